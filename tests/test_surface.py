@@ -101,7 +101,7 @@ EVENTS = {
     "EpisodeEnded": "round env accuracy best_accuracy episode_return parameter_ratio fossilized culled",
     "CheckpointSaved": "round step path bytes accuracy seconds written origin",
     "ControlRequested": "kind origin path env ignored",
-    "DecisionExplained": "round step env decision without",
+    "DecisionExplained": "round step env choices without",
     "Paused": "round step origin reason cause",
     "Resumed": "round step origin checkpoint",
     "Logged": "severity text",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from esper.control import RequestKind
+from esper.ppo.agent import PPOAgent
 from esper.telemetry import events as ev
 from tests.runs import LiveRun, computed, recorded
 
@@ -30,11 +32,11 @@ def test_explanation_agrees_with_the_decision_and_changes_no_result(steps: int, 
         assert live.state.envs[env].explained == found
         op = ev.HeadChoice(choice=decided.op, probability=decided.op_probability)
         expected = {"op": op, **decided.decision}
-        assert {head: choice.choice for head, choice in found.decision.items()} == {
+        assert {head: choice.choice for head, choice in found.choices.items()} == {
             head: choice.choice for head, choice in expected.items()
         }
         for head, choice in expected.items():
-            assert found.decision[head].probability == pytest.approx(choice.probability, abs=2e-4)
+            assert found.choices[head].probability == pytest.approx(choice.probability, abs=2e-4)
         assert {"validation", "seeds", "blueprints", "memory"} <= found.without.keys()
     live.control.put(RequestKind.RESUME, "test")
     live.finish()
@@ -43,14 +45,28 @@ def test_explanation_agrees_with_the_decision_and_changes_no_result(steps: int, 
     assert repr(computed(recorded(live.run.directory))) == repr(computed(recorded(whole.run.directory)))
 
 
+def test_policy_that_fails_to_explain_continues_to_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(agent: PPOAgent, row: int, step: int) -> NoReturn:
+        raise RuntimeError("no memory left")
+
+    monkeypatch.setattr(PPOAgent, "explain", fail)
+    live = LiveRun(tmp_path).start_paused()
+    live.control.put(RequestKind.EXPLAIN, "test", env=0)
+    assert live.wait_for(ev.ControlRequested).ignored is None
+    assert live.wait_for(ev.ControlRequested).ignored == "RuntimeError: no memory left"
+    live.control.put(RequestKind.RESUME, "test")
+    live.finish()
+    assert live.state.status == "done"
+
+
 @pytest.mark.parametrize(
     ("policy", "env", "reason"),
     [
-        ("heuristic", 0, "only --policy ppo and trained policies can explain decisions"),
+        ("heuristic", 0, "this policy cannot explain its decisions"),
         ("ppo", 7, "the run has no env 7"),
     ],
 )
-def test_request_that_cannot_be_answered_says_why(policy: str, env: int, reason: str, tmp_path: Path) -> None:
+def test_impossible_request_is_refused_with_reason(policy: str, env: int, reason: str, tmp_path: Path) -> None:
     live = LiveRun(tmp_path, policy=policy).start_paused()
     live.control.put(RequestKind.EXPLAIN, "test", env=env)
     request = live.wait_for(ev.ControlRequested)

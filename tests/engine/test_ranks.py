@@ -68,6 +68,10 @@ class RankedRun:
     def ask(self, kind: RequestKind, path: str | None = None) -> None:
         self.first.control.put(kind, "test", path)
 
+    def explain(self, env: int) -> ev.DecisionExplained:
+        self.first.control.put(RequestKind.EXPLAIN, "test", env=env)
+        return self.first.wait_for(ev.DecisionExplained)
+
     def finish(self) -> str:
         statuses = [rank.finish().status for rank in self.ranks]
         return statuses[0]
@@ -112,6 +116,15 @@ def close(one: object, other: object) -> None:
             close(left, right)
     else:
         assert one == (pytest.approx(other, rel=1e-3, abs=1e-5) if isinstance(other, float) else other)
+
+
+def test_every_rank_explains_the_decisions_of_its_envs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RankedRun(monkeypatch, tmp_path).start(RequestKind.PAUSE)
+    run.first.wait_for(ev.Paused)
+    for env in (0, ENVS - 1):  # of rank 0, and of the last rank
+        assert run.explain(env).env == env
+    run.ask(RequestKind.ABANDON)
+    run.finish()
 
 
 def test_two_ranks_compute_the_same_as_one_process(alone: LiveRun, ranked: RankedRun) -> None:

@@ -82,7 +82,7 @@ def test_governor_finds_immediate_breakdowns(now: EpochResult, says: str | None)
         ([1.0, 2.3], [0.6, 0.11], 0.9, "it was trained, but its accuracy has been at chance"),
         ([2.2, 2.3], [0.2, 0.10], 2.3, None),  # never trained
         ([1.0, 1.0], [0.6, 0.3], 9.0, "its training loss has exceeded the limit"),
-        ([1.0, 9.0], [0.6, 0.3], 0.01, None),  # knows its training data by heart
+        ([1.0, 9.0], [0.6, 0.3], 0.01, None),  # overfits
         ([2.4, 9.3, 64.7, 88.3], [0.1, 0.1, 0.1, 0.1], 88.0, None),  # never better than chance
         ([1.0, 9.0, 1.0], [0.6, 0.3, 0.6], 1.0, None),
     ],

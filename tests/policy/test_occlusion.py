@@ -40,7 +40,7 @@ def observations(steps: int = STEPS) -> tuple[Tensor, Tensor, ActionMasks]:
 
 
 def ignore(policy: PolicyNetwork, features: slice) -> None:
-    """Make the policy blind for some base features."""
+    """Zero the weights of some base features."""
     with torch.no_grad():
         policy.encoder[0].weight[:, features] = 0.0  # pyright: ignore[reportIndexIssue]
 
@@ -64,7 +64,7 @@ def test_features_that_the_policy_ignores_change_nothing(group: str) -> None:
         assert found.without[other] != pytest.approx(found.probabilities, abs=1e-4), other
 
 
-def test_memory_is_all_that_remains_if_the_policy_sees_nothing() -> None:
+def test_memory_matters_if_inputs_are_ignored() -> None:
     policy = network()
     ignore(policy, slice(0, BASE_FEATURES + 128))
     found = explain_decision(policy, *observations(), GERMINATE)

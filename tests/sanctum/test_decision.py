@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from esper.control import RequestKind
@@ -18,7 +19,7 @@ EXPLAINED = ev.DecisionExplained(
     round=2,
     step=4,
     env=0,
-    decision={
+    choices={
         "op": ev.HeadChoice(choice="germinate", probability=0.62),
         "slot": ev.HeadChoice(choice="mid", probability=0.5),
     },
@@ -47,19 +48,25 @@ async def test_explanation_is_requested_for_each_step_while_it_is_shown(size: tu
         lines = app.screen.query_one(EnvDecision).text.splitlines()
         assert [line.split() for line in lines[:4]] == [
             ["probability", "in", "%", "op", "slot"],
-            ["of", "the", "choice", "62", "50"],
+            ["with", "all", "inputs", "62", "50"],
             ["without", "memory", "11", "44"],
             ["without", "progress", "60", "50"],
         ]
         assert "decision of step 4 ─ germinate, mid" in screen_text(app)
-        assert session.asked() == []
-
+        # The run continues: the decision of the step in progress is requested before that step ends.
+        assert [request.kind for request in session.asked()] == [RequestKind.EXPLAIN]
         session.say(*stamp(step_events(2, 2, 5), first=1001))
         await settle(pilot)
-        assert [request.kind for request in await next_requests(pilot, session)] == [RequestKind.EXPLAIN]
+        assert session.asked() == []
+
+        fifth = msgspec.structs.replace(EXPLAINED, step=5)
+        session.say(*stamp([ev.Paused(round=2, step=5, origin="keyboard"), fifth], first=1100))
+        await settle(pilot)
+        assert "decision of step 5" in screen_text(app)
+        assert session.asked() == []  # the decision of the last step of a paused run is explained
         await pilot.press("o")
         assert not app.screen.query_one(EnvDecision).display
-        session.say(*stamp([EXPLAINED, *step_events(2, 2, 6)], first=1100))
+        session.say(*stamp([ev.Resumed(round=2, step=5, origin="keyboard"), *step_events(2, 2, 6)], first=1200))
         await settle(pilot)
         assert session.asked() == []
 
@@ -77,6 +84,8 @@ async def test_reason_of_a_refusal_is_shown_and_nothing_more_is_requested() -> N
         session.say(*stamp(step_events(2, 2, 5), first=1001))
         await settle(pilot)
         assert session.asked() == []
+        await pilot.press("o", "o")  # ask again
+        assert [request.kind for request in await next_requests(pilot, session)] == [RequestKind.EXPLAIN]
 
 
 async def test_recording_shows_the_explanations_that_it_contains(tmp_path: Path) -> None:
@@ -93,3 +102,5 @@ async def test_recording_shows_the_explanations_that_it_contains(tmp_path: Path)
         playback.seek(last + 1)
         await settle(pilot)
         assert "without memory 11 44" in shown(app, EnvDecision)
+        playback.seek(0)
+        await settle(pilot)  # there is no env before the run has started

@@ -78,7 +78,7 @@ def decision_explained(episode: Episode, found: Explanation, round_number: int) 
         round=round_number,
         step=episode.view.step,
         env=episode.env.index,
-        decision=_choices(episode, found.action, found.probabilities),
+        choices=_choices(episode, found.action, found.probabilities),
         without={
             group: {head: round(probability, PROBABILITY_DECIMALS) for head, probability in by_head.items()}
             for group, by_head in found.without.items()

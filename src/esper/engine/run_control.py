@@ -132,10 +132,9 @@ class RunController:
                 else:
                     self._emit_resumed("engine")
             request = self._control.get(timeout=0.2 if paused or unrecorded else 0.0)
+            ignored = request and self._reason_ignored(request, paused=paused, unrecorded=bool(unrecorded))
             if request is not None:
-                self._emit_request(
-                    request, ignored=self._reason_ignored(request, paused=paused, unrecorded=bool(unrecorded))
-                )
+                self._emit_request(request, ignored=ignored)
             match request:
                 case None if not paused and not unrecorded:
                     return True
@@ -150,8 +149,8 @@ class RunController:
                 case Request(RequestKind.RESTORE, origin, str(path)):
                     if not self._try_optional(lambda: self.restore(Path(path), origin)):
                         return True
-                case Request(RequestKind.EXPLAIN, env=int(env)):
-                    self._explain(env)
+                case Request(RequestKind.EXPLAIN) if not ignored:
+                    self._explain(request)
                 case Request(RequestKind.PAUSE, origin) if not paused:
                     paused = True
                     self._emit_paused(origin)
@@ -165,16 +164,22 @@ class RunController:
                 case _:
                     """Nothing to do: a pause while paused, a resume while running."""
 
-    def _explain(self, env: int) -> None:
-        """Report the explanation of the last decision for an env, if this rank has it and its policy can explain."""
-        agent = self._training.agent
-        if not isinstance(agent, ExplainingAgent):
-            return
-        for row, episode in enumerate(self._training.episodes):
-            if episode.env.index == env:
-                found = agent.explain(row, episode.view.step - 1)
-                self._hub.emit(reporter.decision_explained(episode, found, self._training.step_number.round))
-                self._hub.flush()
+    def _explain(self, request: Request) -> None:
+        """Report the explanation of the last decision for an env. All ranks call this together."""
+        state, found = self._training, None
+        assert isinstance(state.agent, ExplainingAgent)
+        for row, episode in enumerate(state.episodes):
+            if episode.env.index == request.env:
+                try:
+                    explanation = state.agent.explain(row, episode.view.step - 1)
+                    found = reporter.decision_explained(episode, explanation, state.step_number.round)
+                except Exception as error:  # noqa: BLE001 (a policy that cannot explain can still train)
+                    found = f"{type(error).__name__}: {error}"
+        for event in state.ranks.all_gather_object(found):
+            if isinstance(event, str):
+                self._emit_request(request, ignored=event)
+            elif event is not None:
+                self._hub.emit_global(event)
 
     def _fail_unrecorded(self) -> Never:
         """End a run that cannot be recorded, with a checkpoint if it can be written. Raises RunFailedError."""
@@ -203,7 +208,7 @@ class RunController:
             return "the run is not paused"
         if request.kind is RequestKind.EXPLAIN:
             if not isinstance(self._training.agent, ExplainingAgent):
-                return "only --policy ppo and trained policies can explain decisions"
+                return "this policy cannot explain its decisions"
             if request.env not in range(self._training.config.envs):
                 return f"the run has no env {request.env}"
         return None

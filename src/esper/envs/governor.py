@@ -22,8 +22,8 @@ CHANCE_MARGIN = 0.02
 LOSS_EXPLOSION_FACTOR = 2.0
 """Training loss divided by the loss of guessing, above which the loss counts as exploded.
 
-The validation loss says nothing about a breakdown: it also grows without bound in a network that has learnt a small
-training set by heart, although its score stays as it is.
+The validation loss is no sign of a breakdown: it also grows without bound in a network that overfits a small training
+set, while its score stays the same.
 """
 COLLAPSE_STEPS = 3
 """Number of consecutive steps with a collapse after which it is a breakdown.

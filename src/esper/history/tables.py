@@ -69,6 +69,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "reward_parts": ("accuracy", "rent", "op", "contribution", "penalty"),
     "op_probabilities": tuple(op.name.lower() for op in Op),
     "decision": HEADS[1:],
+    "choices": HEADS,
     "heads": HEADS,
     "owners": ("hosts", "seeds", "optimizers", "policy", "data"),
     "versions": ("esper-sanctum", "python", "torch"),

@@ -22,7 +22,7 @@ from esper.policy.observation import BASE_GROUPS, PLACE_FEATURES, ObservationSha
 HOST, SEEDS, BLUEPRINTS = "host and data", "seeds", "blueprints"
 """Groups that have features outside the base features: places of the slots, their seeds, properties of blueprints."""
 MEMORY = "memory"
-"""Group of all that the policy remembers of the earlier steps: the state of its LSTM, replaced by its initial state."""
+"""Name for the state of the LSTM before the last step, which is replaced by its initial state."""
 
 
 class Explanation(NamedTuple):
@@ -31,7 +31,7 @@ class Explanation(NamedTuple):
     action: Action
     probabilities: dict[str, float]
     without: dict[str, dict[str, float]]
-    """The same with one group of features replaced by its mean, keyed by group."""
+    """Probabilities of the same choices after one group was replaced, keyed by group."""
 
 
 @runtime_checkable
@@ -52,7 +52,10 @@ class ExplainingAgent(Protocol):
 def explain_decision(
     network: PolicyNetwork, obs_TF: Tensor, blueprint_TS: Tensor, masks: ActionMasks, actions_H: Tensor
 ) -> Explanation:
-    """Explain the last decision of an env. Its last observation changes; what it remembers changes only for `MEMORY`.
+    """Explain the last decision of an env.
+
+    Each row changes one group of features in the last observation. For `MEMORY` the observation stays as it is, and the
+    LSTM starts from its initial state.
 
     Args:
         network: Policy network.

@@ -174,7 +174,7 @@ class PPOAgent:
             self.network,
             self.observations.normalise(rollout.obs_ETF[row, :until]),
             rollout.blueprint_ETS[row, :until],
-            ActionMasks(*(mask[row : row + 1, step] for mask in rollout.masks)),
+            ActionMasks(*(mask[row : row + 1] for mask in rollout.masks.at_step(step))),
             rollout.actions_ETH[row, step],
         )
 

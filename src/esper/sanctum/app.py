@@ -139,15 +139,16 @@ class SanctumApp(TextualApp):
         is_reading = self.source.fraction_read is not None and not trains_here
         (self._reading_timer.resume if is_reading else self._reading_timer.pause)()
         self.playback_actions.run_deferred_action()
+        refusals = self.source.requests.pop_refusals() if self.source.requests else []
         if self.source.failure is not None or self.run_actions.has_finished_leaving:
             self.exit()
-        elif changed or not self.source.alive:
+        elif changed or refusals or not self.source.alive:
             self.refresh_view()
         self.diagnosis_actions.update_stats(now)
         self._warn()
         if self.source.ghost_run is not None and (message := self.source.ghost_run.pop_message()) is not None:
             self.notify(message, timeout=NOTICE_SECONDS, markup=False)
-        for refusal in self.source.requests.pop_refusals() if self.source.requests else ():
+        for refusal in refusals:
             self.notify(refusal, severity="error", markup=False)
 
     def _warn(self) -> None:

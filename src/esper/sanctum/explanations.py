@@ -35,11 +35,11 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "if a component dominates for many rounds, change its weight: [reward-weights]",
     ),
     "decision": MetricHelp(
-        "probability of each choice of the last decision, and the same if the policy saw only the mean of one group of "
-        "its inputs",
+        "probability of each choice of the last decision: with all inputs, and with one group of inputs replaced by "
+        "its mean",
         "%",
         "a policy that adapts relies on validation, training, seeds and memory, not on progress alone",
-        "if only progress matters, the policy follows a fixed plan: compare it with one, esper-sanctum evaluate",
+        "if only progress matters, the policy follows a fixed plan: compare it with --policy plan",
     ),
     "stage": MetricHelp(
         "stage of the seed in a slot, its blueprint, and its blending weight (alpha)",

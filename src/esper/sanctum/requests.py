@@ -44,7 +44,7 @@ class PendingRequests:
     disabled_reason: str | None = None
     """Message for the user if the engine accepts no requests; None if it accepts them."""
     explanation_refusal: str | None = None
-    """Reason for which the engine cannot explain decisions; None if it has refused no such request."""
+    """Reason of the last refused explanation; None without one."""
 
     def __init__(self, sink: RequestSink) -> None:
         self._sink = sink
@@ -136,10 +136,9 @@ class RemotePendingRequests(PendingRequests):
         sentences = super().pop_refusals()
         while not self._control.refusals.empty():
             kind, sentence = self._control.refusals.get()
-            if kind is RequestKind.EXPLAIN:  # shown in place of the explanation
+            sentences.append(sentence)
+            if kind is RequestKind.EXPLAIN:  # also shown in place of the explanation
                 self.explanation_refusal = sentence
-            else:
-                sentences.append(sentence)
             if kind is not None:
                 self._control.unacknowledged.discard(kind)
                 self._pending.discard(kind)

@@ -13,17 +13,12 @@ from esper.health.thresholds import Thresholds
 from esper.history.timeline import MarkFilter
 from esper.sanctum.bindings import KEYS, KeyBinding
 from esper.sanctum.env_filter import EnvFilter
-from esper.sanctum.source import RunSource
+from esper.sanctum.source import RunSource, run_has_ended
 from esper.sanctum.symbols import compact_cell, key_name
 from esper.sanctum.theme import Palette
 from esper.telemetry.events import AnomalyFound, RunStarted
 from esper.telemetry.sentences import pluralise
 from esper.telemetry.state import RunState
-
-
-class ExplanationNeeded(Message):
-    """The selected env shows an explanation of its last decision, and there may be none yet."""
-
 
 UPDATE_INTERVAL_S = 1.0
 """Seconds for which one text of `FrameStats` stays on the screen, so that it can be read."""
@@ -122,6 +117,19 @@ class ViewState:
         """Number of muted rules in words; empty if none is."""
         return f"{pluralise(len(self.muted_rules), 'rule')} muted" if self.muted_rules else ""
 
+    def explanation_obstacle(self, *, is_web: bool) -> str | None:
+        """Return why the engine cannot explain a decision of the shown moment; None if it can."""
+        requests = self.source.requests
+        if requests is None or self.source.playback is not None:
+            return "no explanation was requested at this moment"
+        if is_web:
+            return "this page only shows the run: it cannot request an explanation"
+        if run_has_ended(self.source):
+            return "the run has ended: it cannot explain any more"
+        if self.source.live_state.cause is not None:
+            return "the run is held: it cannot explain now"
+        return requests.disabled_reason or requests.explanation_refusal
+
     def unmuted_anomalies(self) -> list[AnomalyFound]:
         """Return the active anomalies of rules that are not muted: new ones before seen ones, else the worst first."""
         active = [anomaly.found for anomaly in self.source.state.active_anomalies()]
@@ -147,6 +155,10 @@ class ViewState:
     def move(self, envs: int) -> None:
         """Move the selection by this many envs, at most to the first or last env."""
         self.selected_env = min(max(self.selected_env + envs, 0), max(len(self.source.state.envs) - 1, 0))
+
+
+class ExplanationNeeded(Message):
+    """Request to the app: have the engine explain the last decision for the selected env."""
 
 
 @dataclass

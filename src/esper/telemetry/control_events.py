@@ -26,10 +26,11 @@ class DecisionExplained(Event, frozen=True, kw_only=True, tag=True):
     round: int
     step: int
     env: int
-    decision: dict[str, HeadChoice]
+    choices: dict[str, HeadChoice]
     """Choice of each head that the op uses, keyed by head."""
     without: dict[str, dict[str, float]]
-    """Probabilities of these choices if one group of features has its mean value, keyed by group and head."""
+    """Probabilities of the same choices after one group of features was replaced by its mean, or the memory by its
+    initial state; keyed by group and head."""
 
 
 class Paused(Event, frozen=True, kw_only=True, tag=True):

@@ -98,15 +98,18 @@ class RunActions:
         self._app.push_screen(CheckpointPicker(checkpoints, lambda: self._source.live_state), request_restore)
 
     def explain_decision(self) -> None:
-        """Request an explanation of the last decision for the selected env, unless there is one or it is impossible."""
-        source, state = self._source, self._source.live_state
-        requests, env = source.requests, state.envs[self._view.selected_env]
-        if requests is None or requests.disabled_reason or requests.explanation_refusal or self._app.is_web:
+        """Request an explanation of the last decision for the selected env, if it has none and one is possible.
+
+        A running engine explains the decision of the step in progress. Asking again at once explains every step.
+        """
+        requests, state = self._source.requests, self._source.live_state
+        if requests is None or self._view.explanation_obstacle(is_web=self._app.is_web) is not None:
             return
-        is_present = source.playback is None and state.cause is None and not run_has_ended(source)
-        if not is_present or env.stepped is None or env.stepped.op_probability is None:
+        env = state.envs[self._view.selected_env] if state.envs else None
+        if env is None or env.stepped is None or env.stepped.op_probability is None:
             return
-        if env.explained is None or env.explained.step != env.stepped.step:
+        is_explained = env.explained is not None and env.explained.step == env.stepped.step
+        if not is_explained or state.status == "running":
             requests.ask(RequestKind.EXPLAIN, env=env.env)
 
     def quit(self) -> None:

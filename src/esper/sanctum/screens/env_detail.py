@@ -67,7 +67,7 @@ class EnvDetailScreen(RunScreen):
         yield EnvDecision(self.view)
 
     def update(self) -> None:
-        """Update all panels, and ask for an explanation of the last decision if one is shown."""
+        """Update all panels. While the decision is shown, request an explanation of the last one."""
         super().update()
         if self.has_class("-decision"):
             self.post_message(ExplanationNeeded())
@@ -75,6 +75,8 @@ class EnvDetailScreen(RunScreen):
     def action_decision(self) -> None:
         """Show the explanation of the last decision in place of the details, or hide it."""
         self.toggle_class("-decision")
+        if self.view.source.requests:
+            self.view.source.requests.explanation_refusal = None
         self.update()
 
     def action_move(self, envs: int) -> None:

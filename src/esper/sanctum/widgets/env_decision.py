@@ -26,7 +26,7 @@ class EnvDecision(EnvPanel):
     METRICS = ("decision",)
 
     def cache_key(self) -> Hashable:
-        """Return the key of the env, and the reason without an explanation."""
+        """Return the key of the env, and the text that is shown without an explanation."""
         return super().cache_key(), self._reason()
 
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
@@ -36,25 +36,23 @@ class EnvDecision(EnvPanel):
         if step is None:
             return [self.line().append(" no step yet in this round", "dim")]
         if step.op_probability is None:
-            return [self.line().append(" this policy follows rules: its choices have no probabilities", "dim")]
+            return [self.line().append(" this policy reports no probabilities", "dim")]
         if found is None:
             return [self.line().append(f" {strip_control(self._reason())}", "dim")]
-        choices = ", ".join(choice.choice for choice in found.decision.values())
+        choices = ", ".join(choice.choice for choice in found.choices.values())
         self.panel_title = f"decision of step {found.step} ─ {strip_control(choices)}"
         head = self.line().append_fitted(" probability in %", _GROUP_COLS, "head")
-        for name in found.decision:
+        for name in found.choices:
             head.append(head_label(name, short=True).rjust(_CELL_COLS), "head")
         groups = sorted(found.without, key=lambda group: -_largest_change(found, group))
-        lines = [head, self._line_of(found, "of the choice", _probabilities(found))]
+        lines = [head, self._line_of(found, "with all inputs", _probabilities(found))]
         lines += [self._line_of(found, f"without {strip_control(group)}", found.without[group]) for group in groups]
         return lines[: size.height]
 
     def _reason(self) -> str:
         """Return why no decision of this episode is explained."""
-        requests = self.view.source.requests
-        if requests is None or self.view.source.playback is not None:
-            return "no explanation was requested at this moment"
-        return requests.explanation_refusal or "the engine explains the decision after this step"
+        obstacle = self.view.explanation_obstacle(is_web=self.app.is_web)
+        return obstacle or "the engine explains the decision after this step"
 
     def _line_of(self, found: DecisionExplained, name: str, probabilities: dict[str, float]) -> Line:
         line = self.line().append(" ").append_fitted(name, _GROUP_COLS - 1, "normal")
@@ -66,7 +64,7 @@ class EnvDecision(EnvPanel):
 
 
 def _probabilities(found: DecisionExplained) -> dict[str, float]:
-    return {head: choice.probability or 0.0 for head, choice in found.decision.items()}
+    return {head: choice.probability or 0.0 for head, choice in found.choices.items()}
 
 
 def _largest_change(found: DecisionExplained, group: str) -> float:

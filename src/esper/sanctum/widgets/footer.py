@@ -82,7 +82,7 @@ class Footer(Panel):
         cause = source.live_state.cause
         no_requests = run_has_ended(source) or (source.requests is not None and source.requests.disabled_reason)
         refused = set(RequestKind) if no_requests else pause_cause(cause).refused_requests if cause else ()
-        if source.live and key.action in {kind.value for kind in refused}:
+        if source.live and key.category is KeyCategory.RUN and key.action in {kind.value for kind in refused}:
             return False
         shown_if = {
             "step": source.live_state.status == "paused",

@@ -1,0 +1,156 @@
+"""Compares one trained policy at several rents with plans, and draws its front of accuracy against parameters.
+
+    python benchmarks/rents.py --checkpoint RUN --seed 5100 --plan "conv_heavy@first:0" "depthwise@first:0"
+
+The policy observes the rent. At each rent it is compared with the plan that is best at that rent. The best plan is
+chosen on the same episodes, in favour of the plans. All policies play the same held-out episodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from torch import Tensor
+
+from esper.checkpoint.catalog import find_checkpoint
+from esper.checkpoint.files import read_checkpoint
+from esper.config import Config
+from esper.engine.agent_factory import build_trained
+from esper.engine.task_setup import SavedTask, prepare_task
+from esper.engine.trained_policy import policy_of
+from esper.evaluation.comparison import build_report, t_interval
+from esper.evaluation.cpu_time import cpu_seconds
+from esper.evaluation.episodes import run_episodes
+from esper.evaluation.figure import check_figure, draw_text, write_figure
+from esper.evaluation.held_out import held_out_config
+from esper.evaluation.results import PolicyRun
+from esper.lanes.devices import resolve_devices
+from esper.lanes.pool import EnvPool
+from esper.policy.actions import Decision
+from esper.policy.agent import Agent, EnvStatus
+from esper.policy.baselines import NonLearningAgent
+from esper.policy.plan import parse_plan
+from esper.policy.plan_agent import PlanAgent
+from esper.recording.runs import resolve_run
+
+RENTS = (0.0005, 0.001, 0.002, 0.004, 0.008)
+STATIC = "static"
+FIGURE_COLUMNS, FIGURE_ROWS = 100, 16
+
+
+class RentMeter(NonLearningAgent):
+    """Lets another agent decide, and sums the rent of each env at weight 1."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._views: Sequence[EnvStatus] = ()
+        self._before: list[float] = []
+
+    def begin_round(self, uniforms_ETH: Tensor) -> None:
+        """Begin the round of the agent."""
+        self._agent.begin_round(uniforms_ETH)
+
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+        """Add the rent of the last step, and return the agent's decisions."""
+        if step == 0:
+            self._before = [0.0] * len(views)
+        else:
+            self._before = self.grown.tolist()
+        self._views = views
+        return self._agent.act(step, views)
+
+    @property
+    def grown(self) -> np.ndarray:
+        """Sum of the rents of each env at weight 1. The views have the rent of the last step."""
+        return np.array(self._before) + [view.rent / view.rent_weight for view in self._views]
+
+
+def main() -> None:
+    """Play the policy at each rent and every plan once, and print the table and the figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkpoint", required=True)
+    parser.add_argument("--telemetry-dir", type=Path, default=Path("telemetry"))
+    parser.add_argument("--task", help="another task than that of the checkpoint")
+    parser.add_argument("--rents", type=float, nargs="+", default=RENTS)
+    parser.add_argument("--plan", nargs="+", default=[])
+    parser.add_argument("--episodes", type=int, default=64, help="episodes for each rent")
+    parser.add_argument("--seed", type=int, required=True, help="random seed of the episodes, as of evaluate")
+    parser.add_argument("--devices", nargs="+", default=["auto"])
+    parser.add_argument("--figure", type=Path)
+    options = parser.parse_args()
+    if options.figure:
+        check_figure(options.figure)
+    path = find_checkpoint(resolve_run(options.checkpoint, options.telemetry_dir))
+    checkpoint = read_checkpoint(path)
+    config = checkpoint.config
+    if options.task:
+        config = msgspec.structs.replace(config, task=options.task)
+    saved = None if options.task else SavedTask(config.task, checkpoint.origin)
+    prepared = prepare_task(config, None, saved)
+    config = held_out_config(prepared.config, options.episodes, options.seed)
+    profile = prepared.profile
+    runs: dict[str, PolicyRun] = {}
+    gains: dict[str, np.ndarray] = {}
+    grown: dict[str, np.ndarray] = {}
+    with closing(EnvPool(prepared.task, profile, prepared.data, resolve_devices(options.devices), config)) as pool:
+        for plan in (STATIC, *options.plan):
+            ops = [] if plan == STATIC else parse_plan(plan, config.steps)
+            meter = RentMeter(PlanAgent(ops, profile.sites, profile.blueprints))
+            runs[plan] = _play(pool, meter, config)
+            grown[plan] = meter.grown
+            gains[plan] = _returns(runs[plan]) + config.reward_weights.rent * meter.grown
+        for rent in options.rents:
+            weights = msgspec.structs.replace(config.reward_weights, rent=rent)
+            at_rent = msgspec.structs.replace(config, reward_weights=weights)
+            agent = build_trained(policy_of(checkpoint, path), at_rent, profile.sites, profile.blueprints)
+            runs[f"ppo at {rent:g}"] = _play(pool, agent, at_rent)
+    _print_table(runs, gains, grown, options.rents)
+    names = {name: [run] for name, run in runs.items()}
+    report = build_report(
+        names, checkpoints=[str(path)], task=prepared.task.name, steps=config.steps, seed=options.seed
+    )
+    print("\n".join(["", *draw_text(report, FIGURE_COLUMNS, FIGURE_ROWS)]))
+    if options.figure:
+        write_figure(report, options.figure)
+
+
+def _play(pool: EnvPool, agent: Agent, config: Config) -> PolicyRun:
+    start = cpu_seconds()
+    episodes = run_episodes(pool, agent, config, lambda: None)
+    return PolicyRun(episodes=episodes, cpu_seconds=cpu_seconds() - start)
+
+
+def _returns(run: PolicyRun) -> np.ndarray:
+    return np.array([episode.net_return for episode in run.episodes])
+
+
+def _print_table(
+    runs: dict[str, PolicyRun], gains: dict[str, np.ndarray], grown: dict[str, np.ndarray], rents: Sequence[float]
+) -> None:
+    print(
+        "| rent | accuracy of PPO, % | parameters | breakdowns | net return | best plan | net return | PPO minus plan |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for rent in rents:
+        run = runs[f"ppo at {rent:g}"]
+        returns = _returns(run)
+        by_plan = {plan: gains[plan] - rent * grown[plan] for plan in gains}
+        best = max(by_plan, key=lambda plan: float(by_plan[plan].mean()))
+        accuracy = np.mean([episode.test_accuracy for episode in run.episodes])
+        ratio = np.mean([episode.parameter_ratio for episode in run.episodes])
+        broken = sum(episode.broke_down for episode in run.episodes)
+        difference = t_interval((returns - by_plan[best]).tolist()).signed
+        print(
+            f"| {rent:g} | {100 * accuracy:.1f} | ×{ratio:.2f} | {broken} | {returns.mean():+.3f} | {best} | "
+            f"{by_plan[best].mean():+.3f} | {difference} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
