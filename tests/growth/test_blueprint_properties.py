@@ -9,29 +9,33 @@ from esper.growth.blueprints.properties import measure_properties
 from esper.growth.layouts import Layout
 
 
-def test_convolution_has_the_known_size_cost_and_reach() -> None:
+def test_convolution_has_the_known_size_and_cost() -> None:
     """Eight channels: 8 × 8 kernels of 3 × 3 and the group norm; a multiplication and an addition per weight."""
     found = measure_properties("conv_light", Layout.BCHW, 8, False)
     assert found.parameters == 8 * 8 * 9 + 16
     assert found.operations == 2 * 8 * 8 * 9
-    assert found.reach == 0.25  # one of four positions
-    assert found.mixes_channels
     assert found.layers == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "layout", "reach"),
-    [
-        ("norm", Layout.BC, 0.0),
-        ("mlp", Layout.BTC, 0.0),
-        ("conv_small", Layout.BCHW, 0.0),
-        ("depthwise", Layout.BCHW, 0.25),
-        ("self_attention", Layout.BTC, 1.0),
-    ],
-)
 @pytest.mark.parametrize("channels", [4, 16])
-def test_reach_is_that_of_the_architecture(name: str, layout: Layout, reach: float, channels: int) -> None:
-    assert measure_properties(name, layout, channels, False).reach == reach
+def test_module_that_treats_each_position_alone_has_no_reach(channels: int) -> None:
+    assert measure_properties("mlp", Layout.BTC, channels, False).reach == 0.0
+    assert measure_properties("self_attention", Layout.BTC, channels, False).reach > 0.4
+
+
+@pytest.mark.parametrize("channels", [4, 8, 16])
+def test_reach_grows_with_the_receptive_field(channels: int) -> None:
+    names = ("conv_small", "depthwise", "conv_heavy", "attention")  # 1 × 1, 3 × 3, two of 3 × 3, everywhere
+    reaches = [measure_properties(name, Layout.BCHW, channels, False).reach for name in names]
+    assert reaches == sorted(reaches)
+
+
+def test_mixing_is_the_fraction_of_changes_in_other_channels() -> None:
+    """A norm changes the other channels only by its statistics; a dense layer changes all of them alike."""
+    for channels in (4, 16):
+        dense = measure_properties("mlp", Layout.BTC, channels, False).mixing
+        assert dense == pytest.approx(1 - 1 / channels, abs=0.05)
+        assert measure_properties("norm", Layout.BC, channels, False).mixing < dense
 
 
 def test_properties_are_the_same_each_time() -> None:

@@ -174,7 +174,7 @@ def _blueprint_features(site: SlotSite, host_parameters: int, blueprints: tuple[
                 math.log1p(seed.parameters),
                 math.log1p(seed.operations),
                 seed.reach,
-                seed.mixes_channels,
+                seed.mixing,
                 seed.layers,
             )
     return found_BK

@@ -20,8 +20,6 @@ _POSITIONS = 9
 """Length of a sequence, and of a side of a picture, on which a seed is measured."""
 _SAMPLES, _DRAWS = 4, 16
 """Number of random inputs, and of random weights."""
-_SENSITIVITY = 0.03
-"""Smallest change of an output, relative to the largest one, that counts."""
 
 
 class BlueprintProperties(NamedTuple):
@@ -32,10 +30,10 @@ class BlueprintProperties(NamedTuple):
     operations: float
     """Multiplications and additions per position."""
     reach: float
-    """Distance over which an input changes outputs, relative to half of the measured length: 0 for its own position
-    only, 1 for all."""
-    mixes_channels: bool
-    """True if a channel of the input changes other channels of the output."""
+    """Mean distance over which an input changes outputs, relative to half of the measured length: 0 if it changes those
+    of its own position only."""
+    mixing: float
+    """Fraction of the changes that are in other channels than that of the input."""
     layers: int
     """Number of weights with two axes or more: matrices and kernels."""
 
@@ -61,12 +59,12 @@ def measure_properties(name: str, layout: Layout, channels: int, is_causal: bool
         with FlopCounterMode(display=False) as counted:
             seed(x)
         change = torch.stack([_change(seed, x, layout.canonical, generator) for _ in range(_DRAWS)]).mean(dim=0)
-    counts = change > _SENSITIVITY * change.max()
+    total = change.sum()
     return BlueprintProperties(
         parameters=sum(parameter.numel() for parameter in seed.parameters()),
         operations=counted.get_total_flops() / (_SAMPLES * change[..., 0].numel()),
-        reach=float((_distances(change.shape[:-1]) * counts.any(dim=-1)).max()) / (_POSITIONS // 2),
-        mixes_channels=bool(counts[..., 1:].any()),
+        reach=float((_distances(change.shape[:-1]) * change.sum(dim=-1)).sum() / total) / (_POSITIONS // 2),
+        mixing=float(change[..., 1:].sum() / total),
         layers=sum(parameter.dim() >= 2 for parameter in seed.parameters()),
     )
 
@@ -79,7 +77,8 @@ def _change(seed: nn.Module, x: Tensor, layout: Layout, generator: torch.Generat
     for parameter in seed.parameters():
         parameter.copy_(torch.randn(parameter.shape, generator=generator))
     change = (seed(x + _unit(x, layout)) - seed(x)).abs().mean(dim=layout.batch_axis)
-    return (change / change.max()).movedim(layout.channel_axis - 1, -1)  # the axis of the samples was the first
+    scaled = change / change.max().clamp(min=torch.finfo(change.dtype).tiny)
+    return scaled.movedim(layout.channel_axis - 1, -1)  # the axis of the samples was the first
 
 
 def _unit(x: Tensor, layout: Layout) -> Tensor:
