@@ -31,6 +31,8 @@ SLOT_WIDTH = 64
 """Width of the encoding of a slot."""
 HEAD_HIDDEN_DIM = 64
 """Size of the hidden layer of each head and of the critic."""
+MEMORY_STEPS = 40
+"""Longest time for which a unit of the LSTM remembers at first, steps: the default length of an episode."""
 
 LSTMState = tuple[Tensor, Tensor]
 """LSTM state (h, c), each [1, E, D]."""
@@ -107,7 +109,11 @@ class PolicyNetwork(nn.Module):
         self.head_used_OH: Tensor
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Initialise with orthogonal weights, zero biases, and a small gain on the last layer of each policy head."""
+        """Initialise with orthogonal weights, zero biases, and a small gain on the last layer of each policy head.
+
+        The units of the LSTM forget after 1 to `MEMORY_STEPS` steps at first (chrono initialisation: Tallec and
+        Ollivier, 2018). With zero biases, a unit forgets half of its content in each step.
+        """
         last = {_last_layer(head) for head in self.heads.values()}
         for module in self.modules():
             for name, parameter in module.named_parameters(recurse=False):
@@ -117,6 +123,10 @@ class PolicyNetwork(nn.Module):
                 else:
                     gain = 0.01 if module in last else 1.0 if module is self.lstm else 2**0.5
                     nn.init.orthogonal_(parameter, gain, generator=generator)
+        forget_D = torch.linspace(1.0, MEMORY_STEPS - 1.0, self.hidden).log()
+        bias = cast("Tensor", self.lstm.bias_ih_l0)  # of the gates input, forget, cell and output, in this order
+        with torch.no_grad():
+            bias[: 2 * self.hidden] = torch.cat((-forget_D, forget_D))
 
     def initial_state(self, envs: int) -> LSTMState:
         """Return the LSTM state at the start of an episode."""
@@ -132,8 +142,9 @@ class PolicyNetwork(nn.Module):
             state: LSTM state before the first step.
 
         Returns:
-            Features for the heads [E, T, D + S U + S B K]: the output of the LSTM, the encoding of each slot, and the
-            properties of each blueprint in each slot; and the LSTM state after the last step.
+            Features for the heads [E, T, D + S U + S B K]: the encoded observation plus the output of the LSTM, the
+            encoding of each slot, and the properties of each blueprint in each slot; and the LSTM state after the last
+            step.
         """
         base_F, slot_SF, blueprint_SBK = self.shape.split(obs_ETF)
         planted = (blueprint_ETS - 1).clamp(min=0)[..., None, None].expand(*blueprint_ETS.shape, 1, BLUEPRINT_FEATURES)
@@ -142,7 +153,8 @@ class PolicyNetwork(nn.Module):
         slot_SU = self.slot_encoder(torch.cat((slot_SF, planted_SK), dim=-1)) * present_S1
         mean_U = slot_SU.sum(dim=-2) / present_S1.sum(dim=-2).clamp(min=1)
         encoded = self.encoder(torch.cat((base_F, mean_U, slot_SU.amax(dim=-2)), dim=-1))
-        memory_ETD, state = self.lstm(encoded, state)
+        remembered_ETD, state = self.lstm(encoded, state)
+        memory_ETD = encoded + remembered_ETD
         return torch.cat((memory_ETD, slot_SU.flatten(-2), blueprint_SBK.flatten(-3)), dim=-1), state
 
     def value(self, features_D: Tensor) -> Tensor:
