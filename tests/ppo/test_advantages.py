@@ -2,6 +2,7 @@
 
 import itertools
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,21 +110,26 @@ def test_breakdown_does_not_shrink_other_advantages() -> None:
     generator = torch.Generator().manual_seed(3)
     advantage, counts = 0.02 * torch.randn(16, 40, generator=generator), torch.ones(16, 40, dtype=torch.bool)
     terminal = torch.zeros_like(counts)
-    alone = normalise_advantages(advantage[1:], healthy_mask(counts[1:], terminal[1:]))
+    alone = normalise_advantages(advantage[1:], healthy_mask(counts[1:], terminal[1:]), terminal[1:])
     assert torch.allclose(alone, (advantage[1:] - advantage[1:].mean()) / advantage[1:].std(unbiased=False), atol=1e-5)
-    advantage[0, :20], terminal[0, 19], counts[0, 20:] = -1.0, True, False
-    standard = normalise_advantages(advantage, healthy_mask(counts, terminal))
+    advantage[0, :20] = -(0.95 ** torch.arange(19, -1, -1))
+    terminal[0, 19], counts[0, 20:] = True, False
+    standard = normalise_advantages(advantage, healthy_mask(counts, terminal), terminal)
     assert torch.equal(standard[1:], alone)
-    assert (standard[0, :20] == -MAX_ABS_ADVANTAGE).all()
+    assert (standard[0, :20] / -MAX_ABS_ADVANTAGE).tolist() == pytest.approx(
+        [0.95**k for k in range(19, -1, -1)], abs=0.01
+    )
 
 
 def test_all_breakdowns_are_compared_with_each_other() -> None:
     advantage, counts = torch.tensor([[1.0, 3.0], [5.0, 100.0]]), torch.tensor([[True, True], [True, False]])
     measured = healthy_mask(counts, torch.ones(2, 2, dtype=torch.bool))
     assert torch.equal(measured, counts)
-    assert normalise_advantages(advantage, measured)[0, 1] == 0.0
+    terminal = torch.tensor([[False, True], [True, False]])
+    assert normalise_advantages(advantage, measured, terminal)[0, 1] == 0.0
 
 
 def test_equal_decisions_have_no_advantage() -> None:
     advantage = 1 + 1e-8 * torch.randn(8, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
-    assert normalise_advantages(advantage, torch.ones(8, 6, dtype=torch.bool)).abs().max() < 0.01
+    everywhere = torch.ones(8, 6, dtype=torch.bool)
+    assert normalise_advantages(advantage, everywhere, ~everywhere).abs().max() < 0.01

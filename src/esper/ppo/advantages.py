@@ -84,17 +84,22 @@ def subtract_host_effect(advantage_ET: Tensor, valid_ET: Tensor, envs_per_host: 
     return advantage_ET - weight_T * effect_ET
 
 
-def normalise_advantages(advantage_ET: Tensor, healthy_ET: Tensor) -> Tensor:
-    """Return the advantages [E, T] in standard deviations from the mean, clamped to ±`MAX_ABS_ADVANTAGE`.
+def normalise_advantages(advantage_ET: Tensor, healthy_ET: Tensor, terminal_ET: Tensor) -> Tensor:
+    """Return the advantages [E, T] in standard deviations from the mean, limited to ±`MAX_ABS_ADVANTAGE`.
+
+    The advantages of an env that broke down are scaled down together, so that its last decisions still count more than
+    its first. All others are clamped.
 
     Args:
         advantage_ET: Advantages of all envs.
         healthy_ET: Mask of the steps that set mean and standard deviation; see `healthy_mask`.
+        terminal_ET: True for the steps in which an env broke down.
     """
     reference = advantage_ET[healthy_ET]
-    return ((advantage_ET - reference.mean()) / reference.std(unbiased=False).clamp(min=MIN_STD)).clamp(
-        -MAX_ABS_ADVANTAGE, MAX_ABS_ADVANTAGE
-    )
+    scaled_ET = (advantage_ET - reference.mean()) / reference.std(unbiased=False).clamp(min=MIN_STD)
+    of_breakdown_E = scaled_ET.abs().where(terminal_ET, 0.0).amax(dim=1).clamp(min=MAX_ABS_ADVANTAGE)
+    scaled_ET = scaled_ET * (MAX_ABS_ADVANTAGE / of_breakdown_E).unsqueeze(1)
+    return scaled_ET.clamp(-MAX_ABS_ADVANTAGE, MAX_ABS_ADVANTAGE)
 
 
 def _moving_average(values_T: Tensor) -> Tensor:

@@ -83,9 +83,10 @@ class PPOLearner:
         unknown_ET = return_ET - rollout.known_ET
         self.returns.update(gather(unknown_ET)[valid_ET].unsqueeze(-1))
         target_ET = (unknown_ET - self.returns.mean) / self.returns.std
-        healthy_ET = healthy_mask(valid_ET, gather(terminal_ET))
+        broke_down_ET = gather(terminal_ET)
+        healthy_ET = healthy_mask(valid_ET, broke_down_ET)
         advantage_ET = subtract_host_effect(gather(advantage_ET), healthy_ET, config.envs_per_host)
-        advantage_ET = self.ranks.local_rows(normalise_advantages(advantage_ET, healthy_ET))
+        advantage_ET = self.ranks.local_rows(normalise_advantages(advantage_ET, healthy_ET, broke_down_ET))
 
         updates: list[_MinibatchStats] = []
         kl, epochs = 0.0, 0
