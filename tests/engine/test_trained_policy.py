@@ -63,6 +63,8 @@ def test_run_begins_with_the_policy_and_learns(run: Path, tmp_path: Path) -> Non
     live.finish()
     after = read_checkpoint(find_checkpoint(live.run.directory)).tensors
     assert not torch.equal(after["agent.network.lstm.weight_hh_l0"], trained["network.lstm.weight_hh_l0"])
+    assert torch.equal(after["agent.observations.base.mean"], trained["observations.base.mean"])
+    assert after["agent.returns.batches"] == live.run.trainer.state.config.rounds  # those of the other task are gone
 
 
 def test_run_resumes_although_the_policy_that_it_began_with_is_gone(run: Path, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_normalised_data_has_mean_zero_and_deviation_one() -> None:
     torch.testing.assert_close(normal.std(0, unbiased=False), torch.ones(3), atol=1e-4, rtol=0)
 
 
-def test_constant_feature_is_centred_and_outliers_are_clamped() -> None:
+def test_constant_feature_is_ignored_and_outliers_are_clamped() -> None:
     running = RunningMeanStd(2)
     running.update(torch.tensor([[3.0, 0.0], [3.0, 2.0]]))
-    assert running.normalise(torch.tensor([[3.5, 500.0]])).tolist() == [[0.5, 10.0]]
+    assert running.normalise(torch.tensor([[3.5, 500.0]])).tolist() == [[0.0, 10.0]]

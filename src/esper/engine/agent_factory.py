@@ -25,9 +25,21 @@ from esper.seeding import make_generator
 
 
 def build_agent(
-    config: Config, sites: Sequence[SlotSite], blueprints: Sequence[str], ranks: RankGroup = SINGLE_RANK
+    config: Config,
+    sites: Sequence[SlotSite],
+    blueprints: Sequence[str],
+    ranks: RankGroup = SINGLE_RANK,
+    *,
+    resumes: bool = False,
 ) -> Agent:
     """Return the policy that `--policy` names.
+
+    Args:
+        config: Configuration of the run.
+        sites: Places of the slots of an env.
+        blueprints: Names of the blueprints.
+        ranks: Ranks that share the envs and learn together.
+        resumes: The run resumes from a checkpoint, and its `--init-policy` is not read again: it may be gone.
 
     Raises:
         CheckpointError: The policy, or the one to begin with, is a checkpoint that has none.
@@ -37,8 +49,10 @@ def build_agent(
     match config.policy:
         case "ppo":
             agent = build_ppo(config, sites, blueprints, ranks)
-            if initial := initial_policy(config):
+            agent.freezes_observations = bool(config.init_policy)
+            if not resumes and (initial := initial_policy(config)):
                 load_trained(agent, initial)
+                agent.returns.forget()
             return agent
         case "heuristic":
             return HeuristicAgent(blueprints)

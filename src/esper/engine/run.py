@@ -33,13 +33,11 @@ from esper.lanes.devices import resolve_devices, resolve_policy_device, torch_de
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.lanes.pool import EnvPool
 from esper.lanes.spawn import WorkerSpawner
-from esper.policy.agent import Agent
 from esper.process import RankInfo
 from esper.ranks import RankGroup, RankLostError, destroy_ranks, init_ranks
 from esper.recording.recorder import Recorder, RecordingError, write_manifest
 from esper.recording.run_lock import RunLock
 from esper.recording.runs import make_run_directory
-from esper.tasks.profile import TaskProfile
 from esper.tasks.task import Task
 from esper.telemetry import events as ev
 from esper.telemetry.hub import EventHub, RankedEventHub
@@ -101,7 +99,7 @@ class Run:
                 check_is_one_structure(task)
             self.pool = EnvPool(task, profile, data, lanes, config, ranks.env_range(config.envs), spawner)
             opened.callback(self.pool.close)
-            agent = _build_agent(config, profile, ranks, resumes=resume is not None)
+            agent = build_agent(config, profile.sites, profile.blueprints, ranks, resumes=resume is not None)
             self.directory = run_directory_of(resume) if resume else ranks.run_on_rank0(lambda: _new_directory(config))
             lock = RunLock(self.directory / rank_info.record_directory)
             opened.callback(lock.release)
@@ -251,12 +249,6 @@ def _check_gpus(lanes: Sequence[str], rank_info: RankInfo, ranks: RankGroup) -> 
                 f"ranks {' and '.join(map(str, sharing))} would use the same GPU; set CUDA_VISIBLE_DEVICES to another "
                 "GPU for each rank, or to all GPUs for every rank"
             )
-
-
-def _build_agent(config: Config, profile: TaskProfile, ranks: RankGroup, *, resumes: bool) -> Agent:
-    """Return the policy. A resumed run does not read its `--init-policy` again, because that run may be deleted."""
-    config = msgspec.structs.replace(config, init_policy="") if resumes else config
-    return build_agent(config, profile.sites, profile.blueprints, ranks)
 
 
 def _new_directory(config: Config) -> Path:

@@ -74,6 +74,8 @@ class PPOAgent:
         self.rollout = RolloutBuffer(envs, steps, shape, device)
         self._staging = InputStaging(envs, shape, device)
         self.hidden = self.network.initial_state(envs)
+        self.freezes_observations = False
+        """True if `learn` does not update the normaliser of the observations, whose scale a loaded network needs."""
         self._uniform_ETH = torch.empty(0)
 
     def begin_round(self, uniforms_ETH: Tensor) -> None:
@@ -153,11 +155,17 @@ class PPOAgent:
         return self._values(self.network.value(self._features(inputs)), inputs)
 
     def learn(self, views: Sequence[EnvStatus], round_index: int, generator: torch.Generator) -> UpdateStats | None:
-        """Train the policy on the round, then update the normaliser of the observations; not if heads are greedy."""
+        """Train the policy on the round, then update the normaliser of the observations; not if heads are greedy.
+
+        A frozen normaliser stays as it is: features that varied little in the earlier training would soon have another
+        scale than the network has learned.
+        """
         if not self._stochastic_heads:
             return None
         obs_ETF = self.observations.normalise(self.rollout.obs_ETF)
         stats = self.learner.update(self.rollout, obs_ETF, self._bootstrap(views), round_index, generator)
+        if self.freezes_observations:
+            return stats
         gather = self._ranks.all_gather_rows
         self.observations.update(gather(self.rollout.obs_ETF)[gather(self.rollout.valid_ET)])
         return stats

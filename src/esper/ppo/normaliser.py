@@ -35,7 +35,11 @@ class RunningMeanStd(nn.Module):
     @property
     def std(self) -> Tensor:
         """Standard deviation [F]; 1 for a feature that has never varied."""
-        return torch.where(self.var > 1e-8, self.var, torch.ones_like(self.var)).sqrt()
+        return torch.where(self._varies, self.var, torch.ones_like(self.var)).sqrt()
+
+    @property
+    def _varies(self) -> Tensor:
+        return self.var > 1e-8
 
     def update(self, batch_F: Tensor) -> None:
         """Update mean and variance with a batch [..., F]."""
@@ -51,9 +55,16 @@ class RunningMeanStd(nn.Module):
         )
         self.mean.lerp_(mean, weight)
 
+    def forget(self) -> None:
+        """Replace the statistics by those of the next batch."""
+        self.batches.zero_()
+
     def normalise(self, values_F: Tensor, limit: float = 10.0) -> Tensor:
-        """Return (x − mean) / std, clamped to ±limit, in the shape of the input."""
-        return ((values_F - self.mean) / self.std).clamp(-limit, limit)
+        """Return (x − mean) / std, clamped to ±limit, in the shape of the input.
+
+        A feature that has never varied becomes 0, whatever its value: nothing was learned about it.
+        """
+        return ((values_F - self.mean) / self.std * self._varies).clamp(-limit, limit)
 
     def denormalise(self, values_F: Tensor) -> Tensor:
         """Return x · std + mean, the inverse of `normalise` without the clamp, in the shape of the input."""
