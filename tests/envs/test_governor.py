@@ -66,6 +66,7 @@ def measurement(*, train_loss: float = 1.0, loss: float = 1.0, accuracy: float =
         (measurement(), None),
         (measurement(train_loss=math.nan), "its training loss is not finite"),
         (measurement(loss=math.inf), "its validation loss is not finite"),
+        (measurement(accuracy=math.nan), "its validation score is not finite"),
         (measurement(finite=False), "a weight is not finite"),
     ],
 )

@@ -110,7 +110,9 @@ class Episode:
         view.parameter_ratio = network.parameter_ratio
         view.rent = rent_cost(network.parameter_ratio, network.host_parameter_count, self._weights)
         view.last_op, view.last_moved = action.op, bool(epoch.moves)
-        contributions = (contribution for contribution, _ in measured.contributions.values())
+        # One value that is not finite would reach the policy's weights through the rewards.
+        contributions = (value for value, _ in measured.contributions.values() if math.isfinite(value))
+        accuracy = measured.accuracy if math.isfinite(measured.accuracy) else view.chance_score
         breakdown = find_non_finite(measured)
         symptom = breakdown or find_collapse(view)
         self.unhealthy_steps = self.unhealthy_steps + 1 if symptom else 0
@@ -118,7 +120,7 @@ class Episode:
             breakdown = symptom
         phi = contribution_potential(contributions) if self._measured else None
         is_op = action.op != Op.WAIT
-        parts = self.reward.step(measured.accuracy, phi, view.rent, is_op=is_op, is_breakdown=breakdown is not None)
+        parts = self.reward.step(accuracy, phi, view.rent, is_op=is_op, is_breakdown=breakdown is not None)
         self.episode_return += sum(parts.values())
         view.known_return = self.reward.known_return
         if not self.unhealthy_steps:

@@ -48,8 +48,12 @@ class Breakdown(NamedTuple):
 
 
 def find_non_finite(measured: EpochResult) -> Breakdown | None:
-    """Return a breakdown if a loss or weight is not finite, which no further step can repair; else None."""
-    for name, value in (("training loss", measured.train_loss), ("validation loss", measured.loss)):
+    """Return a breakdown if a loss, the score or a weight is not finite, which no step can repair; else None."""
+    for name, value in (
+        ("training loss", measured.train_loss),
+        ("validation loss", measured.loss),
+        ("validation score", measured.accuracy),
+    ):
         if not math.isfinite(value):
             return Breakdown(f"its {name} is not finite", value, None)
     if not measured.weights_finite:

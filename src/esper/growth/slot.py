@@ -5,6 +5,7 @@ The slot computes alpha, but its forward pass does not read it: the caller passe
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeVar
 
 import torch
@@ -259,7 +260,12 @@ class Slot(nn.Module):
         self._empty(Stage.DORMANT)
 
     def record_contribution(self, contribution: float, standard_error: float) -> None:
-        """Store the seed's measured contribution to the validation accuracy (a fraction), and update its velocity."""
+        """Store the seed's measured contribution to the validation accuracy (a fraction), and update its velocity.
+
+        A contribution that is not finite is ignored.
+        """
+        if not math.isfinite(contribution):
+            return
         if self.contribution is not None:
             change = contribution - self.contribution
             past = change if self.contribution_velocity is None else self.contribution_velocity
