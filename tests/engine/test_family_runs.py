@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,14 @@ import pytest
 import torch
 
 from esper.checkpoint.catalog import list_checkpoints
+from esper.checkpoint.files import read_checkpoint
 from esper.config import Config, PPOConfig
 from esper.control import RequestKind
 from esper.engine.harvest import harvest_checkpoint
 from esper.envs.env import Env
 from esper.envs.hosts import HostFactory
+from esper.growth.lifecycle import StageTransition
+from esper.policy.actions import Action
 from esper.tasks import TaskError, load_task
 from esper.tasks.contexts import draw_context
 from esper.tasks.data_loading import load_data
@@ -82,6 +86,27 @@ def test_restore_to_a_round_with_other_structures(whole: LiveRun, tmp_path: Path
     assert computed(recorded(live.run.directory)) == computed(recorded(whole.run.directory))
 
 
+def test_start_of_a_failed_round_can_be_resumed(
+    whole: LiveRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply: Callable[[Env, Action, int, int], list[StageTransition]] = Env.apply_action
+
+    def fail(env: Env, action: Action, round_index: int, step: int) -> list[StageTransition]:
+        if (env.index, round_index, step) == (1, 2, 1):
+            raise RuntimeError("broken")
+        return apply(env, action, round_index, step)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Env, "apply_action", fail)
+        failed = LiveRun(tmp_path, **OPTIONS).start()
+        failed.finish()
+    start = list_checkpoints(failed.run.directory)[-1]
+    assert (read_checkpoint(start).round, read_checkpoint(start).step) == (2, 0)
+    resumed = LiveRun(tmp_path, resume=start, **OPTIONS)
+    assert resumed.start().finish().status == "done"
+    assert computed(recorded(failed.run.directory)) == computed(recorded(whole.run.directory))
+
+
 def test_settings_of_a_context_are_applied() -> None:
     splits = load_data(FAMILY, None)
     hosts = HostFactory(FAMILY, probe_task(FAMILY, splits), torch.device("cpu"), 0)
@@ -104,8 +129,8 @@ def test_few_samples_are_repeated_equally_often() -> None:
     hosts = HostFactory(FAMILY, probe_task(FAMILY, splits), torch.device("cpu"), 0)
     env = Env(0, hosts, splits, Config(task="digits_family"), None)
     while env.context.settings["samples"] != 128:
-        env.enter_round(env._round + 1)
-    x, _ = env.epoch_data(env._round, 0)
+        env.enter_round(env.round + 1)
+    x, _ = env.epoch_data(env.round, 0)
     _, counts = x.flatten(1).unique(dim=0, return_counts=True)
     assert counts.sum() == 1024
     assert int(counts.min()) >= 8

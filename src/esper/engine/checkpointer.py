@@ -252,8 +252,6 @@ def _install(training: TrainingState, position: _TrainerState) -> None:
         position.state["agent"], strip_prefix("agent.", position.tensors), training.decision_uniforms()
     )
     for episode, state in zip(training.episodes, position.state["episodes"], strict=True):
-        # Between two rounds, the envs still have the hosts of the last one.
-        episode.env.enter_round(position.round if position.step else max(position.round - 1, 0))
         episode.load_state_dict(state)
         tensors = strip_prefix(f"env.{episode.env.index}.", position.tensors)
         load_env_tensors(episode.env, tensors)

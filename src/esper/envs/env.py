@@ -84,7 +84,8 @@ class Env:
         self.slot_optimizers: dict[int, FusedOptimizer] = {}
         self.epoch_seconds = 1.0
         """Duration of the last epoch in seconds, for balancing CPU lanes; 1.0 before the first."""
-        self._round = -1
+        self.round = -1
+        """Index of the round whose context the env has."""
         self.enter_round(0)
 
     def enter_round(self, round_index: int) -> None:
@@ -93,10 +94,10 @@ class Env:
         Args:
             round_index: Index of the round, from 0.
         """
-        if self._round == round_index:
+        if self.round == round_index:
             return
-        hosts, previous = self._hosts, self.context.structure if self._round >= 0 else None
-        self._round = round_index
+        hosts, previous = self._hosts, self.context.structure if self.round >= 0 else None
+        self.round = round_index
         self.context = draw_context(hosts.task, self._context_seed, self._host, round_index)
         structure = self.context.structure
         self.task, self.profile = hosts.structures[structure], hosts.profile.of_structure(structure)
