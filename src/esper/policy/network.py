@@ -111,8 +111,9 @@ class PolicyNetwork(nn.Module):
     def initialise(self, generator: torch.Generator) -> None:
         """Initialise with orthogonal weights, zero biases, and a small gain on the last layer of each policy head.
 
-        The units of the LSTM forget after 1 to `MEMORY_STEPS` steps at first (chrono initialisation: Tallec and
-        Ollivier, 2018). With zero biases, a unit forgets half of its content in each step.
+        The units of the LSTM forget after 2 to `MEMORY_STEPS` steps at first, as in the chrono initialisation (Tallec
+        and Ollivier, 2018); with zero biases, a unit forgets half of its content in each step. Their input gates have
+        zero biases nevertheless: negative ones would make the memory small beside the encoded observation.
         """
         last = {_last_layer(head) for head in self.heads.values()}
         for module in self.modules():
@@ -126,7 +127,7 @@ class PolicyNetwork(nn.Module):
         forget_D = torch.linspace(1.0, MEMORY_STEPS - 1.0, self.hidden).log()
         bias = cast("Tensor", self.lstm.bias_ih_l0)  # of the gates input, forget, cell and output, in this order
         with torch.no_grad():
-            bias[: 2 * self.hidden] = torch.cat((-forget_D, forget_D))
+            bias[self.hidden : 2 * self.hidden] = forget_D
 
     def initial_state(self, envs: int) -> LSTMState:
         """Return the LSTM state at the start of an episode."""
