@@ -21,18 +21,18 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from torch import Tensor
 
 from esper.checkpoint.manifest import digest
 from esper.config import Config
 from esper.engine.task_setup import PreparedTask, prepare_task
 from esper.evaluation.headroom import FOLDS, Array, best_plan, headroom, predicted_gain
 from esper.evaluation.journal import EvaluationJournal, EvaluationKey, open_search_journal, package_digest
+from esper.evaluation.rent_meter import RentMeter
 from esper.evaluation.training_hosts import TrainingHosts
 from esper.lanes.devices import resolve_devices
 from esper.policy.actions import Decision
 from esper.policy.agent import Agent, EnvStatus
-from esper.policy.baselines import NonLearningAgent, StaticAgent
+from esper.policy.baselines import StaticAgent
 from esper.policy.plan import parse_plan
 from esper.policy.plan_agent import PlanAgent
 from esper.seeding import make_generator
@@ -66,40 +66,29 @@ class Results(NamedTuple):
     probe_OCF: Array
 
 
-class Observer(NonLearningAgent):
+class Observer(RentMeter):
     """Lets another agent decide for a single env, and keeps the agent's observations."""
 
     def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self._rents: list[float] = []
+        super().__init__(agent)
         self._curves: list[list[float]] = []
-        self._view: EnvStatus | None = None
-
-    def begin_round(self, uniforms_ETH: Tensor) -> None:
-        """Begin the round of the agent."""
-        self._agent.begin_round(uniforms_ETH)
 
     def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
         """Keep what the last step measured, and return the agent's decision."""
-        self._view = views[0]
-        if step > 0:
-            self._rents.append(self._view.rent)
         if 0 < step <= IDLE_STEPS:
-            self._curves.append(_measured(self._view))
-        return self._agent.act(step, views)
+            self._curves.append(_measured(views[0]))
+        return super().act(step, views)
 
     def played(self, net_return: float) -> Played:
         """Return the episode, given its net return."""
-        view = self._view
-        assert view is not None
-        total_rent = sum(self._rents) + view.rent  # the view has the rent of the last step
+        (view,), (grown,) = self.views, self.sums()
         sites = [slot.site for slot in view.slots]
         visible = [view.host_parameters, view.kernel_size, view.train_samples, len(sites)]
         for site in (sites[0], sites[len(sites) // 2], sites[-1]):
             visible += [site.channels, site.positions]
         return Played(
-            gain=net_return + total_rent,
-            grown=total_rent / view.rent_weight,
+            gain=net_return + view.rent_weight * grown,
+            grown=grown,
             visible=[math.log(value) for value in visible],
             curves=self._curves,
         )
@@ -111,6 +100,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.contexts < FOLDS:
         parser.error(f"--contexts must be {FOLDS} or more")
+    if min(options.seed) < 1:
+        parser.error("--seed must be 1 or more: 0 stands for other contexts in each order")
+    if min(*options.rents, *options.drawn_rent) <= 0:
+        parser.error("--rents and --drawn-rent must be above 0")
     prepared = prepare_task(Config(task=options.task, steps=options.steps))
     plans = _plans(prepared, options.blueprints, options.probe, options.plan)
     parts: list[Results] = []
@@ -200,7 +193,8 @@ def _play_order(
     run_seed = make_generator(seed, "headroom", order).initial_seed()
     config = msgspec.structs.replace(prepared.config, seed=run_seed, context_seed=seed)
     sites, blueprints = prepared.profile.sites, prepared.profile.blueprints
-    name = digest("\n".join([str(options.steps), *plans]).encode())[:12]
+    code = digest(Path(__file__).read_bytes())  # it computes what the journal keeps
+    name = digest("\n".join([code, str(options.steps), *plans]).encode())[:12]
 
     def agent(plan: str) -> Agent:
         return PlanAgent(parse_plan(plan, config.steps), sites, blueprints) if plan else StaticAgent()

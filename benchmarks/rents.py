@@ -15,59 +15,30 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from torch import Tensor
 
 from esper.checkpoint.catalog import find_checkpoint
 from esper.checkpoint.files import read_checkpoint
 from esper.config import Config
 from esper.engine.agent_factory import build_trained
-from esper.engine.task_setup import SavedTask, prepare_task
 from esper.engine.trained_policy import policy_of
 from esper.evaluation.comparison import build_report, t_interval
 from esper.evaluation.cpu_time import cpu_seconds
 from esper.evaluation.episodes import run_episodes
 from esper.evaluation.figure import check_figure, draw_text, write_figure
-from esper.evaluation.held_out import held_out_config
+from esper.evaluation.held_out import held_out_config, prepare_held_out
+from esper.evaluation.rent_meter import RentMeter
 from esper.evaluation.results import PolicyRun
 from esper.lanes.devices import resolve_devices
 from esper.lanes.pool import EnvPool
-from esper.policy.actions import Decision
-from esper.policy.agent import Agent, EnvStatus
-from esper.policy.baselines import NonLearningAgent
+from esper.policy.agent import Agent
 from esper.policy.plan import parse_plan
 from esper.policy.plan_agent import PlanAgent
 from esper.recording.runs import resolve_run
+from esper.tasks.family import RENT, settings_of_family
 
 RENTS = (0.0005, 0.001, 0.002, 0.004, 0.008)
 STATIC = "static"
 FIGURE_COLUMNS, FIGURE_ROWS = 100, 16
-
-
-class RentMeter(NonLearningAgent):
-    """Lets another agent decide, and sums the rent of each env at weight 1."""
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self._views: Sequence[EnvStatus] = ()
-        self._before: list[float] = []
-
-    def begin_round(self, uniforms_ETH: Tensor) -> None:
-        """Begin the round of the agent."""
-        self._agent.begin_round(uniforms_ETH)
-
-    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
-        """Add the rent of the last step, and return the agent's decisions."""
-        if step == 0:
-            self._before = [0.0] * len(views)
-        else:
-            self._before = self.grown.tolist()
-        self._views = views
-        return self._agent.act(step, views)
-
-    @property
-    def grown(self) -> np.ndarray:
-        """Sum of the rents of each env at weight 1. The views have the rent of the last step."""
-        return np.array(self._before) + [view.rent / view.rent_weight for view in self._views]
 
 
 def main() -> None:
@@ -87,12 +58,12 @@ def main() -> None:
         check_figure(options.figure)
     path = find_checkpoint(resolve_run(options.checkpoint, options.telemetry_dir))
     checkpoint = read_checkpoint(path)
-    config = checkpoint.config
-    if options.task:
-        config = msgspec.structs.replace(config, task=options.task)
-    saved = None if options.task else SavedTask(config.task, checkpoint.origin)
-    prepared = prepare_task(config, None, saved)
+    prepared = prepare_held_out(checkpoint, options.task)
+    if RENT in settings_of_family(prepared.task):
+        parser.error(f"the task {prepared.task.name} draws the rent itself: give another one with --task")
     config = held_out_config(prepared.config, options.episodes, options.seed)
+    if config.reward_weights.rent == 0:
+        parser.error("the policy was trained without a rent")
     profile = prepared.profile
     runs: dict[str, PolicyRun] = {}
     gains: dict[str, np.ndarray] = {}
@@ -102,8 +73,8 @@ def main() -> None:
             ops = [] if plan == STATIC else parse_plan(plan, config.steps)
             meter = RentMeter(PlanAgent(ops, profile.sites, profile.blueprints))
             runs[plan] = _play(pool, meter, config)
-            grown[plan] = meter.grown
-            gains[plan] = _returns(runs[plan]) + config.reward_weights.rent * meter.grown
+            grown[plan] = np.array(meter.sums())
+            gains[plan] = _returns(runs[plan]) + config.reward_weights.rent * grown[plan]
         for rent in options.rents:
             weights = msgspec.structs.replace(config.reward_weights, rent=rent)
             at_rent = msgspec.structs.replace(config, reward_weights=weights)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from esper.config import ConfigError
+from esper.engine import trained_policy
 from esper.evaluation.journal import FIRST_SEED, EvaluationJournal, EvaluationKey, open_journal, package_digest
 
 KEY = EvaluationKey(task="digits", episodes=2, checkpoints=["a"], code={}, package="p")
@@ -99,8 +100,16 @@ def test_file_that_is_no_journal_is_named(tmp_path: Path) -> None:
         open_journal(tmp_path, KEY, None)
 
 
-def test_results_of_other_code_have_another_key(tmp_path: Path) -> None:
+def test_results_of_other_code_have_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Path.read_bytes
     assert package_digest() == package_digest()
+    before = package_digest.__wrapped__()
+    policy = trained_policy.SHIPPED.read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            Path, "read_bytes", lambda path: policy + b" " if path == trained_policy.SHIPPED else read(path)
+        )
+        assert package_digest.__wrapped__() != before
     journal = open_journal(tmp_path, KEY, 5)
     journal.recall("one", float, lambda: 0.1)
     other = EvaluationKey(task="digits", episodes=2, checkpoints=["a"], code={}, package="q")

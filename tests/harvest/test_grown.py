@@ -95,6 +95,14 @@ def test_directory_with_files_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_export")
+def test_current_directory_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "net").mkdir()
+    monkeypatch.chdir(tmp_path / "net")
+    grow_everywhere(digits())[0].save(".")
+    assert esper.load_grown(tmp_path / "net")
+
+
+@pytest.mark.usefixtures("no_export")
 def test_damaged_foreign_and_newer_files_are_refused(tmp_path: Path) -> None:
     grown, _ = grow_everywhere(digits())
     directory = tmp_path / "grown"

@@ -85,7 +85,7 @@ class HeldOutEvaluation:
         self._trained = [read_checkpoint(path) for path in checkpoints]
         self._check_shared_options()
         self._lanes = resolve_devices(devices)
-        self._prepared = _prepare(self._trained[0], task_reference, accept_changed=accept_changed_task)
+        self._prepared = prepare_held_out(self._trained[0], task_reference, accept_changed=accept_changed_task)
         task = self._prepared.task
         if WIDE in policies and task.wide_model is None:
             raise ConfigError(f"the task {task.name} has no wide_model; remove {WIDE} from --policies")
@@ -173,7 +173,8 @@ class HeldOutEvaluation:
     def _search(self, policy: str, index: int, advance: Callable[[int], None]) -> FoundPlan:
         episodes = self._search_episodes[index]
         journal = open_search_journal(self._journals, policy, self._key(episodes, [self._checkpoints[index]]))
-        config = msgspec.structs.replace(self._prepared.config, seed=self._trained[index].config.seed)
+        trained = self._trained[index].config
+        config = msgspec.structs.replace(self._prepared.config, seed=trained.seed, context_seed=trained.context_seed)
         return search_plan(policy, self._prepared, config, episodes, self._lanes, journal, advance)
 
     def _num_episodes(self, policy: str, index: int) -> int:
@@ -244,8 +245,13 @@ def held_out_config(trained: Config, episodes: int, seed: int) -> Config:
     )
 
 
-def _prepare(trained: Checkpoint, task_reference: str | None, *, accept_changed: bool) -> PreparedTask:
+def prepare_held_out(trained: Checkpoint, task_reference: str | None, *, accept_changed: bool = False) -> PreparedTask:
     """Prepare the task of a checkpoint, or another one, with its own slots and settings, to which the policy transfers.
+
+    Args:
+        trained: The checkpoint.
+        task_reference: Reference of the task; None: that of the checkpoint.
+        accept_changed: Accept a task of the user whose code has changed since.
 
     Raises:
         ConfigError: The task has no such slot.

@@ -148,9 +148,11 @@ _FINISHED = "finished"
 
 @cache
 def package_digest() -> str:
-    """Return the digest of this package's code: results of other code are other results."""
-    sources = sorted(Path(__file__).parents[1].rglob("*.py"))
-    return digest(b"".join(source.read_bytes() for source in sources))
+    """Return the digest of this package's code, data and trained policies: those of others give other results."""
+    files = [
+        path for path in Path(__file__).parents[1].rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    ]
+    return digest("".join(digest(path.read_bytes()) for path in sorted(files)).encode())
 
 
 def open_journal(directory: Path, key: EvaluationKey, seed: int | None) -> EvaluationJournal:

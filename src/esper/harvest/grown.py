@@ -99,7 +99,7 @@ class Grown:
         Raises:
             HarvestError: The directory cannot be written, or is not empty.
         """
-        directory = Path(directory)
+        directory = Path(directory).absolute()  # "." has no name, which the partial directory needs
         check_target(directory)
         partial = directory.with_name(directory.name + PARTIAL_SUFFIX)
         try:
