@@ -28,8 +28,8 @@ MAX_MANIFEST_BYTES = 1 << 20
 IMMUTABLE_OPTIONS = (
     *("task", "policy", "plan", "envs", "steps", "slots", "seed", "context_seed"),
     *("reward", "counterfactual", "amp", "scaler"),
-    *("ppo.hidden", "training.host_learning_rate", "training.seed_learning_rate", "training.batch_size"),
-    *("training.samples_per_epoch", "training.momentum", "training.weight_decay"),
+    *("ppo.hidden", "ppo.envs_per_host", "training.host_learning_rate", "training.seed_learning_rate"),
+    *("training.batch_size", "training.samples_per_epoch", "training.momentum", "training.weight_decay"),
 )
 """Options that a resumed run cannot change, as dotted field names."""
 
