@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -155,15 +156,22 @@ def is_empty(splits: Splits, value: object, generator: torch.Generator) -> Split
     return replace(splits, train=(splits.train[0][:0], splits.train[1][:0]))
 
 
+def changes_labels(splits: Splits, value: object, generator: torch.Generator) -> Splits:
+    labels = splits.train[1]
+    labels[:8] = (labels[:8] + 1) % 10
+    return splits
+
+
 @pytest.mark.parametrize(
     ("function", "sentence"),
     [
         (fails, r"settings\['own'\] of task own, value 3: ZeroDivisionError: no such value"),
         (lambda *_: None, r"settings\['own'\] of task own, value 3: returned a NoneType; return esper.Splits"),
+        (changes_labels, r"settings\['own'\] of task own, value 3: changes the data in place"),
         (is_empty, "task own with own 3: the split 'train' is empty"),
     ],
 )
 def test_setting_with_a_wrong_function_is_refused_at_the_start(function: Any, sentence: str) -> None:
     family = Family("own", [NARROW], {"own": Setting([3], data=function)})
     with pytest.raises(TaskError, match=sentence):
-        probe_task(family, DATA[:1])
+        probe_task(family, copy.deepcopy(DATA[:1]))

@@ -43,6 +43,17 @@ def probe(of: Task) -> TaskProfile:
     return probe_task(of, (of.data(None),))
 
 
+class Shifting(nn.Sequential):
+    """Subtracts the mean of its inputs in place."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Linear(16, CLASSES))
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (the name of `nn.Sequential`)
+        input -= input.mean()
+        return super().forward(input)
+
+
 def refusal(of: Task) -> str:
     with pytest.raises(TaskError) as error:
         probe(of)
@@ -208,11 +219,20 @@ REFUSALS: list[tuple[Callable[[], Task], str]] = [
         "these fit: norm, linear_lowrank, mlp",
     ),
     (lambda: task(blueprints=["mpl"]), "unknown blueprint 'mpl'; did you mean mlp"),
-    (lambda: task(score=lambda output, targets: output.mean()), "score of task own: returned shape [] for 6 samples"),
+    (
+        lambda: task(score=lambda output, targets: output.mean()),
+        "score of task own: returned torch.float32 of shape [] for 6 samples; return one float each, [B]",
+    ),
+    (lambda: task(score=lambda output, targets: output.argmax(1) == targets), "returned torch.bool of shape [6]"),
+    (lambda: task(metrics={"m": lambda output, targets: output.argmax(1)}), "returned torch.int64 of shape [6]"),
+    (lambda: task(Shifting, {"a": "0"}), "model of task own: it changes its inputs in place"),
     (lambda: task(score=lambda output, targets: 7 + output[:, 0]), "scores must lie in [0, 1]"),
     (lambda: task(loss=lambda output, targets: output.argmax(1)), "loss of task own: "),
     (lambda: task(loss=lambda output, targets: output.nonsense), "AttributeError"),
-    (lambda: task(metrics={"m": lambda output, targets: output}), "metrics['m'] of task own: returned shape [6, 5]"),
+    (
+        lambda: task(metrics={"m": lambda output, targets: output}),
+        "metrics['m'] of task own: returned torch.float32 of shape [6, 5]",
+    ),
     (lambda: task(train=["9"]), "train of task own: the model has no submodule '9'"),
     (
         lambda: task(
@@ -270,6 +290,22 @@ def test_model_that_does_not_run_in_channels_last_stays_contiguous() -> None:
 
     assert not probe(task(Flat, {"conv": "conv"}, pictures)).channels_last
     assert probe(task(InPlace, {"conv": "conv"}, pictures)).channels_last
+
+
+def test_chance_is_measured_over_the_whole_split() -> None:
+    def sorted_by_class(_: object) -> Splits:
+        found = features()
+        order = found.validation[1].argsort()
+        return replace(found, validation=(found.validation[0][order], found.validation[1][order]))
+
+    few = probe(task(data=sorted_by_class, validation_batch=32)).chance
+    assert few.loss == pytest.approx(probe(task()).chance.loss, abs=0.1)
+
+
+def test_structure_without_any_of_the_chosen_slots_is_refused() -> None:
+    own = task()
+    with pytest.raises(TaskError, match="slots of task own: it has none of the slots other; it has"):
+        probe_task(own, (own.data(None),), ["other"])
 
 
 def test_chance_is_measured_from_constant_outputs() -> None:

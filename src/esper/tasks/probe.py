@@ -32,7 +32,7 @@ from esper.tasks.hosts import build_host, find_submodule
 from esper.tasks.losses import IGNORED_TARGET, CrossEntropy, loss_of, score_of
 from esper.tasks.prefix_check import check_prefix
 from esper.tasks.profile import TaskProfile, combine_profiles
-from esper.tasks.splits import Splits, TaskData, take
+from esper.tasks.splits import Splits, TaskData, data_tensors, take
 from esper.tasks.task import Chance, SlotPath, Task
 from esper.user_code import describe_exception
 
@@ -72,6 +72,7 @@ def _check_settings(family: TaskFamily, data: TaskData) -> None:
         changed_splits = {id(splits): splits for task, splits in of_structures if setting.applies_to(task.name)}
         for splits, value in itertools.product(changed_splits.values(), setting.values):
             where = f"settings[{name!r}] of task {family.name}, value {value!r}"
+            before = _checksums(splits)
             try:
                 changed = change(splits, value, make_generator(_PROBE_SEED, "setting"))
             except Exception as error:
@@ -79,6 +80,13 @@ def _check_settings(family: TaskFamily, data: TaskData) -> None:
             if not isinstance(cast("object", changed), Splits):
                 raise TaskError(f"{where}: returned a {type(changed).__name__}; return esper.Splits")
             changed.check(f"{family.name} with {name} {value}")
+            if _checksums(splits) != before:
+                raise TaskError(f"{where}: changes the data in place, which all envs share; return new tensors")
+
+
+def _checksums(splits: Splits) -> list[float]:
+    """Return a sum of each tensor that a change of the data very probably changes."""
+    return [float(tensor.sum(dtype=torch.float64)) for tensor in data_tensors((splits,))]
 
 
 def _count_positions(shape: torch.Size, layout: Layout) -> int:
@@ -102,6 +110,8 @@ class _Probe:
             for name, path in task.slots.items()
             if not slots or name in slots
         }
+        if not self.paths:
+            raise self._error("slots", f"it has none of the slots {', '.join(slots)}; it has {', '.join(task.slots)}")
         samples = count_samples(splits.train[0])
         self.batches = [take(splits.train, torch.arange(min(size, samples))) for size in _BATCHES]
 
@@ -267,20 +277,20 @@ class _Probe:
                 raise self._error(
                     "loss", f"returned {loss.dtype} of shape {list(loss.shape)}; return floats [B] or their mean"
                 )
-            if score.shape != (samples,):
-                raise self._error(
-                    "score", f"returned shape {list(score.shape)} for {samples} samples; return one value each, [B]"
-                )
+            self._check_sample_values("score", score, samples)
             if not bool(((score >= 0) & (score <= 1)).all()):
                 raise self._error(
                     "score", f"returned {score.min():.3g} to {score.max():.3g}; scores must lie in [0, 1]"
                 )
             for name, metric in self.task.metrics.items():
                 value = self._user(f"metrics[{name!r}]", lambda metric=metric: metric(output, y))
-                if value.shape != (samples,):
-                    raise self._error(
-                        f"metrics[{name!r}]", f"returned shape {list(value.shape)} for {samples} samples; return [B]"
-                    )
+                self._check_sample_values(f"metrics[{name!r}]", value, samples)
+
+    def _check_sample_values(self, field: str, values: Tensor, samples: int) -> None:
+        """Check that a function has returned one float for each sample."""
+        if values.shape != (samples,) or not values.is_floating_point():
+            found = f"{values.dtype} of shape {list(values.shape)}"
+            raise self._error(field, f"returned {found} for {samples} samples; return one float each, [B]")
 
     def _check_classes(self, output: Nested) -> None:
         """Check the labels of all splits, if the loss is the cross-entropy."""
@@ -335,8 +345,9 @@ class _Probe:
         return model
 
     def _measure_chance(self, model: nn.Module) -> Chance:
-        size = min(self.task.validation_batch, count_samples(self.splits.validation[0]))
-        x, y = take(self.splits.validation, torch.arange(size))
+        total = count_samples(self.splits.validation[0])
+        size = min(self.task.validation_batch, total)
+        x, y = take(self.splits.validation, torch.arange(size) * total // size)  # the first ones may be of one class
         with torch.no_grad():
             return measure_chance(self.task, self._call(model.eval(), x), y)
 
@@ -359,7 +370,12 @@ class _Probe:
             raise self._error(field, describe_exception(error)) from error
 
     def _call(self, model: nn.Module, x: Nested) -> Nested:
-        return self._user("model", lambda: call_model(model, x))
+        before = map_tensors(torch.clone, x)
+        output = self._user("model", lambda: call_model(model, x))
+        pairs = zip(list_tensors(before), list_tensors(x), strict=True)
+        if not all(torch.equal(old, new) for old, new in pairs):
+            raise self._error("model", "it changes its inputs in place, which all envs share; compute new tensors")
+        return output
 
     @contextmanager
     def _hooks(self, model: nn.Module, function: Callable[[str, Nested], Nested]) -> Generator[None]:
