@@ -21,6 +21,8 @@ from torch import Tensor
 
 from esper.domain import HEADS
 
+_CPU = torch.device("cpu")
+
 
 def make_generator(seed: int, purpose: str, *key: int) -> torch.Generator:
     """Return a CPU generator for one use of random numbers.
@@ -54,14 +56,18 @@ _generators_lock = threading.RLock()
 
 
 @contextmanager
-def forked_generators(number: int) -> Generator[None]:
+def forked_generators(number: int, device: torch.device = _CPU) -> Generator[None]:
     """Seed the global generators with a number; restore those of the CPU when the context ends.
 
     Only one thread at a time can be in this context.
+
+    Args:
+        number: Random seed, 0 to 2^63 − 1.
+        device: See `seed_global_generators`.
     """
     with _generators_lock, torch.random.fork_rng(devices=[]):
         of_python, of_numpy = random.getstate(), np.random.get_state()
-        seed_global_generators(number, torch.device("cpu"))
+        seed_global_generators(number, device)
         try:
             yield
         finally:

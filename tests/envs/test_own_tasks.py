@@ -10,13 +10,16 @@ import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 from esper.config import Config
 from esper.domain import Op, Stage
 from esper.envs.env_state import env_state_tensors
 from esper.envs.epoch_result import EpochResult
+from esper.envs.hosts import HostFactory
 from esper.envs.optimizer import FusedAdamW
+from esper.growth.lifecycle import GateConfig
 from esper.lanes.pool import EnvPool
 from esper.policy.actions import Action
 from esper.tasks.optimizers import SGD, AdamW
@@ -156,6 +159,75 @@ def test_augmentation_is_seeded_and_applied_to_training_batches_only() -> None:
         epoch(pool, 0, Action(Op.WAIT))
         assert [noise for _, noise in seen] == first
         assert len(set(first)) == len(first)
+
+
+def test_training_loss_is_that_of_the_augmented_targets() -> None:
+    def shuffle_targets(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return torch.cat((x, x)), torch.cat((y, (y + 1) % CLASSES))
+
+    def squared(output: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(output, targets, reduction="none")
+
+    found = []
+    for loss in (None, squared):
+        with pool_of(task(loss=loss, augment=shuffle_targets)) as pool:
+            pool.reset(0)
+            found.append(epoch(pool, 0, Action(Op.WAIT)).train_loss)
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
+
+
+class Features(nn.Module):
+    """Random features that are not trained, and dropout that is active in evaluation mode too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fixed = nn.Parameter(torch.randn(FEATURES, 16), requires_grad=False)
+        self.mix = nn.Linear(16, 16)
+        self.head = nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.mix(torch.relu(x @ self.fixed))
+        return self.head(nn.functional.dropout(hidden, 0.5, training=True))
+
+
+def test_frozen_weights_do_not_depend_on_the_first_env_of_a_process() -> None:
+    own = task(Features, {"mix": "mix"})
+    profile = probe_task(own, (features(),))
+    found = []
+    for order in ((0, 3), (3, 0)):
+        factory = HostFactory(own, profile, torch.device("cpu"), 0)
+        built = {host: factory.build_network(host, GateConfig()) for host in order}
+        assert built[0].host.fixed is built[3].host.fixed
+        assert not torch.equal(built[0].host.head.weight, built[3].host.head.weight)  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
+        found.append(built[0].host.fixed)
+    assert torch.equal(*found)
+
+
+def test_first_validation_of_a_network_that_draws_is_repeatable() -> None:
+    with pool_of(task(Features, {"mix": "mix"}), envs=2) as pool:
+        first = pool.reset(1)
+        torch.manual_seed(99)
+        assert pool.reset(1) == first
+        assert pool.validate(pool.envs) == first
+
+
+class Recomputed(nn.Module):
+    """Computes a block again in the backward pass, in place of keeping its activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Linear(16, 16))
+        self.head = nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(checkpoint(self.block, x, use_reentrant=False))
+
+
+def test_seed_trains_within_a_recomputed_block() -> None:
+    with pool_of(task(Recomputed, {"middle": "block.0"})) as pool:
+        (played,) = play(pool, 0, 10)
+        assert any(step.slot_grad_norms for step in played)
+        assert any(step.contributions for step in played)
 
 
 def test_metrics_are_measured_on_the_validation_split() -> None:

@@ -175,7 +175,7 @@ def test_worker_without_memory_is_refused_before_start(monkeypatch: pytest.Monke
 
 def test_worker_stops_before_next_env_if_run_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     with population(envs=3) as pool, tempfile.TemporaryFile() as data:
-        write_worker_data(pool.lanes[0].data, data)
+        write_worker_data(pool.lanes[0].data, data, is_family=False)
         run, line = Pipe()
         trained: list[int] = []
 

@@ -103,4 +103,5 @@ def test_written_data_stay_shared(tmp_path: Path) -> None:
     assert (tmp_path / "data").stat().st_size < 1.1 * alone
     found = read_data(tmp_path / "data")
     assert len(found) == 3
+    assert found[0] is found[2]
     assert torch.equal(found[2].train[0], data[0].train[0])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
@@ -25,9 +26,9 @@ from esper.envs.stopwatch import PhaseTimer
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 from esper.growth.lifecycle import GateConfig, StageTransition
 from esper.growth.network import GrowingNetwork, count_samples
-from esper.growth.outputs import to_float32
+from esper.growth.outputs import Nested, to_float32
 from esper.policy.actions import ALPHA_CURVES, Action
-from esper.seeding import make_generator, seed_global_generators
+from esper.seeding import forked_generators, make_generator, seed_global_generators
 from esper.tasks.contexts import context_splits, draw_context
 from esper.tasks.family import LEARNING_RATE
 from esper.tasks.losses import loss_of, score_of
@@ -217,11 +218,13 @@ class Env:
             optimizer.lr_scale = lr_scale(step, self._steps)
         split = self.epoch_data(round_index, step)
         augmentation = self._augmentation_generator(round_index, step)
-        parts = batches(split, self.task.batch_size)
-        trained = [self.train_batch(optimizers, self._augmented(batch, augmentation)) for batch in parts]
-        loss = self._loss.epoch_mean(
-            [batch.record for batch in trained], split[1], [count_samples(y) for _, y in parts]
-        )
+        trained: list[TrainedBatch] = []
+        targets: list[Nested] = []
+        for part in batches(split, self.task.batch_size):
+            batch = self._augmented(part, augmentation)
+            trained.append(self.train_batch(optimizers, batch))
+            targets.append(batch[1])
+        loss = self._loss.epoch_mean([batch.record for batch in trained], targets)
         score = torch.cat([batch.score_B for batch in trained]).mean()
         scaler = self.scaler
         scale = torch.stack((scaler.current(), scaler.growth_tracker().float())) if scaler else loss.new_zeros(2)
@@ -294,6 +297,11 @@ class Env:
         if self.task.augment is None or generator is None:
             return batch
         return self.task.augment(*batch, generator)
+
+    def seeded(self, purpose: str) -> AbstractContextManager[None]:
+        """Seed the global generators for one use in this round, for a network that draws in evaluation mode too."""
+        number = make_generator(self.seed, purpose, self.index, self.round).initial_seed()
+        return forked_generators(number, self._device)
 
     def _seed_generators(self, purpose: str, round_index: int, step: int) -> None:
         """Seed the global generators, so that dropout does not depend on the envs that run before this one."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 import torch
 
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
 from esper.tasks.family import structures_of
-from esper.tasks.hosts import build_host, frozen_tensors, named_tensors, share_tensors
+from esper.tasks.hosts import Host, build_host, frozen_tensors, named_tensors, share_tensors
 from esper.tasks.profile import TaskProfile
 from esper.tasks.task import Task
 
@@ -29,7 +31,9 @@ class HostFactory:
         self.structures = structures_of(task)
         self._seed = seed
         self._shared: dict[int, dict[str, torch.Tensor]] = {}
-        """Frozen weights of the first host of each structure, on the device, keyed by the index of the structure."""
+        """Frozen weights of host 0 of each structure, on the device, keyed by the index of the structure. Every process
+        takes those of the same host, because frozen weights may be random."""
+        self._lock = threading.Lock()
 
     def build_network(self, host: int, gates: GateConfig, structure: int = 0) -> GrowingNetwork:
         """Build the network of an env, with the host of round 0.
@@ -39,21 +43,25 @@ class HostFactory:
             gates: Thresholds of every slot.
             structure: Index of the structure.
         """
+        with self._lock:
+            if structure not in self._shared:
+                first = build_host(self.structures[structure], self._seed, 0, 0)
+                self._place(first, gates, structure)
+                self._shared[structure] = frozen_tensors(first)
         built = build_host(self.structures[structure], self._seed, host, 0)
-        shared = self._shared.get(structure, {})
-        if shared:
-            share_tensors(built, shared)
+        share_tensors(built, self._shared[structure])
+        return self._place(built, gates, structure)
+
+    def _place(self, built: Host, gates: GateConfig, structure: int) -> GrowingNetwork:
+        """Return the network of a host, on the device."""
         profile = self.profile.of_structure(structure)
-        network = GrowingNetwork(
+        return GrowingNetwork(
             built.model,
             profile.sites,
             gates,
             shares_prefix=profile.shares_prefix,
             frozen=built.frozen,
         ).place(self.device, channels_last=profile.channels_last)
-        if not shared:
-            self._shared[structure] = frozen_tensors(built)
-        return network
 
     @torch.no_grad()
     def reset(self, network: GrowingNetwork, host: int, round_index: int, structure: int = 0) -> None:

@@ -165,7 +165,8 @@ class GrowingNetwork(nn.Module):
         try:
             return call_model(self.host, inputs)
         finally:
-            self._pass = None
+            if not self.training:  # a host with gradient checkpointing calls its modules again in the backward pass
+                self._pass = None
 
     def _grow(self, index: int, module: nn.Module, args: object, output: Nested) -> Nested:  # noqa: ARG002 (a hook)
         """Blend the seed of a slot into a submodule's output. The forward hook of slot `index`."""

@@ -149,7 +149,7 @@ class EnvPool:
         # As the CPU lanes use them: these workers need no copy of their own.
         ready = next((lane.data for lane in workers if is_cpu_lane(lane.name)), data)
         try:
-            write_worker_data(ready, self._spawner.data_file)
+            write_worker_data(ready, self._spawner.data_file, is_family=self.is_family)
             for lane in workers:
                 init = WorkerInit(task.source or task, profile, config, self._spawner.data_file.fileno())
                 lane.start_worker(init, self._spawner)
@@ -182,7 +182,8 @@ class EnvPool:
             def work(env: Env) -> DeviceResults:
                 with lane.stopwatch("reset"):
                     env.reset(round_index)
-                    return [env.validate(last=False)]
+                    with env.seeded("first validation"):
+                        return [env.validate(last=False)]
 
             return lane.submit(envs, work)
 
@@ -208,7 +209,12 @@ class EnvPool:
 
     def validate(self, envs: Sequence[Env]) -> list[tuple[float, float]]:
         """Return validation loss and score of some envs in their current state."""
-        found = self._run_on_lanes(envs, lambda lane, part: lane.submit(part, lambda env: [env.validate(last=False)]))
+
+        def work(env: Env) -> DeviceResults:
+            with env.seeded("first validation"):
+                return [env.validate(last=False)]
+
+        found = self._run_on_lanes(envs, lambda lane, part: lane.submit(part, work))
         return [(loss, accuracy) for [[loss, accuracy, *_]] in (found[env.index] for env in envs)]
 
     def tick(self) -> list[list[StageTransition]]:
@@ -217,7 +223,12 @@ class EnvPool:
 
     def test_scores(self) -> list[float]:
         """Return the score of every env on the test split. For `evaluate` only."""
-        found = self._run_on_lanes(self.envs, lambda lane, envs: lane.submit(envs, lambda env: [env.test_score()]))
+
+        def work(env: Env) -> DeviceResults:
+            with env.seeded("test"):
+                return [env.test_score()]
+
+        found = self._run_on_lanes(self.envs, lambda lane, envs: lane.submit(envs, work))
         return [found[env.index][0][0] for env in self.envs]
 
     def close(self) -> None:

@@ -91,13 +91,20 @@ class WorkerError(NamedTuple):
     is_device_lost: bool
 
 
-def write_worker_data(data: TaskData, file: IO[bytes]) -> None:
-    """Write the data that workers need, without the test split, to a file that all of them map."""
+def write_worker_data(data: TaskData, file: IO[bytes], *, is_family: bool) -> None:
+    """Write the data that workers need to a file that all of them map.
+
+    Args:
+        data: Data of the task.
+        file: File to write.
+        is_family: Keep the test split. No worker tests a network, but the settings of a family may draw random numbers
+            for it, and must draw the same ones in every process.
+    """
 
     def without_test(splits: Splits) -> Splits:
         return replace(splits, test=map_tensors(lambda tensor: tensor[:0].clone(), splits.test))
 
-    write_data(map_data(without_test, data), file)
+    write_data(data if is_family else map_data(without_test, data), file)
 
 
 class WorkerProcess:

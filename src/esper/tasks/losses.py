@@ -50,17 +50,30 @@ class Loss:
         """
         return mean.detach()
 
-    def epoch_mean(self, records: Sequence[Tensor], targets: Any, sizes: Sequence[int]) -> Tensor:  # noqa: ARG002
+    def epoch_mean(self, records: Sequence[Tensor], targets: Sequence[Any]) -> Tensor:
         """Return the mean loss of an epoch, a scalar.
 
         Args:
             records: Result of `record` for each batch.
-            targets: Targets of all N samples, in the order of the batches.
-            sizes: Number of samples of each batch.
+            targets: Targets of each batch.
         """
-        means = torch.stack(list(records)).float()
+        means, sizes = torch.stack(list(records)).float(), [count_samples(y) for y in targets]
         # All batches but the last have the same size. Numbers of Python need no copy to the device.
         return (means[:-1].sum() * sizes[0] + means[-1] * sizes[-1]) / sum(sizes)
+
+
+def _mean_cross_entropy(output: Any, targets: Any) -> Tensor:
+    """Return the mean over the targets that count; 0 if none does, where PyTorch's mean is NaN."""
+    logits = _classes_second(output, targets)
+    if output.dim() == 2:
+        return F.cross_entropy(logits, targets)
+    counted = (targets != IGNORED_TARGET).sum().clamp(min=1)
+    return F.cross_entropy(logits, targets, reduction="sum") / counted
+
+
+def _classes_second(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return logits with the axis of the classes moved to index 1, where PyTorch expects it."""
+    return logits.movedim(-1, 1) if logits.dim() > 2 and logits.shape[:-1] == targets.shape else logits
 
 
 class CrossEntropy(Loss):
@@ -71,7 +84,7 @@ class CrossEntropy(Loss):
     """
 
     def __init__(self) -> None:
-        super().__init__(lambda output, targets: F.cross_entropy(_classes_second(output, targets), targets))
+        super().__init__(_mean_cross_entropy)
 
     def total(self, output: Any, targets: Any) -> Tensor:
         """Return the loss of a batch, summed over its samples, a scalar."""
@@ -83,11 +96,11 @@ class CrossEntropy(Loss):
         """Return the logits for two axes, else the mean."""
         return output.detach() if output.dim() == 2 else mean.detach()
 
-    def epoch_mean(self, records: Sequence[Tensor], targets: Any, sizes: Sequence[int]) -> Tensor:
+    def epoch_mean(self, records: Sequence[Tensor], targets: Sequence[Any]) -> Tensor:
         """Return the mean loss of an epoch, a scalar."""
         if records[0].dim() == 2:
-            return F.cross_entropy(torch.cat(list(records)).float(), targets)
-        return super().epoch_mean(records, targets, sizes)
+            return F.cross_entropy(torch.cat(list(records)).float(), torch.cat(list(targets)))
+        return super().epoch_mean(records, targets)
 
 
 cross_entropy = CrossEntropy()
@@ -106,11 +119,6 @@ def accuracy(output: Any, targets: Any) -> Tensor:
         return hits
     counted = (targets != IGNORED_TARGET).flatten(1)
     return (hits.flatten(1) * counted).sum(1) / counted.sum(1).clamp(min=1)
-
-
-def _classes_second(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return logits with the axis of the classes moved to index 1, where PyTorch expects it."""
-    return logits.movedim(-1, 1) if logits.dim() > 2 and logits.shape[:-1] == targets.shape else logits
 
 
 def loss_of(task: Task) -> Loss:

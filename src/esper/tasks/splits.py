@@ -144,7 +144,9 @@ def read_data(path: Path) -> TaskData:
     Raises:
         OSError: The file cannot be opened.
     """
-    return tuple(Splits(**splits) for splits in torch.load(path, mmap=True, weights_only=True))
+    loaded: list[dict[str, Split]] = torch.load(path, mmap=True, weights_only=True)
+    made = {id(splits): Splits(**splits) for splits in loaded}  # structures that share data share it here too
+    return tuple(made[id(splits)] for splits in loaded)
 
 
 def take(values: Nested, index_B: Tensor) -> Nested:
