@@ -49,7 +49,7 @@ class Shifting(nn.Sequential):
     def __init__(self) -> None:
         super().__init__(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Linear(16, CLASSES))
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (the name of `nn.Sequential`)
+    def forward(self, input: Tensor) -> Tensor:
         input -= input.mean()
         return super().forward(input)
 
