@@ -99,7 +99,7 @@ def test_current_directory_can_be_written(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "net").mkdir()
     monkeypatch.chdir(tmp_path / "net")
     grow_everywhere(digits())[0].save(".")
-    assert esper.load_grown(tmp_path / "net")
+    assert esper.load_grown(tmp_path / "net", digits())
 
 
 @pytest.mark.usefixtures("no_export")

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,9 +74,9 @@ async def test_request_progress_shows_sent_accepted_and_done(run: StubRun) -> No
     answering = threading.Event()
     accept = run.control.put
 
-    def hesitate(kind: RequestKind, origin: str, path: str | None = None) -> None:
+    def hesitate(kind: RequestKind, origin: str, *rest: Any) -> None:
         assert answering.wait(PATIENCE)
-        accept(kind, origin, path)
+        accept(kind, origin, *rest)
 
     with pytest.MonkeyPatch.context() as patch, closing(AttachServer(run.directory, run.control, no_recording_error)):
         patch.setattr(run.control, "put", hesitate)

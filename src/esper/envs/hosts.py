@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import torch
 
 from esper.growth.lifecycle import GateConfig
@@ -33,7 +31,6 @@ class HostFactory:
         self._shared: dict[int, dict[str, torch.Tensor]] = {}
         """Frozen weights of host 0 of each structure, on the device, keyed by the index of the structure. Every process
         takes those of the same host, because frozen weights may be random."""
-        self._lock = threading.Lock()
 
     def build_network(self, host: int, gates: GateConfig, structure: int = 0) -> GrowingNetwork:
         """Build the network of an env, with the host of round 0.
@@ -43,11 +40,11 @@ class HostFactory:
             gates: Thresholds of every slot.
             structure: Index of the structure.
         """
-        with self._lock:
-            if structure not in self._shared:
-                first = build_host(self.structures[structure], self._seed, 0, 0)
-                self._place(first, gates, structure)
-                self._shared[structure] = frozen_tensors(first)
+        if structure not in self._shared:
+            first = build_host(self.structures[structure], self._seed, 0, 0)
+            self._place(first, gates, structure)
+            # Two lanes that build at the same time have the same values: the first ones stay.
+            self._shared.setdefault(structure, frozen_tensors(first))
         built = build_host(self.structures[structure], self._seed, host, 0)
         share_tensors(built, self._shared[structure])
         return self._place(built, gates, structure)
