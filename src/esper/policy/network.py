@@ -31,8 +31,8 @@ SLOT_WIDTH = 64
 """Width of the encoding of a slot."""
 HEAD_HIDDEN_DIM = 64
 """Size of the hidden layer of each head and of the critic."""
-MEMORY_STEPS = 40
-"""Longest time for which a unit of the LSTM remembers at first, steps: the default length of an episode."""
+FORGET_BIAS = 1.0
+"""Initial bias of the forget gates."""
 
 LSTMState = tuple[Tensor, Tensor]
 """LSTM state (h, c), each [1, E, D]."""
@@ -111,9 +111,8 @@ class PolicyNetwork(nn.Module):
     def initialise(self, generator: torch.Generator) -> None:
         """Initialise with orthogonal weights, zero biases, and a small gain on the last layer of each policy head.
 
-        The units of the LSTM forget after 2 to `MEMORY_STEPS` steps at first, as in the chrono initialisation (Tallec
-        and Ollivier, 2018); with zero biases, a unit forgets half of its content in each step. Their input gates have
-        zero biases nevertheless: negative ones would make the memory small beside the encoded observation.
+        The forget gates of the LSTM have a bias of 1 (Jozefowicz et al., 2015), because with zero biases a unit forgets
+        half of its content in each step.
         """
         last = {_last_layer(head) for head in self.heads.values()}
         for module in self.modules():
@@ -124,10 +123,9 @@ class PolicyNetwork(nn.Module):
                 else:
                     gain = 0.01 if module in last else 1.0 if module is self.lstm else 2**0.5
                     nn.init.orthogonal_(parameter, gain, generator=generator)
-        forget_D = torch.linspace(1.0, MEMORY_STEPS - 1.0, self.hidden).log()
         bias = cast("Tensor", self.lstm.bias_ih_l0)  # of the gates input, forget, cell and output, in this order
         with torch.no_grad():
-            bias[self.hidden : 2 * self.hidden] = forget_D
+            bias[self.hidden : 2 * self.hidden] = FORGET_BIAS
 
     def initial_state(self, envs: int) -> LSTMState:
         """Return the LSTM state at the start of an episode."""
