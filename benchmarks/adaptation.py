@@ -18,11 +18,10 @@ from torch import Tensor
 from esper.checkpoint.catalog import find_checkpoint
 from esper.checkpoint.files import read_checkpoint
 from esper.engine.agent_factory import build_trained
-from esper.engine.task_setup import SavedTask, prepare_task
 from esper.engine.trained_policy import policy_of
 from esper.evaluation.comparison import t_interval
 from esper.evaluation.episodes import run_episodes
-from esper.evaluation.held_out import held_out_config
+from esper.evaluation.held_out import held_out_config, prepare_held_out
 from esper.lanes.devices import resolve_devices
 from esper.lanes.pool import EnvPool
 from esper.policy.actions import Decision
@@ -40,6 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", nargs="+", required=True)
     parser.add_argument("--telemetry-dir", type=Path, default=Path("telemetry"))
+    parser.add_argument("--task", help="another task than that of the checkpoint; needed if that is a file")
     parser.add_argument("--episodes", type=int, default=128)
     parser.add_argument("--seed", type=int, required=True, help="random seed of the episodes, as of evaluate")
     parser.add_argument("--devices", nargs="+", default=["auto"])
@@ -60,7 +60,7 @@ def _play(name: str, options: argparse.Namespace) -> dict[str, np.ndarray]:
     """Return the net return of each episode, keyed by variant."""
     path = find_checkpoint(resolve_run(name, options.telemetry_dir))
     checkpoint = read_checkpoint(path)
-    prepared = prepare_task(checkpoint.config, None, SavedTask(checkpoint.config.task, checkpoint.origin))
+    prepared = prepare_held_out(checkpoint, options.task)
     config = held_out_config(prepared.config, options.episodes, options.seed)
     lanes, profile = resolve_devices(options.devices), prepared.profile
     variants = {"whole": Whole, "without memory": Forgetful, "swapped": Swapped}

@@ -46,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", required=True)
     parser.add_argument("--telemetry-dir", type=Path, default=Path("telemetry"))
-    parser.add_argument("--task", help="another task than that of the checkpoint")
+    parser.add_argument("--task", help="another task than that of the checkpoint; needed if that is a file")
     parser.add_argument("--rents", type=float, nargs="+", default=RENTS)
     parser.add_argument("--plan", nargs="+", default=[])
     parser.add_argument("--episodes", type=int, default=64, help="episodes for each rent")

@@ -22,6 +22,7 @@ from esper.engine.growth import Growth
 from esper.engine.growth_observer import GrowthObserver
 from esper.engine.run_control import RankedRequestQueue
 from esper.engine.task_setup import SavedTask, prepare_task
+from esper.engine.trained_policy import doubt_about_shipped
 from esper.engine.trainer import Trainer
 from esper.engine.training_state import TrainingState
 from esper.harvest.model import check_is_one_structure
@@ -33,11 +34,13 @@ from esper.lanes.devices import resolve_devices, resolve_policy_device, torch_de
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.lanes.pool import EnvPool
 from esper.lanes.spawn import WorkerSpawner
+from esper.policy.loading import PRETRAINED
 from esper.process import RankInfo
 from esper.ranks import RankGroup, RankLostError, destroy_ranks, init_ranks
 from esper.recording.recorder import Recorder, RecordingError, write_manifest
 from esper.recording.run_lock import RunLock
 from esper.recording.runs import make_run_directory
+from esper.tasks.profile import TaskProfile
 from esper.tasks.task import Task
 from esper.telemetry import events as ev
 from esper.telemetry.hub import EventHub, RankedEventHub
@@ -123,7 +126,7 @@ class Run:
             if resume:
                 self.trainer.run_control.restore(resume, "command line")
             self._emit_run_started(config)
-            self._emit_warnings(config, lock)
+            self._emit_warnings(config, lock, profile)
             self._opened = opened.pop_all()
             """Resources of the run, closed in reverse order at its end."""
 
@@ -154,10 +157,11 @@ class Run:
         )
         self.hub.emit_global(started)
 
-    def _emit_warnings(self, config: Config, lock: RunLock) -> None:
+    def _emit_warnings(self, config: Config, lock: RunLock, profile: TaskProfile) -> None:
         unused = unusable_gpus() if is_auto(config.devices) else {}
         warnings = [f"{gpu} is not used: {reason}" for gpu, reason in unused.items()]
-        for text in filter(None, [lock.warning, *warnings]):
+        doubt = doubt_about_shipped(profile.sites) if config.policy == PRETRAINED else None
+        for text in filter(None, [lock.warning, *warnings, doubt]):
             self.hub.emit(ev.Logged(severity="warning", text=text))
 
     def train(self) -> None:
