@@ -18,6 +18,8 @@ FIGURE_FORMATS = (".svg", ".pdf", ".png")
 """Endings of the files that can be written."""
 _MARGIN_COLUMNS = 7
 """Columns of the labels of the text plot's y axis."""
+_MAX_SIDE_LABEL = 30
+"""Characters of the longest name in a legend beside the plot; with a longer one, the legend is below it."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -80,7 +82,12 @@ def write_figure(report: EvaluationReport, path: Path) -> None:
                 label=f"{letter}  {_label(result.policy)}",
             )
             axes.annotate(letter, (x.mean, 100 * y.mean), xytext=(4, 4), textcoords="offset points")
-        figure.legend(loc="outside right upper", frameon=False)
+        has_long_labels = any(len(_label(result.policy)) > _MAX_SIDE_LABEL for result in report.policies)
+        if has_long_labels:  # beside the plot, they would leave no room for it
+            figure.set_figheight(4.5 + 0.2 * math.ceil(len(report.policies) / 2))
+            figure.legend(loc="outside lower left", ncols=2, frameon=False, fontsize=8)
+        else:
+            figure.legend(loc="outside right upper", frameon=False)
         best = sorted((r for r in report.policies if r.policy in front), key=lambda r: r.parameter_ratio.mean)
         points = [(result.parameter_ratio.mean, 100 * result.test_accuracy.mean) for result in best]
         axes.step(*zip(*points, strict=True), where="post", color="#0b6e4f", lw=0.8, ls=":")
