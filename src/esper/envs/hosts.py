@@ -7,7 +7,7 @@ import torch
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
 from esper.tasks.family import structures_of
-from esper.tasks.hosts import Host, build_host, frozen_tensors, named_tensors, share_tensors
+from esper.tasks.hosts import build_host, frozen_tensors, named_tensors, share_tensors
 from esper.tasks.profile import TaskProfile
 from esper.tasks.task import Task
 
@@ -40,25 +40,22 @@ class HostFactory:
             gates: Thresholds of every slot.
             structure: Index of the structure.
         """
-        if structure not in self._shared:
-            first = build_host(self.structures[structure], self._seed, 0, 0)
-            self._place(first, gates, structure)
-            # Two lanes that build at the same time have the same values: the first ones stay.
-            self._shared.setdefault(structure, frozen_tensors(first))
         built = build_host(self.structures[structure], self._seed, host, 0)
-        share_tensors(built, self._shared[structure])
-        return self._place(built, gates, structure)
-
-    def _place(self, built: Host, gates: GateConfig, structure: int) -> GrowingNetwork:
-        """Return the network of a host, on the device."""
+        if host > 0 and structure not in self._shared and frozen_tensors(built):
+            self.build_network(0, gates, structure)
+        if structure in self._shared:
+            share_tensors(built, self._shared[structure])
         profile = self.profile.of_structure(structure)
-        return GrowingNetwork(
+        network = GrowingNetwork(
             built.model,
             profile.sites,
             gates,
             shares_prefix=profile.shares_prefix,
             frozen=built.frozen,
         ).place(self.device, channels_last=profile.channels_last)
+        # Two lanes that build host 0 at the same time have the same values: the first ones stay.
+        self._shared.setdefault(structure, frozen_tensors(built))
+        return network
 
     @torch.no_grad()
     def reset(self, network: GrowingNetwork, host: int, round_index: int, structure: int = 0) -> None:
