@@ -40,7 +40,6 @@ from esper.ranks import RankGroup, RankLostError, destroy_ranks, init_ranks
 from esper.recording.recorder import Recorder, RecordingError, write_manifest
 from esper.recording.run_lock import RunLock
 from esper.recording.runs import make_run_directory
-from esper.tasks.profile import TaskProfile
 from esper.tasks.task import Task
 from esper.telemetry import events as ev
 from esper.telemetry.hub import EventHub, RankedEventHub
@@ -126,7 +125,7 @@ class Run:
             if resume:
                 self.trainer.run_control.restore(resume, "command line")
             self._emit_run_started(config)
-            self._emit_warnings(config, lock, profile)
+            self._emit_warnings(config, lock)
             self._opened = opened.pop_all()
             """Resources of the run, closed in reverse order at its end."""
 
@@ -157,10 +156,10 @@ class Run:
         )
         self.hub.emit_global(started)
 
-    def _emit_warnings(self, config: Config, lock: RunLock, profile: TaskProfile) -> None:
+    def _emit_warnings(self, config: Config, lock: RunLock) -> None:
         unused = unusable_gpus() if is_auto(config.devices) else {}
         warnings = [f"{gpu} is not used: {reason}" for gpu, reason in unused.items()]
-        doubt = doubt_about_shipped(profile.sites) if config.policy == PRETRAINED else None
+        doubt = doubt_about_shipped(self.pool.profile.sites) if config.policy == PRETRAINED else None
         for text in filter(None, [lock.warning, *warnings, doubt]):
             self.hub.emit(ev.Logged(severity="warning", text=text))
 

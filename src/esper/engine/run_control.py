@@ -132,9 +132,10 @@ class RunController:
                 else:
                     self._emit_resumed("engine")
             request = self._control.get(timeout=0.2 if paused or unrecorded else 0.0)
-            ignored = request and self._reason_ignored(request, paused=paused, unrecorded=bool(unrecorded))
+            ignored = None
             if request is not None:
-                self._emit_request(request, ignored=ignored)
+                ignored = self._reason_ignored(request, paused=paused, unrecorded=bool(unrecorded))
+                self._emit_request(request, ignored)
             match request:
                 case None if not paused and not unrecorded:
                     return True

@@ -182,8 +182,7 @@ class EnvPool:
             def work(env: Env) -> DeviceResults:
                 with lane.stopwatch("reset"):
                     env.reset(round_index)
-                    with env.seeded("first validation"):
-                        return [env.validate(last=False)]
+                    return _validate_seeded(env)
 
             return lane.submit(envs, work)
 
@@ -209,12 +208,7 @@ class EnvPool:
 
     def validate(self, envs: Sequence[Env]) -> list[tuple[float, float]]:
         """Return validation loss and score of some envs in their current state."""
-
-        def work(env: Env) -> DeviceResults:
-            with env.seeded("first validation"):
-                return [env.validate(last=False)]
-
-        found = self._run_on_lanes(envs, lambda lane, part: lane.submit(part, work))
+        found = self._run_on_lanes(envs, lambda lane, part: lane.submit(part, _validate_seeded))
         return [(loss, accuracy) for [[loss, accuracy, *_]] in (found[env.index] for env in envs)]
 
     def tick(self) -> list[list[StageTransition]]:
@@ -282,3 +276,9 @@ class EnvPool:
             load[lane] += env.epoch_seconds
             parts[lane].append(env)
         return [(lane, part) for lane, part in parts.items() if part]
+
+
+def _validate_seeded(env: Env) -> DeviceResults:
+    """Validate an env outside a step, with the same random numbers each time in a round."""
+    with env.seeded("first validation"):
+        return [env.validate(last=False)]

@@ -74,15 +74,13 @@ def explain_decision(
     remembered, _ = network.encode(obs_RTF, blueprint_RTS, network.initial_state(rows))
     forgotten, _ = network.encode(obs_TF[None, -1:], blueprint_TS[None, -1:], network.initial_state(1))
     features_RD = torch.cat((remembered[:, -1], forgotten[:, -1]))
-    rows += 1
-    evaluation = network.evaluate(
-        features_RD, actions_H.repeat(rows, 1), ActionMasks(*(mask.expand(rows, *mask.shape[1:]) for mask in masks))
-    )
+    masks_R = ActionMasks(*(mask.expand(len(features_RD), *mask.shape[1:]) for mask in masks))
+    evaluation = network.evaluate(features_RD, actions_H.repeat(len(features_RD), 1), masks_R)
     # The types of PyTorch do not say what `tolist` returns.
     action = Action(*cast("Any", actions_H).tolist())
-    used_H = [head in HEADS_BY_OP[Op(action.op)] for head in HEADS]
+    used = HEADS_BY_OP[Op(action.op)]
     found_RH: list[list[float]] = cast("Any", evaluation.log_prob_H.exp()).tolist()
-    by_row = [{head: row[i] for i, head in enumerate(HEADS) if used_H[i]} for row in found_RH]
+    by_row = [{head: found for head, found in zip(HEADS, row, strict=True) if head in used} for row in found_RH]
     return Explanation(action, by_row[0], dict(zip([*groups, MEMORY], by_row[1:], strict=True)))
 
 

@@ -64,6 +64,7 @@ def probe_task(task: Task, data: TaskData, slots: Sequence[str] = ()) -> TaskPro
 
 def _check_settings(family: TaskFamily, data: TaskData) -> None:
     """Change the data by every value of every setting. Raises TaskError if a function fails or returns wrong data."""
+    checksums = {id(splits): _checksums(splits) for splits in data}
     for name, setting in family.settings.items():
         change = setting.data
         if change is None:
@@ -72,7 +73,6 @@ def _check_settings(family: TaskFamily, data: TaskData) -> None:
         changed_splits = {id(splits): splits for task, splits in of_structures if setting.applies_to(task.name)}
         for splits, value in itertools.product(changed_splits.values(), setting.values):
             where = f"settings[{name!r}] of task {family.name}, value {value!r}"
-            before = _checksums(splits)
             try:
                 changed = change(splits, value, make_generator(_PROBE_SEED, "setting"))
             except Exception as error:
@@ -80,7 +80,7 @@ def _check_settings(family: TaskFamily, data: TaskData) -> None:
             if not isinstance(cast("object", changed), Splits):
                 raise TaskError(f"{where}: returned a {type(changed).__name__}; return esper.Splits")
             changed.check(f"{family.name} with {name} {value}")
-            if _checksums(splits) != before:
+            if _checksums(splits) != checksums[id(splits)]:
                 raise TaskError(f"{where}: changes the data in place, which all envs share; return new tensors")
 
 
