@@ -110,7 +110,7 @@ EVENTS = {
 
 PARTS = {
     "SlotReading": "stage blueprint blend alpha age parameters grad_norm contribution contribution_se shapley",
-    "StructureInfo": "name slots host_parameters",
+    "StructureInfo": "name slots host_parameters chance_loss",
     "GateCheck": "name passed value threshold",
     "HeadReading": "grad_norm entropy",
     "HeadChoice": "choice probability",

@@ -39,7 +39,7 @@ class AnomalyConfig(Section, frozen=True, kw_only=True):
     chance_steps: Annotated[
         StepCount,
         Meta(
-            description="consecutive steps in which the training loss of an env is too high",
+            description="consecutive steps in which the training loss of an env is too high, and does not fall",
             extra={"unit": "steps"},
         ),
     ] = 5

@@ -123,7 +123,8 @@ def broken_by_step(
     threshold = math.log(CLASSES) * LIMITS.chance_factor
     chance = [one.train_loss > threshold * relief for one in episode]
     needed = LIMITS.chance_steps if relief == 1.0 else 1
-    if len(chance) >= needed and all(chance[-needed:]):
+    falls = len(episode) >= needed and event.train_loss < episode[-needed].train_loss
+    if len(chance) >= needed and all(chance[-needed:]) and not (relief == 1.0 and falls):
         yield "loss above chance", event.train_loss, threshold
     low = LIMITS.dead_gradient / (LIMITS.recovery if "dead seed" in active else 1.0)
     needed = LIMITS.dead_seed_steps if "dead seed" not in active else 1

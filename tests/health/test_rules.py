@@ -149,10 +149,10 @@ def explosion(*norms: float, env: int = 0) -> list[ev.AnyEvent]:
     return course(*[{}] * 3, *({"grad_norm": norm} for norm in norms), env=env)
 
 
-def guessing(steps: int, loss: float = 0.75) -> list[ev.AnyEvent]:
-    """Return the start of a run with two classes, and steps of an env with a loss above ln 2, that of guessing."""
+def guessing(*losses: float) -> list[ev.AnyEvent]:
+    """Return the start of a run with two classes, whose loss of guessing is ln 2, and steps of an env with losses."""
     start = msgspec.structs.replace(run_started(10), classes=2)
-    changes = course(*[{"train_loss": loss}] * steps)
+    changes = course(*({"train_loss": loss} for loss in losses))
     return [start, *(e for e in changes if isinstance(e, ev.EnvStepped) and e.env == 0)]
 
 
@@ -191,7 +191,7 @@ EVEN = [device_sampled(lane, busy=0.5, allocated=None) for lane in ("cpu:0", "cp
 CASES = {
     "non-finite gradient": (course({"grad_norm": math.nan}), course({}, {})[-1:]),
     "exploding gradient": (explosion(9.0, 9.0, 9.0), [env_stepped(0, 1, 7)]),
-    "loss above chance": (guessing(LIMITS.chance_steps), [env_stepped(0, 1, 9, train_loss=0.5)]),
+    "loss above chance": (guessing(*[0.75] * LIMITS.chance_steps), [env_stepped(0, 1, 9, train_loss=0.5)]),
     "dead seed": (dead(LIMITS.dead_seed_steps), [env_stepped(0, 1, 9, slots=[SEED])]),
     "repeated skips": (course(*[{"lost": 2}] * LIMITS.skipped_steps), [env_stepped(0, 1, 9)]),
     "stalled env": (rounds(2, 2, 3), [*rounds(2, 2, 3, 0)[-1:]]),
@@ -321,8 +321,10 @@ def test_rollback_anomaly_lasts_until_the_next_episode() -> None:
         course({}, {}, *[{"grad_norm": 9.0}] * 3),  # too few norms for a median
         explosion(9.0, 9.0, 0.8, 9.0, 9.0),  # never for three consecutive steps
         explosion(*[0.99] * 5),
-        guessing(LIMITS.chance_steps - 1),
-        guessing(LIMITS.chance_steps, loss=0.7),  # a network that has learned nothing yet
+        guessing(*[0.75] * (LIMITS.chance_steps - 1)),
+        guessing(*[0.7] * LIMITS.chance_steps),  # a network that has learned nothing yet
+        guessing(*(0.9 - 0.01 * step for step in range(LIMITS.chance_steps + 3))),  # it began high, and learns slowly
+        [run_started(10), *memories(100, 110, 120, 130, 140, 150, 160, used=800)],  # full in round 27
         dead(LIMITS.dead_seed_steps - 1),
         rounds(2, 2),
         rounds(2, 1, 2),
@@ -336,6 +338,19 @@ def test_rollback_anomaly_lasts_until_the_next_episode() -> None:
 def test_rules_ignore_lookalikes(events: list[ev.AnyEvent]) -> None:
     detector = AnomalyDetector()
     assert [finding for event in events for finding in detector.check(event)] == []
+
+
+def test_chance_is_that_of_the_structure_of_the_env() -> None:
+    """A loss of 0.75 is above that of guessing between two classes, and below that of guessing between three."""
+    structures = [
+        ev.StructureInfo(name=f"of_{classes}", slots=1, host_parameters=9, chance_loss=math.log(classes))
+        for classes in (2, 3)
+    ]
+    start = msgspec.structs.replace(run_started(10), chance_loss=math.log(3), structures=structures)
+    contexts = [ev.EpisodeStarted(round=1, env=env, structure=f"of_{env}") for env in (2, 3)]
+    steps = [env_stepped(env, 1, step, train_loss=0.75) for step in range(1, LIMITS.chance_steps + 1) for env in (2, 3)]
+    found = findings(AnomalyDetector(), start, *contexts, *steps)
+    assert found == [("AnomalyFound", "env 2", 2)]
 
 
 @pytest.mark.parametrize("scale", [0.25, 0.0, math.nan])

@@ -190,7 +190,12 @@ def episode_started(env: Env, round_number: int) -> ev.EpisodeStarted:
 def structure_infos(task: Task, profile: TaskProfile) -> list[ev.StructureInfo]:
     """Return the structures of a family; none for another task."""
     return [
-        ev.StructureInfo(name=structure.name, slots=len(found.sites), host_parameters=found.host_parameters)
+        ev.StructureInfo(
+            name=structure.name,
+            slots=len(found.sites),
+            host_parameters=found.host_parameters,
+            chance_loss=found.chance.loss,
+        )
         for structure, found in zip(structures_of(task), profile.structures, strict=False)
     ]
 

@@ -121,6 +121,8 @@ class AnomalyDetector:
                 self._context.fold_step(event)
             case ev.DeviceSampled():
                 self._context.fold_sample(event)
+            case ev.EpisodeStarted():
+                self._context.health.fold_context(event)
             case ev.EpisodeEnded():
                 self._context.health.fold_end(event)
             case ev.RoundStarted():

@@ -115,8 +115,11 @@ def _check_owner_norm(
 
 
 def check_chance(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
-    """Find a training loss that stays clearly above the loss of guessing, near which an untrained network starts."""
-    chance = context.health.chance_loss
+    """Find a training loss that stays clearly above the loss of guessing, and does not fall.
+
+    An untrained network can start above it, and with a low learning rate it comes down slowly.
+    """
+    chance = context.health.chance_of(event.env)
     if chance is None:
         return ()
     relief = context.env_factor(Rule.LOSS_ABOVE_CHANCE, event.env)
@@ -126,10 +129,11 @@ def check_chance(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.Anom
         return ()
     last = context.limits.chance_steps
     recent = context.health.envs[event.env].episode[-last:]
-    if relief == 1.0 and (len(recent) < last or not all(step.train_loss > limit for step in recent)):
+    lasted = len(recent) == last and all(step.train_loss > limit for step in recent)
+    if relief == 1.0 and (not lasted or event.train_loss < recent[0].train_loss):
         return ()
     text = f"training loss {event.train_loss:.3g} at round {event.round} step {event.step}, above that of guessing "
-    text += f"({chance:.3g}) for {last} consecutive steps"
+    text += f"({chance:.3g}) for {last} consecutive steps, and not falling"
     return (_env_warning(event, Rule.LOSS_ABOVE_CHANCE, event.train_loss, threshold, text),)
 
 

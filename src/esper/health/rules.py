@@ -173,12 +173,14 @@ def _check_memory_use(event: ev.DeviceSampled, context: RuleContext) -> Iterator
 
 
 def _check_memory_growth(event: ev.DeviceSampled, context: RuleContext) -> Iterator[ev.AnomalyFound]:
+    """Find a memory that grows, unless it will not be full before the last round."""
     memory = context.health.memories[memory_name(event.device)]
     limit = context.limits.memory_growth
     now = limit * context.factor(Rule.MEMORY_GROWS, event.device)
     growth = memory_growth(memory, now)
-    if growth is not None and context.health.is_memory_reporter(event.device):
-        full_round = predict_full_round(memory, now)
+    full_round = predict_full_round(memory, now)
+    is_harmless = full_round is not None and context.health.rounds is not None and full_round > context.health.rounds
+    if growth is not None and not is_harmless and context.health.is_memory_reporter(event.device):
         yield ev.AnomalyFound(
             rule=Rule.MEMORY_GROWS.value,
             severity="warning",

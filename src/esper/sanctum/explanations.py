@@ -225,8 +225,7 @@ RULE_HELP: dict[Rule, str] = {
     Rule.EXPLODING_GRADIENT: "the gradient norm of a host, or of a seed that affects the output, is above the clipping "
     "norm and above {limits.explosion_factor:g} times its median in the episode, for {limits.explosion_steps} steps",
     Rule.LOSS_ABOVE_CHANCE: "the training loss of an env is above {limits.chance_factor:g} times that of guessing for "
-    "{limits.chance_steps} steps: "
-    "the learning rate may be too high",
+    "{limits.chance_steps} steps, and does not fall: the learning rate may be too high",
     Rule.DEAD_SEED: "the gradient norm of a seed that trains is below {limits.dead_gradient:g} for "
     "{limits.dead_seed_steps} steps",
     Rule.REPEATED_SKIPS: "an env skipped batches, because of overflows, in {limits.skipped_steps} steps in a row",
@@ -241,7 +240,7 @@ RULE_HELP: dict[Rule, str] = {
     Rule.ENTROPY_COLLAPSE: "the entropy of a policy head is below {limits.entropy:g} of its maximum",
     Rule.MEMORY_NEARLY_FULL: "more than {limits.memory:.0%} of a device's memory is in use",
     Rule.MEMORY_GROWS: f"the run's memory grew in each of the last {rules.MEMORY_GROWTH_ROUNDS} rounds, by more than "
-    "{limits.memory_growth:.0%} in all",
+    "{limits.memory_growth:.0%} in all, and may be full before the last round",
     Rule.LOSS_SCALES_DIVERGE: f"loss scales on one device differ by a factor above {rules.MAX_SCALE_RATIO:.0f}",
     Rule.LOSS_SCALE_BELOW_1: f"a loss scale is below {rules.MIN_LOSS_SCALE:g}",
     Rule.STRAGGLING_LANE: "a lane takes more than {limits.straggler_ratio:g} times as long per env as the median of "

@@ -23,6 +23,8 @@ class StructureInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Number of its slots, the first ones of `slot_names`."""
     host_parameters: int
     """Parameters of the bare host."""
+    chance_loss: float | None = None
+    """Loss of a constant output; absent in recordings of older versions."""
 
 
 class SlotReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

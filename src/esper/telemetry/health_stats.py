@@ -73,6 +73,8 @@ class EnvHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Steps with skipped batches: number of the step, from 1, and number of batches."""
     ends: list[EpisodeEnd] = []
     """Ends of the last `MAX_EPISODES` episodes."""
+    structure: str | None = None
+    """Structure of its host; None if the task is not a family."""
 
     def fold(self, event: ev.EnvStepped, norms: list[float | None]) -> None:
         """Process a step.
@@ -254,6 +256,10 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Name of the task's score."""
     chance_loss: float | None = None
     """Loss of a constant output; None if the recording does not have it."""
+    chance_by_structure: dict[str, float] = {}
+    """The same for each structure of a family."""
+    rounds: int | None = None
+    """Number of rounds in the run."""
     round: int = 0
     envs: dict[int, EnvHealth] = {}
     lanes: dict[str, LaneHealth] = {}
@@ -267,6 +273,19 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.slots, self.score, self.chance_loss = event.slot_names, event.score, event.chance_loss
         if self.chance_loss is None and event.classes:
             self.chance_loss = math.log(event.classes)
+        self.chance_by_structure = {
+            structure.name: structure.chance_loss for structure in event.structures if structure.chance_loss is not None
+        }
+        self.rounds = event.rounds
+
+    def chance_of(self, env: int) -> float | None:
+        """Return the loss of a constant output in the episode of an env; None if the recording does not have it."""
+        structure = self.envs[env].structure
+        return self.chance_loss if structure is None else self.chance_by_structure.get(structure)
+
+    def fold_context(self, event: ev.EpisodeStarted) -> None:
+        """Process the context of an episode of an env."""
+        self._env(event.env).structure = event.structure
 
     def describe_seed(self, event: ev.EnvStepped, index: int) -> str:
         """Return a name for the seed in slot `index`, for example `the conv_small in early`."""
@@ -276,9 +295,7 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     def fold_step(self, event: ev.EnvStepped) -> list[tuple[str, float]]:
         """Process a step of an env. Return names and values of its non-finite quantities."""
         self.round = event.round
-        env = self.envs.get(event.env)
-        if env is None:
-            env = self.envs[event.env] = EnvHealth()
+        env = self._env(event.env)
         norms = [slot.grad_norm for slot in event.slots]
         env.fold(event, norms)
         # The sum is finite only if every term is. It can also overflow; `_non_finite` then finds nothing.
@@ -321,6 +338,12 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Return True if this lane reports its memory: it is the first of the lanes that share it."""
         memory = memory_name(device)
         return device == next((lane for lane in self.lanes if memory_name(lane) == memory), device)
+
+    def _env(self, index: int) -> EnvHealth:
+        env = self.envs.get(index)
+        if env is None:
+            env = self.envs[index] = EnvHealth()
+        return env
 
     def _non_finite(self, event: ev.EnvStepped) -> list[tuple[str, float]]:
         """Return name and value of each non-finite quantity of a step."""

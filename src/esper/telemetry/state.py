@@ -167,6 +167,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _episode_started(self, event: ev.EpisodeStarted) -> None:
         env = self.envs[event.env]
         env.revision, env.context = event.seq, event
+        self.vitals.fold_context(event)
 
     def _env_stepped(self, event: ev.EnvStepped) -> None:
         env = self.envs[event.env]
