@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import torch
 
 from esper.checkpoint.manifest import digest
 from esper.config import Config
@@ -29,7 +30,7 @@ from esper.evaluation.headroom import FOLDS, Array, best_plan, headroom, predict
 from esper.evaluation.journal import EvaluationJournal, EvaluationKey, open_search_journal, package_digest
 from esper.evaluation.rent_meter import RentMeter
 from esper.evaluation.training_hosts import TrainingHosts
-from esper.lanes.devices import resolve_devices
+from esper.lanes.devices import device_kinds, resolve_devices
 from esper.policy.actions import Decision
 from esper.policy.agent import Agent, EnvStatus
 from esper.policy.baselines import StaticAgent
@@ -165,6 +166,8 @@ def _play(prepared: PreparedTask, plans: Sequence[str], seed: int, options: argp
         checkpoints=[],
         code=dict(origin.digests) if origin else {},
         package=package_digest(),
+        torch=str(torch.__version__),
+        devices=device_kinds(resolve_devices(options.devices)),
     )
     journal = open_search_journal(options.journals, "headroom", key)
     by_order = [_play_order(prepared, plans, seed, order, journal, options) for order in range(2)]

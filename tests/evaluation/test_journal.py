@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from esper.config import ConfigError
 from esper.engine import trained_policy
-from esper.evaluation.journal import FIRST_SEED, EvaluationJournal, EvaluationKey, open_journal, package_digest
+from esper.evaluation.journal import FIRST_SEED, EvaluationKey, open_journal, package_digest
 
-KEY = EvaluationKey(task="digits", episodes=2, checkpoints=["a"], code={}, package="p")
+KEY = EvaluationKey(task="digits", episodes=2, checkpoints=["a"], code={}, package="p", torch="2.15.0", devices=["cpu"])
 
 
 def never() -> float:
@@ -52,7 +54,7 @@ def test_unfinished_evaluation_continues_and_a_finished_one_is_followed_by_the_n
             journal.finish()
         return journal.seed
 
-    other = EvaluationKey(task="digits", episodes=3, checkpoints=["a"], code={}, package="p")
+    other = msgspec.structs.replace(KEY, episodes=3)
     assert run(finish=False) == FIRST_SEED
     assert run(other) == FIRST_SEED + 1  # it continues no evaluation of another key
     assert run() == FIRST_SEED
@@ -100,7 +102,16 @@ def test_file_that_is_no_journal_is_named(tmp_path: Path) -> None:
         open_journal(tmp_path, KEY, None)
 
 
-def test_results_of_other_code_have_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("change", [{"package": "q"}, {"torch": "2.14.1"}, {"devices": ["NVIDIA H100"]}])
+def test_results_of_another_machine_or_version_are_kept_apart(tmp_path: Path, change: dict[str, Any]) -> None:
+    journal = open_journal(tmp_path, KEY, 5)
+    journal.recall("one", float, lambda: 0.1)
+    other = open_journal(tmp_path, msgspec.structs.replace(KEY, **change), 5)
+    assert other.is_new
+    assert not open_journal(tmp_path, KEY, 5).is_new
+
+
+def test_digest_of_the_package_covers_the_trained_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     read = Path.read_bytes
     assert package_digest() == package_digest()
     before = package_digest.__wrapped__()
@@ -110,8 +121,3 @@ def test_results_of_other_code_have_another_key(tmp_path: Path, monkeypatch: pyt
             Path, "read_bytes", lambda path: policy + b" " if path == trained_policy.SHIPPED else read(path)
         )
         assert package_digest.__wrapped__() != before
-    journal = open_journal(tmp_path, KEY, 5)
-    journal.recall("one", float, lambda: 0.1)
-    other = EvaluationKey(task="digits", episodes=2, checkpoints=["a"], code={}, package="q")
-    assert open_journal(tmp_path, other, 5).path != journal.path
-    assert isinstance(open_journal(tmp_path, KEY, 5), EvaluationJournal)

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+import torch
 
 from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import CheckpointError, read_manifest
@@ -27,7 +28,7 @@ from esper.evaluation.plan_search import SCHEDULES, FoundPlan, search_plan
 from esper.evaluation.results import EVALUATION_POLICIES, NEED_PPO, PER_TRAINING_SEED, PPO, RETRAINED, WIDE, PolicyRun
 from esper.evaluation.search import MIN_SEARCH_EPISODES
 from esper.evaluation.wide import run_wide_host
-from esper.lanes.devices import resolve_devices
+from esper.lanes.devices import device_kinds, resolve_devices
 from esper.lanes.pool import EnvPool
 from esper.policy.agent import Agent
 from esper.policy.baselines import StaticAgent
@@ -193,6 +194,8 @@ class HeldOutEvaluation:
             checkpoints=[read_manifest(path).blake2b for path in checkpoints],
             code=dict(origin.digests) if origin else {},
             package=package_digest(),
+            torch=str(torch.__version__),
+            devices=device_kinds(self._lanes),
         )
 
     def _check_shared_options(self) -> None:

@@ -44,6 +44,10 @@ class EvaluationKey(msgspec.Struct, frozen=True, kw_only=True):
     """Digests of the task's files, keyed by path; empty for a built-in task."""
     package: str
     """Result of `package_digest`."""
+    torch: str = ""
+    """Version of torch; absent in journals of older versions."""
+    devices: list[str] = []
+    """Result of `device_kinds`, because rounding depends on the device; absent like it."""
 
 
 class _Header(msgspec.Struct, kw_only=True):

@@ -91,6 +91,11 @@ def device_kind(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
+def device_kinds(lanes: Sequence[str]) -> list[str]:
+    """Return the kinds of the devices of some lanes of this machine, each once, sorted."""
+    return sorted({device_kind(torch_device(lane)) for lane in lanes})
+
+
 class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A CPU or GPU of this machine. Field names are printed by `devices --json`."""
 
