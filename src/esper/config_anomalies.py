@@ -62,7 +62,8 @@ class AnomalyConfig(Section, frozen=True, kw_only=True):
     stalled_gap: Annotated[
         UnitFraction,
         Meta(
-            description="distance of a stalled env's final accuracy to the median of all envs",
+            description="distance of a stalled env's final accuracy to the median of all envs; in a family, to that "
+            "of its structure",
             extra={"unit": "accuracy"},
         ),
     ] = 0.1

@@ -353,6 +353,17 @@ def test_chance_is_that_of_the_structure_of_the_env() -> None:
     assert found == [("AnomalyFound", "env 2", 2)]
 
 
+@pytest.mark.parametrize("is_family", [False, True])
+def test_stalled_envs_are_compared_with_those_of_their_structure(is_family: bool) -> None:
+    """The hosts of a hard task stop at a low accuracy, and nothing is wrong with them."""
+    run = rounds(3, 3, 3)
+    if is_family:
+        names = ["hard"] * 3 + ["easy"] * 5
+        contexts = [ev.EpisodeStarted(round=1, env=env, structure=name) for env, name in enumerate(names)]
+        run = [run[0], *contexts, *run[1:]]
+    assert bool(findings(AnomalyDetector(), *run)) != is_family
+
+
 @pytest.mark.parametrize("scale", [0.25, 0.0, math.nan])
 def test_exhausted_loss_scale_is_an_anomaly(scale: float) -> None:
     (found,) = AnomalyDetector().check(device_sampled(scale_min=scale, scale_max=scale))

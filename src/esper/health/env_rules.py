@@ -181,6 +181,7 @@ def check_stalls(event: ev.RoundStarted, context: RuleContext) -> Iterator[ev.An
     text = f"{fractions[-1]:.0%} of the envs stalled in round {event.round - 1}, and {limits.stalled_envs:.0%} or more "
     text += f"in each of the last {pluralise(len(rounds), 'round')}: their {context.health.score} stopped rising "
     text += f"{100 * limits.stalled_gap:.0f} points below the median"
+    text += " of their structure" if context.health.chance_by_structure else ""
     yield ev.AnomalyFound(
         rule=Rule.STALLED_ENV.value,
         severity="warning",
@@ -192,14 +193,18 @@ def check_stalls(event: ev.RoundStarted, context: RuleContext) -> Iterator[ev.An
 
 
 def _count_stalled(envs: Iterable[EnvHealth], round_: int, limits: AnomalyConfig) -> tuple[int, int]:
-    """Return the number of envs that had stalled at the end of a round, and the number of all envs."""
+    """Return the number of envs that had stalled at the end of a round, and the number of all envs.
+
+    Only envs of one structure are compared: the tasks of a family differ in the accuracy that they allow.
+    """
     ends = [end for env in envs for end in env.ends if end.round == round_]
-    finite = [end.accuracy for end in ends if math.isfinite(end.accuracy)]
-    if not finite:
-        return 0, len(ends)
-    low = median(finite) - limits.stalled_gap
-    stalled = [end for end in ends if end.steps_since_best >= limits.stalled_steps and end.accuracy < low]
-    return len(stalled), len(ends)
+    stalled = 0
+    for structure in {end.structure for end in ends}:
+        alike = [end for end in ends if end.structure == structure]
+        finite = [end.accuracy for end in alike if math.isfinite(end.accuracy)]
+        low = median(finite) - limits.stalled_gap if finite else -math.inf
+        stalled += sum(end.steps_since_best >= limits.stalled_steps and end.accuracy < low for end in alike)
+    return stalled, len(ends)
 
 
 def format_value(value: float) -> str:

@@ -25,8 +25,8 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "validation accuracy after the step",
         "%",
         "rises within an episode; its final value rises over the rounds",
-        "an env stalls if it ends {limits.stalled_gap:.0%} behind the median, without a better accuracy for "
-        "{limits.stalled_steps} steps: press {keys[view.why]} for the root cause",
+        "an env stalls if it ends {limits.stalled_gap:.0%} behind the median (in a family: of its structure), without "
+        "a better accuracy for {limits.stalled_steps} steps: press {keys[view.why]} for the root cause",
     ),
     "reward": MetricHelp(
         "reward of the policy for the step; the sum of its components",
@@ -230,8 +230,8 @@ RULE_HELP: dict[Rule, str] = {
     "{limits.dead_seed_steps} steps",
     Rule.REPEATED_SKIPS: "an env skipped batches, because of overflows, in {limits.skipped_steps} steps in a row",
     Rule.STALLED_ENV: "two or more envs, and {limits.stalled_envs:.0%} of all, stalled in each of "
-    "{limits.stalled_rounds} rounds: they ended {limits.stalled_gap:.0%} behind the median, without a better "
-    "accuracy for {limits.stalled_steps} steps",
+    "{limits.stalled_rounds} rounds: they ended {limits.stalled_gap:.0%} behind the median (in a family: of their "
+    "structure), without a better accuracy for {limits.stalled_steps} steps",
     Rule.GOVERNOR_ROLLBACK: "an env broke down and was rolled back to its last good state",
     Rule.NON_FINITE_HEAD: _NON_FINITE_HELP.format("the gradient of a policy head"),
     Rule.NON_FINITE_UPDATE: _NON_FINITE_HELP.format("a loss or the gradient of the policy"),

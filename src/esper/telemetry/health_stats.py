@@ -56,6 +56,8 @@ class EpisodeEnd(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Validation accuracy after the last step."""
     steps_since_best: int
     """Steps since the best accuracy, among the kept steps."""
+    structure: str | None = None
+    """Structure of its host; None if the task is not a family."""
 
 
 class EnvHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -99,7 +101,7 @@ class EnvHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Process the end of an episode of this env."""
         accuracies = [step.accuracy for step in self.episode if step.round == event.round]
         best = accuracies.index(max(accuracies)) if accuracies else 0
-        end = EpisodeEnd(event.round, event.accuracy, max(len(accuracies) - 1 - best, 0))
+        end = EpisodeEnd(event.round, event.accuracy, max(len(accuracies) - 1 - best, 0), self.structure)
         append_bounded(self.ends, end, MAX_EPISODES)
 
     @property
