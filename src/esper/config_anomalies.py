@@ -37,8 +37,10 @@ class AnomalyConfig(Section, frozen=True, kw_only=True):
         float, Meta(ge=1, description="multiple of the loss of guessing above which a training loss is too high")
     ] = 1.02
     chance_steps: Annotated[
-        StepCount,
+        int,
         Meta(
+            ge=2,
+            le=50,
             description="consecutive steps in which the training loss of an env is too high, and does not fall",
             extra={"unit": "steps"},
         ),
@@ -86,7 +88,8 @@ class AnomalyConfig(Section, frozen=True, kw_only=True):
         Meta(
             gt=0,
             le=1_000,
-            description="growth of the run's memory over five rounds, in each of which it grew, as a fraction",
+            description="growth of the run's memory over five rounds, in each of which it grew, as a fraction; an "
+            "anomaly if the memory may be full before the last round",
         ),
     ] = 0.03
     straggler_ratio: Annotated[

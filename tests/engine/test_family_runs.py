@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ def test_run_names_its_structures_and_the_state_has_contexts(whole: LiveRun) -> 
     assert [(found.name, found.slots, found.host_parameters) for found in run_started.structures] == [
         ("narrow_1x1", 3, 390), ("narrow_3x3", 3, 1702), ("tapering_1x1", 3, 282), ("deep_1x1", 4, 354),
     ]  # fmt: skip
+    assert all(found.chance_loss == pytest.approx(math.log(10)) for found in run_started.structures)
     assert run_started.slot_names == ["first", "second", "third", "fourth"]
     for env in whole.state.envs:
         assert env.context

@@ -378,6 +378,26 @@ def test_growing_memory_is_forecast() -> None:
     assert found.text.endswith("at this rate it is full in round 17")  # 100 bytes left at 10 per round, from round 7
 
 
+def test_growing_memory_near_the_last_round_is_one_anomaly() -> None:
+    """The memory of the machine changes with other programs, and the forecast with it."""
+    detector = AnomalyDetector()
+    start = run_started(rounds=18)
+    runs = [memories(*range(100, 190, 10), used=used) for used in (900, 870)]  # full in round 17 at first, then in 21
+    run = [pair[index // 2 % 2] for index, pair in enumerate(zip(*runs, strict=True))]
+    changes = [event for event in (start, *run) for event in detector.check(event)]
+    assert [type(event).__name__ for event in changes if event.rule == "memory grows"] == ["AnomalyFound"]
+
+
+def test_forecast_of_one_of_several_ranks_does_not_end_the_alarm() -> None:
+    detector = AnomalyDetector()
+    detector.check(run_started(rounds=2))
+    run = [
+        msgspec.structs.replace(event, device="1/cpu:0") if isinstance(event, ev.DeviceSampled) else event
+        for event in memories(100, 110, 120, 130, 140, 150, 160, used=800)
+    ]
+    assert [found.rule for event in run for found in detector.check(event)] == ["memory grows"]
+
+
 def test_noisy_memory_gives_no_forecast() -> None:
     for growth, grows in ((5, False), (7, True)):  # the limit is 3 % of 1000 bytes in five rounds
         state = RunState()

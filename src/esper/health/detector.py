@@ -47,6 +47,9 @@ class AnomalyDetector:
 
     def resume(self, state: RunState) -> None:
         """Continue from a state of the run. The detector takes ownership of the state."""
+        rounds = self._context.health.rounds
+        if rounds is not None:  # a restored checkpoint can be older than the last `--rounds`
+            state.vitals.rounds = rounds
         self._context = RuleContext(state.vitals, self._thresholds)
         self._active = {}
         for anomaly in state.active_anomalies():

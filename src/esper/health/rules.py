@@ -178,8 +178,12 @@ def _check_memory_growth(event: ev.DeviceSampled, context: RuleContext) -> Itera
     limit = context.limits.memory_growth
     now = limit * context.factor(Rule.MEMORY_GROWS, event.device)
     growth = memory_growth(memory, now)
-    full_round = predict_full_round(memory, now)
-    is_harmless = full_round is not None and context.health.rounds is not None and full_round > context.health.rounds
+    full_round, rounds = predict_full_round(memory, now), context.health.rounds
+    # The forecast of one of several ranks does not know the growth of the others on its machine.
+    is_harmless = (
+        now == limit and "/" not in event.device
+        and full_round is not None and rounds is not None and full_round > rounds
+    )  # fmt: skip
     if growth is not None and not is_harmless and context.health.is_memory_reporter(event.device):
         yield ev.AnomalyFound(
             rule=Rule.MEMORY_GROWS.value,

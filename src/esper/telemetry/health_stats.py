@@ -259,7 +259,7 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     chance_loss: float | None = None
     """Loss of a constant output; None if the recording does not have it."""
     chance_by_structure: dict[str, float] = {}
-    """The same for each structure of a family."""
+    """Loss of a constant output in each structure of a family, keyed by its name; empty for another task."""
     rounds: int | None = None
     """Number of rounds in the run."""
     round: int = 0
