@@ -45,9 +45,9 @@ class EvaluationKey(msgspec.Struct, frozen=True, kw_only=True):
     package: str
     """Result of `package_digest`."""
     torch: str = ""
-    """Version of torch; absent in journals of older versions."""
+    """Version of torch; empty in journals of older versions."""
     devices: list[str] = []
-    """Result of `device_kinds`, because rounding depends on the device; absent like it."""
+    """Kinds of the devices (`device_kinds`), on which rounding depends; empty in journals of older versions."""
 
 
 class _Header(msgspec.Struct, kw_only=True):
