@@ -86,7 +86,11 @@ class PPOConfig(Section, frozen=True, kw_only=True):
     ] = 4
     value_coef: Annotated[NonNegativeWeight, Meta(description="weight of the value loss")] = 0.5
     entropy_coef: Annotated[
-        NonNegativeWeight, Meta(description="weight of the entropy bonus; it falls linearly to 0 by the last round")
+        NonNegativeWeight,
+        Meta(
+            description="weight of the bonus for exploration: the entropy of the choices, and the closeness of the op "
+            "to a prior that mostly waits; it falls linearly to 0 by the last round"
+        ),
     ] = 0.08
     max_grad_norm: Annotated[Positive, Meta(description="limit of the L2 norm of the whole gradient")] = 0.5
     target_kl: Annotated[

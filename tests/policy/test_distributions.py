@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.distributions import Categorical
+from torch.distributions import Categorical, kl_divergence
 
 from esper.policy import masks
 
@@ -62,6 +62,27 @@ def test_gradients_are_finite_with_few_legal_actions(case: tuple[torch.Tensor, t
     (masks.log_prob_of(log_probs, action) + masks.normalised_entropy(log_probs, legal)).backward()
     assert logits.grad is not None
     assert torch.isfinite(logits.grad).all()
+
+
+@given(logits_and_masks(), st.lists(st.floats(-5, 5), min_size=7, max_size=7))
+def test_exploration_bonus_is_the_divergence_from_the_prior(
+    case: tuple[torch.Tensor, torch.Tensor], prior: list[float]
+) -> None:
+    logits, legal = case
+    of_prior = torch.tensor(prior[: len(logits)])
+    found = masks.exploration_bonus(
+        masks.masked_log_probs(logits, legal), masks.masked_log_probs(of_prior, legal), legal
+    )
+    both = (Categorical(logits=of[legal].double()) for of in (logits, of_prior))
+    assert found.item() == pytest.approx(1 - kl_divergence(*both).item() / math.log(max(legal.sum(), 2)), abs=1e-4)
+
+
+@given(logits_and_masks().filter(lambda case: case[1].sum() > 1))
+def test_exploration_bonus_with_a_uniform_prior_is_the_entropy(case: tuple[torch.Tensor, torch.Tensor]) -> None:
+    logits, legal = case
+    log_probs = masks.masked_log_probs(logits, legal)
+    bonus = masks.exploration_bonus(log_probs, masks.masked_log_probs(torch.zeros_like(logits), legal), legal)
+    assert bonus.item() == pytest.approx(masks.normalised_entropy(log_probs, legal).item(), abs=1e-4)
 
 
 def test_single_legal_action_has_probability_one() -> None:

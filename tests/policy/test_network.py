@@ -8,7 +8,7 @@ from esper.domain import HEADS, Op
 from esper.growth.blend import BLEND_STYLES
 from esper.policy.actions import head_sizes
 from esper.policy.masks import MIN_P, ActionMasks
-from esper.policy.network import SLOT_WIDTH, PointerHead, PolicyNetwork
+from esper.policy.network import SLOT_WIDTH, WAIT_LOGIT, PointerHead, PolicyNetwork
 from esper.policy.observation import BLUEPRINT_FEATURES, ObservationShape
 
 ENVS, STEPS, SLOTS, BLUEPRINTS = 5, 4, 3, 7
@@ -132,6 +132,27 @@ def test_only_relevant_heads_count_and_learn(op: Op) -> None:
             parameter.grad is not None and bool(parameter.grad.any()) for parameter in network.heads[head].parameters()
         ]
         assert any(moved) == relevant, head
+
+
+def test_prior_of_the_op_mostly_waits() -> None:
+    network, (obs, blueprints, _, uniform) = built(), inputs()
+    with torch.no_grad():
+        last = network.heads["op"][2]  # pyright: ignore[reportIndexIssue]
+        last.weight.zero_()
+        last.bias.zero_()
+        last.bias[Op.WAIT] = WAIT_LOGIT
+    masks = ActionMasks(
+        *(torch.ones_like(mask) for mask in ActionMasks.empty(ENVS, slots=SLOTS, blueprints=BLUEPRINTS))
+    )
+    features, _ = network.encode(obs, blueprints, network.initial_state(ENVS))
+    at_prior = network.act(features[:, -1], masks, uniform)[2]
+    assert torch.allclose(at_prior.bonus_H[:, 0], torch.ones(ENVS))
+    assert torch.equal(at_prior.bonus_H[:, 1:], at_prior.entropy_H[:, 1:])
+    with torch.no_grad():
+        last.bias.zero_()
+    uniform_op = network.act(features[:, -1], masks, uniform)[2]
+    assert (uniform_op.bonus_H[:, 0] < 0.6).all()
+    assert torch.allclose(uniform_op.entropy_H[:, 0], torch.ones(ENVS))
 
 
 def test_slot_head_is_conditioned_on_the_op() -> None:

@@ -121,6 +121,23 @@ def test_invalid_steps_do_not_change_the_update() -> None:
         assert torch.equal(expected, got)
 
 
+def test_bonus_of_the_loss_is_that_of_the_valid_choices() -> None:
+    network, rollout, _ = build(4, 5, PPOConfig(hidden=16))
+    obs = torch.randn(4, 5, SHAPE.size)
+    play(network, rollout, legal(4, *Op), obs, torch.Generator().manual_seed(2))
+    rollout.valid_ET[1, 3:] = False
+    batch = batch_of(rollout, obs)
+    features, _ = network.encode(batch.obs_ETF, batch.blueprint_ETS, network.initial_state(4))
+    evaluation = network.evaluate(features, batch.actions_ETH, batch.masks)
+    with_bonus, without = (
+        ppo_loss(evaluation, batch, clip=0.2, value_coef=0.5, entropy_coef=coef).total for coef in (0.1, 0.0)
+    )
+    counted_ETH = evaluation.has_choice_H & batch.valid_ET.unsqueeze(-1)
+    assert not torch.allclose(evaluation.bonus_H, evaluation.entropy_H)
+    expected = evaluation.bonus_H[counted_ETH].sum() / batch.valid_ET.sum()
+    assert torch.allclose(without - with_bonus, 0.1 * expected, atol=1e-5)
+
+
 def test_gradient_at_ratio_one_is_the_policy_gradient() -> None:
     network, rollout, _ = build(4, 5, PPOConfig(hidden=16))
     obs = torch.randn(4, 5, SHAPE.size)

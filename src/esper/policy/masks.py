@@ -132,6 +132,22 @@ def normalised_entropy(log_probs_A: Tensor, legal_A: Tensor) -> Tensor:
     return entropy(log_probs_A, legal_A) / count.clamp(min=2).float().log()
 
 
+def exploration_bonus(log_probs_A: Tensor, prior_A: Tensor, legal_A: Tensor) -> Tensor:
+    """Return 1 minus the divergence from a prior, KL(π ‖ prior) / log(number of legal actions), [...].
+
+    It is at most 1, and negative far from the prior. With a uniform prior and two or more legal actions, it is
+    `normalised_entropy`.
+
+    Args:
+        log_probs_A: [..., A] log-probabilities of the policy π, from `masked_log_probs`.
+        prior_A: [..., A] log-probabilities of the prior.
+        legal_A: [..., A] bool.
+    """
+    difference_A = (log_probs_A - prior_A).masked_fill(~legal_A, 0.0)
+    divergence = (log_probs_A.exp() * difference_A).sum(dim=-1)
+    return 1 - divergence / legal_A.sum(dim=-1).clamp(min=2).float().log()
+
+
 def sample(log_probs_A: Tensor, uniform: Tensor) -> Tensor:
     """Sample actions by inverting the cumulative distribution function.
 

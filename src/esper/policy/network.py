@@ -19,6 +19,7 @@ from esper.domain import HEADS, Op
 from esper.policy.actions import HEADS_BY_OP, head_sizes
 from esper.policy.masks import (
     ActionMasks,
+    exploration_bonus,
     log_prob_of,
     masked_log_probs,
     min_p_filter,
@@ -33,18 +34,25 @@ HEAD_HIDDEN_DIM = 64
 """Size of the hidden layer of each head and of the critic."""
 FORGET_BIAS = 1.0
 """Initial bias of the forget gates."""
+WAIT_LOGIT = 3.0
+"""Logit of WAIT in the prior of the op; all other ops have 0, so that each is a twentieth as probable as WAIT.
+
+A uniform prior fills every slot: a slot stays empty only if each of many steps chooses to wait.
+"""
 
 LSTMState = tuple[Tensor, Tensor]
 """LSTM state (h, c), each [1, E, D]."""
 
 
 class ActionEvaluation(NamedTuple):
-    """Log-probabilities, entropies and values of given decisions. Leading dimensions are those of the input."""
+    """Log-probabilities, entropies, bonuses and values of given decisions, with the leading dimensions of the input."""
 
     log_prob_H: Tensor
     """Log-probability of each head's choice; 0 if the op does not use the head."""
     entropy_H: Tensor
     """Entropy of each head, divided by log(number of legal actions)."""
+    bonus_H: Tensor
+    """Exploration bonus of each head: `exploration_bonus` with a prior for the op, the entropy for the other heads."""
     has_choice_H: Tensor
     """True if the op uses the head and more than one choice was legal."""
     value: Tensor
@@ -200,6 +208,7 @@ class PolicyNetwork(nn.Module):
         """
         log_probs: list[Tensor] = []
         entropies: list[Tensor] = []
+        bonuses: list[Tensor] = []
         has_choice: list[Tensor] = []
         used_H = self.head_used_OH[actions_H[..., 0]]
         for index in range(len(HEADS)):
@@ -209,10 +218,12 @@ class PolicyNetwork(nn.Module):
             # The choice of an unused head is 0, legal or not: its terms are replaced and not multiplied by 0.
             log_probs.append(torch.where(used, log_prob_of(log_probs_A, action), 0.0))
             entropies.append(torch.where(used, normalised_entropy(log_probs_A, legal_A), 0.0))
+            bonuses.append(exploration_bonus(log_probs_A, _op_prior(legal_A), legal_A) if index == 0 else entropies[-1])
             has_choice.append(used & (legal_A.sum(dim=-1) > 1))
         return ActionEvaluation(
             torch.stack(log_probs, dim=-1),
             torch.stack(entropies, dim=-1),
+            torch.stack(bonuses, dim=-1),
             torch.stack(has_choice, dim=-1),
             self.value(features_D),
         )
@@ -259,6 +270,13 @@ class PolicyNetwork(nn.Module):
         else:
             legal_A = torch.ones_like(logits_A, dtype=torch.bool)
         return masked_log_probs(logits_A, legal_A), legal_A
+
+
+def _op_prior(legal_O: Tensor) -> Tensor:
+    """Return the log-probabilities [..., O] of the prior over the legal ops."""
+    logits_O = torch.zeros(legal_O.shape, device=legal_O.device)
+    logits_O[..., Op.WAIT] = WAIT_LOGIT
+    return masked_log_probs(logits_O, legal_O)
 
 
 def _last_layer(head: nn.Module) -> nn.Module:

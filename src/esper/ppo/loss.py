@@ -38,14 +38,14 @@ class PPOLoss(NamedTuple):
 def ppo_loss(
     evaluation: ActionEvaluation, batch: SequenceBatch, *, clip: float, value_coef: float, entropy_coef: float
 ) -> PPOLoss:
-    """Return the loss: clipped surrogate + value_coef · ½ MSE − entropy_coef · normalised entropy.
+    """Return the loss: clipped surrogate + value_coef · ½ MSE − entropy_coef · exploration bonus.
 
     Args:
         evaluation: Evaluation of the batch's actions by the policy in training; leading dimensions [E, T].
         batch: Experience of the minibatch.
         clip: Clipping range ε.
         value_coef: Weight of the value loss.
-        entropy_coef: Weight of the entropy bonus.
+        entropy_coef: Weight of the exploration bonus, the sum over the heads.
     """
     valid_ET = batch.valid_ET
     steps = valid_ET.sum().clamp(min=1)
@@ -64,7 +64,7 @@ def ppo_loss(
     value = 0.5 * error_ET.square().sum() / steps
 
     entropy_ETH = torch.where(choice_ETH, evaluation.entropy_H, 0.0)
-    bonus = entropy_ETH.sum() / steps
+    bonus = torch.where(choice_ETH, evaluation.bonus_H, 0.0).sum() / steps
 
     with torch.no_grad():
         joint_ET = log_ratio_ETH.sum(dim=-1)
