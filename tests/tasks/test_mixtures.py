@@ -44,6 +44,17 @@ def test_mixture_has_the_structures_and_data_of_its_tasks() -> None:
     assert all([site.name for site in found.sites] == names[: len(found.sites)] for found in profile.structures)
 
 
+def test_family_of_the_shipped_policy_has_four_layouts_and_a_rent_everywhere() -> None:
+    task = mixture(str(Path(__file__).parents[2] / "benchmarks" / "generalist.py"))
+    profile = probe_task(task, load_data(task, None))
+    layouts = {site.layout for found in profile.structures for site in found.sites}
+    assert layouts == {"BCHW", "BCL", "BTC", "BC"}
+    for host in range(20):
+        context = draw_context(task, 1, host, 0)
+        assert "rent" in context.settings
+        assert ("source" in context.settings) == (profile.structures[context.structure].sites[0].layout == "BCHW")
+
+
 def test_settings_apply_to_the_structures_of_their_own_task() -> None:
     task = mixture("digits_family+recall")
     seen: dict[str, set[str]] = {}

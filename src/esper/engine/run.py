@@ -22,7 +22,6 @@ from esper.engine.growth import Growth
 from esper.engine.growth_observer import GrowthObserver
 from esper.engine.run_control import RankedRequestQueue
 from esper.engine.task_setup import SavedTask, prepare_task
-from esper.engine.trained_policy import doubt_about_shipped
 from esper.engine.trainer import Trainer
 from esper.engine.training_state import TrainingState
 from esper.harvest.model import check_is_one_structure
@@ -34,7 +33,6 @@ from esper.lanes.devices import resolve_devices, resolve_policy_device, torch_de
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.lanes.pool import EnvPool
 from esper.lanes.spawn import WorkerSpawner
-from esper.policy.loading import PRETRAINED
 from esper.process import RankInfo
 from esper.ranks import RankGroup, RankLostError, destroy_ranks, init_ranks
 from esper.recording.recorder import Recorder, RecordingError, write_manifest
@@ -159,8 +157,7 @@ class Run:
     def _emit_warnings(self, config: Config, lock: RunLock) -> None:
         unused = unusable_gpus() if is_auto(config.devices) else {}
         warnings = [f"{gpu} is not used: {reason}" for gpu, reason in unused.items()]
-        doubt = doubt_about_shipped(self.pool.profile.sites) if config.policy == PRETRAINED else None
-        for text in filter(None, [lock.warning, *warnings, doubt]):
+        for text in filter(None, [lock.warning, *warnings]):
             self.hub.emit(ev.Logged(severity="warning", text=text))
 
     def train(self) -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,16 +19,12 @@ from esper.checkpoint.catalog import find_checkpoint
 from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
 from esper.config import Config, PPOConfig
-from esper.growth.layouts import Layout
-from esper.growth.site import SlotSite
 from esper.policy.agent import strip_prefix
 from esper.policy.loading import PRETRAINED
 from esper.recording.runs import resolve_run
 
 SHIPPED = Path(__file__).parents[1] / "policies" / "generalist-v1" / "policy.safetensors"
 """The policy that `pretrained` names. Its model card is beside it."""
-SHIPPED_LAYOUTS = frozenset({Layout.BCL, Layout.BCHW, Layout.BHWC})
-"""Layouts in which the shipped policy grows better networks than the heuristic does; see its model card."""
 _PARTS = ("network.", "observations.", "returns.")
 """Beginnings of the names of the tensors that a policy needs to act."""
 
@@ -66,17 +62,6 @@ def read_trained_policy(reference: str, telemetry_dir: Path) -> TrainedPolicy:
         return TrainedPolicy(PRETRAINED, ppo, tensors)
     path = find_checkpoint(resolve_run(reference, telemetry_dir))
     return policy_of(read_checkpoint(path), path)
-
-
-def doubt_about_shipped(sites: Iterable[SlotSite]) -> str | None:
-    """Return a warning about the shipped policy in envs with these slots; None if their layouts are known to it."""
-    unknown = sorted({site.layout for site in sites} - SHIPPED_LAYOUTS)
-    if not unknown:
-        return None
-    return (
-        f"the policy {PRETRAINED} was trained on convolutions, and a slot here has layout {unknown[0]}; it may grow "
-        "less than --policy heuristic"
-    )
 
 
 def policy_of(checkpoint: Checkpoint, path: Path) -> TrainedPolicy:
