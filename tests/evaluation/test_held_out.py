@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -182,6 +183,9 @@ def test_stored_parts_are_not_run_again(checkpoint: Path, tmp_path: Path, monkey
         again = held_out.run(lambda _, envs: steps.append(envs))
         assert {policy: run.episodes for policy, (run,) in again.items()} == once
         assert sum(steps) == held_out.num_env_steps
+    for path in tmp_path.iterdir():
+        key = json.loads(path.read_bytes().splitlines()[0])["key"]
+        assert (key["torch"], key["devices"]) == (torch.__version__, ["cpu"])
 
 
 def test_search_finds_a_plan_with_a_higher_return_than_others(checkpoint: Path) -> None:
