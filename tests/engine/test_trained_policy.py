@@ -18,7 +18,6 @@ from esper.engine.agent_factory import build_agent, build_trained
 from esper.engine.trained_policy import policy_of, read_trained_policy, write_policy
 from esper.policy.loading import PRETRAINED
 from esper.ppo.agent import PPOAgent
-from esper.telemetry import events as ev
 from tests.engine.populations import digits_profile
 from tests.policy.scripted import PROFILE
 from tests.runs import LiveRun
@@ -82,12 +81,12 @@ def test_run_resumes_although_the_policy_that_it_began_with_is_gone(run: Path, t
     assert all(torch.equal(value, found[name]) for name, value in expected.items() if "network" in name)
 
 
-@pytest.mark.parametrize(("task", "layout"), [("mnist1d", None), ("digits", None), ("recall", "BTC")])
-def test_shipped_policy_warns_of_layouts_that_it_does_not_know(task: str, layout: str | None, tmp_path: Path) -> None:
-    live = LiveRun(tmp_path, **options(task=task, policy=PRETRAINED, rounds=1)).start()
+def test_shipped_policy_plants_two_seeds_in_a_transformer(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, **options(task="recall", policy=PRETRAINED, steps=10)).start()
     live.finish()
-    warnings = [event.text for event in live.events if isinstance(event, ev.Logged)]
-    assert [f"layout {layout}" in text for text in warnings] == ([] if layout is None else [True])
+    for env in live.state.envs:
+        assert env.latest
+        assert [slot.blueprint for slot in env.latest.slots].count("self_attention") == 2
 
 
 def test_policy_without_ppo_is_refused(run: Path, tmp_path: Path) -> None:
