@@ -11,14 +11,14 @@ Shapes: N samples.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 import esper
-from esper.tasks.digits_family import DIGITS_FAMILY, SLOT_NAMES
+from esper.tasks.digits_family import DIGITS_FAMILY
+from esper.tasks.family import RENT, mix_tasks
 from esper.tasks.mnist1d import MNIST1D_TASK
 from esper.tasks.recall import RECALL_TASK
 
@@ -66,18 +66,7 @@ SPIRALS = esper.Task(
 )
 
 
-def _with_slot_names(task: esper.Task) -> esper.Task:
-    return replace(task, slots=dict(zip(SLOT_NAMES, task.slots.values(), strict=False)))
-
-
+_mixture = mix_tasks([DIGITS_FAMILY, MNIST1D_TASK, RECALL_TASK, SPIRALS])
 task = esper.Family(
-    "generalist",
-    structures=[*DIGITS_FAMILY.structures, *map(_with_slot_names, (MNIST1D_TASK, RECALL_TASK, SPIRALS))],
-    settings={
-        **{
-            name: replace(setting, structures=[structure.name for structure in DIGITS_FAMILY.structures])
-            for name, setting in DIGITS_FAMILY.settings.items()
-        },
-        "rent": esper.Setting(RENTS),
-    },
+    "generalist", structures=_mixture.structures, settings={**_mixture.settings, RENT: esper.Setting(RENTS)}
 )
