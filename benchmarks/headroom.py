@@ -21,16 +21,16 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-import torch
 
 from esper.checkpoint.manifest import digest
 from esper.config import Config
 from esper.engine.task_setup import PreparedTask, prepare_task
 from esper.evaluation.headroom import FOLDS, Array, best_plan, headroom, predicted_gain
-from esper.evaluation.journal import EvaluationJournal, EvaluationKey, open_search_journal, package_digest
+from esper.evaluation.held_out import evaluation_key
+from esper.evaluation.journal import EvaluationJournal, open_search_journal
 from esper.evaluation.rent_meter import RentMeter
 from esper.evaluation.training_hosts import TrainingHosts
-from esper.lanes.devices import device_kinds, resolve_devices
+from esper.lanes.devices import resolve_devices
 from esper.policy.actions import Decision
 from esper.policy.agent import Agent, EnvStatus
 from esper.policy.baselines import StaticAgent
@@ -159,16 +159,8 @@ def _after_probe(plans: Sequence[str], probe: str, steps: int) -> list[int]:
 
 def _play(prepared: PreparedTask, plans: Sequence[str], seed: int, options: argparse.Namespace) -> Results:
     """Play all plans in both orders of each context, or read them from the journal."""
-    origin = prepared.origin
-    key = EvaluationKey(
-        task=prepared.task.name,
-        episodes=1,  # of each plan in a part; a later command can play more contexts
-        checkpoints=[],
-        code=dict(origin.digests) if origin else {},
-        package=package_digest(),
-        torch=str(torch.__version__),
-        devices=device_kinds(resolve_devices(options.devices)),
-    )
+    # One episode of each plan in a part: a later command can play more contexts.
+    key = evaluation_key(prepared, resolve_devices(options.devices), episodes=1)
     journal = open_search_journal(options.journals, "headroom", key)
     by_order = [_play_order(prepared, plans, seed, order, journal, options) for order in range(2)]
 

@@ -187,16 +187,8 @@ class HeldOutEvaluation:
         return len(self._trained) if policy in PER_TRAINING_SEED else 1
 
     def _key(self, episodes: int, checkpoints: Sequence[Path]) -> EvaluationKey:
-        origin = self._prepared.origin
-        return EvaluationKey(
-            task=self._prepared.task.name,
-            episodes=episodes,
-            checkpoints=[read_manifest(path).blake2b for path in checkpoints],
-            code=dict(origin.digests) if origin else {},
-            package=package_digest(),
-            torch=str(torch.__version__),
-            devices=device_kinds(self._lanes),
-        )
+        digests = [read_manifest(path).blake2b for path in checkpoints]
+        return evaluation_key(self._prepared, self._lanes, episodes, digests)
 
     def _check_shared_options(self) -> None:
         first = self._trained[0].config
@@ -227,6 +219,28 @@ class HeldOutEvaluation:
             return build_trained(policy_of(checkpoint, path), self.config, profile.sites, profile.blueprints)
 
         return [load(path, checkpoint) for path, checkpoint in zip(self._checkpoints, self._trained, strict=True)]
+
+
+def evaluation_key(
+    prepared: PreparedTask, lanes: Sequence[str], episodes: int, checkpoints: Sequence[str] = ()
+) -> EvaluationKey:
+    """Return the key of an evaluation.
+
+    Args:
+        prepared: Task of the episodes.
+        lanes: Names of the lanes.
+        episodes: Number of episodes, as in the key.
+        checkpoints: Digest of the manifest of each checkpoint.
+    """
+    return EvaluationKey(
+        task=prepared.task.name,
+        episodes=episodes,
+        checkpoints=list(checkpoints),
+        code=dict(prepared.origin.digests) if prepared.origin else {},
+        package=package_digest(),
+        torch=str(torch.__version__),
+        devices=device_kinds(lanes),
+    )
 
 
 def held_out_config(trained: Config, episodes: int, seed: int) -> Config:
