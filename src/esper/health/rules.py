@@ -178,13 +178,13 @@ def _check_memory_growth(event: ev.DeviceSampled, context: RuleContext) -> Itera
     limit = context.limits.memory_growth
     now = limit * context.factor(Rule.MEMORY_GROWS, event.device)
     growth = memory_growth(memory, now)
+    if growth is None or not context.health.is_memory_reporter(event.device):
+        return
     full_round, rounds = predict_full_round(memory, now), context.health.rounds
     # The forecast of one of several ranks does not know the growth of the others on its machine.
-    is_harmless = (
-        now == limit and "/" not in event.device
-        and full_round is not None and rounds is not None and full_round > rounds
-    )  # fmt: skip
-    if growth is not None and not is_harmless and context.health.is_memory_reporter(event.device):
+    is_forecast_reliable = now == limit and "/" not in event.device
+    fits = full_round is not None and rounds is not None and full_round > rounds
+    if not (is_forecast_reliable and fits):
         yield ev.AnomalyFound(
             rule=Rule.MEMORY_GROWS.value,
             severity="warning",
