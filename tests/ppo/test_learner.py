@@ -101,14 +101,20 @@ def test_lstm_over_episodes_equals_stepping() -> None:
     assert torch.allclose(whole, torch.cat(stepped, dim=1), atol=1e-6)
 
 
-def test_invalid_steps_do_not_change_the_update() -> None:
-    network, rollout, _ = build(3, 5, PPOConfig(hidden=16))
-    obs = torch.randn(3, 5, SHAPE.size)
-    play(network, rollout, legal(3, *Op), obs, torch.Generator().manual_seed(2))
-    rollout.valid_ET[1, 3:] = False
+def played(envs: int, *, has_invalid_steps: bool = True) -> tuple[PolicyNetwork, SequenceBatch, ActionEvaluation]:
+    """Return a network, five steps of its envs, the last two of env 1 invalid, and its evaluation of them."""
+    network, rollout, _ = build(envs, 5, PPOConfig(hidden=16))
+    obs = torch.randn(envs, 5, SHAPE.size)
+    play(network, rollout, legal(envs, *Op), obs, torch.Generator().manual_seed(2))
+    if has_invalid_steps:
+        rollout.valid_ET[1, 3:] = False
     batch = batch_of(rollout, obs)
-    features, _ = network.encode(batch.obs_ETF, batch.blueprint_ETS, network.initial_state(3))
-    evaluation = network.evaluate(features, batch.actions_ETH, batch.masks)
+    features, _ = network.encode(batch.obs_ETF, batch.blueprint_ETS, network.initial_state(envs))
+    return network, batch, network.evaluate(features, batch.actions_ETH, batch.masks)
+
+
+def test_invalid_steps_do_not_change_the_update() -> None:
+    _, batch, evaluation = played(3)
     options = {"clip": 0.2, "value_coef": 0.5, "entropy_coef": 0.01}
     clean = ppo_loss(evaluation, batch, **options)
     idle = ~batch.valid_ET
@@ -122,13 +128,7 @@ def test_invalid_steps_do_not_change_the_update() -> None:
 
 
 def test_bonus_of_the_loss_is_that_of_the_valid_choices() -> None:
-    network, rollout, _ = build(4, 5, PPOConfig(hidden=16))
-    obs = torch.randn(4, 5, SHAPE.size)
-    play(network, rollout, legal(4, *Op), obs, torch.Generator().manual_seed(2))
-    rollout.valid_ET[1, 3:] = False
-    batch = batch_of(rollout, obs)
-    features, _ = network.encode(batch.obs_ETF, batch.blueprint_ETS, network.initial_state(4))
-    evaluation = network.evaluate(features, batch.actions_ETH, batch.masks)
+    _, batch, evaluation = played(4)
     with_bonus, without = (
         ppo_loss(evaluation, batch, clip=0.2, value_coef=0.5, entropy_coef=coef).total for coef in (0.1, 0.0)
     )
@@ -139,12 +139,8 @@ def test_bonus_of_the_loss_is_that_of_the_valid_choices() -> None:
 
 
 def test_gradient_at_ratio_one_is_the_policy_gradient() -> None:
-    network, rollout, _ = build(4, 5, PPOConfig(hidden=16))
-    obs = torch.randn(4, 5, SHAPE.size)
-    play(network, rollout, legal(4, *Op), obs, torch.Generator().manual_seed(2))
-    batch = batch_of(rollout, obs)._replace(advantage_ET=torch.randn(4, 5))
-    features, _ = network.encode(batch.obs_ETF, batch.blueprint_ETS, network.initial_state(4))
-    evaluation = network.evaluate(features, batch.actions_ETH, batch.masks)
+    network, batch, evaluation = played(4, has_invalid_steps=False)
+    batch = batch._replace(advantage_ET=torch.randn(4, 5))
     loss = ppo_loss(evaluation, batch, clip=0.2, value_coef=0.0, entropy_coef=0.0).total
     parameter = network.heads["op"][2].weight  # pyright: ignore[reportIndexIssue]
     (got,) = torch.autograd.grad(loss, parameter, retain_graph=True)
