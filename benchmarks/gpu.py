@@ -1,10 +1,12 @@
 """Methods of training many small hosts on one device: `python benchmarks/gpu.py [--device cuda:0] [--envs 16 64]`.
 
-    streams   the product's method: every env in turn, eagerly; on a GPU on four streams
-    graphs    one CUDA graph per env of one batch; would have to be captured again whenever its topology changes
+    product   the product's method: every env in turn; on a GPU on four streams, with a CUDA graph of one batch that is
+              recorded anew for every epoch
+    launched  every kernel launched from Python, on four streams; on a CPU, this is the product's method
+    kept      one CUDA graph per env, recorded once; the product would have to find out when it is no longer valid
     vmap      envs of one topology as one batched network: torch.func.stack_module_state and torch.func.vmap
 
-The benchmark prints milliseconds per epoch of one env, the ratios to `streams`, and the fastest method. A method that
+The benchmark prints milliseconds per epoch of one env, the ratios to `product`, and the fastest method. A method that
 the device does not support is reported and left out: a CPU has no CUDA graphs. Only training is timed. The first epoch
 is a warm-up. The methods are measured in turns, so that other load on the machine affects all of them.
 """
@@ -15,6 +17,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -61,8 +64,8 @@ def population(
     return pool
 
 
-def streams(pool: EnvPool) -> Epoch:
-    """Train every env in turn, as the product does."""
+def one_by_one(pool: EnvPool) -> Epoch:
+    """Train every env in turn, as the product does; with CUDA graphs if the task says so."""
 
     def epoch(step: int) -> None:
         pool.lanes[0].submit(pool.envs, lambda env: [env.train_epoch(0, step)])()
@@ -113,8 +116,8 @@ class GraphedEnv:
                     self._graph.replay()
 
 
-def graphs(pool: EnvPool) -> Epoch:
-    """Train every env with its own CUDA graph."""
+def kept_graphs(pool: EnvPool) -> Epoch:
+    """Train every env with a CUDA graph of its own that is recorded once."""
     device = pool.lanes[0].device
     torch.cuda.set_device(device)
     graphed = [GraphedEnv(env, torch.cuda.Stream(device)) for env in pool.envs]
@@ -240,24 +243,29 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     on_gpu = torch_device(options.device).type == "cuda"
-    methods: dict[str, Method] = {"streams": streams, "vmap": batched}
+    methods: dict[str, Method] = {"product": one_by_one, "vmap": batched}
     if on_gpu:
-        methods["graphs"] = graphs
+        methods |= {"launched": one_by_one, "kept": kept_graphs}
     task = load_task(options.task)
     data = load_data(task, None)
     profile = probe_task(task, data)
     device_name = torch.cuda.get_device_name(options.device) if on_gpu else "this CPU, one core"
-    print(f"{options.task} on {device_name}: milliseconds per epoch of one env (speed relative to streams)")
+    print(f"{options.task} on {device_name}: milliseconds per epoch of one env (speed relative to product)")
     print(f"{'envs':>5} {'topology':16}" + "".join(f"{method:>22}" for method in methods))
     speedups: dict[str, list[float]] = {method: [] for method in methods}
     for envs in options.envs:
         for topology, blueprint in TOPOLOGIES.items():
-            pools = {method: population(task, profile, data, options.device, envs, blueprint) for method in methods}
+            pools = {
+                method: population(
+                    replace(task, cuda_graphs=method == "product"), profile, data, options.device, envs, blueprint
+                )
+                for method in methods
+            }
             times_ms = measure(warm_up(methods, pools), envs, options.repeats)
             for pool in pools.values():
                 pool.close()
             for method, milliseconds in times_ms.items():
-                speedups[method].append(times_ms["streams"] / milliseconds)
+                speedups[method].append(times_ms["product"] / milliseconds)
             cells = "".join(
                 f"{times_ms[method]:12.3f} ({speedups[method][-1]:5.2f} ×)" if method in times_ms else f"{'—':>22}"
                 for method in methods
@@ -265,9 +273,9 @@ def main() -> None:
             print(f"{envs:5} {topology:16}{cells}", flush=True)
     means = {method: statistics.geometric_mean(ratios) for method, ratios in speedups.items() if ratios}
     fastest = max(means, key=lambda method: means[method])
-    print(f"Fastest on {device_name}: {fastest}, {means[fastest]:.2f} times as fast as streams (geometric mean).")
+    print(f"Fastest on {device_name}: {fastest}, {means[fastest]:.2f} times as fast as product (geometric mean).")
     if not on_gpu:
-        print("Not measured, because this machine has no CUDA device: CUDA graphs, and streams in parallel.")
+        print("Not measured, because it needs a GPU: CUDA graphs, and streams in parallel.")
 
 
 if __name__ == "__main__":

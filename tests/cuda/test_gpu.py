@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from esper.checkpoint.catalog import find_checkpoint
+from esper.envs.cuda_graphs import CudaGraphs, ReplayedBatches
+from esper.tasks.task import Task
 from tests.engine.populations import play, population, script
 from tests.runs import LiveRun
 
@@ -59,6 +64,51 @@ def test_env_on_gpu_matches_env_on_cpu() -> None:
         (wanted, _), (found, _) = play(cpu, 0, 1), play(gpu, 0, 1)
         assert found[0].train_loss == pytest.approx(wanted[0].train_loss, rel=1e-3)
         assert found[0].grad_norm == pytest.approx(wanted[0].grad_norm, rel=1e-2)
+
+
+@pytest.mark.parametrize("amp", ["off", "bf16", "fp16"])
+def test_replayed_batches_match_launched_ones(amp: str) -> None:
+    """An episode with seeds in every stage, with CUDA graphs and without; only the order of additions may differ."""
+    options = {"envs": 2, "lanes": GPU, "amp": amp, "steps": 10}
+    with population(**options) as replayed, population(task=without_graphs, **options) as launched:
+        assert replayed.task.cuda_graphs
+        for found, wanted in zip(play(replayed, 0, 10), play(launched, 0, 10), strict=True):
+            assert [step.train_loss for step in found] == pytest.approx([step.train_loss for step in wanted], rel=1e-2)
+            assert [step.loss_scale for step in found] == [step.loss_scale for step in wanted]
+            assert found[0].train_loss == pytest.approx(wanted[0].train_loss, rel=1e-4)
+
+
+def without_graphs(task: Task) -> Task:
+    return replace(task, cuda_graphs=False)
+
+
+def test_replayed_dropout_draws_the_numbers_of_launched_dropout() -> None:
+    device = torch.device(GPU[0])
+
+    def drop(x_N: Tensor) -> Tensor:
+        return functional.dropout(x_N, 0.5)
+
+    x_N = torch.ones(64, device=device)
+    torch.cuda.manual_seed(1)
+    launched = [drop(x_N) for _ in range(4)]
+    torch.cuda.manual_seed(1)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        batches = ReplayedBatches(CudaGraphs(), drop, "dropout", device)
+        replayed = [batches(x_N) for _ in range(4)]
+    torch.cuda.synchronize()
+    assert not torch.equal(launched[2], launched[3])
+    for found, wanted in zip(replayed, launched, strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_task_that_waits_in_a_batch_is_refused() -> None:
+    device = torch.device(GPU[0])
+    with torch.cuda.stream(torch.cuda.Stream()):
+        batches = ReplayedBatches(CudaGraphs(), lambda x_N: x_N * x_N.sum().item(), "item", device)
+        batches(torch.ones(4, device=device))
+        with pytest.raises(RuntimeError, match="set cuda_graphs=False in the task"):
+            batches(torch.ones(4, device=device))
+        assert torch.ones(4, device=device).sum().item() == 4.0
 
 
 def test_env_on_gpu_does_not_depend_on_other_envs() -> None:

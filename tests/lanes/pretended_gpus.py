@@ -38,6 +38,10 @@ class Gpus:
         self.order = StreamOrder()
         self.device = 0
         """Index of the current device."""
+        self.replays = 0
+        """Number of replays of graphs."""
+        self.recording: list[Kernel] | None = None
+        """Kernels of the graph that is being recorded; None: kernels run."""
         self._defaults: dict[int, Stream] = {}
         self._current: dict[int, Stream] = {}
 
@@ -64,6 +68,34 @@ class Gpus:
             yield
         finally:
             self.device, self._current = before
+
+
+Kernel = tuple[Any, Any, Any, Any]
+"""Operator of a kernel, its arguments, and its result."""
+
+
+class Graph:
+    """A CUDA graph: kernels that run each time that it is replayed."""
+
+    def __init__(self, gpus: Gpus) -> None:
+        self._gpus = gpus
+        self._kernels: list[Kernel] = []
+
+    def capture_begin(self, pool: object, capture_error_mode: str) -> None:
+        assert pool is self._gpus
+        assert capture_error_mode == "thread_local"
+        assert self._gpus.recording is None
+        self._gpus.recording = self._kernels
+
+    def capture_end(self) -> None:
+        self._gpus.recording = None
+
+    def replay(self) -> None:
+        assert self._kernels
+        stream = self._gpus.current_stream(torch.device("cuda", self._gpus.device))
+        for kernel in self._kernels:
+            self._gpus.order.launch(stream.number, *kernel)
+        self._gpus.replays += 1
 
 
 class Stream:
@@ -119,6 +151,7 @@ class Watch(TorchDispatchMode):
         kwargs = {**(kwargs or {})}
         waits = self._gpus.waits
         if func is READ:
+            assert self._gpus.recording is None, "a graph cannot record a read"
             waits["read"] += args[0].device.type == "cuda"
             return 0.5 if args[0].is_floating_point() else 1
         if func is torch.ops.aten._fused_sgd_.default:
@@ -133,7 +166,10 @@ class Watch(TorchDispatchMode):
             waits["copy"] += not (kwargs.get("non_blocking") or args[2:3] == (True,))
         for device in devices:
             if device.type == "cuda" and func.namespace == "aten":
-                self._gpus.order.launch(self._gpus.current_stream(device).number, func, args, kwargs, result)
+                if self._gpus.recording is not None:
+                    self._gpus.recording.append((func, args, kwargs, result))
+                else:
+                    self._gpus.order.launch(self._gpus.current_stream(device).number, func, args, kwargs, result)
         return result
 
 
@@ -208,7 +244,10 @@ def pretended_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     pretended = {
         "Event": lambda **_: Event(gpus),
         "Stream": partial(Stream, gpus),
+        "CUDAGraph": lambda: Graph(gpus),
+        "graph_pool_handle": lambda: gpus,
         "default_stream": gpus.default_stream,
+        "current_stream": gpus.current_stream,
         "stream": gpus.stream,
         "set_device": gpus.set_device,
         "get_device_capability": lambda device: (8, 0),

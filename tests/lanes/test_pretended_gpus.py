@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from esper.domain import Stage
+from esper.domain import Op, Stage
+from esper.envs.cuda_graphs import CudaGraphs, ReplayedBatches
 from esper.envs.env import Env
 from esper.envs.governor import LastGoodState
 from esper.lanes.errors import FaultError
 from esper.lanes.runner import MAX_STREAMS
+from esper.policy.actions import Action
+from esper.tasks.task import Task
 from tests.engine.populations import digits_profile, population, script
-from tests.lanes.pretended_gpus import Stream, pretended_gpus
+from tests.lanes.pretended_gpus import Graph, Stream, pretended_gpus
 
 GPUS = ("cuda:0", "cuda:1")
 STEPS = 12
@@ -58,6 +62,61 @@ def test_episode_stays_on_device_with_one_wait_per_step(
         assert waits == Counter(event=2 * len(GPUS))
         for env in pool.envs:
             assert {parameter.device.index for parameter in env.network.parameters()} == {env.index % 2}
+
+
+def test_batches_after_the_first_of_their_kind_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two envs of one topology on one stream, with four full batches and a smaller one in each epoch."""
+    digits_profile()
+    replayed: list[Graph] = []
+    replay = Graph.replay
+    monkeypatch.setattr(Graph, "replay", lambda graph: (replayed.append(graph), replay(graph)))
+    with (
+        pretended_gpus(monkeypatch),
+        population(2, GPUS[:1], batches_and_a_half(4), amp="fp16", scaler="device", steps=3) as pool,
+    ):
+        pool.reset(0)
+        for step, expected in enumerate(([3, 4], [4, 4], [4, 4])):
+            pool.step([Action(Op.WAIT)] * 2, 0, step)
+            assert list(Counter(map(id, replayed)).values()) == expected
+            replayed.clear()
+        pool.step([Action(Op.GERMINATE, 0)] * 2, 0, 2)
+        assert list(Counter(map(id, replayed)).values()) == [3, 4]
+
+
+def batches_and_a_half(batches: int) -> Callable[[Task], Task]:
+    """Return a function that sets the length of an epoch to some full batches and one of half the size."""
+    return lambda task: replace(task, samples_per_epoch=batches * task.batch_size + task.batch_size // 2)
+
+
+def test_task_can_forbid_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    digits_profile()
+    monkeypatch.setattr(Graph, "capture_begin", lambda *_, **__: pytest.fail("a graph was recorded"))
+    with pretended_gpus(monkeypatch), population(1, GPUS[:1], lambda task: replace(task, cuda_graphs=False)) as pool:
+        pool.reset(0)
+        for step in range(2):
+            pool.step([Action(Op.WAIT)], 0, step)
+
+
+def test_failed_recording_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretended_gpus(monkeypatch):
+        device = torch.device("cuda:0")
+        calls: list[Tensor] = []
+
+        def waits_in_the_second_call(batch: Tensor) -> Tensor:
+            calls.append(batch)
+            if len(calls) == 2:
+                raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
+            return batch + 1
+
+        train = ReplayedBatches(CudaGraphs(), waits_in_the_second_call, "kind", device)
+        train(torch.zeros(3, device=device))
+        with pytest.raises(RuntimeError) as caught:
+            train(torch.zeros(3, device=device))
+        assert str(caught.value) == (
+            "a batch cannot be recorded in a CUDA graph (operation not permitted when stream is capturing); "
+            "set cuda_graphs=False in the task"
+        )
+        assert train(torch.zeros(3, device=device)).device == device  # the device is usable: nothing is recorded
 
 
 def test_a_gpu_has_at_most_four_streams(monkeypatch: pytest.MonkeyPatch) -> None:

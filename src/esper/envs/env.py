@@ -6,8 +6,9 @@ Shapes: B samples of a batch, N samples of a split.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -16,7 +17,8 @@ from torch import Tensor
 from esper.config import Config, CounterfactualName
 from esper.domain import Op, Stage
 from esper.envs.counterfactual import read_effects, validate_variants
-from esper.envs.epoch_result import EpochResult
+from esper.envs.cuda_graphs import MIN_BATCHES, ReplayedBatches
+from esper.envs.epoch_result import EpochResult, TrainedBatch
 from esper.envs.fused_ops import foreach_norm, l2_norm
 from esper.envs.grad_norms import summarise_norms
 from esper.envs.hosts import HostFactory
@@ -33,16 +35,6 @@ from esper.tasks.contexts import context_splits, draw_context
 from esper.tasks.family import LEARNING_RATE
 from esper.tasks.losses import loss_of, score_of
 from esper.tasks.splits import Split, TaskData, batches, take
-
-
-class TrainedBatch(NamedTuple):
-    """Results of one batch, on the device."""
-
-    record: Tensor
-    """Result of `Loss.record`."""
-    score_B: Tensor
-    norms: list[Tensor]
-    """Gradient norm of each owner's parameters before clipping, scalars."""
 
 
 class _StructureNetwork(NamedTuple):
@@ -83,6 +75,8 @@ class Env:
         self._networks: dict[int, _StructureNetwork] = {}
         """Networks by index of the structure. Each is built when a context first needs it."""
         self.slot_optimizers: dict[int, FusedOptimizer] = {}
+        self._replayed: ReplayedBatches | None = None
+        """The graph of the last epoch, which the device may still replay."""
         self.epoch_seconds = 1.0
         """Duration of the last epoch in seconds, for balancing CPU lanes; 1.0 before the first."""
         self.round = -1
@@ -216,13 +210,11 @@ class Env:
         optimizers = self.active_optimizers()
         for optimizer in optimizers:
             optimizer.lr_scale = lr_scale(step, self._steps)
-        split = self.epoch_data(round_index, step)
-        augmentation = self._augmentation_generator(round_index, step)
+        train = self._epoch_trainer(optimizers)
         trained: list[TrainedBatch] = []
         targets: list[Nested] = []
-        for part in batches(split, self.task.batch_size):
-            batch = self._augmented(part, augmentation)
-            trained.append(self.train_batch(optimizers, batch))
+        for batch in self._training_batches(round_index, step):
+            trained.append(train(batch))
             targets.append(batch[1])
         loss = self._loss.epoch_mean([batch.record for batch in trained], targets)
         score = torch.cat([batch.score_B for batch in trained]).mean()
@@ -232,6 +224,14 @@ class Env:
         finite = torch.stack(foreach_norm(weights)).isfinite().all().float() if weights else torch.ones_like(loss)
         norms = summarise_norms([batch.norms for batch in trained], self._device, scaled=scaler is not None)
         return torch.cat((torch.stack((loss, score, finite)), scale, norms))
+
+    def _epoch_trainer(self, optimizers: Sequence[FusedOptimizer]) -> Callable[[Split], TrainedBatch]:
+        """Return a function that trains a batch of this epoch as `train_batch` does, on a GPU by CUDA graphs."""
+        train, graphs = partial(self.train_batch, optimizers), self._hosts.cuda_graphs
+        if graphs is None or not self.task.cuda_graphs or self.batches_per_epoch < MIN_BATCHES:
+            return train
+        self._replayed = ReplayedBatches(graphs, train, (self.context.structure, self.network.topology), self._device)
+        return self._replayed
 
     def train_batch(self, optimizers: Sequence[FusedOptimizer], batch: Split) -> TrainedBatch:
         """Train the host and the active seeds on one batch.
@@ -287,16 +287,16 @@ class Env:
         order_N = orders[0] if passes == 1 else torch.cat(orders)
         return take(self.splits.train, order_N[: self.samples_per_epoch].to(self._device, non_blocking=True))
 
-    def _augmentation_generator(self, round_index: int, step: int) -> torch.Generator | None:
-        if self.task.augment is None:
-            return None
+    def _training_batches(self, round_index: int, step: int) -> Iterator[Split]:
+        """Yield the batches of an epoch, augmented as the task says."""
+        parts = batches(self.epoch_data(round_index, step), self.task.batch_size)
+        augment = self.task.augment
+        if augment is None:
+            yield from parts
+            return
         number = make_generator(self.seed, "augmentation", self._host, round_index, step).initial_seed()
-        return torch.Generator(self._device).manual_seed(number)
-
-    def _augmented(self, batch: Split, generator: torch.Generator | None) -> Split:
-        if self.task.augment is None or generator is None:
-            return batch
-        return self.task.augment(*batch, generator)
+        generator = torch.Generator(self._device).manual_seed(number)
+        yield from (augment(*part, generator) for part in parts)
 
     def seeded(self, purpose: str) -> AbstractContextManager[None]:
         """Seed the global generators for one use in this round, for a network that draws in evaluation mode too."""

@@ -1,8 +1,11 @@
-"""Results of one epoch of one env."""
+"""Results of one epoch of one env, and of its batches."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
 
 
 @dataclass(kw_only=True)
@@ -37,6 +40,16 @@ class EpochResult:
     overflows_by_owner: dict[str, int]
     contributions: dict[int, tuple[float, float]]
     shapley: dict[int, float]
+
+
+class TrainedBatch(NamedTuple):
+    """Results of one batch, on the device."""
+
+    record: Tensor
+    """Result of `Loss.record`."""
+    score_B: Tensor
+    norms: list[Tensor]
+    """Gradient norm of each owner's parameters before clipping, scalars."""
 
 
 def max_result_width(slots: int, metrics: int) -> int:

@@ -1,9 +1,10 @@
-"""HostFactory: the growing networks of the envs of one device, and the weights that they share."""
+"""HostFactory: the growing networks of the envs of one device, and what they share."""
 
 from __future__ import annotations
 
 import torch
 
+from esper.envs.cuda_graphs import CudaGraphs
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
 from esper.tasks.family import structures_of
@@ -20,6 +21,9 @@ class HostFactory:
         profile: Properties of its models.
         device: Device of the envs.
         seed: Random seed of the run.
+
+    Attributes:
+        cuda_graphs: Shared by the CUDA graphs of the envs; None on a CPU.
     """
 
     def __init__(self, task: Task, profile: TaskProfile, device: torch.device, seed: int) -> None:
@@ -27,6 +31,7 @@ class HostFactory:
         self.profile = profile
         self.device = device
         self.structures = structures_of(task)
+        self.cuda_graphs = CudaGraphs() if device.type == "cuda" else None
         self._seed = seed
         self._shared: dict[int, dict[str, torch.Tensor]] = {}
         """Frozen weights of host 0 of each structure, on the device, keyed by the index of the structure. Every process

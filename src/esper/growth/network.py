@@ -9,7 +9,7 @@ Shapes: B samples, V variants of the network with different seeds switched off.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self, cast
@@ -198,6 +198,11 @@ class GrowingNetwork(nn.Module):
     def slot_parameters(self, index: int) -> list[nn.Parameter]:
         """Return the parameters of a slot's seed and blend gate; empty without a seed."""
         return list(self.slots[index].parameters())
+
+    @property
+    def topology(self) -> Hashable:
+        """Value that is equal for two states of the network whose forward passes run the same operations."""
+        return tuple((slot.blueprint, slot.stage, slot.blend, slot.alpha > 0, slot.alpha < 1) for slot in self.slots)
 
     @property
     def parameter_ratio(self) -> float:

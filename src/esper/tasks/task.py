@@ -89,6 +89,9 @@ class Task:
         wide_model: Function that builds the host with its widths multiplied by a factor, for `evaluate --policies
             wide`; None if it has no such form.
         float32_defaults: True if the learning rates were tuned in float32: `--amp auto` is float32 on every device.
+        cuda_graphs: True if model and loss run the same operations in every batch and never wait for the device: on a
+            GPU, they are recorded for one batch of an epoch and replayed for the others. False for a model with control
+            flow that depends on data, or that draws numbers in Python.
         source: The file that defines the task; None for built-in tasks and for tasks made in a Python session.
     """
 
@@ -114,6 +117,7 @@ class Task:
     blueprints: Sequence[str] | None = None
     wide_model: Callable[[float], nn.Module] | None = None
     float32_defaults: bool = False
+    cuda_graphs: bool = False
     source: TaskSource | None = None
 
     def __post_init__(self) -> None:
