@@ -7,6 +7,7 @@ replaced and yields gradients without values.
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -83,7 +84,8 @@ class Graph:
 
     def capture_begin(self, pool: object, capture_error_mode: str) -> None:
         assert pool is self._gpus
-        assert capture_error_mode == "thread_local"
+        assert capture_error_mode == "relaxed"
+        assert not gc.isenabled()  # it might destroy objects of the device
         assert self._gpus.recording is None
         self._gpus.recording = self._kernels
 
@@ -259,7 +261,9 @@ def pretended_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
             patch.setattr(torch.cuda, name, value)
         patch.setattr("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)
         patch.setattr(lane, "ThreadPoolExecutor", partial(_Now, gpus))
-        patch.setattr(pool, "lanes_with_worker", lambda _: [])  # fake tensors cannot be sent to another process
+        # Fake tensors cannot be sent to another process.
+        patch.setattr(pool, "lanes_with_worker", lambda _: [])
+        patch.setattr(pool, "affordable_workers", lambda *_: 0)
         patch.setattr(nn.Module, "to", _to)
         patch.setattr(torch.autograd, "backward", _backward)
         yield gpus.waits

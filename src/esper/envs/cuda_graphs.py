@@ -7,7 +7,10 @@ Alphas and learning rates, which a graph contains as constants, change only betw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import gc
+import threading
+from collections.abc import Callable, Generator, Hashable
+from contextlib import contextmanager
 
 import torch
 
@@ -83,11 +86,13 @@ class ReplayedBatches:
         self._batch = map_tensors(torch.clone, batch)
         graph = torch.cuda.CUDAGraph()
         try:
-            graph.capture_begin(pool=self._graphs.memory, capture_error_mode="thread_local")
-            try:
-                self._result = self._function(self._batch)
-            finally:
-                graph.capture_end()
+            with no_garbage_collection():
+                # Not "thread_local": this thread may release other memory of the device meanwhile.
+                graph.capture_begin(pool=self._graphs.memory, capture_error_mode="relaxed")
+                try:
+                    self._result = self._function(self._batch)
+                finally:
+                    graph.capture_end()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -97,3 +102,34 @@ class ReplayedBatches:
             ) from error
         self._graphs.latest = graph
         return graph
+
+
+class _CollectionPause:
+    """Switches the garbage collector off while any thread of this process records a graph.
+
+    If it destroyed a graph or an event of an earlier population meanwhile, the recording would fail.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._was_enabled = False
+
+    @contextmanager
+    def __call__(self) -> Generator[None]:
+        """Context of a thread that records."""
+        with self._lock:
+            if self._threads == 0:
+                self._was_enabled = gc.isenabled()
+                gc.disable()
+            self._threads += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._threads -= 1
+                if self._threads == 0 and self._was_enabled:
+                    gc.enable()
+
+
+no_garbage_collection = _CollectionPause()

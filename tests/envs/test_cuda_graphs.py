@@ -1,0 +1,29 @@
+"""Tests of the recording of CUDA graphs that need no GPU."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from esper.envs.cuda_graphs import no_garbage_collection
+
+
+@pytest.fixture(autouse=True)
+def _collector_as_before() -> Iterator[None]:
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_collector_is_off_until_the_last_recording_ends(enabled: bool) -> None:
+    if not enabled:
+        gc.disable()
+    first, second = no_garbage_collection(), no_garbage_collection()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not gc.isenabled()
+    second.__exit__(None, None, None)
+    assert gc.isenabled() == enabled
