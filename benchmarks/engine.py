@@ -73,7 +73,7 @@ def measure(setting: Setting) -> Result:
         run = Run(resolve_config(None, options), RequestQueue(), records, None)
         thread = threading.Thread(target=run.train)
         thread.start()
-        processes = [psutil.Process(lane) for lane in {lane.worker_pid for lane in run.pool.lanes}]
+        processes = [psutil.Process(pid) for pid in {pid for lane in run.pool.lanes for pid in lane.pids}]
         wall, steps, seconds_by_phase, cpu_start, cpu = 0.0, 0, dict[str, float](), 0.0, 0.0
         rss, checkpoints = list[float](), list[tuple[int, float]]()
         while thread.is_alive() or not records.empty():

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from esper.checkpoint.catalog import find_checkpoint
 from esper.envs.cuda_graphs import CudaGraphs, ReplayedBatches
+from esper.lanes.pool import EnvPool
 from esper.tasks.task import Task
 from tests.engine.populations import play, population, script
 from tests.runs import LiveRun
@@ -115,6 +116,18 @@ def test_env_on_gpu_does_not_depend_on_other_envs() -> None:
     with population(envs=1, lanes=GPU) as alone, population(envs=4, lanes=GPU) as crowd:
         (wanted,), (found, *_) = play(alone, 0, 6), play(crowd, 0, 6)
         assert [step.train_loss for step in found] == pytest.approx([step.train_loss for step in wanted], rel=1e-2)
+
+
+def test_workers_of_a_gpu_match_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    with population(envs=4, lanes=GPU) as pool:
+        wanted = play(pool, 0, 6)
+    monkeypatch.setattr(EnvPool, "_count_workers", lambda pool, *_: dict.fromkeys(pool.lanes, 2))
+    with population(envs=4, lanes=GPU) as pool:
+        found = play(pool, 0, 6)
+        assert len(pool.lanes[0].pids) == 2
+        assert pool.lanes[0].worker_memory > 0
+    for steps, expected in zip(found, wanted, strict=True):
+        assert [step.train_loss for step in steps] == pytest.approx([step.train_loss for step in expected], rel=1e-2)
 
 
 def test_gpu_phases_sum_to_at_most_the_elapsed_time() -> None:

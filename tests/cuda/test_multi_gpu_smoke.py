@@ -153,7 +153,7 @@ def test_second_gpu_trains_in_a_process_of_its_own(amp: str) -> None:
     """With the results of one GPU, up to the order of additions."""
     lanes = ("cuda:0", "cuda:1")
     with population(ENVS, lanes, amp=amp) as two, population(ENVS, lanes[:1], amp=amp) as one:
-        assert [lane.has_worker for lane in two.lanes] == [False, True]
+        assert [lane.has_workers for lane in two.lanes] == [False, True]
         for found, wanted in zip(play(two, 0, 4), play(one, 0, 4), strict=True):
             assert [step.train_loss for step in found] == pytest.approx([step.train_loss for step in wanted], rel=1e-2)
         assert two.lanes[1].worker_memory > 0

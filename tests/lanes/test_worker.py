@@ -50,10 +50,50 @@ def gone(process: psutil.Process) -> bool:
 
 def test_worker_exists_for_each_cpu_lane_but_the_first() -> None:
     with population(envs=3, lanes=("cpu:0", "cpu:1", "cpu:2")) as pool:
-        processes = [lane.worker_pid for lane in pool.lanes]
+        processes = [pid for lane in pool.lanes for pid in lane.pids]
         assert processes[0] == os.getpid()
         assert sorted(worker.pid for worker in workers()) == sorted(processes[1:])
     assert workers() == []
+
+
+@pytest.fixture
+def two_workers_per_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU that waits for launches."""
+    monkeypatch.setattr(EnvPool, "_count_workers", lambda pool, *_: dict.fromkeys(pool.lanes, 2))
+
+
+@pytest.mark.usefixtures("two_workers_per_lane")
+def test_lane_with_two_workers_has_the_results_of_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each env stays with its worker, also in steps without some of the others."""
+    sent: list[tuple[int, int]] = []
+    send = worker.WorkerProcess.send
+
+    def note_and_send(process: worker.WorkerProcess, envs: list[Env], *args: int, **last: bool) -> None:
+        sent.extend((env.index, process.pid) for env in envs)
+        send(process, envs, *args, **last)
+
+    monkeypatch.setattr(worker.WorkerProcess, "send", note_and_send)
+    with population(envs=5) as pool:
+        assert len(pool.lanes[0].pids) == len(workers()) == 2
+        found = play(pool, 0, 3)
+        pool.step([None, WAIT, None, WAIT, WAIT], 0, 3)
+        assert len(set(sent)) == 5
+        assert {pid for _, pid in sent} == set(pool.lanes[0].pids)
+    monkeypatch.undo()
+    with population(envs=5) as alone:
+        assert len(workers()) == 0
+        assert found == play(alone, 0, 3)
+
+
+@pytest.mark.usefixtures("two_workers_per_lane")
+def test_dead_worker_leaves_no_pending_reply_of_another() -> None:
+    with population(envs=4) as pool:
+        wanted = play(pool, 0, 3)
+        for killed in pool.lanes[0].pids:
+            os.kill(killed, signal.SIGKILL)
+            with pytest.raises(FaultError, match=r"^the worker process of lane cpu:0 was killed by signal 9$"):
+                pool.step([WAIT] * 4, 0, 0)
+            assert play(pool, 0, 3) == wanted
 
 
 def test_worker_error_is_reported_and_next_step_is_unaffected() -> None:
@@ -92,7 +132,7 @@ def test_step_aborted_before_sending_leaves_no_pending_reply() -> None:
 
 
 def kill(pool: EnvPool) -> None:
-    os.kill(pool.lanes[1].worker_pid, signal.SIGKILL)
+    os.kill(pool.lanes[1].pids[0], signal.SIGKILL)
 
 
 def test_step_without_its_worker_fails() -> None:
@@ -194,7 +234,7 @@ def test_worker_stops_before_next_env_if_run_is_gone(monkeypatch: pytest.MonkeyP
 PROGRAM = """
 from tests.engine.populations import population
 with population(envs=2, lanes=("cpu:0", "cpu:1")) as pool:
-    print(pool.lanes[1].worker_pid, flush=True)
+    print(pool.lanes[1].pids[0], flush=True)
     input()
 """
 

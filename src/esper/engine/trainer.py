@@ -150,7 +150,7 @@ class Trainer:
         with state.timer("telemetry"):
             by_lane = state.pool.group_by_lane(measured)
             owners = self._memory.bytes_by_lane(state.round)
-            processes = {lane.worker_pid for lane in state.pool.lanes}
+            processes = {pid for lane in state.pool.lanes for pid in lane.pids}
             readings = {lane.device: read_device_stats(lane.device, processes) for lane in state.pool.lanes}
             for index, lane in enumerate(state.pool.lanes):
                 state.hub.emit(

@@ -1,20 +1,22 @@
 """Lane: one device and the thread that drives it.
 
 Threads of one interpreter contend for the GIL: on a CPU at every operator, on a GPU at every launch. Every lane after
-the first therefore has a worker, a process that trains the envs of the lane's part of a step (`lanes/worker.py`). The
-thread of such a lane does the rest: resets, and validations between steps.
+the first therefore has a worker, a process that trains the envs of the lane's part of a step (`lanes/worker.py`). A GPU
+that waits for launches has several. The thread of such a lane does the rest: resets, and validations between steps.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import torch
 
 from esper.envs.env import Env
 from esper.lanes.devices import torch_device
+from esper.lanes.errors import FaultError
 from esper.lanes.runner import DeviceResults, EnvRunner, EnvTask, HostResults, with_context
 from esper.lanes.spawn import WorkerSpawner
 from esper.lanes.worker import WorkerInit, WorkerProcess
@@ -40,11 +42,13 @@ class Lane:
         self.name = name
         self.device = torch_device(name)
         self.data = data
-        self.worker_memory = 0
-        """Bytes of live tensors of the worker on its GPU, after its last step."""
+        self._memory: dict[WorkerProcess, int] = {}
+        """Bytes of live tensors of each worker on its GPU, after its last step."""
         self._runner = EnvRunner(name, self.device, envs, width, single_stream=single_stream)
         self.stopwatch = self._runner.stopwatch
-        self._worker: WorkerProcess | None = None
+        self._workers: list[WorkerProcess] = []
+        self._turns: dict[int, int] = {}
+        """Number of each env in the order in which the workers first received it, keyed by env index."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"lane {name}", initializer=self._enter)
 
     def _enter(self) -> None:
@@ -52,19 +56,25 @@ class Lane:
         name_current_thread(f"lane {self.name}")
         self._runner.enter_thread()
 
-    def start_worker(self, init: WorkerInit, spawner: WorkerSpawner) -> None:
-        """Start a worker process that trains this lane's part of each step. Raises OSError."""
-        self._worker = WorkerProcess(self.name, init, spawner)
+    def start_workers(self, count: int, init: WorkerInit, spawner: WorkerSpawner) -> None:
+        """Start worker processes that train this lane's part of each step. Raises OSError."""
+        for _ in range(count):
+            self._workers.append(WorkerProcess(self.name, init, spawner))
 
     @property
-    def worker_pid(self) -> int:
-        """Process id of the worker, or of this process without one."""
-        return self._worker.pid if self._worker else os.getpid()
+    def pids(self) -> list[int]:
+        """Process ids of the workers, or of this process without any."""
+        return [worker.pid for worker in self._workers] or [os.getpid()]
 
     @property
-    def has_worker(self) -> bool:
-        """True if a worker process trains this lane's part of each step."""
-        return self._worker is not None
+    def worker_memory(self) -> int:
+        """Bytes of live tensors of the workers on their GPU, after their last step."""
+        return sum(self._memory.values())
+
+    @property
+    def has_workers(self) -> bool:
+        """True if worker processes train this lane's part of each step."""
+        return bool(self._workers)
 
     def submit(self, envs: Sequence[Env], task: EnvTask) -> PendingResults:
         """Run a task for envs in the thread of the lane, one env after another.
@@ -76,20 +86,28 @@ class Lane:
     def submit_epochs(
         self, envs: Sequence[Env], prepare: Callable[[Env], None], round_index: int, step: int, *, last: bool
     ) -> PendingResults:
-        """Prepare envs, train them for an epoch and validate them, in the worker or in the thread of the lane.
+        """Prepare envs, train them for an epoch and validate them, in the workers or in the thread of the lane.
 
         Returns:
-            A function that waits for the results. It raises FaultError if an env failed or the worker has ended.
+            A function that waits for the results. It raises FaultError if an env failed or a worker has ended.
 
         Raises:
-            FaultError: `prepare` failed for an env, or the worker has ended.
+            FaultError: `prepare` failed for an env.
         """
-        worker = self._worker
-        if worker is not None:
+        if self._workers:
             for env in envs:
                 with_context(self._runner.describe_env(env), prepare, env)
-            with_context(self.name, worker.send, envs, round_index, step, last=last)
-            return lambda: with_context(self.name, self._receive, worker, envs)
+            parts = self._split(envs)
+            pending: list[PendingResults] = []
+            faults: list[FaultError] = []
+            for worker, part in parts:
+                try:
+                    with_context(self.name, worker.send, part, round_index, step, last=last)
+                except FaultError as fault:
+                    faults.append(fault)
+                else:
+                    pending.append(partial(self._receive, worker, part, len(parts)))
+            return partial(wait_for_all, pending, faults)
 
         def train_and_validate(env: Env) -> DeviceResults:
             prepare(env)
@@ -97,18 +115,48 @@ class Lane:
 
         return self.submit(envs, train_and_validate)
 
-    def _receive(self, worker: WorkerProcess, envs: Sequence[Env]) -> dict[int, HostResults]:
-        reply = worker.receive(envs)
-        self.worker_memory = reply.memory
+    def _split(self, envs: Sequence[Env]) -> list[tuple[WorkerProcess, list[Env]]]:
+        """Return the workers that have envs, each with its own. A worker keeps the modules of its envs."""
+        parts: list[list[Env]] = [[] for _ in self._workers]
+        for env in envs:
+            parts[self._turns.setdefault(env.index, len(self._turns)) % len(parts)].append(env)
+        return [(worker, part) for worker, part in zip(self._workers, parts, strict=True) if part]
+
+    def _receive(self, worker: WorkerProcess, envs: Sequence[Env], workers: int) -> dict[int, HostResults]:
+        """Receive the results of a worker. The time of a phase is the mean over the workers of this step."""
+        reply = with_context(self.name, worker.receive, envs)
+        self._memory[worker] = reply.memory
         for phase, seconds in reply.phases.items():
-            self.stopwatch.add(phase, seconds)
+            self.stopwatch.add(phase, seconds / workers)
         return {env.index: results for env, results in zip(envs, reply.results, strict=True)}
 
     def close(self) -> None:
-        """Wait for the running task, then stop the thread and the worker."""
+        """Wait for the running task, then stop the thread and the workers."""
         self._thread.shutdown(cancel_futures=True)
-        if self._worker:
-            self._worker.close()
+        for worker in self._workers:
+            worker.close()
+
+
+def wait_for_all(pending: Iterable[PendingResults], faults: Sequence[FaultError]) -> dict[int, HostResults]:
+    """Wait for work on several devices or in several processes, and return all results by env index.
+
+    Args:
+        pending: Wait for the parts of the work.
+        faults: Faults of parts that could not be started.
+
+    Raises:
+        FaultError: A part failed. No part is running any more.
+    """
+    found: dict[int, HostResults] = {}
+    faults = list(faults)
+    for finish in pending:
+        try:
+            found |= finish()
+        except FaultError as fault:
+            faults.append(fault)
+    if faults:
+        raise faults[0]
+    return found
 
 
 def open_lanes(

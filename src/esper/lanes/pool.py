@@ -5,20 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
+from functools import cache, partial
+from typing import NamedTuple, TypeVar
 
 from esper.config import Config, ConfigError
 from esper.envs.env import Env
 from esper.envs.epoch_result import EpochResult, max_result_width
 from esper.envs.hosts import HostFactory
 from esper.envs.precision import make_scaler_factory, resolve_amp, set_float32_precision
+from esper.envs.stopwatch import LAUNCH
 from esper.growth.lifecycle import StageTransition
 from esper.lanes.dealing import deal_envs
 from esper.lanes.device_names import is_cpu_lane, lanes_with_worker
 from esper.lanes.devices import device_kind
 from esper.lanes.errors import FaultError
-from esper.lanes.lane import Lane, PendingResults, open_lanes
+from esper.lanes.gpu_workers import MIN_LAUNCHING, affordable_workers
+from esper.lanes.lane import Lane, PendingResults, open_lanes, wait_for_all
 from esper.lanes.runner import DeviceResults, HostResults
 from esper.lanes.spawn import WorkerSpawner
 from esper.lanes.worker import WorkerInit, write_worker_data
@@ -30,6 +32,14 @@ from esper.tasks.splits import TaskData
 from esper.tasks.task import Task
 
 T = TypeVar("T")
+
+
+class MeasuredEpoch(NamedTuple):
+    """Speed of a lane, measured with one env without seeds."""
+
+    seconds: float
+    launching: float
+    """Fraction in which a GPU ran only work that the host was still launching; 0 on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +86,7 @@ class EnvPool:
         spawner: WorkerSpawner | None = None,
     ) -> None:
         env_range = range(config.envs) if env_range is None else env_range
-        self._first = env_range.start
+        self._first, self._size = env_range.start, len(env_range)
         self.task, self.profile = task, profile
         self.is_family = isinstance(task, TaskFamily)
         # Envs with a shared loss scale depend on each other in every batch, so on a GPU they run on one stream.
@@ -96,7 +106,6 @@ class EnvPool:
         self.interchangeable_lanes = cpu_lanes if len(cpu_lanes) > 1 and not single_stream else []
         """Lanes that may train the envs of each other."""
         self._spawner = spawner or WorkerSpawner()
-        self._start_workers(task, profile, data, config)
         scaler_on = {lane: make_scaler_factory(config.amp, config.scaler, lane.device) for lane in self.lanes}
         hosts_on = {
             device: HostFactory(task, profile, device, config.seed) for device in {lane.device for lane in self.lanes}
@@ -107,56 +116,70 @@ class EnvPool:
             return Env(index, hosts_on[lane.device], lane.data, config, scaler_on[lane]())
 
         kinds = [device_kind(lane.device) for lane in self.lanes]
-        speeds = self._measure_speeds(dict(zip(kinds, self.lanes, strict=True)), make_env)
+
+        @cache
+        def measured(kind: str) -> MeasuredEpoch:
+            lane = self.lanes[kinds.index(kind)]
+            return _measure_epoch(make_env(self._first, lane), lane)
+
+        workers = self._count_workers(task, config, lambda lane: measured(device_kind(lane.device)).launching)
+        self._start_workers(workers, task, profile, data, config)
+        speeds: dict[str, float] = {}
+        if len(set(kinds)) > 1:
+            for kind, lane in zip(kinds, self.lanes, strict=True):
+                speeds[kind] = max(workers[lane], 1) / measured(kind).seconds
         self.lane_indices = deal_envs([index // config.envs_per_host for index in env_range], kinds, speeds)
         self.envs = [
             make_env(index, self.lanes[lane]) for index, lane in zip(env_range, self.lane_indices, strict=True)
         ]
 
-    def _measure_speeds(
-        self, lane_by_kind: Mapping[str, Lane], make_env: Callable[[int, Lane], Env]
-    ) -> dict[str, float]:
-        """Return the epochs per second of a lane of each kind, for an env without seeds; empty if there is one kind."""
-        if len(lane_by_kind) == 1:
-            return {}
-        speeds: dict[str, float] = {}
-        for kind, lane in lane_by_kind.items():
-            env = make_env(self._first, lane)
+    def _count_workers(self, task: Task, config: Config, launching: Callable[[Lane], float]) -> dict[Lane, int]:
+        """Return the number of workers of each lane.
 
-            def train(env: Env, lane: Lane = lane) -> DeviceResults:
-                return env.run_epoch(0, 0, lane.stopwatch, last=False)
+        Args:
+            task: Task of the envs.
+            config: Configuration of the run.
+            launching: Measures the fraction of an epoch in which the GPU of a lane waits for launches.
 
-            lane.submit([env], train)()  # the first epoch loads kernels and fills caches
-            start = time.perf_counter()
-            lane.submit([env], train)()
-            speeds[kind] = 1 / (time.perf_counter() - start)
-            lane.stopwatch.pop_seconds()
-        return speeds
-
-    def _start_workers(self, task: Task, profile: TaskProfile, data: TaskData, config: Config) -> None:
-        names = lanes_with_worker([lane.name for lane in self.lanes])
+        Raises:
+            ConfigError: The workers of CPU lanes could not import the task.
+        """
+        required = lanes_with_worker([lane.name for lane in self.lanes])
         if task.source is None and not is_built_in(task.name):  # a worker cannot import it: GPUs do without
-            names = [name for name in names if is_cpu_lane(name)]
+            names = [name for name in required if is_cpu_lane(name)]
             if names:
                 self.close()
                 raise ConfigError(
                     f"the task {task.name} is not in a file, so the worker processes of {', '.join(names)} cannot "
                     f"import it; use --devices {self.lanes[0].name}"
                 )
-        workers = [lane for lane in self.lanes if lane.name in names]
-        if not workers:
+            return dict.fromkeys(self.lanes, 0)
+        workers = {lane: int(lane.name in required) for lane in self.lanes}
+        gpus = [lane for lane in self.lanes if lane.device.type == "cuda"]
+        for lane in gpus if not config.shares_loss_scale else []:
+            affordable = affordable_workers(lane.device, self._size // len(self.lanes), len(gpus))
+            if affordable > 1 and launching(lane) >= MIN_LAUNCHING:
+                workers[lane] = affordable
+        return workers
+
+    def _start_workers(
+        self, workers: Mapping[Lane, int], task: Task, profile: TaskProfile, data: TaskData, config: Config
+    ) -> None:
+        with_workers = [lane for lane in self.lanes if workers[lane]]
+        if not with_workers:
             return
         # As the CPU lanes use them: these workers need no copy of their own.
-        ready = next((lane.data for lane in workers if is_cpu_lane(lane.name)), data)
+        ready = next((lane.data for lane in with_workers if is_cpu_lane(lane.name)), data)
         try:
             write_worker_data(ready, self._spawner.data_file, is_family=self.is_family)
-            for lane in workers:
-                init = WorkerInit(task.source or task, profile, config, self._spawner.data_file.fileno())
-                lane.start_worker(init, self._spawner)
+            init = WorkerInit(task.source or task, profile, config, self._spawner.data_file.fileno())
+            for lane in with_workers:
+                lane.start_workers(workers[lane], init, self._spawner)
         except OSError as error:
             self.close()
+            names = ", ".join(lane.name for lane in with_workers)
             raise ConfigError(
-                f"the worker processes of {', '.join(names)} cannot be started: {error.strerror}; "
+                f"the worker processes of {names} cannot be started: {error.strerror}; "
                 f"--devices {self.lanes[0].name} needs no worker"
             ) from error
 
@@ -240,23 +263,15 @@ class EnvPool:
             FaultError: A lane failed. No lane is running any more.
         """
         pending: list[PendingResults] = []
-        found: dict[int, HostResults] = {}
         faults: list[FaultError] = []
         # Send to the workers before a thread runs, and receive after it has finished: threads of one interpreter slow
         # each other down.
-        for lane, part in sorted(self._assign_envs(envs), key=lambda assigned: not assigned[0].has_worker):
+        for lane, part in sorted(self._assign_envs(envs), key=lambda assigned: not assigned[0].has_workers):
             try:
                 pending.append(start(lane, part))
             except FaultError as fault:
                 faults.append(fault)
-        for finish in reversed(pending):
-            try:
-                found |= finish()
-            except FaultError as fault:
-                faults.append(fault)
-        if faults:
-            raise faults[0]
-        return found
+        return wait_for_all(reversed(pending), faults)
 
     def _assign_envs(self, envs: Sequence[Env]) -> list[tuple[Lane, list[Env]]]:
         """Assign envs to lanes.
@@ -276,6 +291,20 @@ class EnvPool:
             load[lane] += env.epoch_seconds
             parts[lane].append(env)
         return [(lane, part) for lane, part in parts.items() if part]
+
+
+def _measure_epoch(env: Env, lane: Lane) -> MeasuredEpoch:
+    """Measure an epoch of an env on a lane. It leaves no trace in the results."""
+
+    def train(env: Env) -> DeviceResults:
+        return env.run_epoch(0, 0, lane.stopwatch, last=False)
+
+    lane.submit([env], train)()  # the first epoch loads kernels and fills caches
+    lane.stopwatch.pop_seconds()
+    start = time.perf_counter()
+    lane.submit([env], train)()
+    seconds = time.perf_counter() - start
+    return MeasuredEpoch(seconds, lane.stopwatch.pop_seconds().get(LAUNCH, 0.0) / seconds)
 
 
 def _validate_seeded(env: Env) -> DeviceResults:
