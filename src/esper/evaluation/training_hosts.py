@@ -63,12 +63,12 @@ class TrainingHosts:
         for episode in episodes[len(agents) :]:
             episode.inactive = True
         play_episodes(
-            self._pool, episodes, _OneAgentPerEnv(agents), self._config, host, lambda: self._on_step(len(agents))
+            self._pool, episodes, OneAgentPerEnv(agents), self._config, host, lambda: self._on_step(len(agents))
         )
         return [episode.episode_return for episode in episodes[: len(agents)]]
 
 
-class _OneAgentPerEnv(NonLearningAgent):
+class OneAgentPerEnv(NonLearningAgent):
     """Lets each agent decide for the env of its own index. Envs without an agent wait."""
 
     def __init__(self, agents: Sequence[Agent]) -> None:
