@@ -51,6 +51,7 @@ def population(
     task: Task, profile: TaskProfile, data: TaskData, device: str, envs: int, blueprint: str | None
 ) -> EnvPool:
     """Return float32 envs of one topology: bare hosts, or hosts with a fully blended seed in every slot."""
+    task = replace(task, name="benchmark")  # no worker can import a task that is made here: one process trains all envs
     pool = EnvPool(task, profile, data, [device], Config(envs=envs, amp="off"))
     pool.reset(0)
     for env in pool.envs if blueprint else []:

@@ -69,8 +69,11 @@ def test_env_on_gpu_matches_env_on_cpu() -> None:
 
 @pytest.mark.parametrize("amp", ["off", "bf16", "fp16"])
 def test_replayed_batches_match_launched_ones(amp: str) -> None:
-    """An episode with seeds in every stage, with CUDA graphs and without; only the order of additions may differ."""
-    options = {"envs": 2, "lanes": GPU, "amp": amp, "steps": 10}
+    """An episode with seeds in every stage, with CUDA graphs and without; only the order of additions may differ.
+
+    There are more envs than streams, so that the second env of a stream finds its kernels loaded.
+    """
+    options = {"envs": 6, "lanes": GPU, "amp": amp, "steps": 10}
     with population(**options) as replayed, population(task=without_graphs, **options) as launched:
         assert replayed.task.cuda_graphs
         for found, wanted in zip(play(replayed, 0, 10), play(launched, 0, 10), strict=True):
@@ -83,6 +86,15 @@ def without_graphs(task: Task) -> Task:
     return replace(task, cuda_graphs=False)
 
 
+@contextmanager
+def side_stream() -> Iterator[None]:
+    """Another stream than the default one, on which no graph can be recorded."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
+
+
 def test_replayed_dropout_draws_the_numbers_of_launched_dropout() -> None:
     device = torch.device(GPU[0])
 
@@ -93,8 +105,8 @@ def test_replayed_dropout_draws_the_numbers_of_launched_dropout() -> None:
     torch.cuda.manual_seed(1)
     launched = [drop(x_N) for _ in range(4)]
     torch.cuda.manual_seed(1)
-    with torch.cuda.stream(torch.cuda.Stream()):
-        batches = ReplayedBatches(CudaGraphs(), drop, "dropout", device)
+    with side_stream():
+        batches = ReplayedBatches(CudaGraphs(), drop, owner=0, kind="dropout", device=device)
         replayed = [batches(x_N) for _ in range(4)]
     torch.cuda.synchronize()
     assert not torch.equal(launched[2], launched[3])
@@ -104,8 +116,8 @@ def test_replayed_dropout_draws_the_numbers_of_launched_dropout() -> None:
 
 def test_task_that_waits_in_a_batch_is_refused() -> None:
     device = torch.device(GPU[0])
-    with torch.cuda.stream(torch.cuda.Stream()):
-        batches = ReplayedBatches(CudaGraphs(), lambda x_N: x_N * x_N.sum().item(), "item", device)
+    with side_stream():
+        batches = ReplayedBatches(CudaGraphs(), lambda x_N: x_N * x_N.sum().item(), owner=0, kind="item", device=device)
         batches(torch.ones(4, device=device))
         with pytest.raises(RuntimeError, match="set cuda_graphs=False in the task"):
             batches(torch.ones(4, device=device))
@@ -121,7 +133,7 @@ def test_env_on_gpu_does_not_depend_on_other_envs() -> None:
 def test_workers_of_a_gpu_match_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     with population(envs=4, lanes=GPU) as pool:
         wanted = play(pool, 0, 6)
-    monkeypatch.setattr(EnvPool, "_count_workers", lambda pool, *_: dict.fromkeys(pool.lanes, 2))
+    monkeypatch.setattr(EnvPool, "_required_workers", lambda pool: dict.fromkeys(pool.lanes, 2))
     with population(envs=4, lanes=GPU) as pool:
         found = play(pool, 0, 6)
         assert len(pool.lanes[0].pids) == 2

@@ -263,7 +263,7 @@ def pretended_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
         patch.setattr(lane, "ThreadPoolExecutor", partial(_Now, gpus))
         # Fake tensors cannot be sent to another process.
         patch.setattr(pool, "lanes_with_worker", lambda _: [])
-        patch.setattr(pool, "affordable_workers", lambda *_: 0)
+        patch.setattr(pool, "useful_workers", lambda *_: 0)
         patch.setattr(nn.Module, "to", _to)
         patch.setattr(torch.autograd, "backward", _backward)
         yield gpus.waits

@@ -2,46 +2,64 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from esper.envs.env import Env
 from esper.lanes import gpu_workers
 from esper.lanes import pool as pool_module
-from esper.lanes.gpu_workers import affordable_workers
-from esper.lanes.pool import EnvPool, MeasuredEpoch
+from esper.lanes.gpu_workers import CONTEXT_BYTES, fitting_workers, useful_workers
+from esper.lanes.measurements import measure_launching
+from esper.lanes.pool import EnvPool
 from tests.engine.populations import digits_profile, population
 from tests.lanes.pretended_gpus import pretended_gpus
 
+GPU = torch.device("cuda:0")
+
 
 @pytest.mark.parametrize(
-    ("cores", "envs", "gpus", "free_gib", "expected"),
+    ("cores", "envs", "gpus", "expected"),
     [
-        (16, 64, 1, 139, 8),  # the maximum
-        (6, 64, 1, 139, 5),  # a core for the main process
-        (16, 64, 4, 139, 3),  # cores are shared by the GPUs
-        (16, 20, 1, 139, 5),  # four envs each
-        (16, 64, 1, 7, 3),  # 2 GiB each
-        (16, 7, 1, 139, 0),  # one worker is no better than the thread
-        (2, 64, 1, 139, 0),
-        (16, 64, 1, 1, 0),
+        (16, 64, 1, 8),  # the maximum
+        (6, 64, 1, 5),  # a core for the main process
+        (16, 64, 4, 3),  # cores are shared by the GPUs
+        (16, 20, 1, 5),  # four envs each
+        (16, 7, 1, 0),  # one worker is no better than the thread
+        (2, 64, 1, 0),
     ],
 )
-def test_workers_are_limited_by_cores_envs_and_memory(
-    cores: int, envs: int, gpus: int, free_gib: int, expected: int, monkeypatch: pytest.MonkeyPatch
+def test_workers_need_cores_and_envs(
+    cores: int, envs: int, gpus: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_workers, "available_cores", lambda: cores)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_gib << 30, 140 << 30))
-    assert affordable_workers(torch.device("cuda:0"), envs, gpus) == expected
+    assert useful_workers(envs, gpus) == expected
 
 
 def test_ranks_of_a_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_workers, "available_cores", lambda: 16)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (140 << 30, 140 << 30))
     for name in ("TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK", "GROUP_RANK"):
         monkeypatch.setenv(name, "0")
     for name, value in {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "1"}.items():
         monkeypatch.setenv(name, value)
-    assert affordable_workers(torch.device("cuda:0"), 64, 1) == 3
+    assert useful_workers(64, 1) == 3
+
+
+def test_windows_has_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_workers, "available_cores", lambda: 16)
+    monkeypatch.setattr(gpu_workers, "os", SimpleNamespace(name="nt"))
+    assert useful_workers(64, 1) == 0
+
+
+@pytest.mark.parametrize(("free", "expected"), [(100.0, 8), (3.5, 3), (1.9, 0)])
+def test_workers_fit_into_free_memory(free: float, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker takes as much as this process, and a context."""
+    held = 5 << 30
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: held)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (int(free * (CONTEXT_BYTES + held)), 1 << 50))
+    assert fitting_workers(GPU, 8) == expected
 
 
 @pytest.mark.parametrize(
@@ -54,8 +72,30 @@ def test_gpu_that_waits_for_launches_has_workers(
     digits_profile()
     started: list[int] = []
     with pretended_gpus(monkeypatch):
-        monkeypatch.setattr(pool_module, "affordable_workers", lambda *_: 3)
-        monkeypatch.setattr(pool_module, "_measure_epoch", lambda *_: MeasuredEpoch(1.0, launching))
+        monkeypatch.setattr(pool_module, "useful_workers", lambda *_: 4)
+        monkeypatch.setattr(pool_module, "fitting_workers", lambda *_: 3)
+        monkeypatch.setattr(pool_module, "measure_launching", lambda *_: launching)
         monkeypatch.setattr(EnvPool, "_start_workers", lambda _, workers, *__: started.extend(workers.values()))
         with population(4, ("cuda:0", "cuda:1"), amp="fp16", scaler=scaler):
             assert set(started) == expected
+
+
+def test_measured_batch_is_the_only_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    digits_profile()
+    with pretended_gpus(monkeypatch) as waits, population(1, ("cuda:0",)) as pool:
+        waits.clear()
+        assert 0 < measure_launching(pool.envs[0], pool.lanes[0]) <= 1
+        assert waits == Counter(event=2)
+        assert pool.lanes[0].stopwatch.pop_seconds() == {}
+
+
+def test_env_that_fails_while_measured_fails_in_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("injected")
+
+    digits_profile()
+    with pretended_gpus(monkeypatch):
+        monkeypatch.setattr(pool_module, "useful_workers", lambda *_: 4)
+        monkeypatch.setattr(Env, "train_batch", fails)
+        with population(8, ("cuda:0",)) as pool:
+            assert not pool.lanes[0].has_workers

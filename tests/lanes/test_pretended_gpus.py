@@ -65,7 +65,10 @@ def test_episode_stays_on_device_with_one_wait_per_step(
 
 
 def test_batches_after_the_first_of_their_kind_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two envs of one topology on one stream, with four full batches and a smaller one in each epoch."""
+    """Two envs of one topology on one stream, with four full batches and a smaller one in each epoch.
+
+    The first batch of each env is launched, too.
+    """
     digits_profile()
     replayed: list[Graph] = []
     replay = Graph.replay
@@ -75,7 +78,7 @@ def test_batches_after_the_first_of_their_kind_are_replayed(monkeypatch: pytest.
         population(2, GPUS[:1], batches_and_a_half(4), amp="fp16", scaler="device", steps=3) as pool,
     ):
         pool.reset(0)
-        for step, expected in enumerate(([3, 4], [4, 4], [4, 4])):
+        for step, expected in enumerate(([3, 3], [4, 4], [4, 4])):
             pool.step([Action(Op.WAIT)] * 2, 0, step)
             assert list(Counter(map(id, replayed)).values()) == expected
             replayed.clear()
@@ -97,25 +100,42 @@ def test_task_can_forbid_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
             pool.step([Action(Op.WAIT)], 0, step)
 
 
-def test_failed_recording_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (
+            "CUDA error: operation not permitted when stream is capturing\nmore",
+            "a batch cannot be recorded in a CUDA graph (operation not permitted when stream is capturing); "
+            "set cuda_graphs=False in the task",
+        ),
+        ("CUDA error: out of memory", "CUDA error: out of memory"),
+        ("CUDA error: device-side assert triggered", "CUDA error: device-side assert triggered"),
+    ],
+)
+def test_failed_recording_is_described(error: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors that have another cause than the recording keep their words, by which they are recognised."""
+
+    def end_fails(graph: Graph) -> None:
+        graph._gpus.recording = None
+        raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
     with pretended_gpus(monkeypatch):
         device = torch.device("cuda:0")
         calls: list[Tensor] = []
 
-        def waits_in_the_second_call(batch: Tensor) -> Tensor:
+        def fails_in_the_second_call(batch: Tensor) -> Tensor:
             calls.append(batch)
             if len(calls) == 2:
-                raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
+                raise RuntimeError(error)
             return batch + 1
 
-        train = ReplayedBatches(CudaGraphs(), waits_in_the_second_call, "kind", device)
+        train = ReplayedBatches(CudaGraphs(), fails_in_the_second_call, owner=0, kind="kind", device=device)
         train(torch.zeros(3, device=device))
-        with pytest.raises(RuntimeError) as caught:
-            train(torch.zeros(3, device=device))
-        assert str(caught.value) == (
-            "a batch cannot be recorded in a CUDA graph (operation not permitted when stream is capturing); "
-            "set cuda_graphs=False in the task"
-        )
+        with monkeypatch.context() as patch:
+            patch.setattr(Graph, "capture_end", end_fails)
+            with pytest.raises(RuntimeError) as caught:
+                train(torch.zeros(3, device=device))
+        assert str(caught.value) == expected
         assert train(torch.zeros(3, device=device)).device == device  # the device is usable: nothing is recorded
 
 

@@ -59,7 +59,7 @@ def test_worker_exists_for_each_cpu_lane_but_the_first() -> None:
 @pytest.fixture
 def two_workers_per_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU that waits for launches."""
-    monkeypatch.setattr(EnvPool, "_count_workers", lambda pool, *_: dict.fromkeys(pool.lanes, 2))
+    monkeypatch.setattr(EnvPool, "_required_workers", lambda pool: dict.fromkeys(pool.lanes, 2))
 
 
 @pytest.mark.usefixtures("two_workers_per_lane")
@@ -94,6 +94,17 @@ def test_dead_worker_leaves_no_pending_reply_of_another() -> None:
             with pytest.raises(FaultError, match=r"^the worker process of lane cpu:0 was killed by signal 9$"):
                 pool.step([WAIT] * 4, 0, 0)
             assert play(pool, 0, 3) == wanted
+
+
+@pytest.mark.usefixtures("two_workers_per_lane")
+def test_fault_of_one_worker_leaves_no_pending_reply_of_the_other() -> None:
+    with population(envs=4) as pool:
+        wanted = play(pool, 0, 3)
+        pool.reset(0)
+        pool.envs[0].network.slots[0].blueprint = "unheard of"
+        with pytest.raises(FaultError, match=r"^env 00 on cpu:0 failed: ValueError: .*unheard of"):
+            pool.step([WAIT] * 4, 0, 0)
+        assert play(pool, 0, 3) == wanted
 
 
 def test_worker_error_is_reported_and_next_step_is_unaffected() -> None:

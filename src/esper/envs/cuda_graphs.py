@@ -7,10 +7,11 @@ Alphas and learning rates, which a graph contains as constants, change only betw
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 from collections.abc import Callable, Generator, Hashable
-from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 
@@ -20,88 +21,104 @@ MIN_BATCHES = 3
 """Fewest batches of an epoch for which a graph pays."""
 
 
+class Recording(NamedTuple):
+    """A graph with the tensors that it reads and writes."""
+
+    graph: torch.cuda.CUDAGraph
+    batch: Nested
+    result: Nested
+
+
 class CudaGraphs:
-    """What the graphs of one device share.
+    """The graphs of one device, and what they share.
 
     Attributes:
-        memory: Handle of the memory of the graphs. The graphs of a stream use the same memory one after another.
-        latest: The graph that was recorded last; None before the first. torch frees the memory with its last graph, and
-            refuses the handle from then on.
-        known: Streams with the kinds of batches that they have run without a graph. The first batch of a kind loads its
-            kernels and allocates workspaces, which must not be recorded.
+        memory: Handle of the memory of all graphs. The graphs of a stream use the same memory one after another. torch
+            frees the memory with its last graph, and then refuses the handle.
+        recordings: The last recording of each owner, which the device may still replay.
+        warm: Owners that have run a batch without a graph, and pairs of stream and kind of batch that have. The first
+            batch loads kernels, allocates workspaces and may fill caches of the model, which must not be recorded.
     """
 
     def __init__(self) -> None:
         self.memory = torch.cuda.graph_pool_handle()
-        self.latest: torch.cuda.CUDAGraph | None = None
-        self.known: set[Hashable] = set()
+        self.recordings: dict[Hashable, Recording] = {}
+        self.warm: set[Hashable] = set()
 
 
 class ReplayedBatches:
     """Calls a function for the batches of an epoch: its kernels are recorded for one batch and replayed for the others.
 
-    The function must launch the same kernels for every batch of the same shapes, and must not wait for the device. The
-    object must live until the device has finished the epoch.
+    The function must launch the same kernels for every batch of the same shapes, and must not wait for the device.
 
     Args:
-        graphs: Shared by the graphs of the device.
+        graphs: The graphs of the device.
         function: Function of a batch that returns tensors.
+        owner: Identifies the network. It starts an epoch only after the device has finished its last one.
         kind: Batches of the same kind and shapes run the same kernels.
         device: The device.
     """
 
     def __init__(
-        self, graphs: CudaGraphs, function: Callable[[Nested], Nested], kind: Hashable, device: torch.device
+        self,
+        graphs: CudaGraphs,
+        function: Callable[[Nested], Nested],
+        *,
+        owner: Hashable,
+        kind: Hashable,
+        device: torch.device,
     ) -> None:
         self._graphs = graphs
         self._function = function
-        self._kind = torch.cuda.current_stream(device), kind
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._batch: Nested = None
-        """The batch that the graph reads."""
-        self._result: Nested = None
-        """The result that the graph writes."""
+        self._owner = owner
+        self._needs_warm = {owner, (torch.cuda.current_stream(device), kind)}
+        self._recording: Recording | None = None
 
     def __call__(self, batch: Nested) -> Nested:
         """Return the result of the function for a batch, on the current stream.
 
         Raises:
-            RuntimeError: The function waits for the device.
+            RuntimeError: The function cannot be recorded, for example because it waits for the device.
         """
-        if self._graph is None:
-            if self._kind not in self._graphs.known:
-                self._graphs.known.add(self._kind)
-                return self._function(batch)
-            self._graph = self._record(batch)
-        pairs = list(zip(list_tensors(self._batch), list_tensors(batch), strict=True))
+        if self._recording is None:
+            if not self._needs_warm <= self._graphs.warm:
+                result = self._function(batch)
+                self._graphs.warm |= self._needs_warm
+                return result
+            self._recording = self._graphs.recordings[self._owner] = self._record(batch)
+        recorded = self._recording
+        pairs = list(zip(list_tensors(recorded.batch), list_tensors(batch), strict=True))
         if any(own.shape != new.shape for own, new in pairs):  # the last batch of an epoch may be smaller
             return self._function(batch)
         for own, new in pairs:
             own.copy_(new, non_blocking=True)
-        self._graph.replay()
-        return map_tensors(torch.clone, self._result)
+        recorded.graph.replay()
+        return map_tensors(torch.clone, recorded.result)
 
-    def _record(self, batch: Nested) -> torch.cuda.CUDAGraph:
-        """Return a graph of the function. Nothing is computed yet."""
-        self._batch = map_tensors(torch.clone, batch)
+    def _record(self, batch: Nested) -> Recording:
+        """Record the function. Nothing is computed yet."""
+        batch = map_tensors(torch.clone, batch)
         graph = torch.cuda.CUDAGraph()
         try:
             with no_garbage_collection():
                 # Not "thread_local": this thread may release other memory of the device meanwhile.
                 graph.capture_begin(pool=self._graphs.memory, capture_error_mode="relaxed")
                 try:
-                    self._result = self._function(self._batch)
-                finally:
-                    graph.capture_end()
-        except torch.OutOfMemoryError:
-            raise
+                    result = self._function(batch)
+                except Exception:
+                    with contextlib.suppress(RuntimeError):  # the first error tells more
+                        graph.capture_end()
+                    raise
+                graph.capture_end()
         except RuntimeError as error:
+            self._graphs.memory = torch.cuda.graph_pool_handle()  # the old one may be refused from now on
             reason = str(error).strip().split("\n")[0].removeprefix("CUDA error: ")
+            if "captur" not in reason:
+                raise
             raise RuntimeError(
                 f"a batch cannot be recorded in a CUDA graph ({reason}); set cuda_graphs=False in the task"
             ) from error
-        self._graphs.latest = graph
-        return graph
+        return Recording(graph, batch, result)
 
 
 class _CollectionPause:
@@ -115,7 +132,7 @@ class _CollectionPause:
         self._threads = 0
         self._was_enabled = False
 
-    @contextmanager
+    @contextlib.contextmanager
     def __call__(self) -> Generator[None]:
         """Context of a thread that records."""
         with self._lock:

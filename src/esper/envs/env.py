@@ -75,8 +75,6 @@ class Env:
         self._networks: dict[int, _StructureNetwork] = {}
         """Networks by index of the structure. Each is built when a context first needs it."""
         self.slot_optimizers: dict[int, FusedOptimizer] = {}
-        self._replayed: ReplayedBatches | None = None
-        """The graph of the last epoch, which the device may still replay."""
         self.epoch_seconds = 1.0
         """Duration of the last epoch in seconds, for balancing CPU lanes; 1.0 before the first."""
         self.round = -1
@@ -227,11 +225,13 @@ class Env:
 
     def _epoch_trainer(self, optimizers: Sequence[FusedOptimizer]) -> Callable[[Split], TrainedBatch]:
         """Return a function that trains a batch of this epoch as `train_batch` does, on a GPU by CUDA graphs."""
-        train, graphs = partial(self.train_batch, optimizers), self._hosts.cuda_graphs
+        train = partial(self.train_batch, optimizers)
+        graphs = self._hosts.cuda_graphs
         if graphs is None or not self.task.cuda_graphs or self.batches_per_epoch < MIN_BATCHES:
             return train
-        self._replayed = ReplayedBatches(graphs, train, (self.context.structure, self.network.topology), self._device)
-        return self._replayed
+        structure = self.context.structure
+        kind = structure, self.network.topology
+        return ReplayedBatches(graphs, train, owner=(self.index, structure), kind=kind, device=self._device)
 
     def train_batch(self, optimizers: Sequence[FusedOptimizer], batch: Split) -> TrainedBatch:
         """Train the host and the active seeds on one batch.

@@ -68,6 +68,7 @@ class LossScaler:
         self._scaler = torch.amp.GradScaler(device.type)
         self._fresh = self._scaler.state_dict()
         self._one = torch.ones((), device=device)
+        self.current()  # creates scale and growth tracker: not in a CUDA graph, whose replays would reset them
 
     def scale_loss(self, loss: Tensor) -> Tensor:
         """Return the loss times the scale."""
@@ -100,10 +101,7 @@ class LossScaler:
         self._scaler.update(scale)
 
     def growth_tracker(self) -> Tensor:
-        """Return the number of clean batches since the scale last changed, as a scalar on the device.
-
-        Only valid after the scale was used once, because PyTorch creates the tracker with the scale.
-        """
+        """Return the number of clean batches since the scale last changed, as a scalar on the device."""
         # The public equivalent, in `state_dict`, synchronises the device.
         tracker: Tensor = vars(self._scaler)["_growth_tracker"]
         return tracker

@@ -201,7 +201,7 @@ class GrowingNetwork(nn.Module):
 
     @property
     def topology(self) -> Hashable:
-        """Value that is equal for two states of the network whose forward passes run the same operations."""
+        """Description of the seeds. Forward passes of two states with equal descriptions run the same operations."""
         return tuple((slot.blueprint, slot.stage, slot.blend, slot.alpha > 0, slot.alpha < 1) for slot in self.slots)
 
     @property

@@ -1,6 +1,8 @@
-"""Number of worker processes of a GPU whose envs are too small to keep it busy from one process."""
+"""Number of worker processes of a GPU that one process cannot keep busy, because the networks are small."""
 
 from __future__ import annotations
+
+import os
 
 import torch
 
@@ -9,21 +11,34 @@ from esper.process import RankInfo, available_cores
 MAX_WORKERS = 8
 """Maximum number of workers of a GPU."""
 MIN_ENVS_PER_WORKER = 4
-WORKER_BYTES = 2 << 30
-"""Free memory of the GPU that a worker needs: its CUDA context takes about 1.1 GiB, its envs the rest."""
+CONTEXT_BYTES = 1_200 << 20
+"""Memory of the GPU that the CUDA context of a process takes."""
 MIN_LAUNCHING = 0.5
-"""Fraction of an epoch in which the GPU waits for launches, from which on more processes pay."""
+"""Fraction of a batch that Python spends on its launches, above which more processes pay off."""
 
 
-def affordable_workers(device: torch.device, envs: int, gpus: int) -> int:
-    """Return how many workers of a GPU this machine can afford; 0 if it is less than two.
+def useful_workers(envs: int, gpus: int) -> int:
+    """Return how many workers of a GPU have a core and enough envs; 0 if fewer than two.
 
     Args:
-        device: The GPU.
-        envs: Number of envs of its lane.
+        envs: Number of envs of the GPU.
         gpus: Number of GPUs of this rank.
     """
+    if os.name != "posix":  # as `lanes_with_worker`
+        return 0
     cores = available_cores() // RankInfo.from_environment().local_world_size // gpus - 1  # one is for this process
+    return _at_least_two(min(MAX_WORKERS, cores, envs // MIN_ENVS_PER_WORKER))
+
+
+def fitting_workers(device: torch.device, useful: int) -> int:
+    """Return how many of the useful workers fit into the free memory of a GPU; 0 if fewer than two.
+
+    A worker needs a CUDA context and about as much memory as this process holds now: data, frozen weights and the
+    activations of a batch.
+    """
     free, _ = torch.cuda.mem_get_info(device)
-    count = min(MAX_WORKERS, cores, envs // MIN_ENVS_PER_WORKER, free // WORKER_BYTES)
+    return _at_least_two(min(useful, free // (CONTEXT_BYTES + torch.cuda.memory_reserved(device))))
+
+
+def _at_least_two(count: int) -> int:
     return count if count > 1 else 0

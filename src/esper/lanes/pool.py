@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import NamedTuple, TypeVar
+from functools import partial
+from typing import TypeVar
 
 from esper.config import Config, ConfigError
 from esper.envs.env import Env
 from esper.envs.epoch_result import EpochResult, max_result_width
 from esper.envs.hosts import HostFactory
-from esper.envs.precision import make_scaler_factory, resolve_amp, set_float32_precision
-from esper.envs.stopwatch import LAUNCH
+from esper.envs.precision import LossScaler, make_scaler_factory, resolve_amp, set_float32_precision
 from esper.growth.lifecycle import StageTransition
 from esper.lanes.dealing import deal_envs
 from esper.lanes.device_names import is_cpu_lane, lanes_with_worker
 from esper.lanes.devices import device_kind
 from esper.lanes.errors import FaultError
-from esper.lanes.gpu_workers import MIN_LAUNCHING, affordable_workers
+from esper.lanes.gpu_workers import MIN_LAUNCHING, fitting_workers, useful_workers
 from esper.lanes.lane import Lane, PendingResults, open_lanes, wait_for_all
+from esper.lanes.measurements import measure_epoch, measure_launching
 from esper.lanes.runner import DeviceResults, HostResults
 from esper.lanes.spawn import WorkerSpawner
 from esper.lanes.worker import WorkerInit, write_worker_data
@@ -32,14 +31,6 @@ from esper.tasks.splits import TaskData
 from esper.tasks.task import Task
 
 T = TypeVar("T")
-
-
-class MeasuredEpoch(NamedTuple):
-    """Speed of a lane, measured with one env without seeds."""
-
-    seconds: float
-    launching: float
-    """Fraction in which a GPU ran only work that the host was still launching; 0 on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +63,7 @@ class EnvPool:
         is_family: True if the task is a family, whose envs draw a context in each round.
 
     Raises:
-        ConfigError: The worker processes of CPU lanes cannot be started.
+        ConfigError: Worker processes cannot be started, or cannot import the task.
     """
 
     def __init__(
@@ -106,65 +97,63 @@ class EnvPool:
         self.interchangeable_lanes = cpu_lanes if len(cpu_lanes) > 1 and not single_stream else []
         """Lanes that may train the envs of each other."""
         self._spawner = spawner or WorkerSpawner()
-        scaler_on = {lane: make_scaler_factory(config.amp, config.scaler, lane.device) for lane in self.lanes}
-        hosts_on = {
+        self._config = config
+        self._hosts_on = {
             device: HostFactory(task, profile, device, config.seed) for device in {lane.device for lane in self.lanes}
         }
-        self._steps = config.steps
-
-        def make_env(index: int, lane: Lane) -> Env:
-            return Env(index, hosts_on[lane.device], lane.data, config, scaler_on[lane]())
-
         kinds = [device_kind(lane.device) for lane in self.lanes]
-
-        @cache
-        def measured(kind: str) -> MeasuredEpoch:
-            lane = self.lanes[kinds.index(kind)]
-            return _measure_epoch(make_env(self._first, lane), lane)
-
-        workers = self._count_workers(task, config, lambda lane: measured(device_kind(lane.device)).launching)
-        self._start_workers(workers, task, profile, data, config)
-        speeds: dict[str, float] = {}
-        if len(set(kinds)) > 1:
-            for kind, lane in zip(kinds, self.lanes, strict=True):
-                speeds[kind] = max(workers[lane], 1) / measured(kind).seconds
+        is_mixed = len(set(kinds)) > 1
+        by_kind = dict(zip(kinds, self.lanes, strict=True)) if is_mixed else {}
+        speeds = {kind: 1 / measure_epoch(self._env_to_measure(lane), lane) for kind, lane in by_kind.items()}
+        workers = self._required_workers() | ({} if is_mixed or single_stream else self._gpu_workers())
+        self._start_workers(workers, data)
         self.lane_indices = deal_envs([index // config.envs_per_host for index in env_range], kinds, speeds)
+        scaler_on = {lane: make_scaler_factory(config.amp, config.scaler, lane.device) for lane in self.lanes}
         self.envs = [
-            make_env(index, self.lanes[lane]) for index, lane in zip(env_range, self.lane_indices, strict=True)
+            self._make_env(index, self.lanes[lane], scaler_on[self.lanes[lane]]())
+            for index, lane in zip(env_range, self.lane_indices, strict=True)
         ]
 
-    def _count_workers(self, task: Task, config: Config, launching: Callable[[Lane], float]) -> dict[Lane, int]:
-        """Return the number of workers of each lane.
+    def _make_env(self, index: int, lane: Lane, scaler: LossScaler | None) -> Env:
+        return Env(index, self._hosts_on[lane.device], lane.data, self._config, scaler)
 
-        Args:
-            task: Task of the envs.
-            config: Configuration of the run.
-            launching: Measures the fraction of an epoch in which the GPU of a lane waits for launches.
+    def _env_to_measure(self, lane: Lane) -> Env:
+        """Return an env that shares nothing that it changes, not even a loss scale."""
+        return self._make_env(self._first, lane, make_scaler_factory(self._config.amp, "env", lane.device)())
+
+    def _required_workers(self) -> dict[Lane, int]:
+        """Return the number of workers of each lane, without those that only keep a GPU busy.
 
         Raises:
             ConfigError: The workers of CPU lanes could not import the task.
         """
-        required = lanes_with_worker([lane.name for lane in self.lanes])
-        if task.source is None and not is_built_in(task.name):  # a worker cannot import it: GPUs do without
-            names = [name for name in required if is_cpu_lane(name)]
+        names = lanes_with_worker([lane.name for lane in self.lanes])
+        if not _can_be_imported(self.task):  # GPUs do without a worker
+            names = [name for name in names if is_cpu_lane(name)]
             if names:
                 self.close()
                 raise ConfigError(
-                    f"the task {task.name} is not in a file, so the worker processes of {', '.join(names)} cannot "
+                    f"the task {self.task.name} is not in a file, so the worker processes of {', '.join(names)} cannot "
                     f"import it; use --devices {self.lanes[0].name}"
                 )
-            return dict.fromkeys(self.lanes, 0)
-        workers = {lane: int(lane.name in required) for lane in self.lanes}
-        gpus = [lane for lane in self.lanes if lane.device.type == "cuda"]
-        for lane in gpus if not config.shares_loss_scale else []:
-            affordable = affordable_workers(lane.device, self._size // len(self.lanes), len(gpus))
-            if affordable > 1 and launching(lane) >= MIN_LAUNCHING:
-                workers[lane] = affordable
-        return workers
+        return {lane: int(lane.name in names) for lane in self.lanes}
 
-    def _start_workers(
-        self, workers: Mapping[Lane, int], task: Task, profile: TaskProfile, data: TaskData, config: Config
-    ) -> None:
+    def _gpu_workers(self) -> dict[Lane, int]:
+        """Return the number of workers of each GPU that waits for Python and can have several."""
+        gpus = [lane for lane in self.lanes if lane.device.type == "cuda"]
+        useful = useful_workers(self._size // len(self.lanes), len(gpus)) if gpus else 0
+        if not useful or not _can_be_imported(self.task):
+            return {}
+        try:
+            launching = measure_launching(self._env_to_measure(gpus[0]), gpus[0])
+        except FaultError:  # the first step fails too, and its message says how to go on
+            return {}
+        if launching < MIN_LAUNCHING:
+            return {}
+        fitting = {lane: fitting_workers(lane.device, useful) for lane in gpus}
+        return {lane: count for lane, count in fitting.items() if count}
+
+    def _start_workers(self, workers: Mapping[Lane, int], data: TaskData) -> None:
         with_workers = [lane for lane in self.lanes if workers[lane]]
         if not with_workers:
             return
@@ -172,15 +161,17 @@ class EnvPool:
         ready = next((lane.data for lane in with_workers if is_cpu_lane(lane.name)), data)
         try:
             write_worker_data(ready, self._spawner.data_file, is_family=self.is_family)
-            init = WorkerInit(task.source or task, profile, config, self._spawner.data_file.fileno())
+            fd = self._spawner.data_file.fileno()
+            init = WorkerInit(self.task.source or self.task, self.profile, self._config, fd)
             for lane in with_workers:
                 lane.start_workers(workers[lane], init, self._spawner)
         except OSError as error:
             self.close()
             names = ", ".join(lane.name for lane in with_workers)
+            first = self.lanes[0]
+            advice = "end other programs" if workers[first] else f"--devices {first.name} needs no worker"
             raise ConfigError(
-                f"the worker processes of {names} cannot be started: {error.strerror}; "
-                f"--devices {self.lanes[0].name} needs no worker"
+                f"the worker processes of {names} cannot be started: {error.strerror}; {advice}"
             ) from error
 
     def _lane_of(self, env: int) -> Lane:
@@ -221,7 +212,7 @@ class EnvPool:
             moves[env.index] = env.apply_action(decided[env.index], round_index, step)
 
         def start(lane: Lane, envs: Sequence[Env]) -> PendingResults:
-            return lane.submit_epochs(envs, apply, round_index, step, last=step == self._steps - 1)
+            return lane.submit_epochs(envs, apply, round_index, step, last=step == self._config.steps - 1)
 
         found = self._run_on_lanes([env for env in self.envs if env.index in decided], start)
         return [
@@ -293,18 +284,8 @@ class EnvPool:
         return [(lane, part) for lane, part in parts.items() if part]
 
 
-def _measure_epoch(env: Env, lane: Lane) -> MeasuredEpoch:
-    """Measure an epoch of an env on a lane. It leaves no trace in the results."""
-
-    def train(env: Env) -> DeviceResults:
-        return env.run_epoch(0, 0, lane.stopwatch, last=False)
-
-    lane.submit([env], train)()  # the first epoch loads kernels and fills caches
-    lane.stopwatch.pop_seconds()
-    start = time.perf_counter()
-    lane.submit([env], train)()
-    seconds = time.perf_counter() - start
-    return MeasuredEpoch(seconds, lane.stopwatch.pop_seconds().get(LAUNCH, 0.0) / seconds)
+def _can_be_imported(task: Task) -> bool:
+    return task.source is not None or is_built_in(task.name)
 
 
 def _validate_seeded(env: Env) -> DeviceResults:
