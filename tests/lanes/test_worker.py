@@ -97,6 +97,14 @@ def test_dead_worker_leaves_no_pending_reply_of_another() -> None:
 
 
 @pytest.mark.usefixtures("two_workers_per_lane")
+def test_run_tells_how_many_workers_a_lane_has(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, envs=3, steps=2, rounds=1).start()
+    assert live.finish().status == "done"
+    told = [event.text for event in live.events if isinstance(event, ev.Logged)]
+    assert told[0] == "2 worker processes train the envs of cpu:0"
+
+
+@pytest.mark.usefixtures("two_workers_per_lane")
 def test_fault_of_one_worker_leaves_no_pending_reply_of_the_other() -> None:
     with population(envs=4) as pool:
         wanted = play(pool, 0, 3)

@@ -123,7 +123,7 @@ class Run:
             if resume:
                 self.trainer.run_control.restore(resume, "command line")
             self._emit_run_started(config)
-            self._emit_warnings(config, lock)
+            self._emit_notices(config, lock)
             self._opened = opened.pop_all()
             """Resources of the run, closed in reverse order at its end."""
 
@@ -154,11 +154,15 @@ class Run:
         )
         self.hub.emit_global(started)
 
-    def _emit_warnings(self, config: Config, lock: RunLock) -> None:
+    def _emit_notices(self, config: Config, lock: RunLock) -> None:
         unused = unusable_gpus() if is_auto(config.devices) else {}
         warnings = [f"{gpu} is not used: {reason}" for gpu, reason in unused.items()]
         for text in filter(None, [lock.warning, *warnings]):
             self.hub.emit(ev.Logged(severity="warning", text=text))
+        for lane in self.pool.lanes:
+            if len(lane.pids) > 1:  # of a GPU that waits for launches
+                text = f"{len(lane.pids)} worker processes train the envs of {lane.name}"
+                self.hub.emit(ev.Logged(severity="info", text=text))
 
     def train(self) -> None:
         """Train until the end or a stop request, then close everything. Errors are recorded as events and raised.
@@ -192,9 +196,8 @@ class Run:
                 ev.RunEnded(outcome="failed", reason=str(error) if is_described else f"{type(error).__name__}: {error}")
             )
             raise
-        if (
-            self.ranks.rank > 0
-        ):  # rank 0 finishes its file last, so that no reader waits for more events of the other ranks
+        if self.ranks.rank > 0:
+            # Rank 0 finishes its file last, so that no reader waits for more events of the other ranks.
             self.recorder.close()
         self.ranks.all_gather_object(None)
 
