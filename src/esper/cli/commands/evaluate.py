@@ -120,8 +120,8 @@ def _parser() -> Parser:
         "The PPO policy of the checkpoint does not learn here. It samples its ops, but none that is less than a tenth "
         "as probable as the likeliest (min-p), and takes the likeliest choice of every other head. Only evaluate, "
         "grow and harvest use the test split. On the default task, constant plans of two seeds (depthwise or "
-        "conv_light in early and mid) have 0.013 to 0.017 more net return than the trained policy, and the heuristic has as much "
-        "as the trained policy (128 fresh episodes, three training seeds).",
+        "conv_light in early and mid) have 0.013 to 0.017 more net return than the trained policy, and the heuristic "
+        "has as much as the trained policy (128 fresh episodes, three training seeds).",
     )
     parser.add_argument(
         "--checkpoint",
