@@ -88,8 +88,8 @@ class AnomalyConfig(Section, frozen=True, kw_only=True):
         Meta(
             gt=0,
             le=1_000,
-            description="fraction by which the run's memory grew over five rounds; an anomaly if it grew in each of "
-            "them and may be full before the last round",
+            description="growth of the run's memory over five rounds, as a fraction; an anomaly if the memory grew in "
+            "each of the five and may be full before the last round",
         ),
     ] = 0.03
     straggler_ratio: Annotated[

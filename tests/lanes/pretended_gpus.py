@@ -39,8 +39,6 @@ class Gpus:
         self.order = StreamOrder()
         self.device = 0
         """Index of the current device."""
-        self.replays = 0
-        """Number of replays of graphs."""
         self.recording: list[Kernel] | None = None
         """Kernels of the graph that is being recorded; None: kernels run."""
         self._defaults: dict[int, Stream] = {}
@@ -97,7 +95,6 @@ class Graph:
         stream = self._gpus.current_stream(torch.device("cuda", self._gpus.device))
         for kernel in self._kernels:
             self._gpus.order.launch(stream.number, *kernel)
-        self._gpus.replays += 1
 
 
 class Stream:

@@ -8,12 +8,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from esper.domain import Op
 from esper.envs.env import Env
-from esper.lanes import gpu_workers
+from esper.lanes import device_names, gpu_workers
 from esper.lanes import pool as pool_module
+from esper.lanes.errors import FaultError
 from esper.lanes.gpu_workers import CONTEXT_BYTES, fitting_workers, useful_workers
 from esper.lanes.measurements import measure_launching
 from esper.lanes.pool import EnvPool
+from esper.policy.actions import Action
 from tests.engine.populations import digits_profile, population
 from tests.lanes.pretended_gpus import pretended_gpus
 
@@ -49,7 +52,7 @@ def test_ranks_of_a_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_windows_has_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_workers, "available_cores", lambda: 16)
-    monkeypatch.setattr(gpu_workers, "os", SimpleNamespace(name="nt"))
+    monkeypatch.setattr(device_names, "os", SimpleNamespace(name="nt"))
     assert useful_workers(64, 1) == 0
 
 
@@ -99,3 +102,6 @@ def test_env_that_fails_while_measured_fails_in_the_first_step(monkeypatch: pyte
         monkeypatch.setattr(Env, "train_batch", fails)
         with population(8, ("cuda:0",)) as pool:
             assert not pool.lanes[0].has_workers
+            pool.reset(0)
+            with pytest.raises(FaultError, match=r"^env 00 on cuda:0 failed: RuntimeError: injected"):
+                pool.step([Action(Op.WAIT)] * 8, 0, 0)

@@ -113,7 +113,7 @@ def test_task_can_forbid_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_failed_recording_is_described(error: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors that have another cause than the recording keep their words, by which they are recognised."""
+    """Only an error of the recording is reworded. A lost device and full memory are recognised by torch's words."""
 
     def end_fails(graph: Graph) -> None:
         graph._gpus.recording = None

@@ -30,7 +30,7 @@ class Recording(NamedTuple):
 
 
 class CudaGraphs:
-    """The graphs of one device, and what they share.
+    """The graphs of one device, with their common memory.
 
     Attributes:
         memory: Handle of the memory of all graphs. The graphs of a stream use the same memory one after another. torch

@@ -1,4 +1,4 @@
-"""HostFactory: the growing networks of the envs of one device, and what they share."""
+"""HostFactory: the growing networks of the envs of one device, with their shared weights and CUDA graphs."""
 
 from __future__ import annotations
 

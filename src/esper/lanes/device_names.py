@@ -151,10 +151,14 @@ def is_cpu_lane(lane: str) -> bool:
 def lanes_with_worker(lanes: Sequence[str]) -> list[str]:
     """Return those lanes of a process that have a worker: every lane except the first.
 
-    The first lane uses its thread, which then has the GIL to itself. On Windows no lane has one, because processes
-    cannot inherit open files there.
+    The first lane uses its thread, which then has the GIL to itself.
     """
-    return list(lanes[1:]) if os.name == "posix" else []
+    return list(lanes[1:]) if supports_workers() else []
+
+
+def supports_workers() -> bool:
+    """Return False on Windows, where the workers could not inherit open files."""
+    return os.name == "posix"
 
 
 @cache

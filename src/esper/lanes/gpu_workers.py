@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
+from esper.lanes.device_names import supports_workers
 from esper.process import RankInfo, available_cores
 
 MAX_WORKERS = 8
@@ -24,7 +23,7 @@ def useful_workers(envs: int, gpus: int) -> int:
         envs: Number of envs of the GPU.
         gpus: Number of GPUs of this rank.
     """
-    if os.name != "posix":  # as `lanes_with_worker`
+    if not supports_workers():
         return 0
     cores = available_cores() // RankInfo.from_environment().local_world_size // gpus - 1  # one is for this process
     return _at_least_two(min(MAX_WORKERS, cores, envs // MIN_ENVS_PER_WORKER))

@@ -98,16 +98,12 @@ class Lane:
             for env in envs:
                 with_context(self._runner.describe_env(env), prepare, env)
             parts = self._split(envs)
-            pending: list[PendingResults] = []
-            faults: list[FaultError] = []
-            for worker, part in parts:
-                try:
-                    with_context(self.name, worker.send, part, round_index, step, last=last)
-                except FaultError as fault:
-                    faults.append(fault)
-                else:
-                    pending.append(partial(self._receive, worker, part, len(parts)))
-            return partial(wait_for_all, pending, faults)
+
+            def send(worker: WorkerProcess, part: Sequence[Env]) -> PendingResults:
+                with_context(self.name, worker.send, part, round_index, step, last=last)
+                return partial(self._receive, worker, part, len(parts))
+
+            return start_all(partial(send, worker, part) for worker, part in parts)
 
         def train_and_validate(env: Env) -> DeviceResults:
             prepare(env)
@@ -137,26 +133,36 @@ class Lane:
             worker.close()
 
 
-def wait_for_all(pending: Iterable[PendingResults], faults: Sequence[FaultError]) -> dict[int, HostResults]:
-    """Wait for work on several devices or in several processes, and return all results by env index.
+def start_all(starts: Iterable[Callable[[], PendingResults]]) -> PendingResults:
+    """Start work on several devices or in several processes. A part that cannot be started does not stop the others.
 
     Args:
-        pending: Wait for the parts of the work.
-        faults: Faults of parts that could not be started.
+        starts: Start the parts of the work. They may raise FaultError.
 
-    Raises:
-        FaultError: A part failed. No part is running any more.
+    Returns:
+        A function that waits for all parts, for the last one first, and returns all results by env index. It raises
+        FaultError if a part failed; no part is running any more then.
     """
-    found: dict[int, HostResults] = {}
-    faults = list(faults)
-    for finish in pending:
+    pending: list[PendingResults] = []
+    faults: list[FaultError] = []
+    for start in starts:
         try:
-            found |= finish()
+            pending.append(start())
         except FaultError as fault:
             faults.append(fault)
-    if faults:
-        raise faults[0]
-    return found
+
+    def wait() -> dict[int, HostResults]:
+        found: dict[int, HostResults] = {}
+        for finish in reversed(pending):
+            try:
+                found |= finish()
+            except FaultError as fault:
+                faults.append(fault)
+        if faults:
+            raise faults[0]
+        return found
+
+    return wait
 
 
 def open_lanes(

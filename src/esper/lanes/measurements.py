@@ -34,9 +34,9 @@ def measure_launching(env: Env, lane: Lane) -> float:
 
     def train(env: Env) -> DeviceResults:
         nonlocal launching
-        x, y = env.epoch_data(0, 0)
+        batch = next(iter(batches(env.epoch_data(0, 0), env.task.batch_size)))
         start = time.perf_counter()
-        trained = env.train_batch(env.active_optimizers(), next(iter(batches((x, y), env.task.batch_size))))
+        trained = env.train_batch(env.active_optimizers(), batch)
         launching = time.perf_counter() - start
         return [trained.score_B[:1].float()]
 

@@ -18,7 +18,7 @@ from esper.lanes.device_names import is_cpu_lane, lanes_with_worker
 from esper.lanes.devices import device_kind
 from esper.lanes.errors import FaultError
 from esper.lanes.gpu_workers import MIN_LAUNCHING, fitting_workers, useful_workers
-from esper.lanes.lane import Lane, PendingResults, open_lanes, wait_for_all
+from esper.lanes.lane import Lane, PendingResults, open_lanes, start_all
 from esper.lanes.measurements import measure_epoch, measure_launching
 from esper.lanes.runner import DeviceResults, HostResults
 from esper.lanes.spawn import WorkerSpawner
@@ -253,16 +253,10 @@ class EnvPool:
         Raises:
             FaultError: A lane failed. No lane is running any more.
         """
-        pending: list[PendingResults] = []
-        faults: list[FaultError] = []
         # Send to the workers before a thread runs, and receive after it has finished: threads of one interpreter slow
         # each other down.
-        for lane, part in sorted(self._assign_envs(envs), key=lambda assigned: not assigned[0].has_workers):
-            try:
-                pending.append(start(lane, part))
-            except FaultError as fault:
-                faults.append(fault)
-        return wait_for_all(reversed(pending), faults)
+        parts = sorted(self._assign_envs(envs), key=lambda assigned: not assigned[0].has_workers)
+        return start_all(partial(start, lane, part) for lane, part in parts)()
 
     def _assign_envs(self, envs: Sequence[Env]) -> list[tuple[Lane, list[Env]]]:
         """Assign envs to lanes.
