@@ -8,11 +8,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -42,7 +41,7 @@ from esper.cli.options import (
     given_options,
     print_warnings,
 )
-from esper.cli.run_display import print_engine_error, run_headless, run_in_dashboard
+from esper.cli.run_display import STOP_SIGNALS, print_engine_error, run_headless, run_in_dashboard
 from esper.config import Config, ConfigError
 from esper.config_files import read_config_file, resolve_config
 from esper.domain import VERSION
@@ -56,8 +55,6 @@ if TYPE_CHECKING:
     from esper.engine.thread import EngineThread
 
 
-TERMINATING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a process by default."""
 START_POLL_S = 0.1
 """Seconds between checks whether the detached run has started."""
 OUTPUT_LOG = "output.log"
@@ -237,29 +234,25 @@ def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, display: Di
         check_terminal(display.theme)
     created = _create_parents(telemetry_dir)
     output = telemetry_dir / f"starting-{time.time_ns()}.log"
-    process = _spawn(arguments, output)
     directory = None
-    previous_handlers = {
-        number: signal.signal(number, _exit_on_signal)
-        for number in TERMINATING_SIGNALS
-        if signal.getsignal(number) is signal.SIG_DFL
-    }
-    try:
-        while directory is None and process.poll() is None:
-            time.sleep(START_POLL_S)
-            directory = _find_run_directory(process.pid, telemetry_dir, output)
-        directory = directory or _find_run_directory(process.pid, telemetry_dir, output)
-    except BaseException:
-        process.terminate()
-        process.wait()
-        raise
-    finally:
-        for number, handler in previous_handlers.items():
-            signal.signal(number, handler)
-        if directory is None:
-            sys.stderr.write(output.read_text(errors="replace"))
-            output.unlink()
-            _remove_empty(created)
+    with _received_signals() as received:
+        process = _spawn(arguments, output)
+        try:
+            while directory is None and process.poll() is None:
+                time.sleep(START_POLL_S)
+                directory = _find_run_directory(process.pid, telemetry_dir, output)
+                if received:
+                    raise SystemExit(128 + received[0])
+            directory = directory or _find_run_directory(process.pid, telemetry_dir, output)
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+        finally:
+            if directory is None or received:
+                sys.stderr.write(output.read_text(errors="replace"))
+                output.unlink()
+                _remove_empty(created)
     if directory is None:
         return process.returncode
     output.rename(_unused_log_path(directory))
@@ -272,9 +265,23 @@ def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, display: Di
     return show_live_run(directory, display=display, read_only=False)
 
 
-def _exit_on_signal(number: int, _: FrameType | None) -> NoReturn:
-    """Raise SystemExit, so that `start_detached` first ends the process that it has started."""
-    raise SystemExit(128 + number)
+@contextmanager
+def _received_signals() -> Generator[list[int]]:
+    """Collect the signals that stop a run, instead of obeying them. Signals that this process ignores stay ignored.
+
+    A handler that raises an exception would leave a process running if the signal arrives while `Popen` starts it.
+    """
+    received: list[int] = []
+    previous_handlers = {
+        number: signal.signal(number, lambda number, _: received.append(number))
+        for number in STOP_SIGNALS
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield received
+    finally:
+        for number, handler in previous_handlers.items():
+            signal.signal(number, handler)
 
 
 def _spawn(arguments: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
