@@ -234,28 +234,29 @@ def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, display: Di
         check_terminal(display.theme)
     created = _create_parents(telemetry_dir)
     output = telemetry_dir / f"starting-{time.time_ns()}.log"
-    directory = None
+    process = directory = None
     with _received_signals() as received:
-        process = _spawn(arguments, output)
         try:
-            while directory is None and process.poll() is None:
+            process = _spawn(arguments, output)
+            while directory is None and not received and process.poll() is None:
                 time.sleep(START_POLL_S)
                 directory = _find_run_directory(process.pid, telemetry_dir, output)
-                if received:
-                    raise SystemExit(128 + received[0])
             directory = directory or _find_run_directory(process.pid, telemetry_dir, output)
-        except BaseException:
-            process.terminate()
-            process.wait()
-            raise
+            if directory:
+                output.rename(_unused_log_path(directory))
         finally:
-            if directory is None or received:
-                sys.stderr.write(output.read_text(errors="replace"))
-                output.unlink()
+            if process and (received or not directory):
+                process.terminate()
+                process.wait()
+            if not directory:
+                if output.exists():
+                    sys.stderr.write(output.read_text(errors="replace"))
+                    output.unlink()
                 _remove_empty(created)
+    if received:
+        raise SystemExit(128 + received[0])
     if directory is None:
         return process.returncode
-    output.rename(_unused_log_path(directory))
     print(f"{directory.name} is training in process {process.pid}", file=sys.stderr)
     if headless:
         print(directory)
