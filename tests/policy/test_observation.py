@@ -103,7 +103,7 @@ def test_culled_slot_shows_embargo_then_empty() -> None:
 def test_diverged_env_has_a_finite_observation(broken: float) -> None:
     env = grown(0)
     env.view.losses = [2.0, broken, broken]
-    env.view.train_loss, env.view.train_accuracy = broken, 0.1
+    env.view.train_loss, env.view.train_accuracy = broken, broken
     env.slots[0].grad_norm = broken
     observed, _ = observe(env)
     assert torch.isfinite(observed).all()
@@ -160,6 +160,17 @@ def test_host_data_and_rent_are_observed() -> None:
         setattr(env.view, name, value)
         changed = (observe(env)[0] != before)[:BASE_FEATURES]
         assert int(changed.sum()) == 1, name
+
+
+def test_growth_without_rent_is_observed_as_the_lowest_rent() -> None:
+    rents = [0.0, 1e-4, 1e-3, 1.0]
+    observed: list[torch.Tensor] = []
+    for rent in rents:
+        env = ScriptedEnv()
+        env.view.rent_weight = rent
+        observed.append(observe(env)[0])
+    (feature,) = (observed[1] != observed[2]).nonzero()
+    assert observed[0][feature] == observed[1][feature] < observed[2][feature] < observed[3][feature]
 
 
 def test_blueprints_are_described_by_their_properties_relative_to_the_host() -> None:

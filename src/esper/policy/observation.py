@@ -6,8 +6,8 @@ with any number of them.
 
 The first feature of a slot is 1 if the env has it, and the first of a blueprint is 1 if the slot offers it; else all
 others are 0. Features are scaled to the order of 1 here, and normalised by `ObservationNormaliser`. Scores and losses
-are relative to those of a constant output, sizes to the host. A feature that was not measured is 0, and a separate flag
-marks it. Nothing depends on the test split.
+are relative to those of a constant output, sizes to the host. A feature that was not measured is 0; for most features,
+a flag tells this from a measured 0. Nothing depends on the test split.
 
 Shapes: E envs, S slots, B blueprints, F features, G features of a slot, K properties of a blueprint.
 """
@@ -51,6 +51,8 @@ PLACE_FEATURES = 4
 SLOT_FEATURES = PLACE_FEATURES + len(OBSERVED_STAGES) + len(Blend) + len(Curve) + 14
 BLUEPRINT_FEATURES = 7
 """Number of features of a blueprint in a slot."""
+MIN_RENT_WEIGHT = 1e-4
+"""Lowest weight of the rent that the policy tells from 0."""
 
 
 class ObservationShape(NamedTuple):
@@ -124,7 +126,7 @@ def _base_features(view: EnvStatus) -> list[float]:
         float(view.last_moved),
         math.log(view.parameter_ratio),
         view.rent * 100,
-        math.log(view.rent_weight) if view.rent_weight > 0 else 0.0,
+        math.log(max(view.rent_weight, MIN_RENT_WEIGHT)),
         math.log(view.host_parameters),
         math.log(view.kernel_size),
         math.log(view.train_samples),
@@ -181,7 +183,9 @@ def _blueprint_features(site: SlotSite, host_parameters: int, blueprints: tuple[
 
 
 def _gain(score: float, view: EnvStatus) -> float:
-    """Return a score relative to those of a constant output, 0, and of a perfect one, 1."""
+    """Return a score relative to those of a constant output, 0, and of a perfect one, 1; 0 if it is not finite."""
+    if not math.isfinite(score):
+        return 0.0
     return (score - view.chance_score) / max(1.0 - view.chance_score, 1e-3)
 
 
