@@ -294,3 +294,20 @@ async def test_deleted_recording_returns_to_the_present(tmp_path: Path, monkeypa
         assert app.source.playback is None
         assert "RUNNING" in header(app)
         assert "Cannot show the past any longer" in notices(app)[-1]
+
+
+async def test_past_of_a_live_run_does_not_hide_or_fake_a_silent_engine(tmp_path: Path) -> None:
+    app, session = live(RUN[:HALF])
+    session.directory = tmp_path
+    write_segment(tmp_path, 1, recording(RUN[:HALF]))
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("shift+left")
+        assert app.source.playback is not None
+        app.diagnosis_actions.update_stats(0.0)
+        session.say(RUN[HALF])  # the playhead stays, but the engine reports
+        await settle(pilot)
+        app.diagnosis_actions.update_stats(1000.0)
+        assert app.view.stale is None
+        app.diagnosis_actions.update_stats(2000.0)
+        assert app.view.stale is not None

@@ -83,7 +83,7 @@ class DiagnosisActions:
         Args:
             now: Monotonic time, seconds.
         """
-        state, stats = self._source.state, self._view.frame_stats
+        state, stats = self._source.live_state, self._view.frame_stats
         at_present = self._source.following or (self._source.live and self._source.playback is None)
         stats.record_frame(now, state.seq, time.thread_time(), shows_age=at_present and state.status == "running")
         is_running = self._source.live and self._source.alive and state.status == "running"
