@@ -182,3 +182,37 @@ def test_playhead_on_undone_events_moves_back(tmp_path: Path, position: int, exp
 
     assert playback.position == expected
     assert repr(playback.state) == repr(fold((RUN[:31] + later)[:expected]))
+
+
+def test_playback_continues_into_events_read_while_it_plays(tmp_path: Path) -> None:
+    path = write_segment(tmp_path, 1, recording(RUN[:20]))
+    playback = Playback(open_history(path))
+    playback.playing = True
+    playback.advance(0.105)
+    with path.open("ab") as file:
+        file.write(lines(RUN[20:]))
+    playback.poll()
+
+    playback.advance(0.2)
+
+    assert (playback.position, playback.playing) == (31, True)
+    assert is_exact(playback)
+    assert playback.elapsed == pytest.approx(0.305)  # a poll does not turn the clock back
+    playback.seek(50)
+    assert playback.position == 50
+    assert is_exact(playback)
+
+
+def test_playback_skips_events_undone_while_it_plays(tmp_path: Path) -> None:
+    write_segment(tmp_path, 1, recording(RUN[:60]))
+    playback = Playback(open_history(tmp_path))
+    playback.playing = True
+    playback.advance(0.105)
+    later = stamp(RUN[31:42], first=16, start=RUN[60].time)
+    write_segment(tmp_path, 2, recording(later, fold(RUN[:15])))
+    playback.poll()
+
+    playback.advance(0.095)
+
+    assert playback.position == 21
+    assert repr(playback.state) == repr(fold((RUN[:15] + later)[:21]))

@@ -152,13 +152,11 @@ class Playback:
         kept = self.history.poll(within)
         if kept == before == self.length:
             return False
-        if self.position > kept:  # the events up to the playhead were undone
-            self.state = self.history.state_at(kept)
-            self.position = kept
+        if kept < before:
             self._restart_events()
-        elif self._next is None:
-            self._restart_events()
-        self.seek(self.length if at_end else self.position)
+            self.seek(min(self.position, kept))
+        if at_end:
+            self.seek(self.length)
         return True
 
     def _seek_boundary(self, boundaries: Sequence[int], delta: int) -> None:
@@ -173,6 +171,9 @@ class Playback:
     def _peek(self) -> AnyEvent | None:
         """Return the next event; None at the end."""
         if self._next is None:
+            self._next = next(self._upcoming, None)
+        if self._next is None and self.position < self.length:  # the history grew after the iterator was made
+            self._restart_events()
             self._next = next(self._upcoming, None)
         return self._next
 
