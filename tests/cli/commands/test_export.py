@@ -10,6 +10,7 @@ from collections import Counter
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from esper.cli.commands import export as command
@@ -17,7 +18,7 @@ from esper.cli.main import main
 from esper.history import export as module
 from esper.history.tables import TABLES
 from esper.telemetry import events as ev
-from tests.factory import SLOTS, device_sampled, env_stepped, example_run, stamp
+from tests.factory import SLOTS, device_sampled, env_stepped, example_run, run_started, stamp
 from tests.recording.recordings import recording, write_segment
 from tests.terminals import Terminal
 from tests.terminals import run as printed_by
@@ -215,6 +216,24 @@ def test_export_neither_overwrites_nor_guesses_the_format(
     assert main(["export", str(run), str(run), "--to", "csv", "--out", "x"]) == 2
     assert "2 of the recordings are of the run" in capsys.readouterr().err
     assert not Path("x").exists()
+
+
+@pytest.mark.parametrize("to", ["csv", "tensorboard"])
+@pytest.mark.parametrize("name", ["../../../escaped", "..", ".", "", "a/b", "null\0byte"])
+def test_export_of_runs_ignores_a_name_that_is_no_file_name(to: str, name: str, run: Path, tmp_path: Path) -> None:
+    if to == "tensorboard":
+        pytest.importorskip("tensorboard")
+    write_segment(tmp_path / "other", 1, recording([msgspec.structs.replace(run_started(), seq=1, run=name)]))
+    before = set(tmp_path.iterdir())
+    out = tmp_path / "deep" / "er" / "out"
+
+    assert main(["export", str(run), str(tmp_path / "other"), "--to", to, "--out", str(out)]) == 0
+
+    names = {path.name for path in (out / "RunStarted" if to == "csv" else out).iterdir()}
+    suffix = ".csv" if to == "csv" else ""
+    assert names == {f"{run_started().run}{suffix}", f"other{suffix}"}
+    assert {path for path in tmp_path.rglob("*") if "escaped" in path.name} == set()
+    assert set(tmp_path.iterdir()) == before | {tmp_path / "deep"}
 
 
 def test_full_disk_leaves_no_partial_export(

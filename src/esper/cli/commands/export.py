@@ -67,9 +67,12 @@ def _name_of(path: Path) -> str:
 
 
 def _run_name(path: Path, history: History) -> str:
-    """Return the recorded name of a run, or that of its file."""
+    """Return the recorded name of a run, or that of its file if the recorded one cannot be a file name."""
     started = history.state_at(history.length).started
-    return started.run if started else _name_of(path)
+    name = started.run if started else ""
+    # A path in the name would lead out of --out, and a null byte cannot be in a path.
+    is_file_name = name.isprintable() and Path(name).name == name and name not in {"", ".."}
+    return name if is_file_name else _name_of(path)
 
 
 def _check_names(recordings: Sequence[NamedHistory]) -> None:
