@@ -177,6 +177,14 @@ async def test_beginning_of_a_term_is_not_searched_as_text(text: str) -> None:
         assert rows(app) == [1, 3, 4]
 
 
+async def test_refused_filter_is_quoted_as_it_was_typed() -> None:
+    app, _ = live(small())
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("slash", *"acc<[/x]")
+        assert "got '[/x]'" in filter_message(app)
+
+
 async def test_accuracy_filter_accepts_percentages() -> None:
     app, _ = live(small())
     async with app.run_test(size=SIZE) as pilot:

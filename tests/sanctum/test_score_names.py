@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
 from esper.cli.console import format_summary
+from esper.sanctum.screens.checkpoint_picker import CheckpointPicker
 from esper.telemetry import events as ev
 from esper.telemetry.state import RunState
 from tests.factory import example_run
 from tests.sanctum.driving import live, screen_text, settle
 
 
-def renamed() -> list[ev.AnyEvent]:
-    """The example run, of a task whose score is the recall and that has a further metric."""
+def renamed(score: str = "recall") -> list[ev.AnyEvent]:
+    """The example run, of a task whose score has this name and that has a further metric."""
     events: list[ev.AnyEvent] = []
     for event in example_run():
         if isinstance(event, ev.RunStarted):
-            event = msgspec.structs.replace(event, score="recall")
+            event = msgspec.structs.replace(event, score=score)
         elif isinstance(event, ev.EnvStepped):
             event = msgspec.structs.replace(event, metrics={"margin": 0.25})
         events.append(event)
@@ -38,6 +41,18 @@ async def test_every_screen_uses_the_name_of_the_score() -> None:
         assert "margin" in detail
         assert "recall lost without it, points" in detail
         assert "accuracy" not in detail
+
+
+async def test_score_name_with_markup_opens_the_restore_dialog(tmp_path: Path) -> None:
+    events = renamed("r@1[/]")
+    running = events[:-1]
+    app, session = live(running)
+    session.keep(tmp_path, running)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("r")
+        assert isinstance(app.screen, CheckpointPicker)
+        assert "r@1[/] %" in screen_text(app)
 
 
 def test_console_and_summary_use_the_name_of_the_score() -> None:

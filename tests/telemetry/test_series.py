@@ -130,3 +130,18 @@ def test_ops_are_counted_by_round() -> None:
 def test_best_accuracy_survives_a_nan(accuracies: list[float]) -> None:
     steps = [env_stepped(0, 1, step, accuracy=accuracy) for step, accuracy in enumerate(accuracies, 1)]
     assert folded(*steps).envs[0].best_accuracy == 0.5
+
+
+def test_unknown_stage_counts_as_dormant() -> None:
+    state = RunState()
+    slots = [ev.SlotReading(stage=""), ev.SlotReading(stage="sprouted"), ev.SlotReading(stage="training")]
+    for event in stamp([run_started(), env_stepped(slots=slots)]):
+        state.apply(event)
+    assert state.envs[0].trace[-1].stages == "ddt"
+
+
+def test_culled_seed_in_a_slot_without_reading_has_no_contribution() -> None:
+    state = RunState()
+    for event in stamp([run_started(), env_stepped(slots=[]), moved(2, "culled", slot="late")]):
+        state.apply(event)
+    assert (state.blueprints["norm"].culled, state.blueprints["norm"].contribution) == (1, None)

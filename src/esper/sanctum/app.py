@@ -256,7 +256,7 @@ class SanctumApp(TextualApp):
         """Switch to the next theme."""
         names = list(self.palettes)
         self.theme = names[(names.index(self.theme) + 1) % len(names)]
-        self.notify(f"Theme {self.theme}", timeout=2)
+        self.notify(f"Theme {self.theme}", timeout=2, markup=False)
 
     # Run
 

@@ -13,6 +13,7 @@ from esper.telemetry import events as ev
 
 MAX_POINTS = 240
 """Number of points at which a `DownsampledSeries` merges pairs of points."""
+_STAGE_LETTERS = {stage.label: stage.label[0] for stage in Stage}
 _SEED_STAGE_LETTERS = "".join(
     stage.label[0] for stage in (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.PROBATIONARY, Stage.FOSSILIZED)
 )
@@ -72,7 +73,7 @@ class StepTrace(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     step: int
     stages: str
-    """First letter of each slot's stage."""
+    """First letter of each slot's stage; that of dormant for an unknown stage."""
     contributions: list[float | None]
     """Contribution of each slot's seed, as accuracy; None if not measured."""
     parts: dict[str, float]
@@ -92,7 +93,7 @@ class StepTrace(msgspec.Struct, array_like=True, frozen=True, gc=False):
         stages = ""
         contributions: list[float | None] = []
         for slot in event.slots:
-            stages += slot.stage[0]
+            stages += _STAGE_LETTERS.get(slot.stage, "d")
             contributions.append(slot.contribution)
         return cls(
             event.step,
@@ -147,6 +148,8 @@ def last_contribution(trace: list[StepTrace], slot: int) -> float | None:
     """
     grown = False
     for step in reversed(trace):
+        if slot >= min(len(step.stages), len(step.contributions)):  # a damaged line may lack slots
+            return None
         alive = step.stages[slot] in _SEED_STAGE_LETTERS
         if grown and not alive:
             return None

@@ -68,7 +68,9 @@ class HarvestActions:
         if not existing:
             checkpoint = self._view.key_names["run.checkpoint"]
             advice = f" Press {checkpoint} to write one." if self._source.live else ""
-            self._app.notify(f"There is no checkpoint from before this moment.{advice}", severity="warning")
+            self._app.notify(
+                f"There is no checkpoint from before this moment.{advice}", severity="warning", markup=False
+            )
             return
         saved = existing[-1]
         path = local_path(saved, run)

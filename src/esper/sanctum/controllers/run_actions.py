@@ -70,6 +70,7 @@ class RunActions:
             self._app.notify(
                 f"Single steps need a paused run. Press {self._view.key_names['run.pause']} to pause.",
                 severity="warning",
+                markup=False,
             )
         else:
             self._request(RequestKind.STEP)
@@ -87,7 +88,9 @@ class RunActions:
         checkpoints = existing_checkpoints(self._source.live_state.checkpoints, self._source.directory)
         if not checkpoints:
             self._app.notify(
-                f"No checkpoint yet. Press {self._view.key_names['run.checkpoint']} to write one.", severity="warning"
+                f"No checkpoint yet. Press {self._view.key_names['run.checkpoint']} to write one.",
+                severity="warning",
+                markup=False,
             )
             return
 
@@ -174,7 +177,8 @@ class RunActions:
         """Send a request, unless the run is paused by a cause that would ignore it."""
         requests, cause = self._require_engine(), self._source.live_state.cause
         if requests and cause and kind in pause_cause(cause).refused_requests:
-            self._app.notify(pause_cause(cause).format_advice(self._view.key_names), severity="warning")
+            advice = pause_cause(cause).format_advice(self._view.key_names)
+            self._app.notify(advice, severity="warning", markup=False)
         elif requests:
             requests.ask(kind, path)
             self._app.refresh_view()

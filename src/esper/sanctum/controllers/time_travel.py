@@ -182,7 +182,9 @@ class PlaybackActions:
                 self._app.notify(refusal, severity="warning", markup=False)
             elif reading:
                 key = self._view.key_names["time.live"]
-                self._app.notify(f"Reading the recording of this run. Press {key} to stay live.", timeout=3)
+                self._app.notify(
+                    f"Reading the recording of this run. Press {key} to stay live.", timeout=3, markup=False
+                )
         return self._source.playback
 
     def _toggle_bookmark(self, present: int | None) -> None:

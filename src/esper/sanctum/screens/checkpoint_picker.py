@@ -46,7 +46,7 @@ class CheckpointPicker(ModalScreen[str | None]):
             table: DataTable[Text] = DataTable(cursor_type="row")
             score = f"{strip_control(short_score_name(self._current().score))} %"
             for heading in ("round", "step", "time", score, "size", "origin"):
-                table.add_column(heading)
+                table.add_column(Text(heading))
             for saved in self._checkpoints:
                 table.add_row(
                     Text(str(saved.round), justify="right"),

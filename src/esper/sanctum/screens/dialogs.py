@@ -49,7 +49,7 @@ class QuitDialog(ModalScreen[RequestKind | None]):
     def compose(self) -> ComposeResult:
         """Yield the question and its answers."""
         with Vertical(id="dialog"):
-            yield Static(self._question, id="question")
+            yield Static(self._question, id="question", markup=False)
             yield OptionList(
                 *([] if self._is_saved else [Option("c    checkpoint and quit", id="stop")]),
                 Option("w    quit" if self._is_saved else "w    quit without a checkpoint", id="abandon"),

@@ -238,7 +238,7 @@ class FilterBox(Horizontal):
         """Yield the slash, the input and the message."""
         yield Static("/")
         yield Input(compact=True, placeholder="score<50% stage:blending anomaly", disabled=True)
-        yield Static(id="message")
+        yield Static(id="message", markup=False)
 
     def open(self) -> None:
         """Show the input and focus it."""
