@@ -311,3 +311,12 @@ def test_rows_of_what_was_read_are_dropped_within_a_step() -> None:
     search.advance(1.0)
     assert rows(search) == []
     assert search.num_lines == 0
+
+
+def test_line_of_unknown_severity_passes_every_severity_filter() -> None:
+    event = ev.Logged(seq=1, time=1.0, severity="critical", text="Disk gone")
+    index = index_of(fold([event]).log)
+    search = LogSearch(index, LogFilter(min_severity="error"), set())
+    while not search.is_done:
+        search.advance(1.0)
+    assert len(search) == 1

@@ -32,7 +32,7 @@ class ColumnType(StrEnum):
     NUMBER = "number"
     FLAG = "flag"
     TIME = "time"
-    """Microseconds since the epoch, UTC."""
+    """Microseconds since the epoch, UTC. None also for a time that no date has."""
 
 
 class Rows(NamedTuple):
@@ -85,6 +85,8 @@ _CHOICE_TYPES = {
 """Type of the choices of a head that are numbers; those of the other heads are names."""
 _TIMES = frozenset({"time", "written"})
 """Fields that are a moment."""
+_END_OF_DATES = 253_402_300_800.0
+"""Start of the year 10000, in seconds since the epoch."""
 _RENAMED = {"where": "subject"}
 """Columns of fields whose name is a keyword of SQL."""
 
@@ -103,7 +105,10 @@ def _values(source: Callable[[Rows], Sequence[Any]], read: Callable[[Any], Any],
 
 
 def _moments(source: Callable[[Rows], Sequence[Any]], read: Callable[[Any], Any], rows: Rows) -> list[int | None]:
-    return [None if seconds is None else round(seconds * 1_000_000) for seconds in map(read, source(rows))]
+    return [
+        round(seconds * 1_000_000) if seconds is not None and 0 <= seconds < _END_OF_DATES else None
+        for seconds in map(read, source(rows))
+    ]
 
 
 def _keyed_column(field: str, key: str, kind: ColumnType) -> Column:

@@ -260,6 +260,21 @@ def test_export_keeps_byte_counts_exact(tmp_path: Path) -> None:
     assert row["total"] == str(2**53 + 1)
 
 
+@pytest.mark.parametrize("to", ["csv", "parquet"])
+@pytest.mark.parametrize("written", [math.inf, -math.inf, math.nan, 1e300, 253_402_300_800.0])
+def test_export_leaves_out_a_time_that_no_date_has(to: str, written: float, tmp_path: Path) -> None:
+    saved = ev.CheckpointSaved(
+        round=1, step=1, path="checkpoints/00001-001", bytes=1, seconds=0.1, origin="user", written=written
+    )
+    write_segment(tmp_path / "run", 1, recording(stamp([saved])))
+    out = export(tmp_path / "run", to, tmp_path / "out")
+    if to == "csv":
+        assert rows(out / "CheckpointSaved.csv")[0]["written"] == ""
+    else:
+        parquet = pytest.importorskip("pyarrow.parquet")
+        assert parquet.read_table(out / "CheckpointSaved.parquet")["written"].to_pylist() == [None]
+
+
 def test_export_shows_progress_only_on_a_terminal(run: Path, tmp_path: Path) -> None:
     on_pipes = printed_by("export", str(run), "--to", "csv", "--out", "piped", cwd=tmp_path)
     assert (on_pipes.returncode, on_pipes.stderr) == (0, "")
