@@ -292,6 +292,22 @@ def test_model_that_does_not_run_in_channels_last_stays_contiguous() -> None:
     assert probe(task(InPlace, {"conv": "conv"}, pictures)).channels_last
 
 
+class Broken(InPlace):
+    def forward(self, x: Tensor) -> Tensor:
+        return {"present": super().forward(x)}["missing"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"model": Broken}, "model of task own: KeyError: 'missing'"),
+        ({"loss": lambda output, targets: output.nonsense}, "loss of task own: AttributeError"),
+    ],
+)
+def test_error_of_a_picture_task_is_reported_in_one_sentence(options: dict[str, Any], sentence: str) -> None:
+    assert sentence in refusal(task(**{"model": InPlace, "slots": {"conv": "conv"}, "data": pictures, **options}))
+
+
 def test_chance_is_measured_over_the_whole_split() -> None:
     def sorted_by_class(_: object) -> Splits:
         found = features()
