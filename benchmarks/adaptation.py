@@ -19,9 +19,9 @@ from esper.checkpoint.catalog import find_checkpoint
 from esper.checkpoint.files import read_checkpoint
 from esper.engine.agent_factory import build_trained
 from esper.engine.trained_policy import policy_of
-from esper.evaluation.comparison import t_interval
 from esper.evaluation.episodes import run_episodes
 from esper.evaluation.held_out import held_out_config, prepare_held_out
+from esper.evaluation.intervals import t_interval
 from esper.lanes.devices import resolve_devices
 from esper.lanes.pool import EnvPool
 from esper.policy.actions import Decision

@@ -21,11 +21,12 @@ from esper.checkpoint.files import read_checkpoint
 from esper.config import Config
 from esper.engine.agent_factory import build_trained
 from esper.engine.trained_policy import policy_of
-from esper.evaluation.comparison import build_report, t_interval
+from esper.evaluation.comparison import build_report
 from esper.evaluation.cpu_time import cpu_seconds
 from esper.evaluation.episodes import run_episodes
 from esper.evaluation.figure import check_figure, draw_text, write_figure
 from esper.evaluation.held_out import held_out_config, prepare_held_out
+from esper.evaluation.intervals import t_interval
 from esper.evaluation.rent_meter import RentMeter
 from esper.evaluation.results import PolicyRun
 from esper.lanes.devices import resolve_devices

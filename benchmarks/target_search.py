@@ -22,10 +22,10 @@ from esper.config import Config
 from esper.engine.agent_factory import build_trained
 from esper.engine.task_setup import PreparedTask
 from esper.engine.trained_policy import policy_of
-from esper.evaluation.comparison import t_interval
 from esper.evaluation.cpu_time import cpu_seconds
 from esper.evaluation.episodes import run_episodes
 from esper.evaluation.held_out import held_out_config, prepare_held_out
+from esper.evaluation.intervals import t_interval
 from esper.evaluation.search import draw_plans
 from esper.evaluation.training_hosts import OneAgentPerEnv
 from esper.lanes.devices import resolve_devices

@@ -6,7 +6,8 @@ import math
 import pytest
 
 from esper.cli.commands.evaluate import print_table, to_text
-from esper.evaluation.comparison import EvaluationReport, build_report, t_interval, to_json
+from esper.evaluation.comparison import EvaluationReport, build_report, to_json
+from esper.evaluation.intervals import t_interval
 from esper.evaluation.results import EpisodeResult, PolicyRun
 
 RETURNS = {
@@ -37,8 +38,8 @@ def episode(value: float, *, broke_down: bool = False) -> EpisodeResult:
     )
 
 
-def test_main_interval_is_over_training_seeds() -> None:
-    """Three training seeds with the means 0.5, 0.6 and 0.7: the spread of the episodes does not count."""
+def test_interval_of_training_seeds_is_over_seeds_and_episodes() -> None:
+    """Three training seeds with the means 0.5, 0.6 and 0.7, in two episodes with the means 0.2 and 1.0."""
     trained = [run(episode(mean - 0.4), episode(mean + 0.4)) for mean in (0.5, 0.6, 0.7)]
     fixed = [run(episode(0.2), episode(0.4, broke_down=True))]
     found = build_report(
@@ -49,12 +50,14 @@ def test_main_interval_is_over_training_seeds() -> None:
         seed=7,
     )
     ppo, static = found.policies
-    assert (ppo.over, static.over) == ("training seeds", "episodes")
-    half = 4.302653 * 0.1 / math.sqrt(3)  # t quantile of two degrees of freedom
+    assert (ppo.over, static.over) == ("training seeds and episodes", "episodes")
+    half_of_seeds = 4.302653 * 0.1 / math.sqrt(3)  # t quantile of two degrees of freedom
+    half = math.hypot(half_of_seeds, 12.706205 * 0.8 / math.sqrt(2) / math.sqrt(2))
     assert (ppo.net_return.mean, ppo.net_return.low) == (pytest.approx(0.6), pytest.approx(0.6 - half))
     (difference,) = found.differences
-    assert difference.over == "training seeds"
+    assert difference.over == "training seeds and episodes"
     assert difference.net_return.mean == pytest.approx(0.3)
+    half = math.hypot(half_of_seeds, 12.706205 * 0.6 / math.sqrt(2) / math.sqrt(2))
     assert difference.net_return.high == pytest.approx(0.3 + half)
     assert (ppo.breakdowns, static.breakdowns) == (0.0, 0.5)
     assert ppo.worst_return == pytest.approx(0.1)
@@ -66,7 +69,7 @@ def test_policies_of_training_seeds_are_compared_seed_by_seed() -> None:
     searched = [run(episode(mean - 0.1), episode(mean - 0.1), plan=f"plan {mean}") for mean in (0.5, 0.6, 0.7)]
     found = build_report({"ppo": trained, "search": searched}, checkpoints=["a", "b", "c"], task="t", steps=2, seed=0)
     (difference,) = found.differences
-    assert difference.over == "training seeds"
+    assert difference.over == "training seeds and episodes"
     assert (difference.net_return.low, difference.net_return.high) == (pytest.approx(0.1), pytest.approx(0.1))
     assert found.policies[1].plans == ["plan 0.5", "plan 0.6", "plan 0.7"]
     assert found.policies[1].cpu_seconds == pytest.approx(3 * 12.3)

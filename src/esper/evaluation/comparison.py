@@ -1,46 +1,26 @@
 """Results of an evaluation: means, intervals and paired differences of policies.
 
-The main interval of a trained policy is over its training seeds: how good is a policy that is trained like this? With a
-single training seed, and for policies that are not trained, the interval is over the episodes; the field `over` tells.
-Both are Student's t intervals of the mean. Simulated coverage: `tests/evaluation/test_intervals.py`.
+The interval of a trained policy is over its training seeds and the episodes: how good is a policy that is trained like
+this, on hosts like these? With a single training seed, and for policies that are not trained, it is over the episodes
+only; the field `over` tells.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from esper.evaluation.intervals import CONFIDENCE_LEVEL, IntervalEstimate, crossed_interval, t_interval
 from esper.evaluation.results import PPO, EpisodeResult, PolicyRun
 
 REFERENCE_POLICY = "heuristic"
 """Policy with which every other one is compared. PPO is also compared with each of the others."""
-CONFIDENCE_LEVEL = 0.95
-"""Level of every interval."""
 WORST_FRACTION = 0.05
 """Fraction of the episodes, those of the lowest net return, whose mean is reported."""
-TRAINING_SEEDS, EPISODES = "training seeds", "episodes"
-"""Samples of an interval: the mean of each training seed, or the value of each episode."""
-
-
-class IntervalEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean of independent values with its t interval of level `CONFIDENCE_LEVEL` (Student, 1908)."""
-
-    mean: float
-    low: float
-    high: float
-
-    @property
-    def excludes_zero(self) -> bool:
-        """True if the whole interval is above 0, or below."""
-        return self.low > 0 or self.high < 0
-
-    @property
-    def signed(self) -> str:
-        """Mean and interval with their signs, in three decimals."""
-        return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
+SEEDS_AND_EPISODES, EPISODES = "training seeds and episodes", "episodes"
+"""Samples of an interval."""
 
 
 class PolicyResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +28,7 @@ class PolicyResult(msgspec.Struct, frozen=True, kw_only=True):
 
     policy: str
     over: str
-    """Samples of the intervals: `training seeds` or `episodes`."""
+    """Samples of the intervals: `training seeds and episodes`, or `episodes`."""
     test_accuracy: IntervalEstimate
     validation_accuracy: IntervalEstimate
     parameter_ratio: IntervalEstimate
@@ -73,7 +53,7 @@ class PairedDifference(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     against: str
     over: str
-    """Samples of the intervals: `training seeds` or `episodes`."""
+    """Samples of the intervals: `training seeds and episodes`, or `episodes`."""
     net_return: IntervalEstimate
     test_return: IntervalEstimate
     test_accuracy: IntervalEstimate
@@ -174,12 +154,12 @@ def _difference(
 
 
 def _over(runs: Sequence[object]) -> str:
-    return TRAINING_SEEDS if len(runs) > 1 else EPISODES
+    return SEEDS_AND_EPISODES if len(runs) > 1 else EPISODES
 
 
 def _estimate(values: Sequence[Sequence[float]]) -> IntervalEstimate:
-    """Return the interval over the means of the training seeds, or over the episodes of the only one."""
-    return t_interval(values[0] if len(values) == 1 else list(map(statistics.fmean, values)))
+    """Return the interval over the training seeds and their episodes, or over the episodes of the only one."""
+    return t_interval(values[0]) if len(values) == 1 else crossed_interval(values)
 
 
 def _pairs(policies: Sequence[str]) -> list[tuple[str, str]]:
@@ -194,22 +174,3 @@ def _pairs(policies: Sequence[str]) -> list[tuple[str, str]]:
 def to_json(report: EvaluationReport) -> str:
     """Encode a report as one line of JSON."""
     return msgspec.json.encode(report).decode()
-
-
-def t_interval(values: Sequence[float]) -> IntervalEstimate:
-    """Return the mean of independent values with its t interval.
-
-    Args:
-        values: Two or more values, because one value has no measurable spread.
-
-    Raises:
-        ValueError: There are fewer than two values.
-    """
-    if len(values) < 2:
-        raise ValueError(f"an interval needs at least two values, got {len(values)}")
-    from scipy.stats import t  # pyright: ignore[reportMissingTypeStubs] (slow to import)
-
-    mean = statistics.fmean(values)
-    quantile = float(t.ppf((1 + CONFIDENCE_LEVEL) / 2, len(values) - 1))  # pyright: ignore[reportUnknownMemberType]
-    half = quantile * statistics.stdev(values) / math.sqrt(len(values))
-    return IntervalEstimate(mean=mean, low=mean - half, high=mean + half)

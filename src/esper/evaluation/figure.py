@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from esper.config import ConfigError
-from esper.evaluation.comparison import EvaluationReport, IntervalEstimate, PolicyResult
+from esper.evaluation.comparison import EvaluationReport, PolicyResult
+from esper.evaluation.intervals import IntervalEstimate
 from esper.formatting import suggest
 from esper.text_plot import linear_axis
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from esper.evaluation.comparison import IntervalEstimate, t_interval
+from esper.evaluation.intervals import IntervalEstimate, t_interval
 
 Array: TypeAlias = NDArray[np.float64]
 

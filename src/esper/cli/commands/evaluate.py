@@ -20,8 +20,9 @@ from esper.cli.options import (
 )
 from esper.config import ConfigError
 from esper.config_base import MAX_COUNT
-from esper.evaluation.comparison import EvaluationReport, IntervalEstimate, PairedDifference, PolicyResult
+from esper.evaluation.comparison import EvaluationReport, PairedDifference, PolicyResult
 from esper.evaluation.figure import check_figure, draw_text, write_figure
+from esper.evaluation.intervals import IntervalEstimate
 from esper.evaluation.journal import EvaluationJournal
 from esper.evaluation.results import EVALUATION_POLICIES, NEED_PPO, PPO
 from esper.evaluation.search import MIN_SEARCH_EPISODES
@@ -129,7 +130,7 @@ def _parser() -> Parser:
         required=True,
         metavar="RUN",
         help=f"checkpoint to evaluate, or a run, whose newest one is used (checkpoint path, {RUN_HELP}); several "
-        "training seeds of one configuration give intervals over training seeds",
+        "training seeds of one configuration give intervals over training seeds and episodes",
     )
     add_telemetry_dir_option(parser, f"; results are kept in its directory {JOURNALS}")
     parser.add_argument(

@@ -1,0 +1,79 @@
+"""Confidence intervals of means: over one sample, and over training seeds and episodes together.
+
+Simulated coverage: `tests/evaluation/test_intervals.py`.
+
+Shapes: N values, S training seeds, E episodes.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+CONFIDENCE_LEVEL = 0.95
+"""Level of every interval."""
+
+
+class IntervalEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """A mean with its interval of level `CONFIDENCE_LEVEL`."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        """True if the whole interval is above 0, or below."""
+        return self.low > 0 or self.high < 0
+
+    @property
+    def signed(self) -> str:
+        """Mean and interval with their signs, in three decimals."""
+        return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
+
+
+def t_interval(value_N: Sequence[float]) -> IntervalEstimate:
+    """Return the mean of independent values with its t interval (Student, 1908).
+
+    Args:
+        value_N: Two or more values, because one value has no measurable spread.
+
+    Raises:
+        ValueError: There are fewer than two values.
+    """
+    return _around(statistics.fmean(value_N) if value_N else math.nan, _half_width(value_N))
+
+
+def crossed_interval(value_SE: Sequence[Sequence[float]]) -> IntervalEstimate:
+    """Return the mean of all values with its interval, if every training seed played the same episodes.
+
+    A draw of episodes shifts the values of all training seeds together, so the spread of their means does not show it.
+    The half-widths of the t intervals over the seeds' means and over the episodes' means are therefore added in
+    quadrature. Each contains the variance of single values, which is counted twice: the interval is slightly too wide.
+
+    Args:
+        value_SE: Values of two or more training seeds, in two or more episodes each.
+
+    Raises:
+        ValueError: There are fewer than two training seeds or episodes.
+    """
+    mean_S = [statistics.fmean(value_E) for value_E in value_SE]
+    mean_E = [statistics.fmean(value_S) for value_S in zip(*value_SE, strict=True)]
+    return _around(statistics.fmean(mean_S), math.hypot(_half_width(mean_S), _half_width(mean_E)))
+
+
+def _around(mean: float, half_width: float) -> IntervalEstimate:
+    return IntervalEstimate(mean=mean, low=mean - half_width, high=mean + half_width)
+
+
+def _half_width(value_N: Sequence[float]) -> float:
+    """Return half the width of the t interval of the mean of independent values."""
+    if len(value_N) < 2:
+        raise ValueError(f"an interval needs at least two values, got {len(value_N)}")
+    from scipy.stats import t  # pyright: ignore[reportMissingTypeStubs] (slow to import)
+
+    quantile = float(t.ppf((1 + CONFIDENCE_LEVEL) / 2, len(value_N) - 1))  # pyright: ignore[reportUnknownMemberType]
+    return quantile * statistics.stdev(value_N) / math.sqrt(len(value_N))
