@@ -16,7 +16,7 @@ from esper.sanctum.screens.dialogs import HarvestDialog
 from esper.sanctum.source import ReplaySource
 from esper.sanctum.theme import DEFAULT_THEME
 from tests.factory import example_run
-from tests.sanctum.driving import live, notices, screen_text, settle, until
+from tests.sanctum.driving import has_left, live, notices, screen_text, settle, until
 
 SIZE = (80, 24)
 
@@ -71,6 +71,19 @@ async def test_harvest_that_fails_says_why(run: Path, tmp_path: Path, monkeypatc
         await until(pilot, lambda: any("The harvest failed" in notice for notice in notices(app)))
         assert "is not empty" in notices(app)[-1]
     assert [path.name for path in target.iterdir()] == ["mine"]
+
+
+async def test_harvest_without_a_process_says_why(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "esper.sanctum.controllers.harvest.python_command", lambda *_: ([str(tmp_path / "no-such-python")], {})
+    )
+    app = dashboard(run, 2)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("E", "enter")
+        await until(pilot, lambda: any("The harvest failed" in notice for notice in notices(app)))
+        assert "No such file" in notices(app)[-1]
+        assert not has_left(app)
 
 
 async def test_escape_writes_nothing(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,18 +113,24 @@ class HarvestActions:
 
     async def _run(self, words: Sequence[str], target: Path) -> None:
         command, environment = python_command(_PROGRAM, "harvest", *words)
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            env=environment,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                env=environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+        except OSError as error:  # an exception in a worker would end the dashboard, and with it the run
+            self._notify_failure(str(error))
+            return
         output, errors = await process.communicate()
         if process.returncode:
             last = errors.decode(errors="replace").strip().splitlines() or ["no message"]
-            reason = last[-1].removeprefix("esper-sanctum: ")
-            self._app.notify(f"The harvest failed: {reason}", severity="error", timeout=TOAST_SECONDS, markup=False)
+            self._notify_failure(last[-1].removeprefix("esper-sanctum: "))
         else:
             scores = output.decode(errors="replace").splitlines()[0]
             self._app.notify(f"Harvested to {target}: {scores}", timeout=TOAST_SECONDS, markup=False)
+
+    def _notify_failure(self, reason: str) -> None:
+        self._app.notify(f"The harvest failed: {reason}", severity="error", timeout=TOAST_SECONDS, markup=False)
