@@ -320,3 +320,19 @@ def test_manifest_is_replaced_atomically(tmp_path: Path) -> None:
     assert files(tmp_path / "run") == ["run.json"]
     manifest = msgspec.json.decode((tmp_path / "run" / "run.json").read_bytes())
     assert manifest == {"schema": ev.SCHEMA_VERSION, "seed": 2, "clip": "Infinity"}
+
+
+def test_segment_whose_syncs_fail_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file left behind would make every later attempt fail, because a segment must not exist."""
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    path = tmp_path / "events-00001.jsonl"
+    monkeypatch.setattr(segments.os, "fsync", refuse)
+
+    for _ in range(2):
+        with pytest.raises(OSError, match="Input/output error"):
+            SegmentWriter(path, b"{}\n")
+
+    assert not path.exists()

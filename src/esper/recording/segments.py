@@ -6,6 +6,7 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -257,7 +258,8 @@ class SegmentWriter:
             self.sync()
             sync_directory(path.parent)
         except OSError:
-            self.close()
+            with suppress(OSError):  # not `close`, which syncs: a second error would leave the file behind
+                os.close(self._file)
             path.unlink(missing_ok=True)
             raise
 
