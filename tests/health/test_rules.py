@@ -429,6 +429,36 @@ def test_lanes_of_one_cpu_share_one_memory() -> None:
     assert [memory.peak for memory in state.vitals.memories.values()] == [5]
 
 
+def test_run_resumed_on_other_devices_forgets_the_lanes_before() -> None:
+    nearly_full = [device_sampled("cuda:0", busy=0.9, used=91, total=100)] * rules.STRAGGLING_STEPS
+    before = msgspec.structs.replace(run_started(), lanes=["cuda:0", "cuda:0", "cpu:0", "cpu:1"])
+    after = msgspec.structs.replace(run_started(), lanes=["cpu:1"] * 4)
+    state, detector = RunState(), AnomalyDetector()
+    cpu = [device_sampled("cpu:0", used=50, total=100), device_sampled("cpu:1", used=50, total=100)]
+    for event in stamp([before, *cpu, *nearly_full]):
+        state.apply(event)
+        for finding in detector.check(event):
+            state.apply(finding)
+    assert [anomaly.found.where for anomaly in state.active_anomalies()] == ["cuda:0"]
+    keyframe = Keyframe.from_state(state)
+    state, detector = keyframe.decode_state(), AnomalyDetector()
+    detector.resume(keyframe.decode_state())
+    state.apply(after)
+    assert detector.check(after) == []
+    assert state.active_anomalies() == []
+    assert (list(state.devices), list(state.vitals.lanes), list(state.vitals.memories)) == (
+        ["cpu:1"],
+        ["cpu:1"],
+        ["cpu"],
+    )
+    full, found = device_sampled("cpu:1", used=95, total=100), list[str]()
+    for event in [full] * rules.STRAGGLING_STEPS:
+        found += [f"{finding.rule}: {finding.where}" for finding in detector.check(event)]
+    assert found == ["memory nearly full: cpu:1"]  # of the new memory reporter; no lane is left to compare with
+    returned = detector.check(device_sampled("cuda:0", used=91, total=100))
+    assert [type(finding) for finding in returned] == [ev.AnomalyFound]
+
+
 def test_resumed_detector_finds_the_same_anomalies() -> None:
     run: list[ev.AnyEvent] = [run_started(10), ev.RoundStarted(round=1)]
     detector, state = AnomalyDetector(), RunState()

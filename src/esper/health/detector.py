@@ -134,6 +134,10 @@ class AnomalyDetector:
                     del self._active[subject]
             case ev.RunStarted():
                 self._context.health.fold_start(event)
+                # RunState ends the anomalies of lanes that a resumed run no longer has by itself, too.
+                for scope, where in [*self._active]:
+                    if scope is Scope.LANE and where not in event.lanes:
+                        del self._active[scope, where]
             case _:
                 pass
 

@@ -55,7 +55,10 @@ class AnomalyLeft(Event, frozen=True, kw_only=True, tag=True):
 
 
 class AnomalyEnded(Event, frozen=True, kw_only=True, tag=True):
-    """A value returned to the range that a rule allows. RoundStarted ends all anomalies of envs without this event."""
+    """A value returned to the range that a rule allows.
+
+    Without this event, RoundStarted ends all anomalies of envs, and RunStarted those of lanes that no longer exist.
+    """
 
     rule: str
     """Name of the rule, as in AnomalyFound."""

@@ -279,6 +279,10 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
             structure.name: structure.chance_loss for structure in event.structures if structure.chance_loss is not None
         }
         self.rounds = event.rounds
+        # A run that was resumed on other devices has other lanes.
+        memories = {memory_name(lane) for lane in event.lanes}
+        self.lanes = {name: lane for name, lane in self.lanes.items() if name in event.lanes}
+        self.memories = {name: memory for name, memory in self.memories.items() if name in memories}
 
     def chance_of(self, env: int) -> float | None:
         """Return the loss of a constant output in the episode of an env; None if the recording does not have it."""

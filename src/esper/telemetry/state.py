@@ -147,8 +147,17 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.started = event
         self.status = "running"
         self.vitals.fold_start(event)
+        self._drop_lanes(self.devices.keys() - set(event.lanes), event.time)
         for env, lane in zip(self.envs, event.lanes, strict=True):
             env.lane, env.revision = lane, event.seq
+
+    def _drop_lanes(self, lanes: set[str], time: float) -> None:
+        """Remove lanes that a run resumed on other devices no longer has, and end their anomalies."""
+        for lane in lanes:
+            del self.devices[lane]
+        for anomaly in self.anomalies.values():
+            if anomaly.found.where in lanes and anomaly.ended is None:
+                anomaly.ended = time
 
     def _round_started(self, event: ev.RoundStarted) -> None:
         self.round, self.step = event.round, 0
