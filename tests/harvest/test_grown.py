@@ -28,6 +28,7 @@ from esper.harvest.structure import (
 )
 from esper.tasks import load_task
 from tests.harvest.networks import grow_everywhere
+from tests.tasks.models import CLASSES, FEATURES, task
 
 
 @pytest.fixture
@@ -61,6 +62,23 @@ def test_rebuilt_model_has_the_same_bits_and_trains(tmp_path: Path) -> None:
     optimizer.step()
     assert all(parameter.grad is not None for parameter in model.parameters())
     assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+@pytest.mark.usefixtures("no_export")
+def test_model_with_weights_tied_by_data_is_saved_and_rebuilt(tmp_path: Path) -> None:
+    def tied() -> nn.Module:
+        first, second = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
+        second.weight.data = first.weight.data
+        return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(FEATURES, CLASSES))
+
+    own = task(tied, {"first": "1", "second": "3"})
+    grown, _ = grow_everywhere(own)
+
+    grown.save(tmp_path / "grown")
+
+    model = load_grown(tmp_path / "grown", own)
+    with torch.no_grad():
+        assert torch.equal(model.eval()(grown.sample), grown.model.eval()(grown.sample))
 
 
 @pytest.mark.usefixtures("no_export")

@@ -100,9 +100,8 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> int:
 def _write_all(partial: Path, checkpoint: Checkpoint) -> int:
     """Write all files to a new directory, the manifest last, and return their size in bytes. Raises OSError."""
     partial.mkdir()
-    tensors = {name: value.detach().cpu().contiguous() for name, value in checkpoint.tensors.items()}
     contents = {
-        TENSORS_FILE: safetensors.torch.save(tensors),
+        TENSORS_FILE: encode_tensors(checkpoint.tensors),
         STATE_FILE: json.dumps(checkpoint.state).encode(),
         TELEMETRY_FILE: checkpoint.telemetry,
     }
@@ -120,6 +119,19 @@ def _write_all(partial: Path, checkpoint: Checkpoint) -> int:
     write_synced(partial / MANIFEST_FILE, encoded)
     sync_directory(partial)
     return len(encoded) + sum(map(len, contents.values()))
+
+
+def encode_tensors(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return tensors in the safetensors format. Tensors that share memory are stored separately."""
+    stored: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, value in tensors.items():
+        tensor = value.detach().cpu().contiguous()
+        storage = tensor.untyped_storage().data_ptr()
+        # safetensors refuses tensors that share memory, such as weights that are tied by their data.
+        stored[name] = tensor.clone() if storage in storages else tensor
+        storages.add(storage)
+    return safetensors.torch.save(stored)
 
 
 def read_checkpoint(directory: Path) -> Checkpoint:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import safetensors.torch
 import torch
 from torch import Tensor
 
+from esper.checkpoint.files import encode_tensors
 from esper.growth.network import count_samples
 from esper.growth.outputs import Nested
 from esper.harvest.model import GrownModel, build_model, measure_score
@@ -105,8 +105,7 @@ class Grown:
         try:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-            tensors = {name: tensor.detach().contiguous() for name, tensor in named_tensors(self.model).items()}
-            (partial / WEIGHTS_FILE).write_bytes(safetensors.torch.save(tensors))
+            (partial / WEIGHTS_FILE).write_bytes(encode_tensors(named_tensors(self.model)))
             structure = msgspec.json.format(msgspec.json.encode(self.structure), indent=2)
             (partial / STRUCTURE_FILE).write_bytes(structure + b"\n")
             problem = export_program(partial, self.task, self.sample).problem
