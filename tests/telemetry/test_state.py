@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from esper.telemetry import events as ev
-from esper.telemetry.state import RunState
+from esper.telemetry.state import MAX_ANOMALIES, RunState
 from tests.factory import env_stepped, run_started, stamp
 
 
@@ -53,3 +53,19 @@ def test_anomaly_of_several_envs_is_active_in_each_until_it_ends_there() -> None
     ]
     state.apply(found)
     assert anomaly.active_envs == [2]  # a new occurrence begins in its first env only
+
+
+def test_full_state_removes_an_ended_anomaly_before_an_active_one() -> None:
+    found = [
+        ev.AnomalyFound(rule="r", severity="warning", where=f"head {index}", value=1.0, text="bad")
+        for index in range(MAX_ANOMALIES + 2)
+    ]
+    state = RunState()
+    for event in stamp([*found[:MAX_ANOMALIES], ev.AnomalyEnded(rule="r", where="head 3")]):
+        state.apply(event)
+    state.apply(found[-2])
+    wheres = [anomaly.found.where for anomaly in state.anomalies.values()]
+    assert (len(wheres), "head 0" in wheres, "head 3" in wheres) == (MAX_ANOMALIES, True, False)
+    state.apply(found[-1])
+    wheres = [anomaly.found.where for anomaly in state.anomalies.values()]
+    assert (len(wheres), "head 0" in wheres, "head 1" in wheres) == (MAX_ANOMALIES, False, True)

@@ -36,6 +36,7 @@ OP_HISTORY_ROUNDS = 24
 MAX_LOG_LINES = 500
 """Number of the last log lines in a state. `History.log` holds all lines of a recording."""
 MAX_ANOMALIES = 200
+"""Maximum number of anomalies in a state. Ended ones are removed first."""
 
 UPDATE_SERIES = (
     "episode_return",
@@ -269,7 +270,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
             known.joined, known.left = {}, []
         self.anomalies[key] = known  # move to the end, so that the oldest anomaly is the first
         if len(self.anomalies) > MAX_ANOMALIES:
-            del self.anomalies[next(iter(self.anomalies))]
+            ended = (known for known, anomaly in self.anomalies.items() if anomaly.ended is not None)
+            del self.anomalies[next(ended, next(iter(self.anomalies)))]
 
     def _anomaly_joined(self, event: ev.AnomalyJoined) -> None:
         known = self.anomalies.get(anomaly_key(event))
