@@ -24,6 +24,7 @@ from esper.sanctum.screens.dialogs import QuitDialog
 from esper.sanctum.source import AttachSource
 from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.footer import Footer
+from esper.sanctum.widgets.problems import PauseCausePanel
 from esper.telemetry import events as ev
 from esper.telemetry.hub import EventHub
 from tests.attach.viewers import drain_requests, no_recording_error
@@ -159,6 +160,18 @@ async def test_read_only_viewer_refuses_control_keys(key: str, run: StubRun) -> 
             assert has_left(app)
         assert drain_requests(run.control) == []
         assert source.session.control.origin is None  # it has not connected
+
+
+@pytest.mark.parametrize(("read_only", "advice"), [(False, "Q end the run"), (True, "no kernel")])
+async def test_held_run_names_only_keys_that_work_here(read_only: bool, advice: str, run: StubRun) -> None:
+    """In an attached dashboard, q only detaches; a read-only one sends no request."""
+    run.say(ev.Paused(round=1, step=2, origin="engine", reason="no kernel", cause="fault"))
+    app, _ = attach(run.directory, read_only=read_only)
+    with closing(AttachServer(run.directory, run.control, no_recording_error)):
+        async with app.run_test(size=SIZE) as pilot:
+            await until(pilot, lambda: "HELD" in header(app))
+            await pilot.pause()
+            assert shown(app, PauseCausePanel).endswith(advice)
 
 
 @pytest.mark.parametrize("key", ["q", "d", "ctrl+c"])

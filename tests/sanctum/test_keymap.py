@@ -203,9 +203,9 @@ async def test_sentences_about_a_held_run_name_the_changed_keys() -> None:
     )
     _, session = live([*RUN, held])
     source = LiveSource(session)
-    keys = apply_keys({"run.checkpoint": "f6", "run.restore": "f7", "view.quit": "f10"})
+    keys = apply_keys({"run.checkpoint": "f6", "run.restore": "f7", "run.stop": "f9", "view.quit": "f10"})
     app = SanctumApp(source, theme=DEFAULT_THEME, keys=keys)
-    advice = "Free disk space, then F6 save again F7 restore an older checkpoint F10 quit, with or without saving"
+    advice = "Free disk space, then F6 save again F7 restore an older checkpoint F9 quit, with or without saving"
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         assert shown(app, PauseCausePanel).endswith(advice)

@@ -44,11 +44,11 @@ async def test_pause_reason_in_wide_characters_is_shown_in_full(size: tuple[int,
 @pytest.mark.parametrize(
     ("cause", "way", "keys", "no_keys"),
     [
-        ("fault", "r restore a checkpoint q end the run", ["r restore"], ["p resume", "s step", "c check"]),
-        ("unsaved", "q quit, with or without saving", ["c checkpoint", "r restore"], ["p resume", "s step"]),
+        ("fault", "r restore a checkpoint Q end the run", ["r restore"], ["p resume", "s step", "c check"]),
+        ("unsaved", "Q quit, with or without saving", ["c checkpoint", "r restore"], ["p resume", "s step"]),
         ("of tomorrow", "see the reason", ["p resume", "c checkpoint"], []),
-        ("recording", "once it can write again q end the run", ["c checkpoint", "r restore"], ["p resume", "s step"]),
-        ("checkpoint", "q quit, with or without saving p resume the run", ["p resume", "c checkpoint"], []),
+        ("recording", "once it can write again Q end the run", ["c checkpoint", "r restore"], ["p resume", "s step"]),
+        ("checkpoint", "Q quit, with or without saving p resume the run", ["p resume", "c checkpoint"], []),
     ],
 )
 async def test_held_run_shows_full_reason_and_usable_keys(
@@ -71,6 +71,16 @@ async def test_held_run_shows_full_reason_and_usable_keys(
         await pilot.pause()
         assert "● RUNNING" in header(app)
         assert not app.screen.query_one(PauseCausePanel).region
+
+
+async def test_page_in_a_browser_names_no_keys_of_a_held_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its requests would be refused."""
+    monkeypatch.setattr(SanctumApp, "is_web", True)
+    app, _ = live([*RUN, paused("fault")])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.pause()
+        assert shown(app, PauseCausePanel) == in_error(app) == f"✖ {REASON}"
 
 
 async def test_held_run_sends_no_request_that_would_be_refused(tmp_path: Path) -> None:

@@ -170,23 +170,23 @@ class PauseCauseInfo(NamedTuple):
 PAUSE_CAUSES: dict[str, PauseCauseInfo] = {
     PauseCause.FAULT: PauseCauseInfo(
         "A step failed or ran out of memory. The start of this round is saved.",
-        "{keys[run.restore]} restore a checkpoint   {keys[view.quit]} end the run",
+        "{keys[run.restore]} restore a checkpoint   {keys[run.stop]} end the run",
         frozenset({RequestKind.PAUSE, RequestKind.RESUME, RequestKind.STEP, RequestKind.CHECKPOINT}),
     ),
     PauseCause.UNSAVED: PauseCauseInfo(
         "A step failed or ran out of memory. The start of this round could not be saved.",
         "Free disk space, then {keys[run.checkpoint]} save again   {keys[run.restore]} restore an older checkpoint   "
-        "{keys[view.quit]} quit, with or without saving",
+        "{keys[run.stop]} quit, with or without saving",
         frozenset({RequestKind.PAUSE, RequestKind.RESUME, RequestKind.STEP}),
     ),
     PauseCause.RECORDING: PauseCauseInfo(
         "Events cannot be written: the disk is full or the run directory is missing. They are kept in memory.",
-        "The run resumes by itself once it can write again   {keys[view.quit]} end the run",
+        "The run resumes by itself once it can write again   {keys[run.stop]} end the run",
         frozenset({RequestKind.PAUSE, RequestKind.RESUME, RequestKind.STEP}),
     ),
     PauseCause.CHECKPOINT: PauseCauseInfo(
         "The last checkpoint before the end of the run could not be written.",
-        "{keys[view.quit]} quit, with or without saving   {keys[run.pause]} resume the run",
+        "{keys[run.stop]} quit, with or without saving   {keys[run.pause]} resume the run",
         frozenset(),
     ),
 }

@@ -133,7 +133,7 @@ class PauseCausePanel(Panel):
         return len(self._wrapped_lines(self.app.size.width - 2))
 
     def draw_lines(self, size: Size) -> list[Line]:
-        """Draw the reason in the style of an error, then, in a live run, the advice."""
+        """Draw the reason in the style of an error, then the advice, if this dashboard can control the run."""
         return [self.line().append(text, role) for text, role in self._wrapped_lines(size.width)]
 
     def _advice(self, cause: str) -> str:
@@ -148,7 +148,9 @@ class PauseCausePanel(Panel):
         reason = wrap_cells(f"{held.glyph} {strip_control(self.state.reason or '')}", width)
         if len(reason) > _MAX_REASON_LINES:
             reason[_MAX_REASON_LINES - 1 :] = [ellipsise(" ".join(reason[_MAX_REASON_LINES - 1 :]), width)]
-        advice = wrap_cells(self._advice(cause), width - 2) if self.view.source.live else []
+        requests = self.view.source.requests
+        can_control = requests is not None and requests.disabled_reason is None and not self.app.is_web
+        advice = wrap_cells(self._advice(cause), width - 2) if can_control else []
         return [
             *((set_cell_size(text, width), "error") for text in reason),
             *((f"  {text}", "bright") for text in advice),
