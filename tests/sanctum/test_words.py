@@ -168,6 +168,26 @@ async def test_restore_dialog_says_what_is_discarded(tmp_path: Path) -> None:
         assert "Discards 3 rounds; 3 later checkpoints kept in undone/." in screen_text(app)
 
 
+@pytest.mark.parametrize(
+    ("step", "checkpoints_down", "lost"),
+    [(1, 0, "1 step"), (5, 0, "1 round"), (3, 1, "1 round 3 steps; 1 later checkpoint kept in undone/")],
+)
+async def test_restore_dialog_counts_lost_steps_across_rounds(
+    tmp_path: Path, step: int, checkpoints_down: int, lost: str
+) -> None:
+    """A checkpoint after the last step of a round is that of the next round's start."""
+    saved = [event for event in example_run(rounds=3) if isinstance(event, ev.CheckpointSaved)][:2]
+    timed = ev.PhaseTimed(round=3, step=step, wall=0.1, phases={})
+    run = stamp([run_started(rounds=3), *saved, ev.RoundStarted(round=3), timed])
+    app, session = live(run)
+    session.keep(tmp_path, run)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("r", *["down"] * checkpoints_down)
+        await pilot.pause()
+        assert f"Discards {lost}." in screen_text(app)
+
+
 async def test_screenshots_have_no_notifications_and_different_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,11 +63,14 @@ class CheckpointPicker(ModalScreen[str | None]):
     def _loss(self, row: int) -> str:
         """Return a sentence on the steps that restoring the checkpoint of a row discards."""
         saved, state = self._checkpoints[row], self._current()
-        rounds = state.round - saved.round
-        amount = pluralise(rounds, "round") if rounds > 0 else pluralise(max(state.step - saved.step, 0), "step")
+        steps_per_round = state.started.steps if state.started else 1
+        lost = max(state.steps_done - (saved.round - 1) * steps_per_round - saved.step, 0)
+        rounds, steps = divmod(lost, steps_per_round)
+        parts = [pluralise(rounds, "round")] if rounds else []
+        parts += [pluralise(steps, "step")] if steps or not rounds else []
         later = sum((other.round, other.step) > (saved.round, saved.step) for other in self._checkpoints)
         kept = f"; {pluralise(later, 'later checkpoint')} kept in undone/" if later else ""
-        return f"Discards {amount}{kept}."
+        return f"Discards {' '.join(parts)}{kept}."
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         """Show what restoring the checkpoint under the cursor discards."""
