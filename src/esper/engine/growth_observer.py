@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
 
+from esper.config import TaskError
 from esper.control import ENDING_KINDS, RequestKind, RequestQueue
 from esper.domain import VERSION
 from esper.engine.growth import Growth, Variant
+from esper.engine.reporter import control_requested
 from esper.engine.training_state import TrainingState
 from esper.envs.env import Env
 from esper.formatting import format_duration
 from esper.harvest.grown import Grown
 from esper.harvest.model import copy_tensors, grown_seeds, plant_grown
 from esper.harvest.structure import GrownSeed, GrownStructure, HarvestError, Provenance
+from esper.lanes.errors import FaultError
 from esper.policy.actions import WAIT_DECISION
 from esper.tasks.splits import Splits
 from esper.tasks.task import Task
@@ -88,6 +91,8 @@ class GrowthObserver:
         self._best: BestNetwork | None = None
         self._steps = 0
         """Completed steps."""
+        self._has_converged = False
+        """True once the run was asked to stop, because it no longer improves."""
         self._started = self._ended = time.perf_counter()
 
     def observe(self) -> None:
@@ -105,10 +110,15 @@ class GrowthObserver:
             )
         if left and self._best and self._steps - self._best.step >= self._growth.patience:
             self._log(f"no network has become better for {self._growth.patience} steps")
+            self._has_converged = True
             self._control.put(RequestKind.STOP, CONVERGED)
 
     def finish(self) -> None:
-        """Build the best network, and write and compare it if asked."""
+        """Build the best network, write it if asked, and compare it if asked and the user has not stopped the run.
+
+        Raises:
+            FaultError: The network cannot be built or tested.
+        """
         best, growth = self._best, self._growth
         if best is None:
             self._log("no network has a score yet, so there is none to harvest", "warning")
@@ -123,12 +133,25 @@ class GrowthObserver:
             seed=config.seed,
             version=VERSION,
         )
-        growth.grown = Grown.build(self._task, self._splits, best.seeds, best.tensors, provenance)
+        growth.grown = self._build(best.seeds, best.tensors, provenance)
         self._log(f"best network: env {best.env} after step {best.step}, {self._describe(growth.grown.structure)}")
         if growth.target:
             self._save(growth.grown, growth.target(self._run))
-        if growth.compares:
-            self._compare(growth.grown.structure)
+        if growth.compares and (self._has_converged or self._steps == config.steps):
+            try:
+                self._compare(growth.grown.structure)
+            except FaultError as fault:
+                self._log(f"the comparison ended early: {fault}", "error")
+
+    def _build(self, seeds: Sequence[GrownSeed], tensors: Mapping[str, Tensor], provenance: Provenance) -> Grown:
+        """Build and test a network. Raises FaultError, because this is the first use of the test split."""
+        try:
+            return Grown.build(self._task, self._splits, seeds, tensors, provenance)
+        except (HarvestError, TaskError) as error:
+            fault = FaultError(str(error), None)
+        except Exception as error:  # noqa: BLE001 (of the model or the score, which may be the user's code)
+            fault = FaultError.from_exception(error, "the test of the network")
+        raise fault
 
     def _save(self, grown: Grown, directory: Path) -> None:
         growth = self._growth
@@ -151,7 +174,7 @@ class GrowthObserver:
             if best is None:
                 return
             seconds = time.perf_counter() - start
-            trained = Grown.build(self._task, self._splits, seeds, best.tensors, structure.provenance).structure
+            trained = self._build(seeds, best.tensors, structure.provenance).structure
             self._growth.comparison.append(Variant(name, trained.test_score, trained.parameters, seconds))
             self._log(f"{name}: {self._describe(trained)}")
 
@@ -170,14 +193,18 @@ class GrowthObserver:
         """
         pool, config = self._training.pool, self._training.config
         best: BestNetwork | None = None
+        pool.reset_loss_scales()
         pool.reset(0)
         for env in pool.envs:
             plant_grown(env, seeds, config.seed)
         actions = [WAIT_DECISION.action] * len(pool.envs)
         for step in range(self._steps):
-            request = self._control.get()
-            if request and request.kind in ENDING_KINDS:
-                return None
+            while request := self._control.get():
+                ends = request.kind in ENDING_KINDS
+                ignored = None if ends else "the growth is over, and only the comparison still trains"
+                self._training.hub.emit_global(control_requested(request, ignored))
+                if ends:
+                    return None
             epochs = zip(pool.envs, pool.step(actions, 0, step), strict=True)
             scores = [(epoch.measured.accuracy, env) for env, epoch in epochs if epoch is not None]
             best = better_network(best, scores, step + 1)

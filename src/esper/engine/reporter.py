@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from esper.checkpoint.files import Checkpoint
+from esper.control import Request
 from esper.domain import HEADS, VERSION, Op, Stage, StepNumber
 from esper.engine.episode import Episode, StepOutcome
 from esper.envs.env import Env
@@ -213,6 +214,12 @@ def episode_ended(episode: Episode, round_number: int) -> ev.EpisodeEnded:
         fossilized=stages.count(Stage.FOSSILIZED),
         culled=episode.culled,
     )
+
+
+def control_requested(request: Request, ignored: str | None) -> ev.ControlRequested:
+    """Build the event of a request; `ignored` is the reason why it has no effect."""
+    kind, origin = request.kind.value, request.origin
+    return ev.ControlRequested(kind=kind, origin=origin, path=request.path, env=request.env, ignored=ignored)
 
 
 def checkpoint_saved(

@@ -202,19 +202,30 @@ class Run:
         self.ranks.all_gather_object(None)
 
     def _train(self) -> str:
-        """Train, and return how the run ended. Raise RunFailedError, with how to resume, if it failed."""
+        """Train, and return how the run ended. Raise RunFailedError, with how to go on, if it failed."""
         try:
             outcome = self.trainer.run()
-            if self._growth:
-                self._growth.finish()
-            return outcome
         except FaultError as fault:
             text = f"{fault}{self._save_traceback(fault)}"
         except RunFailedError as failure:
             text = str(failure)
         except RankLostError as lost:
             raise RankLostError(f"{lost}; {self._resume_hint()}") from lost
+        else:
+            self._finish_growth()
+            return outcome
         raise RunFailedError(f"{text}; {self._resume_hint()}")
+
+    def _finish_growth(self) -> None:
+        """Harvest the network of a growth. Raise RunFailedError, with how to try it again, if it cannot be built."""
+        if self._growth is None:
+            return
+        try:
+            self._growth.finish()
+            return
+        except FaultError as fault:
+            text = f"{fault}{self._save_traceback(fault)}"
+        raise RunFailedError(f"{text}; write the network with: esper-sanctum harvest {self.directory} --to DIR")
 
     def _save_traceback(self, fault: FaultError) -> str:
         """Write the traceback of a fault to the run directory, and return a note of its path for the message."""

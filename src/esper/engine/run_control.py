@@ -189,15 +189,7 @@ class RunController:
         raise RunFailedError(f"the run waited for {minutes:g} minutes (--patience-minutes)")
 
     def _emit_request(self, request: Request, ignored: str | None = None) -> None:
-        self._hub.emit_global(
-            ev.ControlRequested(
-                kind=request.kind.value,
-                origin=request.origin,
-                path=request.path,
-                env=request.env,
-                ignored=ignored,
-            )
-        )
+        self._hub.emit_global(reporter.control_requested(request, ignored))
 
     def _reason_ignored(self, request: Request, *, paused: bool, unrecorded: bool) -> str | None:
         """Return why a request has no effect; None if it has one."""

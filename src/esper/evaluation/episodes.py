@@ -57,9 +57,7 @@ def start_episodes(pool: EnvPool, config: Config, round_index: int) -> list[Epis
         config: Configuration of the episodes.
         round_index: Index of the round whose hosts are used, from 0.
     """
-    for env in pool.envs:
-        if env.scaler:
-            env.scaler.reset()  # do not inherit the loss scale that the previous policy left
+    pool.reset_loss_scales()  # do not inherit those that the previous policy left
     episodes = [Episode(env, config) for env in pool.envs]
     for episode, (loss, accuracy) in zip(episodes, pool.reset(round_index), strict=True):
         episode.begin(loss, accuracy)

@@ -203,6 +203,12 @@ class EnvPool:
         found = self._run_on_lanes(self.envs, start)
         return [(loss, accuracy) for [[loss, accuracy, *_]] in (found[env.index] for env in self.envs)]
 
+    def reset_loss_scales(self) -> None:
+        """Give every env the initial loss scale."""
+        for env in self.envs:
+            if env.scaler:
+                env.scaler.reset()
+
     def step(self, actions: Sequence[Action | None], round_index: int, step: int) -> list[EnvEpoch | None]:
         """Apply a decision to each env, train it for an epoch and validate it; None for one whose action is None."""
         decided = {env.index: action for env, action in zip(self.envs, actions, strict=True) if action is not None}

@@ -15,7 +15,8 @@ import torch
 
 import esper
 from esper.cli.main import main
-from esper.cli.options import EXIT_OK, EXIT_USAGE
+from esper.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from esper.control import Request, RequestKind, RequestQueue
 from esper.harvest import grown as grown_module
 from esper.harvest.program import ExportResult
 from esper.harvest.structure import STRUCTURE_FILE, WEIGHTS_FILE, read_structure
@@ -67,6 +68,44 @@ def test_comparison_trains_as_many_epochs_from_the_same_start(
     rows = re.findall(r"^(grown|host alone|same architecture from scratch) +(\S+%)", capsys.readouterr().out, re.M)
     # Nothing was grown, so that the three networks are the same one.
     assert rows == [("grown", score), ("host alone", score), ("same architecture from scratch", score)]
+
+
+def put_requests(monkeypatch: pytest.MonkeyPatch, *requests: Request | None) -> None:
+    """Give the engine these answers to its first questions for a request, and none to the later ones."""
+    left = iter(requests)
+    monkeypatch.setattr(RequestQueue, "get", lambda *_, **__: next(left, None))
+
+
+def test_growth_that_is_stopped_is_written_but_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_requests(monkeypatch, None, Request(RequestKind.STOP, "signal"))
+    assert grow(tmp_path, "--steps", "3", "--compare") == EXIT_OK
+    assert max(event.step for event in recorded(only(tmp_path)) if isinstance(event, ev.EnvStepped)) == 2
+    assert read_structure(only(tmp_path) / "grown").provenance.step <= 2
+    assert "host alone" not in capsys.readouterr().out
+
+
+def test_requests_are_answered_while_the_comparison_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pause, stop = Request(RequestKind.PAUSE, "keyboard"), Request(RequestKind.STOP, "signal")
+    put_requests(monkeypatch, None, None, pause, None, stop)
+    assert grow(tmp_path, "--steps", "2", "--compare") == EXIT_OK
+    found = [event for event in recorded(only(tmp_path)) if isinstance(event, ev.ControlRequested)]
+    assert [(event.kind, bool(event.ignored)) for event in found] == [("pause", True), ("stop", False)]
+
+
+def test_score_that_fails_on_the_test_split_ends_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> float:
+        raise ValueError("no such class: 11")
+
+    monkeypatch.setattr(grown_module, "measure_score", fail)
+    assert grow(tmp_path, "--steps", "1") == EXIT_FAILED
+    error = capsys.readouterr().err
+    assert "the test of the network failed: ValueError: no such class: 11 (traceback in " in error
+    assert f"esper-sanctum harvest {only(tmp_path)} --to DIR" in error
+    assert "Traceback" not in error
 
 
 def test_trained_policy_grows_and_does_not_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
