@@ -170,7 +170,7 @@ async def test_restore_dialog_says_what_is_discarded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("step", "checkpoints_down", "lost"),
-    [(1, 0, "1 step"), (5, 0, "1 round"), (3, 1, "1 round 3 steps; 1 later checkpoint kept in undone/")],
+    [(1, 0, "1 step."), (5, 0, "1 round."), (3, 1, "1 round 3 steps; 1 later checkpoint")],
 )
 async def test_restore_dialog_counts_lost_steps_across_rounds(
     tmp_path: Path, step: int, checkpoints_down: int, lost: str
@@ -185,7 +185,7 @@ async def test_restore_dialog_counts_lost_steps_across_rounds(
         await settle(pilot)
         await pilot.press("r", *["down"] * checkpoints_down)
         await pilot.pause()
-        assert f"Discards {lost}." in screen_text(app)
+        assert f"Discards {lost}" in screen_text(app)
 
 
 async def test_screenshots_have_no_notifications_and_different_names(
