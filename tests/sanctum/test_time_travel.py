@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
+from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from esper.control import RequestKind
@@ -11,7 +12,10 @@ from esper.history.history import History
 from esper.history.timeline import MarkKind
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.go_to import GoToDialog
+from esper.sanctum.screens.growth import GrowthChart
 from esper.sanctum.symbols import MARK_SYMBOLS
+from esper.sanctum.widgets.env_map import EnvMap
+from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.scrubber import Timeline
 from esper.telemetry import events as ev
@@ -311,3 +315,20 @@ async def test_past_of_a_live_run_does_not_hide_or_fake_a_silent_engine(tmp_path
         assert app.view.stale is None
         app.diagnosis_actions.update_stats(2000.0)
         assert app.view.stale is not None
+
+
+@pytest.mark.parametrize(("keys", "focused"), [((), EnvTable), (("w",), EnvMap), (("3",), GrowthChart)])
+async def test_hidden_timeline_returns_the_focus(tmp_path: Path, keys: tuple[str, ...], focused: type[Widget]) -> None:
+    app, session = live(RUN[:HALF])
+    session.directory = tmp_path
+    write_segment(tmp_path, 1, recording(RUN[:HALF]))
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press(*keys, "left_curly_bracket")
+        await settle(pilot)
+        app.screen.query_one(Timeline).focus()
+        await pilot.pause()
+        await pilot.press("right_curly_bracket")
+        await settle(pilot)
+        assert not app.screen.query_one(Timeline).display
+        assert isinstance(app.focused, focused)

@@ -56,8 +56,16 @@ class RunScreen(Screen[None]):
 
     def update(self) -> None:
         """Update all panels. The app calls this once per tick."""
+        timeline = self.query_one(Timeline)
         for panel in self.query(Panel):
             panel.update()
+        if self.focused is timeline and not timeline.display:  # Textual would leave the screen without a focus
+            self.focus_main()
+
+    def focus_main(self) -> None:
+        """Focus the widget that has the focus when the screen opens, if there is one."""
+        if self.AUTO_FOCUS:
+            self.query_one(self.AUTO_FOCUS).focus()
 
     def on_screen_resume(self) -> None:
         """Update all panels, which are not updated while another screen is open."""

@@ -141,10 +141,11 @@ class OverviewScreen(RunScreen):
         focused = table.has_focus or heat_map.has_focus
         table.display, heat_map.display = heat_map.display, table.display
         if focused or self.focused is None:
-            self._focus_envs()
+            self.focus_main()
         self.update()
 
-    def _focus_envs(self) -> None:
+    def focus_main(self) -> None:
+        """Focus the env table or the env heat map, whichever is shown."""
         table, heat_map = self.query_one(EnvTable), self.query_one(EnvMap)
         (table if table.display else heat_map).focus()
 
@@ -166,7 +167,7 @@ class OverviewScreen(RunScreen):
     def on_filter_box_closed(self, event: FilterBox.Closed) -> None:
         """Apply the confirmed filter, and focus the env table or heat map."""
         self.view.env_filter = self._parse(event.text) if event.text.strip() else None
-        self._focus_envs()
+        self.focus_main()
         self.update()
 
     def update(self) -> None:
