@@ -332,3 +332,20 @@ async def test_hidden_timeline_returns_the_focus(tmp_path: Path, keys: tuple[str
         await settle(pilot)
         assert not app.screen.query_one(Timeline).display
         assert isinstance(app.focused, focused)
+
+
+@pytest.mark.parametrize("keys", [("slash", *"ab", "left"), ("g", *"ab", "left"), ("a",)])
+async def test_end_in_an_input_or_a_dialog_stays_in_the_past(tmp_path: Path, keys: tuple[str, ...]) -> None:
+    app, session = live(RUN[:HALF])
+    session.directory = tmp_path
+    write_segment(tmp_path, 1, recording(RUN[:HALF]))
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("shift+left", *keys, "end")
+        assert app.source.playback is not None
+        if isinstance(app.focused, Input):
+            assert app.focused.cursor_position == 2
+        await pilot.press("escape")
+        await settle(pilot)
+        await pilot.press("end")
+        assert app.source.playback is None

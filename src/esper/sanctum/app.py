@@ -14,6 +14,7 @@ from textual.binding import BindingType
 from textual.dom import DOMNode
 from textual.filter import LineFilter
 from textual.screen import Screen
+from textual.widgets import Input
 
 from esper.recording.segments import ReadError
 from esper.sanctum.bindings import APP_CATEGORIES, ENV_VIEW, KEYS, KeyBinding, bindings, is_available
@@ -183,9 +184,13 @@ class SanctumApp(TextualApp):
         self.refresh_view()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable End unless the past of a live run is shown or read, and the stop and detach keys in a replay."""
+        """Disable End unless the past of a live run is shown or read, and the stop and detach keys in a replay.
+
+        End has priority over the focused widget, so that it is also disabled in dialogs and inputs, which use it.
+        """
         if action == "rejoin":
-            return self.source.live and (self.source.playback is not None or self.playback_actions.is_loading_history)
+            is_past = self.source.playback is not None or self.playback_actions.is_loading_history
+            return self.source.live and is_past and not (self.screen.is_modal or isinstance(self.focused, Input))
         if action in {"stop", "detach"}:
             return self.source.live
         return super().check_action(action, parameters)
