@@ -13,6 +13,7 @@ from esper.history.timeline import MarkKind
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.go_to import GoToDialog
 from esper.sanctum.screens.growth import GrowthChart
+from esper.sanctum.screens.help import HelpScreen
 from esper.sanctum.symbols import MARK_SYMBOLS
 from esper.sanctum.widgets.env_map import EnvMap
 from esper.sanctum.widgets.env_table import EnvTable
@@ -349,3 +350,23 @@ async def test_end_in_an_input_or_a_dialog_stays_in_the_past(tmp_path: Path, key
         await settle(pilot)
         await pilot.press("end")
         assert app.source.playback is None
+
+
+async def test_keys_that_move_forward_are_shown_in_the_past_of_a_live_run(tmp_path: Path) -> None:
+    app, session = live(RUN[:HALF])
+    session.directory = tmp_path
+    write_segment(tmp_path, 1, recording(RUN[:HALF]))
+    forward = ("space play", "→ step", "⇧→ round", "n next mark")
+    async with app.run_test(size=(200, 60)) as pilot:
+        await settle(pilot)
+        assert not any(key in shown(app, Footer) for key in forward)
+        await pilot.press("left_curly_bracket")
+        await settle(pilot)
+        assert all(key in shown(app, Footer) for key in forward)
+        assert "p pause" in shown(app, Footer)
+        assert "Play (space)" in [command.title for command in app.get_system_commands(app.screen)]
+        await pilot.press("f1")
+        assert isinstance(app.screen, HelpScreen)
+        page = " ".join(app.screen.page().plain.split())
+        assert "→ forward one step" in page
+        assert "Home go to the start" in page

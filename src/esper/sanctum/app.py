@@ -17,7 +17,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from esper.recording.segments import ReadError
-from esper.sanctum.bindings import APP_CATEGORIES, ENV_VIEW, KEYS, KeyBinding, bindings, is_available
+from esper.sanctum.bindings import APP_CATEGORIES, ENV_VIEW, KEYS, KeyBinding, bindings
 from esper.sanctum.controllers.diagnosis import DiagnosisActions
 from esper.sanctum.controllers.harvest import HarvestActions
 from esper.sanctum.controllers.run_actions import RunActions
@@ -213,7 +213,7 @@ class SanctumApp(TextualApp):
         focused = {active.binding.id for active in screen.active_bindings.values()}
         for key in self.view.keys:
             redundant = key.priority or key.action == "command_palette"  # a second key of an action; this palette
-            if redundant or not is_available(key, live=self.source.live):
+            if redundant or not self.view.is_available(key):
                 continue
             if key.category in APP_CATEGORIES:
                 yield SystemCommand(self._command_title(key), key.description, partial(self.run_action, key.action))
@@ -251,7 +251,7 @@ class SanctumApp(TextualApp):
 
     def action_help(self) -> None:
         """Open the help screen."""
-        self.push_screen(HelpScreen(self.view, live=self.source.live))
+        self.push_screen(HelpScreen(self.view))
 
     def action_legend(self) -> None:
         """Explain the letters of the stages of a slot."""

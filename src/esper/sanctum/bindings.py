@@ -33,10 +33,12 @@ class KeyCategory(Enum):
 
 
 class Availability(Enum):
-    """Kind of source in which a key has an effect and the footer may show it."""
+    """When a key has an effect, so that the footer may show it."""
 
     LIVE = "live"
+    """In a live run."""
     REPLAY = "replay"
+    """In a recording, and in the past of a live run."""
     ALWAYS = "always"
 
 
@@ -182,7 +184,16 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.TIME, "N", "N", "previous mark", "previous mark", "mark(-1)"),
     KeyBinding(KeyCategory.TIMELINE, "f", "f", "kind", "show and visit only the next kind of marks", "next_group"),
     KeyBinding(KeyCategory.TIMELINE, "home", "Home", "start", "go to the start", "start", False, Availability.REPLAY),
-    KeyBinding(KeyCategory.TIMELINE, "end", "End", "end", "go to the end", "end", False, Availability.REPLAY),
+    KeyBinding(
+        KeyCategory.TIMELINE,
+        "end",
+        "End",
+        "end",
+        "go to the end; in a live run, return to live",
+        "end",
+        False,
+        Availability.REPLAY,
+    ),
     KeyBinding(KeyCategory.ROWS, "up,k", "↑ k", "up", "previous env", "move(-1)"),
     KeyBinding(KeyCategory.ROWS, "down,j", "↓ j", "down", "next env", "move(1)"),
     KeyBinding(KeyCategory.ROWS, "pageup", "PgUp", "page up", "one page up", "page(-1)"),
@@ -294,8 +305,3 @@ def bindings(*categories: KeyCategory) -> list[Binding]:
 def bindings_of(action: str, *ids: str) -> list[Binding]:
     """Return Textual bindings that give the keys of some actions of the table another action, in a dialog."""
     return [Binding(key.keys, action, id=key.id) for key in KEYS if key.id in ids]
-
-
-def is_available(key: KeyBinding, *, live: bool) -> bool:
-    """Return True if a key has an effect in a live run, or in a replay if `live` is false."""
-    return key.when is Availability.ALWAYS or (key.when is Availability.LIVE) == live

@@ -11,7 +11,7 @@ from textual.message import Message
 from esper.formatting import format_duration
 from esper.health.thresholds import Thresholds
 from esper.history.timeline import MarkFilter
-from esper.sanctum.bindings import KEYS, KeyBinding
+from esper.sanctum.bindings import KEYS, Availability, KeyBinding
 from esper.sanctum.env_filter import EnvFilter
 from esper.sanctum.source import RunSource, run_has_ended
 from esper.sanctum.symbols import compact_cell, key_name
@@ -93,6 +93,12 @@ class ViewState:
     def key_names(self) -> dict[str, str]:
         """Name of the first key of each action in words, for sentences: `Enter`, `Shift-Left`. Keyed by id."""
         return {key.id: key_name(key.label.partition(" ")[0], "ascii") for key in self.keys}
+
+    def is_available(self, key: KeyBinding) -> bool:
+        """Return True if a key has an effect in the shown run or recording."""
+        if key.when is Availability.LIVE:
+            return self.source.live
+        return key.when is Availability.ALWAYS or self.source.playback is not None
 
     @property
     def thresholds(self) -> Thresholds:

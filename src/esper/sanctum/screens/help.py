@@ -13,7 +13,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from esper.sanctum.bindings import KeyBinding, KeyCategory, bindings_of, is_available
+from esper.sanctum.bindings import KeyBinding, KeyCategory, bindings_of
 from esper.sanctum.explanations import RECOVERY_HELP, RULE_HELP, explain_metric
 from esper.sanctum.requests import PAUSE_CAUSES
 from esper.sanctum.symbols import (
@@ -81,13 +81,13 @@ class HelpScreen(ModalScreen[None]):
         *bindings_of("dismiss_help", "view.help", "view.keys", "view.quit"),
     ]
 
-    def __init__(self, view: ViewState, *, live: bool) -> None:
+    def __init__(self, view: ViewState) -> None:
         super().__init__()
         self._palette = view.palette
         self._charset = view.charset
-        self._keys = view.keys
+        self._keys = [key for key in view.keys if view.is_available(key)]
         self._key_names = view.key_names
-        self._live = live
+        self._live = view.source.live
 
     def compose(self) -> ComposeResult:
         """Yield the scrollable page."""
@@ -98,8 +98,8 @@ class HelpScreen(ModalScreen[None]):
         """Return all sections, wrapped to the smallest supported terminal."""
         page = Text()
         for category in KeyCategory:
-            keys = [key for key in self._keys if key.category is category and is_available(key, live=self._live)]
-            self._section(page, category.value, [self._key_entry(key) for key in keys])
+            keys = [self._key_entry(key) for key in self._keys if key.category is category]
+            self._section(page, category.value, keys)
         self._append_stages(page)
         self._section(page, "Severities", [(s.glyph, s.name, s.meaning) for s in SEVERITIES.values()])
         self._section(page, "Status of a run", [(s.glyph, "bright", _describe(s)) for s in STATUS_SYMBOLS.values()])
@@ -149,9 +149,6 @@ class LegendScreen(HelpScreen):
     """Page with the stages of a slot."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("dismiss_help", "view.legend")]
-
-    def __init__(self, view: ViewState) -> None:
-        super().__init__(view, live=view.source.live)
 
     def page(self) -> Text:
         """Return the section of the stages."""

@@ -8,7 +8,7 @@ from textual.events import Click
 from textual.geometry import Size
 
 from esper.control import RequestKind
-from esper.sanctum.bindings import APP_CATEGORIES, KeyBinding, KeyCategory, is_available
+from esper.sanctum.bindings import APP_CATEGORIES, KeyBinding, KeyCategory
 from esper.sanctum.requests import pause_cause
 from esper.sanctum.source import run_has_ended
 from esper.sanctum.symbols import key_name
@@ -52,11 +52,10 @@ class Footer(Panel):
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw as many keys as fit, always including the ones to go back, to get help and to quit."""
-        live = self.view.source.live
         keys = [
             key
             for key in self.view.keys
-            if key.category in (*APP_CATEGORIES, *self._categories) and self._is_shown(key, live=live)
+            if key.category in (*APP_CATEGORIES, *self._categories) and self._is_shown(key)
         ]
         keys.sort(key=lambda key: (key.category is KeyCategory.VIEW, key.action != "rejoin"))
         labels = {key: key_name(key.label, self.view.charset) for key in keys}
@@ -77,7 +76,7 @@ class Footer(Panel):
             line.pad_to(size.width - len(stats)).append(stats, "faint")
         return [line]
 
-    def _is_shown(self, key: KeyBinding, *, live: bool) -> bool:
+    def _is_shown(self, key: KeyBinding) -> bool:
         source = self.view.source
         cause = source.live_state.cause
         no_requests = run_has_ended(source) or (source.requests is not None and source.requests.disabled_reason)
@@ -93,7 +92,7 @@ class Footer(Panel):
             "anomalies": bool(self.state.active_anomalies()),
             "why": self._selected_env_has_anomaly,
         }
-        return is_available(key, live=live) and (key.footer or shown_if.get(key.action, False))
+        return self.view.is_available(key) and (key.footer or shown_if.get(key.action, False))
 
     @property
     def _selected_env_has_anomaly(self) -> bool:
