@@ -193,6 +193,13 @@ def sequence_classes(_: object = None) -> Splits:
     return Splits(**{name: (x, x[:, 0] % CLASSES) for name, (x, _) in vars(parts).items()})
 
 
+def without_targets(_: object = None) -> Splits:
+    """Token sequences, the first of which has no target that counts."""
+    splits = tokens()
+    splits.test[1][0] = -100
+    return splits
+
+
 def with_train(change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Task:
     """Return a task whose training split is changed."""
     return task(data=lambda _: replace(features(), train=change(*features().train)))
@@ -245,6 +252,11 @@ REFUSALS: list[tuple[Callable[[], Task], str]] = [
         lambda: with_train(lambda x, y: (x, y + 7)),
         "targets of the split 'train' are 7 to 11, and the model has 5 out",
     ),
+    (
+        lambda: with_train(lambda x, y: (x, y.masked_fill(y == 0, -100))),
+        "data of task own: the split 'train' has samples whose targets are all -100; leave them out",
+    ),
+    (lambda: replace(causal_task(), data=without_targets), "has samples whose targets are all -100"),
     (lambda: with_train(lambda x, y: (x, y.float())), "the targets of the split 'train' must be class indices"),
     (lambda: with_train(lambda x, y: (x, y[:, None])), "the targets of the split 'train' have shape [1] per sample"),
     (lambda: with_train(lambda x, y: (x[:0], y[:0])), "the split 'train' is empty"),

@@ -16,7 +16,7 @@ from esper.growth.network import count_samples
 from esper.tasks.task import SampleFunction, Task
 
 IGNORED_TARGET = -100
-"""Target that does not count, as in `F.cross_entropy`."""
+"""Target of a position that does not count, as in `F.cross_entropy`. Every sample needs a target that counts."""
 
 
 class Loss:
@@ -65,7 +65,7 @@ class Loss:
 def _mean_cross_entropy(output: Any, targets: Any) -> Tensor:
     """Return the mean over the targets that count; 0 if none does, where PyTorch's mean is NaN."""
     logits = _classes_second(output, targets)
-    if output.dim() == 2:
+    if output.dim() == 2:  # every target counts
         return F.cross_entropy(logits, targets)
     counted = (targets != IGNORED_TARGET).sum().clamp(min=1)
     return F.cross_entropy(logits, targets, reduction="sum") / counted
@@ -77,7 +77,7 @@ def _classes_second(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class CrossEntropy(Loss):
-    """The cross-entropy, averaged over samples and positions; targets of −100 do not count.
+    """The cross-entropy, averaged over samples and positions; positions with a target of −100 do not count.
 
     Outputs are logits [B, K], [B, T, K] or [B, K, …]; targets are class indices without the axis K. The loss of an
     epoch with logits [B, K] is computed from the logits of all its samples at once, in float32.
@@ -112,7 +112,7 @@ def accuracy(output: Any, targets: Any) -> Tensor:
 
     Args:
         output: Logits [B, K], [B, T, K] or [B, K, …].
-        targets: Class indices, without the axis K; −100 does not count.
+        targets: Class indices, without the axis K; positions with −100 do not count.
     """
     hits = (_classes_second(output, targets).argmax(dim=1) == targets).float()
     if hits.dim() == 1:

@@ -303,8 +303,12 @@ class _Probe:
                 shapes = f"{list(labels.shape[1:])} per sample, and the output has {list(output.shape[1:])}"
                 raise self._error("data", f"the targets of the split {name!r} have shape {shapes}")
             axis = -1 if output.shape[1:-1] == labels.shape[1:] else 1
-            counted = labels[labels != IGNORED_TARGET]
-            if counted.numel() and not 0 <= int(counted.min()) <= int(counted.max()) < output.shape[axis]:
+            is_counted = labels != IGNORED_TARGET
+            if not bool(is_counted.reshape(len(labels), -1).any(1).all()):
+                problem = f"the split {name!r} has samples whose targets are all {IGNORED_TARGET}; leave them out"
+                raise self._error("data", problem)
+            counted = labels[is_counted]
+            if not 0 <= int(counted.min()) <= int(counted.max()) < output.shape[axis]:
                 found = f"{int(counted.min())} to {int(counted.max())}, and the model has {output.shape[axis]} outputs"
                 raise self._error("data", f"the targets of the split {name!r} are {found}")
 
