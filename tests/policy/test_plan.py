@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,11 @@ from esper.checkpoint.catalog import find_checkpoint
 from esper.cli.main import main
 from esper.config import ConfigError
 from esper.control import RequestKind
+from esper.domain import Op
 from esper.policy.plan import check_names, parse_plan, split_plan
+from esper.policy.plan_agent import PlanAgent
 from esper.telemetry import events as ev
+from tests.policy.scripted import BLUEPRINTS, NOISE, ScriptedEnv
 from tests.runs import LiveRun, computed, recorded
 
 PLAN = "conv_light@early:0,tempo=5,alpha=0.7,style=linear_gate depthwise@mid:1 norm@late:3 cull@late:14"
@@ -84,6 +88,25 @@ def test_every_env_follows_the_plan(tmp_path: Path) -> None:
         "tempo": "5",
         "alpha_target": "0.7",
     }
+
+
+def test_cull_of_a_seed_that_a_slot_does_not_offer_is_left_out() -> None:
+    env = ScriptedEnv()
+    agent = PlanAgent(
+        parse_plan("norm@early:0 norm@mid:1 cull@early:3 cull@mid:4 norm@late:5", 25),
+        [slot.site for slot in env.slots],
+        BLUEPRINTS,
+    )
+    env.slots[1].site = replace(env.slots[1].site, blueprints=("depthwise",))
+    agent.begin_round(NOISE)
+    taken: list[tuple[Op, int]] = []
+    for step in range(8):
+        (choice,) = agent.act(step, [env.view])
+        if choice.action.op in {Op.GERMINATE, Op.CULL}:
+            taken.append((Op(choice.action.op), choice.action.slot))
+        env.apply(choice.action)
+        env.end_epoch()
+    assert taken == [(Op.GERMINATE, 0), (Op.CULL, 0), (Op.GERMINATE, 2)]
 
 
 def test_plan_resumes_in_the_middle_of_an_episode(tmp_path: Path) -> None:

@@ -27,9 +27,9 @@ _CHOICES = {
 class PlanAgent(NonLearningAgent):
     """Takes each op of a plan at its step; an op that is illegal then is taken as soon as it is legal.
 
-    An op for a slot that an env does not have, or for a blueprint that its slot does not offer, is left out: envs of a
-    family differ. A due op goes before everything else. In a step without one, the first seed that can is fossilized,
-    unless the plan culls it later; else the first that can is advanced.
+    An op for a slot that an env does not have, or for a blueprint that its slot does not offer, is left out, and so is
+    the cull of such a seed: envs of a family differ. A due op goes before everything else. In a step without one, the
+    first seed that can is fossilized, unless the plan culls it later; else the first that can is advanced.
 
     Args:
         plan: Ops of the plan, in the order of their steps.
@@ -65,7 +65,8 @@ class PlanAgent(NonLearningAgent):
 
     def _decide(self, step: int, view: EnvStatus) -> Action:
         done = self._done.get(view.env, 0)
-        while done < len(self._planned) and not self._fits(self._planned[done][1], view):
+        fits = self._fitting([slot.site for slot in view.slots])
+        while done < len(self._planned) and not fits[done]:
             done += 1
         if done < len(self._planned):
             due, action = self._planned[done]
@@ -73,14 +74,23 @@ class PlanAgent(NonLearningAgent):
             if due <= step and (slot.can_cull if action.op == Op.CULL else slot.can_germinate):
                 self._done[view.env] = done + 1
                 return action
-        culled_later = {action.slot for _, action in self._planned[done:] if action.op == Op.CULL}
+        left = zip(self._planned[done:], fits[done:], strict=True)
+        culled_later = {action.slot for (_, action), fit in left if fit and action.op == Op.CULL}
         return advance_action(view.slots, culled_later) or WAIT_DECISION.action
 
-    def _fits(self, action: Action, view: EnvStatus) -> bool:
-        """Return True if an env can take an action at some time."""
-        if action.slot >= len(view.slots):
-            return False
-        return action.op == Op.CULL or self._blueprints[action.blueprint] in view.slots[action.slot].site.blueprints
+    def _fitting(self, sites: Sequence[SlotSite]) -> list[bool]:
+        """Return for each op of the plan True if an env with these slots takes it."""
+        fits: list[bool] = []
+        left_out: set[int] = set()
+        """Slots whose last planned seed is left out."""
+        for _, action in self._planned:
+            if action.op == Op.CULL:
+                fits.append(action.slot < len(sites) and action.slot not in left_out)
+                continue
+            offered = sites[action.slot].blueprints if action.slot < len(sites) else ()
+            fits.append(self._blueprints[action.blueprint] in offered)
+            (left_out.discard if fits[-1] else left_out.add)(action.slot)
+        return fits
 
 
 def _action(op: PlannedOp, sites: Sequence[SlotSite], blueprints: Sequence[str]) -> Action:
