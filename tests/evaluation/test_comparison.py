@@ -33,6 +33,7 @@ def episode(value: float, *, broke_down: bool = False) -> EpisodeResult:
         parameter_ratio=2.0,
         net_return=value,
         test_return=value - 0.05,
+        steps=25,
         broke_down=broke_down,
         seeds=[],
     )

@@ -30,6 +30,7 @@ def report(policies: dict[str, tuple[float, float]] = POLICIES) -> EvaluationRep
                 parameter_ratio=ratio,
                 net_return=0.0,
                 test_return=0.0,
+                steps=25,
                 broke_down=False,
                 seeds=[],
             )

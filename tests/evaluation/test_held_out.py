@@ -224,7 +224,8 @@ def test_wide_host_has_as_many_parameters_and_pays_rent_for_them(tmp_path: Path)
     assert first.parameter_ratio == second.parameter_ratio == pytest.approx(ratio, rel=0.1)
     assert not first.seeds
     config = read_checkpoint(checkpoint).config
-    rent = config.steps * rent_cost(first.parameter_ratio, 390, config.reward_weights)
+    assert first.steps == config.steps
+    rent = first.steps * rent_cost(first.parameter_ratio, 390, config.reward_weights)
     gain = first.net_return + rent
     assert rent > 0.01
     assert first.validation_accuracy - gain == pytest.approx(0.1, abs=0.1)  # the accuracy at the start: chance

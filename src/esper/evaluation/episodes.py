@@ -106,6 +106,7 @@ def _result(episode: Episode, test_before: float, test_after: float, broke_down:
         parameter_ratio=episode.view.parameter_ratio,
         net_return=episode.episode_return,
         test_return=test_after - test_before - costs,
+        steps=episode.view.step,
         broke_down=broke_down,
         seeds=grown_seeds(episode.env.network.slots),
     )

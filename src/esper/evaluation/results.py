@@ -37,6 +37,8 @@ class EpisodeResult(msgspec.Struct, frozen=True, kw_only=True):
     test_return: float
     """The same with the gain on the test split, which nothing was chosen on, in place of that on the validation
     split."""
+    steps: int
+    """Completed steps; fewer than those of an episode if the env broke down."""
     broke_down: bool
     """True if the env broke down."""
     seeds: list[GrownSeed]

@@ -51,13 +51,13 @@ def run_wide_host(
     lanes = lanes[:1] if task.source else lanes
     with closing(EnvPool(wide, profile, prepared.data, lanes, config)) as pool:
         results = run_episodes(pool, StaticAgent(), config, on_step)
-    rent = config.steps * rent_cost(sizes[factor], host, config.reward_weights)
+    rent = rent_cost(sizes[factor], host, config.reward_weights)
     return [
         msgspec.structs.replace(
             result,
             parameter_ratio=sizes[factor],
-            net_return=result.net_return - rent,
-            test_return=result.test_return - rent,
+            net_return=result.net_return - result.steps * rent,
+            test_return=result.test_return - result.steps * rent,
         )
         for result in results
     ]
