@@ -25,7 +25,7 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
 T = TypeVar("T")
 AllReduce = Callable[[Tensor], None]
-"""Function that sums a tensor over the ranks, in info."""
+"""Function that sums a tensor over the ranks, in place."""
 
 
 class RankLostError(Exception):
@@ -57,7 +57,7 @@ class RankGroup:
         return RankInfo(self.rank, self.world_size).env_range(envs)
 
     def all_reduce_(self, values: Tensor) -> Tensor:
-        """Sum a tensor over the ranks, in info. The result is bit-identical on all ranks.
+        """Sum a tensor over the ranks, in place. The result is bit-identical on all ranks.
 
         Raises:
             RankLostError: Another rank has exited or does not answer.

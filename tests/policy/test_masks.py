@@ -114,4 +114,5 @@ def test_masks_of_an_env_with_fewer_slots_are_illegal_in_the_others() -> None:
     write_masks([ScriptedEnv().view], masks, BLUEPRINTS)
     assert not masks.slot_EOS[:, :, len(SLOTS) :].any()
     assert not masks.blueprint_ESB[:, len(SLOTS) :].any()
+    assert not masks.style_ESY[:, len(SLOTS) :].any()
     assert masks.op_EO[0].tolist() == [op in (Op.WAIT, Op.GERMINATE) for op in Op]

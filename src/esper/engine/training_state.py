@@ -31,7 +31,7 @@ class TrainingState:
         episodes: The current episode of each env, in the order of `pool.envs`.
         round: Number of completed rounds, which is also the 0-based index of the round in progress.
         step: Number of completed steps of the round in progress.
-        times: Measures the phases of a step.
+        timer: Measures the phases of a step.
     """
 
     def __init__(

@@ -135,7 +135,7 @@ class UpdateStats:
         within_step_explained_variance: The same across envs, within each step; None if no step has returns that vary.
         stopped_early: True if the KL limit ended the update before its last epoch.
         head_grad_norms: Keyed by head; None for a head without a gradient.
-        head_entropies: Keyed by head, in nats; None for a head that never had a choice.
+        head_entropies: Keyed by head, as fractions of their maxima; None for a head that never had a choice.
     """
 
     policy_loss: float

@@ -86,8 +86,9 @@ def write_masks(views: Sequence[EnvStatus], out: ActionMasks, blueprints: tuple[
             slot_EOS[env, :, index] = legal_ops(slot)
             blueprint_ESB[env, index] = _offered(slot.site.blueprints, blueprints)
             style_ESY[env, index] = legal_styles(slot)
-        for mask in (slot_EOS[env, :, len(view.slots) :], blueprint_ESB[env, len(view.slots) :]):
-            mask[:] = False
+        count = len(view.slots)
+        for absent in (slot_EOS[env, :, count:], blueprint_ESB[env, count:], style_ESY[env, count:]):
+            absent[...] = False
     torch.any(out.slot_EOS, dim=-1, out=out.op_EO)
 
 
