@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
+from collections import deque
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from esper.cli.live_curves import LiveCurves
 from esper.cli.main import main
 from esper.history import tensorboard
+from esper.telemetry import events as ev
+from esper.telemetry.state import Keyframe, Record
+from tests.factory import example_run
+from tests.recording.recordings import fold
 from tests.runs import only
 from tests.terminals import run as run_program
+
+if TYPE_CHECKING:
+    from esper.engine.thread import EngineThread
 
 accumulator: Any = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 OPTIONS = ("--no-tui", "--envs", "2", "--steps", "2", "--training.samples-per-epoch", "64", "--devices", "cpu:0")
@@ -34,6 +45,44 @@ def test_curves_of_a_live_run_and_its_continuation(tmp_path: Path) -> None:
     done = run_program("--no-tui", "--resume", "last", "--rounds", "3", "--tensorboard", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert scalars(run, "all envs/accuracy median") == [2, 4, 6]
+
+
+class Engine:
+    """The part of an engine thread that the curves use."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.warnings: deque[str] = deque()
+        self.records: SimpleQueue[Record] = SimpleQueue()
+
+    def subscribe(self) -> SimpleQueue[Record]:
+        return self.records
+
+
+def test_curves_leave_out_what_a_restored_checkpoint_undoes(tmp_path: Path) -> None:
+    run = example_run()
+    third = next(i for i, event in enumerate(run) if isinstance(event, ev.PhaseTimed) and event.step == 3) + 1
+    update = next(i for i, event in enumerate(run) if isinstance(event, ev.PolicyUpdated))
+    rolled_back = ev.GovernorRolledBack(round=1, step=4, env=0, reason="the loss is NaN", value=math.nan)
+    engine = Engine(tmp_path)
+
+    with LiveCurves(cast("EngineThread", engine)):
+        for record in (
+            Keyframe.from_state(fold(run[:1])),
+            *run[1:],  # to the end of the second round
+            Keyframe.from_state(fold(run[:third])),
+            rolled_back,
+            *run[third:update],  # the episodes end
+            Keyframe.from_state(fold(run[:third])),
+            *run[third : update + 1],
+        ):
+            engine.records.put(record)
+
+    found = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
+    found.Reload()
+    assert [(point.step, point.value) for point in found.Scalars("all envs/rollbacks")] == [(5, 0)]
+    assert [point.step for point in found.Scalars("policy/kl")] == [5]
+    assert engine.warnings == deque()
 
 
 def test_missing_package_is_refused_before_the_start(

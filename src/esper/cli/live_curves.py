@@ -35,7 +35,8 @@ def check_tensorboard() -> None:
 class LiveCurves:
     """Context in which the curves of a run are written, in a thread. Neither engine nor dashboard wait for it.
 
-    A resumed run appends a file. If the curves cannot be written, a warning of the run says so, and the run continues.
+    A resumed run appends a file. TensorBoard drops the points that a restored checkpoint has undone. If the curves
+    cannot be written, a warning of the run says so, and the run continues.
 
     Args:
         engine: Engine of the run, not started yet.
@@ -69,10 +70,11 @@ class LiveCurves:
         flushed = time.monotonic()
         for record in drain(self._records, self._is_alive):
             if isinstance(record, Keyframe):
-                started = record.decode_state().started
-                if writer is None and started is not None:
-                    writer = TensorboardWriter((self._engine.directory or Path()) / DIRECTORY, per_env=False)
-                    writer.write(started)
+                state = record.decode_state()
+                if state.started is not None:
+                    directory = (self._engine.directory or Path()) / DIRECTORY
+                    writer = writer or TensorboardWriter(directory, per_env=False)
+                    writer.restart(state.started, state.steps_done, record.time)
             elif writer is not None:
                 writer.write(record)
                 if time.monotonic() > flushed + FLUSH_S:

@@ -41,6 +41,7 @@ class TensorboardWriter:
         self._types: Any = import_module("tensorboard.compat.proto.types_pb2")
         self._text: Any = import_module("tensorboard.plugins.text.metadata")
         self._hparams: Any = import_module("tensorboard.plugins.hparams.summary_v2")
+        self._per_env = per_env
         self._curves = RunCurves(per_env=per_env)
         self._writer: Any = writer_module.EventFileWriter(str(directory))
 
@@ -51,6 +52,19 @@ class TensorboardWriter:
         for found in self._curves.points(event):
             value = self._scalar(found) if isinstance(found, Point) else self._note(found)
             self._add(self._summary.Summary(value=[value]), found.step, found.time)
+
+    def restart(self, started: ev.RunStarted, step: int, time: float) -> None:
+        """Start the curves again after a step. TensorBoard drops the later points, which the run has undone.
+
+        Args:
+            started: Start of the run.
+            step: Number of the last step over all rounds that was not undone.
+            time: Wall-clock time in seconds since the epoch.
+        """
+        start = self._event.SessionLog(status=self._event.SessionLog.START)
+        self._writer.add_event(self._event.Event(session_log=start, step=step + 1, wall_time=time))
+        self._curves = RunCurves(per_env=self._per_env)
+        self.write(started)
 
     def flush(self) -> None:
         """Write the buffered events to the file."""
