@@ -405,6 +405,21 @@ async def test_command_palette_lists_actions_and_themes() -> None:
         assert [request.kind for request in await next_requests(pilot, session)] == [RequestKind.CHECKPOINT]
 
 
+async def test_footer_shows_the_keys_of_the_env_map_while_it_is_displayed(tmp_path: Path) -> None:
+    app, _ = replay(RUN, tmp_path)
+    async with app.run_test(size=(200, 60)) as pilot:
+        await settle(pilot)
+        assert "→ step" in shown(app, Footer)
+        assert "o sort" in shown(app, Footer)
+        await pilot.press("w")
+        footer = shown(app, Footer)
+        assert all(key in footer for key in ("↵ env", "o metric", "/ filter", "⇧→ round", "q quit"))
+        assert "o sort" not in footer
+        assert "→ step" not in footer  # the map moves its selection with this key
+        await pilot.press("w")
+        assert "o sort" in shown(app, Footer)
+
+
 async def test_command_palette_lists_actions_of_the_screen() -> None:
     app, _ = live(RUN)
     async with app.run_test(size=SIZE) as pilot:

@@ -209,8 +209,8 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.MAP, "right,l", "→ l", "right", "env to the right", "move_selection(1, 0)"),
     KeyBinding(KeyCategory.MAP, "up,k", "↑ k", "up", "env above", "move_selection(0, -1)"),
     KeyBinding(KeyCategory.MAP, "down,j", "↓ j", "down", "env below", "move_selection(0, 1)"),
-    KeyBinding(KeyCategory.MAP, "o", "o", "metric", "colour by the next metric", "metric"),
-    KeyBinding(KeyCategory.MAP, "enter", "↵", "env", "open the selected env", "app.open_env"),
+    KeyBinding(KeyCategory.MAP, "o", "o", "metric", "colour by the next metric", "metric", True),
+    KeyBinding(KeyCategory.MAP, "enter", "↵", "env", "open the selected env", "app.open_env", True),
     KeyBinding(
         KeyCategory.OVERVIEW,
         "slash",

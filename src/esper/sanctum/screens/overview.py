@@ -30,6 +30,7 @@ from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.accuracy import PopulationAccuracy
 from esper.sanctum.widgets.env_map import EnvMap
 from esper.sanctum.widgets.env_table import EnvTable, FilterBox
+from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.heads import HeadList
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.events import DeviceSampled
@@ -140,6 +141,8 @@ class OverviewScreen(RunScreen):
         table, heat_map = self.query_one(EnvTable), self.query_one(EnvMap)
         focused = table.has_focus or heat_map.has_focus
         table.display, heat_map.display = heat_map.display, table.display
+        map_categories = (KeyCategory.MAP, KeyCategory.OVERVIEW)
+        self.query_one(Footer).categories = self.CATEGORIES if table.display else map_categories
         if focused or self.focused is None:
             self.focus_main()
         self.update()

@@ -33,14 +33,16 @@ class Footer(Panel):
 
     def __init__(self, view: ViewState, *categories: KeyCategory) -> None:
         super().__init__(view)
-        self._categories = categories
+        self.categories = categories
+        """Categories of the keys of the open screen."""
         self._key_ranges: list[tuple[range, KeyBinding]] = []
         """Columns that each key occupies, for clicks."""
 
     def cache_key(self) -> Hashable:
-        """Return status of the run, pause cause, the view, whether there are anomalies, and the frame statistics."""
+        """Return categories, status of the run, pause cause, the view, whether there are anomalies, and statistics."""
         source = self.view.source
         return (
+            self.categories,
             run_has_ended(source),
             source.live_state.status,
             source.live_state.cause,
@@ -52,11 +54,7 @@ class Footer(Panel):
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw as many keys as fit, always including the ones to go back, to get help and to quit."""
-        keys = [
-            key
-            for key in self.view.keys
-            if key.category in (*APP_CATEGORIES, *self._categories) and self._is_shown(key)
-        ]
+        keys = [key for key in self._applicable_keys() if self._is_shown(key)]
         keys.sort(key=lambda key: (key.category is KeyCategory.VIEW, key.action != "rejoin"))
         labels = {key: key_name(key.label, self.view.charset) for key in keys}
         while (
@@ -75,6 +73,16 @@ class Footer(Panel):
         if stats and line.width + len(stats) <= size.width:
             line.pad_to(size.width - len(stats)).append(stats, "faint")
         return [line]
+
+    def _applicable_keys(self) -> list[KeyBinding]:
+        """Return the keys of the open screen, and those of the app that the screen does not bind itself."""
+        bound = {name for key in self.view.keys if key.category in self.categories for name in key.keys.split(",")}
+        return [
+            key
+            for key in self.view.keys
+            if key.category in self.categories
+            or (key.category in APP_CATEGORIES and (key.priority or not bound.issuperset(key.keys.split(","))))
+        ]
 
     def _is_shown(self, key: KeyBinding) -> bool:
         source = self.view.source
