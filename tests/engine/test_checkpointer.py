@@ -448,6 +448,7 @@ def test_checkpoint_outside_a_run_cannot_be_resumed(tmp_path: Path) -> None:
     [
         ({"task": "digits"}, "--task digits_impaired, not digits"),
         ({"policy": "random"}, "--policy ppo, not random"),
+        ({"init_policy": "pretrained"}, '--init-policy "", not pretrained'),
         ({"envs": 3}, "--envs 2, not 3"),
         ({"steps": 7}, "--steps 40, not 7"),
         ({"slots": ("early",)}, "--slots early mid, not early"),

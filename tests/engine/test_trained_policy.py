@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +69,16 @@ def test_run_begins_with_the_policy_and_learns(run: Path, tmp_path: Path) -> Non
 
 
 def test_run_resumes_although_the_policy_that_it_began_with_is_gone(run: Path, tmp_path: Path) -> None:
-    two_rounds = options(rounds=2, init_policy=str(run))
+    policy = shutil.copytree(run, tmp_path / "policy")
+    two_rounds = options(rounds=2, init_policy=str(policy))
     whole = LiveRun(tmp_path / "whole", **two_rounds).start()
     whole.finish()
     first = LiveRun(tmp_path, **two_rounds).start_paused(4)
     first.control.put(RequestKind.STOP, "test")
     first.finish()
     checkpoint = find_checkpoint(first.run.directory)
-    second = LiveRun(tmp_path, resume=checkpoint, **options(rounds=2, init_policy=str(tmp_path / "gone")))
+    shutil.rmtree(policy)
+    second = LiveRun(tmp_path, resume=checkpoint, **two_rounds)
     second.start().finish()
     found, expected = (read_checkpoint(find_checkpoint(live.run.directory)).tensors for live in (second, whole))
     assert all(torch.equal(value, found[name]) for name, value in expected.items() if "network" in name)

@@ -26,7 +26,7 @@ MAX_MANIFEST_BYTES = 1 << 20
 """Maximum size of a manifest that is read; those of runs have a few kilobytes."""
 
 IMMUTABLE_OPTIONS = (
-    *("task", "policy", "plan", "envs", "steps", "slots", "seed", "context_seed"),
+    *("task", "policy", "init_policy", "plan", "envs", "steps", "slots", "seed", "context_seed"),
     *("reward", "counterfactual", "amp", "scaler"),
     *("ppo.hidden", "ppo.envs_per_host", "training.host_learning_rate", "training.seed_learning_rate"),
     *("training.batch_size", "training.samples_per_epoch", "training.momentum", "training.weight_decay"),
@@ -204,4 +204,4 @@ def check_compatible(saved: Config, config: Config, path: Path) -> None:
 
 
 def _format_value(value: Any) -> str:
-    return " ".join(map(str, cast("tuple[object, ...]", value))) if isinstance(value, tuple) else str(value)
+    return " ".join(map(str, cast("tuple[object, ...]", value))) if isinstance(value, tuple) else str(value) or '""'
