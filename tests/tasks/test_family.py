@@ -162,12 +162,20 @@ def changes_labels(splits: Splits, value: object, generator: torch.Generator) ->
     return splits
 
 
+def permutes(splits: Splits, value: object, generator: torch.Generator) -> Splits:
+    x, y = splits.train
+    order = torch.randperm(len(x), generator=generator)
+    x[:], y[:] = x[order], y[order]
+    return splits
+
+
 @pytest.mark.parametrize(
     ("function", "sentence"),
     [
         (fails, r"settings\['own'\] of task own, value 3: ZeroDivisionError: no such value"),
         (lambda *_: None, r"settings\['own'\] of task own, value 3: returned a NoneType; return esper.Splits"),
         (changes_labels, r"settings\['own'\] of task own, value 3: changes the data in place"),
+        (permutes, r"settings\['own'\] of task own, value 3: changes the data in place"),
         (is_empty, "task own with own 3: the split 'train' is empty"),
     ],
 )

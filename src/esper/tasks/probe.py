@@ -32,7 +32,8 @@ from esper.tasks.hosts import build_host, find_submodule
 from esper.tasks.losses import IGNORED_TARGET, CrossEntropy, loss_of, score_of
 from esper.tasks.prefix_check import check_prefix
 from esper.tasks.profile import TaskProfile, combine_profiles
-from esper.tasks.splits import Splits, TaskData, data_tensors, take
+from esper.tasks.settings_check import check_settings
+from esper.tasks.splits import Splits, TaskData, take
 from esper.tasks.task import Chance, SlotPath, Task
 from esper.user_code import describe_exception
 
@@ -57,36 +58,9 @@ def probe_task(task: Task, data: TaskData, slots: Sequence[str] = ()) -> TaskPro
     with forked_generators(make_generator(_PROBE_SEED, "probe").initial_seed()):
         if not isinstance(task, TaskFamily):
             return _Probe(task, data[0], slots).run()
-        _check_settings(task, data)
+        check_settings(task, data)
         probes = [_Probe(structure, splits, slots) for structure, splits in zip(task.structures, data, strict=True)]
         return combine_profiles([probe.run() for probe in probes])
-
-
-def _check_settings(family: TaskFamily, data: TaskData) -> None:
-    """Change the data by every value of every setting. Raises TaskError if a function fails or returns wrong data."""
-    checksums = {id(splits): _checksums(splits) for splits in data}
-    for name, setting in family.settings.items():
-        change = setting.data
-        if change is None:
-            continue
-        of_structures = zip(family.structures, data, strict=True)
-        changed_splits = {id(splits): splits for task, splits in of_structures if setting.applies_to(task.name)}
-        for splits, value in itertools.product(changed_splits.values(), setting.values):
-            where = f"settings[{name!r}] of task {family.name}, value {value!r}"
-            try:
-                changed = change(splits, value, make_generator(_PROBE_SEED, "setting"))
-            except Exception as error:
-                raise TaskError(f"{where}: {describe_exception(error)}") from error
-            if not isinstance(cast("object", changed), Splits):
-                raise TaskError(f"{where}: returned a {type(changed).__name__}; return esper.Splits")
-            changed.check(f"{family.name} with {name} {value}")
-            if _checksums(splits) != checksums[id(splits)]:
-                raise TaskError(f"{where}: changes the data in place, which all envs share; return new tensors")
-
-
-def _checksums(splits: Splits) -> list[float]:
-    """Return a sum of each tensor that a change of the data very probably changes."""
-    return [float(tensor.sum(dtype=torch.float64)) for tensor in data_tensors((splits,))]
 
 
 def _count_positions(shape: torch.Size, layout: Layout) -> int:
