@@ -185,7 +185,7 @@ async def test_sentences_name_the_changed_keys() -> None:
         said = " ".join(notices(app))
         assert "Press F5 to pause" in said
         assert "Press F6 to write one" in said
-        assert "press F7, choose one of its anomalies, and press F12" in said
+        assert "press F7, select its line, and press F12" in said
         await pilot.press("f10")
         assert isinstance(app.screen, MetricHelpScreen)
         page = " ".join(app.screen.page().plain.split())

@@ -9,6 +9,7 @@ import pytest
 
 from esper.history.timeline import MarkKind
 from esper.sanctum.app import SanctumApp
+from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.source import LiveSource
 from esper.sanctum.symbols import MARK_SYMBOLS
 from esper.sanctum.theme import DEFAULT_THEME
@@ -80,6 +81,52 @@ async def test_anomaly_list_mutes_a_rule_and_marks_as_seen() -> None:
         await pilot.press("a", "space", "down", "down", "space", "down", "space", "escape")
         await settle(pilot)
         assert shown(app, AnomalyStrip) == "✓ no new anomalies, 4 seen"
+
+
+async def test_rule_of_a_silent_engine_can_be_muted_and_unmuted() -> None:
+    app, _ = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        app.diagnosis_actions.update_stats(0.0)
+        app.diagnosis_actions.update_stats(1000.0)
+        assert app.view.stale is not None
+        await pilot.press("a")
+        await pilot.pause()
+        assert "Anomalies: 5 active, 0 ended" in screen_text(app)
+        assert "no event from the engine for 1000 s" in screen_text(app)
+        await pilot.press("space", "M", "escape")
+        assert app.view.muted_rules == {app.view.stale.rule}
+        assert app.view.seen_anomalies == set()  # no event has reported it
+        await pilot.press("a", "M")
+        assert app.view.muted_rules == set()
+
+
+async def test_muted_rule_without_an_anomaly_can_be_unmuted(tmp_path: Path) -> None:
+    app, playback = replay(RUN, tmp_path)
+    async with app.run_test(size=SIZE) as pilot:
+        playback.seek_end()
+        await settle(pilot)
+        await pilot.press("M", "left_curly_bracket", "a")
+        await pilot.pause()
+        assert app.view.muted_rules == {"late"}
+        assert "no anomaly of this rule" in screen_text(app)
+        await pilot.press("end", "M", "enter")
+        assert app.view.muted_rules == set()
+        assert app.source.state.seq <= 1  # there is no moment to go to
+
+
+async def test_enter_skips_a_silent_engine_and_shows_the_first_anomaly() -> None:
+    app, _ = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        app.diagnosis_actions.update_stats(0.0)
+        app.diagnosis_actions.update_stats(1000.0)
+        await settle(pilot)
+        app.screen.query_one(AnomalyStrip).focus()
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(app.screen, EnvDetailScreen)
+        assert app.view.selected_env == 1
 
 
 async def test_muted_rule_does_not_ring(monkeypatch: pytest.MonkeyPatch) -> None:

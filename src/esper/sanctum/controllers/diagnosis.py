@@ -106,7 +106,7 @@ class DiagnosisActions:
         else:
             self._view.toggle_muted(found.rule)
             text = (
-                f"Muted: {found.rule}. To unmute it, press {keys['view.anomalies']}, choose one of its anomalies, "
+                f"Muted: {found.rule}. To unmute it, press {keys['view.anomalies']}, select its line, "
                 f"and press {keys['view.mute']}."
             )
         self._app.notify(text, timeout=5, markup=False)

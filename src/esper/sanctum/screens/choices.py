@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, cast
+from typing import ClassVar, NamedTuple, cast
 
 from rich.console import Console
 from rich.style import Style
@@ -77,8 +77,16 @@ class MomentList(ModalScreen[GoToMoment | None]):
         self.dismiss(None)
 
 
+class _RuleRow(NamedTuple):
+    """Row of `AnomalyList`."""
+
+    rule: str
+    anomaly: Anomaly | None = None
+    """None for a silent engine, which no event reports, and for a muted rule without a stored anomaly."""
+
+
 class AnomalyList(MomentList):
-    """Dialog with all stored anomalies: first the active ones, then the ended ones, latest first.
+    """Dialog with all anomalies: first the active ones, then the ended ones, latest first, then other muted rules.
 
     Args:
         view: State that all panels share. The dialog changes the muted rules and the seen anomalies.
@@ -90,45 +98,65 @@ class AnomalyList(MomentList):
         state = view.source.state
         ended = [anomaly for anomaly in state.anomalies.values() if anomaly.ended is not None][::-1]
         self._anomalies = [*state.active_anomalies(), *ended]
+        self._stale = view.stale
+        self._rows = [_RuleRow(view.stale.rule)] if view.stale else []
+        self._rows += [_RuleRow(anomaly.found.rule, anomaly) for anomaly in self._anomalies]
+        self._rows += [_RuleRow(rule) for rule in sorted(view.muted_rules - {row.rule for row in self._rows})]
         self._view = view
-        choices = [(_describe_anomaly(view, anomaly), anomaly_target(anomaly)) for anomaly in self._anomalies]
+        choices = [
+            (self._describe(row), GoToMoment() if row.anomaly is None else anomaly_target(row.anomaly))
+            for row in self._rows
+        ]
         super().__init__(self._count(), choices, indent=2)
 
     def _hint(self) -> str:
         return f"Enter go   {self._view.key_names['view.mute']} mute its rule   Space seen   "
 
     def action_mute(self) -> None:
-        """Mute the rule of the selected anomaly, or no longer."""
-        if (anomaly := self._selected) is not None:
-            self._view.toggle_muted(anomaly.found.rule)
+        """Mute the rule of the selected row, or no longer."""
+        if (row := self._selected) is not None:
+            self._view.toggle_muted(row.rule)
             self._update()
 
     def action_mark_seen(self) -> None:
         """Mark the selected anomaly as seen, or as new."""
-        if (anomaly := self._selected) is not None:
-            self._view.seen_anomalies ^= {anomaly.found.seq}
+        if (row := self._selected) is not None and row.anomaly is not None:
+            self._view.seen_anomalies ^= {row.anomaly.found.seq}
             self._update()
 
     @property
-    def _selected(self) -> Anomaly | None:
-        """Selected anomaly; None if the list is empty."""
-        row = self.query_one(OptionList).highlighted if self._anomalies else None
-        return self._anomalies[row] if row is not None else None
+    def _selected(self) -> _RuleRow | None:
+        """Selected row; None if the list is empty."""
+        index = self.query_one(OptionList).highlighted if self._rows else None
+        return self._rows[index] if index is not None else None
 
     def _count(self) -> str:
         """Return the heading."""
         active = [anomaly.found for anomaly in self._anomalies if anomaly.ended is None]
         num_seen = sum(map(self._view.is_seen, active))
         seen = f" ({num_seen} seen)" if num_seen else ""
-        heading = f"Anomalies: {len(active)} active{seen}, {len(self._anomalies) - len(active)} ended"
+        num_active = len(active) + (self._stale is not None)
+        heading = f"Anomalies: {num_active} active{seen}, {len(self._anomalies) - len(active)} ended"
         return ", ".join(filter(None, (heading, self._view.muted_note)))
 
     def _update(self) -> None:
         """Draw the heading and all lines again."""
         self.query_one("#question", Static).update(self._count())
         options = self.query_one(OptionList)
-        for row, anomaly in enumerate(self._anomalies):
-            options.replace_option_prompt_at_index(row, self._wrap(_describe_anomaly(self._view, anomaly)))
+        for index, row in enumerate(self._rows):
+            options.replace_option_prompt_at_index(index, self._wrap(self._describe(row)))
+
+    def _describe(self, row: _RuleRow) -> Text:
+        if row.anomaly is not None:
+            return _describe_anomaly(self._view, row.anomaly)
+        palette, is_muted = self._view.palette, row.rule in self._view.muted_rules
+        if self._stale is not None and self._stale.rule == row.rule:
+            severity = self._stale.severity
+            text = Text(SEVERITIES[severity].glyph, _style(palette, "dim" if is_muted else severity))
+            text.append(f" {self._stale.text}", _style(palette, "dim" if is_muted else "bright"))
+        else:
+            text = Text("  no anomaly of this rule", _style(palette, "dim"))
+        return text.append(f"\n  {row.rule}{', muted' if is_muted else ''}", _style(palette, "dim"))
 
 
 def root_cause_list(view: ViewState) -> MomentList:

@@ -92,9 +92,9 @@ class AnomalyStrip(Panel, can_focus=True):
                 line.append(text, "dim")
 
     def action_visit(self) -> None:
-        """Show the worst active anomaly."""
-        first = next(iter(self.view.unmuted_anomalies()), None)
-        anomaly = self.state.anomalies.get(anomaly_key(first)) if first is not None else None
+        """Show the worst active anomaly that an event has reported."""
+        known = (self.state.anomalies.get(anomaly_key(found)) for found in self.view.unmuted_anomalies())
+        anomaly = next(filter(None, known), None)
         if anomaly is not None:
             self.post_message(anomaly_target(anomaly))
 
