@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from stat import S_ISREG
@@ -120,8 +121,9 @@ def _last_state(directory: Path) -> RunState:
 def _directory_bytes(directory: Path) -> int:
     """Return the total size of the files in a directory. Links and files deleted meanwhile do not count."""
     total = 0
-    for path in directory.rglob("*"):
-        with suppress(FileNotFoundError):
-            found = path.lstat()
-            total += found.st_size if S_ISREG(found.st_mode) else 0
+    for parent, _, names in os.walk(directory):  # unlike `rglob`, it skips directories that are deleted meanwhile
+        for name in names:
+            with suppress(FileNotFoundError):
+                found = os.lstat(os.path.join(parent, name))
+                total += found.st_size if S_ISREG(found.st_mode) else 0
     return total

@@ -198,3 +198,24 @@ def test_runs_of_another_directory_by_argument_or_option(tmp_path: Path, capsys:
     assert [info["run"] for info in by_option] == [info["run"] for info in by_argument] == ["one"]
     assert main(["runs", str(tmp_path), "--telemetry-dir", str(tmp_path)]) == 2
     assert "the directory is given twice" in capsys.readouterr().err
+
+
+def test_directory_that_vanishes_while_it_is_listed_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make(tmp_path, "run", ending(None))
+    partial = run / "checkpoints" / "round-00001-step-0001.partial"
+    partial.mkdir(parents=True)
+    scandir = os.scandir
+
+    def remove_first(path: str | Path) -> object:
+        if Path(path) == partial:
+            partial.rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", remove_first)
+
+    [found] = listed(tmp_path, capsys)
+
+    assert not partial.exists()
+    assert found["bytes"] == sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
