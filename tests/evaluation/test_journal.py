@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from esper.config import ConfigError
 from esper.engine import trained_policy
+from esper.evaluation import journal as journal_module
 from esper.evaluation.journal import FIRST_SEED, EvaluationKey, open_journal, package_digest
 
 KEY = EvaluationKey(task="digits", episodes=2, checkpoints=["a"], code={}, package="p", torch="2.15.0", devices=["cpu"])
@@ -44,6 +46,22 @@ def test_line_that_a_kill_cut_off_is_computed_again(tmp_path: Path) -> None:
         assert again.recall("one", float, never) == 0.1
         assert again.recall("two", float, lambda: 0.2) == 0.2
         assert journal.path.read_bytes() == whole
+
+
+def test_kill_while_a_journal_is_created_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill_disk(path: Path, content: bytes) -> None:
+        path.write_bytes(content[:20])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    journal = open_journal(tmp_path, KEY, None)
+    with monkeypatch.context() as patched:
+        patched.setattr(journal_module, "write_synced", fill_disk)
+        with pytest.raises(OSError, match="No space"):
+            journal.recall("one", float, lambda: 0.1)
+    again = open_journal(tmp_path, KEY, None)
+    assert (again.is_new, again.seed) == (True, FIRST_SEED)
+    assert again.recall("one", float, lambda: 0.2) == 0.2
+    assert open_journal(tmp_path, KEY, None).recall("one", float, never) == 0.2
 
 
 def test_unfinished_evaluation_continues_and_a_finished_one_is_followed_by_the_next_seed(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 from esper.checkpoint.manifest import digest
 from esper.config import ConfigError
-from esper.disk import make_directory, read_regular
+from esper.disk import make_directory, read_regular, replace_synced, write_synced
 from esper.telemetry.codec import DECODE_ERRORS, encode_json, make_decoder
 
 T = TypeVar("T")
@@ -134,17 +134,18 @@ class EvaluationJournal:
 
     def _store(self, part: str, value: object) -> None:
         encoded = msgspec.Raw(encode_json(value))
-        if not self.path.exists():
+        line = encode_json(_Part(part, encoded)) + b"\n"
+        if self.path.exists():
+            with self.path.open("ab") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        else:  # under another name first, so that a kill cannot leave a part of the header
             make_directory(self.path.parent)
-            self._append(self._header)
-        self._append(_Part(part, encoded))
+            partial = self.path.with_suffix(".partial")
+            write_synced(partial, encode_json(self._header) + b"\n" + line)
+            replace_synced(partial, self.path)
         self._parts[part] = encoded
-
-    def _append(self, line: object) -> None:
-        with self.path.open("ab") as file:
-            file.write(encode_json(line) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
 
 
 _FINISHED = "finished"
