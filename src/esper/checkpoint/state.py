@@ -44,6 +44,7 @@ class ViewState(msgspec.Struct):
     accuracies: list[float]
     train_loss: float | None
     train_accuracy: float | None
+    grad_norm: float | None
     parameter_ratio: float
     rent: float
     last_op: int
@@ -70,6 +71,7 @@ class EpisodeState(msgspec.Struct):
     ill: int
     refused: dict[str, list[str]]
     slots: list[SlotState]
+    host_round: int
 
 
 class SavedState(msgspec.Struct):
