@@ -91,3 +91,21 @@ async def test_blueprint_table_lists_results_by_blueprint() -> None:
         await pilot.press("o")
         assert "by planted" in str(panel.border_title)
         assert panel.text.splitlines()[1].startswith(" norm")
+
+
+async def test_growth_chart_of_a_long_episode_names_and_aligns_its_last_steps() -> None:
+    """An env that was rolled back at step 100 has no value in most of the last 240 steps."""
+    run = [run_started(2, 3, 400), ev.RoundStarted(round=1)]
+    for step in range(1, 301):
+        run.append(grown(0, step, "training", "dormant"))
+        if step <= 100:
+            run.append(grown(1, step, "training", "dormant"))
+    app, _ = live(stamp(run))
+    async with app.run_test(size=(1200, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("3")
+        await settle(pilot)
+        heading, active, inactive = app.screen.query_one(GrowthChart).text.splitlines()[:3]
+        assert "early 61–300" in heading
+        assert active.count("t") == 240
+        assert inactive.count("t") == 40

@@ -29,7 +29,7 @@ from esper.sanctum.widgets.heads import HeadList
 from esper.sanctum.widgets.panel import Panel
 from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.telemetry import events as ev
-from esper.telemetry.state import Keyframe
+from esper.telemetry.state import SERIES_POINTS, Keyframe
 from tests.factory import device_sampled, env_stepped, policy_updated, run_started, stamp
 from tests.sanctum.driving import ROOMY, copy_of_default, header, live, screen_text, settle, shown
 from tests.sanctum.population import population
@@ -237,6 +237,38 @@ async def test_population_accuracy_panel_shows_chart() -> None:
         await settle(pilot)
         assert str(panel.border_subtitle) == "median 30.0  min 20.0  max 40.0"
         assert "100 ┤" in panel.text
+
+
+async def test_accuracy_by_step_of_a_long_episode_shows_its_last_steps() -> None:
+    run: list[ev.AnyEvent] = [run_started(2, 3, 400), ev.RoundStarted(round=1)]
+    run += [env_stepped(env, step=step, accuracy=step / 400) for step in range(1, 301) for env in range(2)]
+    run.append(env_stepped(0, step=301, accuracy=1.0))
+    app, _ = live(stamp(run))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        panel = app.screen.query_one(PopulationAccuracy)
+        assert str(panel.border_subtitle) == "median 75.0  min 75.0  max 75.0"
+        axis = panel.text.splitlines()[-1].split()
+        assert (axis[0], axis[-1]) == ("62", "301")
+
+
+async def test_accuracy_chart_shows_the_last_round_of_a_long_run() -> None:
+    def ended(round_: int, accuracy: float) -> ev.EpisodeEnded:
+        return ev.EpisodeEnded(
+            round=round_, env=0, accuracy=accuracy, best_accuracy=1.0, episode_return=0.0, parameter_ratio=1.0,
+            fossilized=0, culled=0,
+        )  # fmt: skip
+
+    run: list[ev.AnyEvent] = [run_started(1, SERIES_POINTS + 5, 5)]
+    for round_ in range(1, SERIES_POINTS + 5):
+        run += [ev.RoundStarted(round=round_), ended(round_, 0.2)]
+    run.append(ev.RoundStarted(round=SERIES_POINTS + 5))
+    app, session = live(stamp(run))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        session.say(*stamp([ended(SERIES_POINTS + 5, 0.9), ev.RunEnded(outcome="done")], first=len(run) + 1))
+        await settle(pilot)
+        assert str(app.screen.query_one(PopulationAccuracy).border_subtitle).startswith("median 90.0")
 
 
 async def test_env_screen_panels_show_the_selected_env() -> None:

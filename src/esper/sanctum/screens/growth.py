@@ -16,7 +16,7 @@ from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import worst_severity_by_env
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, ellipsise, percent_cell, points_cell, slot_labels
-from esper.sanctum.widgets.env_panel import EnvRowsPanel
+from esper.sanctum.widgets.env_panel import EnvRowsPanel, step_axis
 from esper.sanctum.widgets.panel import Line, Panel, Row
 from esper.telemetry.events import RunStarted
 from esper.telemetry.series import BlueprintStats
@@ -79,7 +79,8 @@ class GrowthChart(EnvRowsPanel):
         if started is None:
             return []
         width = size.width
-        steps = min(started.steps, SERIES_POINTS)
+        done = max((env.stepped.step for env in self.state.envs if env.stepped), default=0)
+        steps, first = step_axis(started.steps, done)
         slot_width = (width - _ENV_COLS - _ACCURACY_COLS) // len(started.slot_names) - 1
         spare = slot_width - min(steps, _MAX_SLOT_STEP_COLS)
         name_width = min(spare, _MAX_NAME_COLS) if spare >= _MIN_NAME_COLS else 0
@@ -87,25 +88,26 @@ class GrowthChart(EnvRowsPanel):
         shown = self.visible_rows(range(len(self.state.envs)), max(size.height - 1, 1))
         self.panel_subtitle = f"{self._top + 1}–{self._top + len(shown)} of {len(self.state.envs)}" if shown else None
         worst = worst_severity_by_env(self.state, self.view.muted_rules)
-        rows = [self._heading(started, strip_width + name_width).row(width)]
+        rows = [self._heading(started, f"{first}–{first + steps - 1}", strip_width + name_width).row(width)]
         for index in shown:
             env = self.state.envs[index]
             selected, severity = index == self.view.selected_env, worst.get(index)
-            draw = partial(self._row, env, started, strip_width, name_width, severity, selected=selected)
-            rows.append(self.cached_row(env, width, draw, strip_width, name_width, severity, selected))
+            draw = partial(self._row, env, started, first, strip_width, name_width, severity, selected=selected)
+            rows.append(self.cached_row(env, width, draw, first, strip_width, name_width, severity, selected))
         self.draw_scroll_arrows(rows, width)
         return rows
 
-    def _heading(self, started: RunStarted, slot_width: int) -> Line:
+    def _heading(self, started: RunStarted, steps: str, slot_width: int) -> Line:
         line = self.line().append("env   ", "head")
         for label in slot_labels(started.slot_names, slot_width):
-            line.append_fitted(f"{label} 1–{started.steps}", slot_width, "head").append(" ")
+            line.append_fitted(f"{label} {steps}", slot_width, "head").append(" ")
         return line.append(f"{strip_control(short_score_name(started.score))} %", "head")
 
     def _row(
         self,
         env: EnvState,
         started: RunStarted,
+        first: int,
         strip_width: int,
         name_width: int,
         severity: str | None,
@@ -116,7 +118,9 @@ class GrowthChart(EnvRowsPanel):
         line.append(f"{env.env:02d}".rjust(3 if len(self.state.envs) > 100 else 2), "bright" if selected else "dim")
         line.append(SEVERITIES[severity].glyph if severity else " ", severity or "normal").pad_to(_ENV_COLS)
         for slot in range(len(started.slot_names)):
-            letters = [step.stages[slot : slot + 1] or None for step in env.trace]
+            shown = [step for step in env.trace if step.step >= first]
+            before = shown[0].step - first if shown else 0
+            letters = [*[None] * before, *(step.stages[slot : slot + 1] or None for step in shown)]
             end = line.width + strip_width
             for letter, run in groupby(sample_to_width(letters, min(started.steps, SERIES_POINTS), strip_width)):
                 stage = STAGE_BY_LETTER[letter] if letter else None

@@ -9,6 +9,7 @@ from textual.geometry import Size
 from esper.formatting import strip_control
 from esper.sanctum.symbols import percent_cell
 from esper.sanctum.widgets.chart import Chart
+from esper.sanctum.widgets.env_panel import step_axis
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.series import min_median_max
 from esper.telemetry.state import RunState
@@ -31,12 +32,15 @@ class PopulationAccuracy(Panel):
         """Return a key that changes with each round, with the ghost run, and, in a chart by step, with each event."""
         state = self.state
         ghost = self.view.ghost
-        return len(state.accuracy), state.round, (state.seq if len(state.accuracy) < 2 else 0), ghost and ghost.seq
+        num_rounds = len(state.accuracy)  # limited, so that it does not change with each round of a long run
+        by_step = state.seq if num_rounds < 2 else 0
+        return num_rounds, state.round, len(state.finals), by_step, ghost and ghost.seq
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw the chart, or a hint if there are fewer than two points."""
         by_round = len(self.state.accuracy) >= 2
-        points = self.state.accuracy if by_round else accuracy_by_step(self.state)
+        points_by_step = {} if by_round else accuracy_by_step(self.state)
+        points = self.state.accuracy if by_round else [*points_by_step.values()]
         x_axis = "round" if by_round else f"step of round {self.state.round}"
         self.panel_title = f"validation {strip_control(self.state.score)} % ─ by {x_axis}"
         if len(points) < 2 or self.state.started is None:
@@ -47,20 +51,21 @@ class PopulationAccuracy(Panel):
             f"median {percent_cell(medians[-1]).text.strip()}  min {percent_cell(lows[-1]).text.strip()}"
             f"  max {percent_cell(highs[-1]).text.strip()}"
         )
-        first = max(_rounds_finished(self.state) - len(points), 0) + 1 if by_round else 1
+        first = max(_rounds_finished(self.state) - len(points), 0) + 1 if by_round else min(points_by_step)
         ghost = self._ghost(first, len(points), by_round=by_round)
         if self.view.source.ghost_run and ghost:
             self.panel_subtitle += f"  ghost {percent_cell(ghost[-1]).text.strip()}"
         rounds, steps = self.state.started.rounds, self.state.started.steps
+        x_length = round_axis_length(len(points), rounds) if by_round else step_axis(steps, max(points_by_step))[0]
         chart = Chart(
             values=medians,
             band=(lows, highs),
-            x_length=round_axis_length(len(points), rounds) if by_round else steps,
+            x_length=x_length,
             low=0.0,
             high=1.0,
             ticks=percent_ticks(size.height),
             first=first,
-            extra_curves=[(ghost, "dim")],
+            extra_curves=[(ghost[:x_length], "dim")],
         )
         return chart.lines(self.view.palette, *size)
 
@@ -70,17 +75,25 @@ class PopulationAccuracy(Panel):
         if ghost is None:
             return []
         if not by_round:
-            medians: list[float | None] = [middle for _, middle, _ in accuracy_by_step(ghost)]
-            return medians[: self.state.started.steps] if self.state.started and ghost.round == self.state.round else []
+            points = accuracy_by_step(ghost) if ghost.round == self.state.round else {}
+            steps = range(first, max(points, default=0) + 1)
+            return [points[step][1] if step in points else None for step in steps]
         start = first - 1 - (_rounds_finished(ghost) - len(ghost.accuracy))
         indices = range(start, start + count)
         return [ghost.accuracy[index][1] if 0 <= index < len(ghost.accuracy) else None for index in indices]
 
 
-def accuracy_by_step(state: RunState) -> list[tuple[float, float, float]]:
-    """Return minimum, median and maximum accuracy of each step that every env has finished, in the current round."""
-    accuracies_by_env = [env.accuracy for env in state.envs]
-    return [min_median_max(step) for step in zip(*accuracies_by_env, strict=False)]
+def accuracy_by_step(state: RunState) -> dict[int, tuple[float, float, float]]:
+    """Return minimum, median and maximum accuracy of each kept step that every env has finished in the current round.
+
+    Keyed by step number.
+    """
+    ends = [env.stepped.step if env.stepped else 0 for env in state.envs]
+    first = max((end - len(env.accuracy) + 1 for end, env in zip(ends, state.envs, strict=True)), default=1)
+    return {
+        step: min_median_max([env.accuracy[step - end - 1] for end, env in zip(ends, state.envs, strict=True)])
+        for step in range(first, min(ends, default=0) + 1)
+    }
 
 
 def _rounds_finished(state: RunState) -> int:

@@ -16,6 +16,18 @@ from esper.sanctum.widgets.panel import Line, Panel, Row
 from esper.telemetry.state import SERIES_POINTS, EnvState
 
 
+def step_axis(steps: int, done: int) -> tuple[int, int]:
+    """Return the length of the step axis of an episode and its first step number.
+
+    Of an episode longer than `SERIES_POINTS` steps, only the last steps are kept.
+
+    Args:
+        steps: Number of steps of the episode.
+        done: Number of the last step with a value.
+    """
+    return min(steps, SERIES_POINTS), max(done - SERIES_POINTS, 0) + 1
+
+
 class EnvPanel(Panel):
     """Base class of a panel about the selected env. Subclasses implement `draw_env`."""
 
@@ -49,15 +61,12 @@ class EnvPanel(Panel):
     def axis(self, values: list[float]) -> tuple[int, int]:
         """Return the length of the step axis and its first step number.
 
-        Of an episode longer than `SERIES_POINTS` steps, only the last steps are shown.
-
         Args:
             values: Values on the axis, one per step. Their number is used before the first step event.
         """
         assert self.state.started is not None
-        steps = self.state.started.steps
         done = self.env.stepped.step if self.env and self.env.stepped else len(values)
-        return min(steps, SERIES_POINTS), max(done - SERIES_POINTS, 0) + 1
+        return step_axis(self.state.started.steps, done)
 
 
 class EnvRowsPanel(Panel, can_focus=True):
