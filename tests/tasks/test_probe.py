@@ -28,6 +28,8 @@ from tests.growth.hosts import grow
 from tests.tasks.models import (
     CLASSES,
     FEATURES,
+    LENGTH,
+    VOCABULARY,
     Causal,
     Function,
     InPlace,
@@ -88,15 +90,43 @@ def test_causal_model_is_found_and_offers_causal_seeds_only() -> None:
     assert "self_attention" in profile.blueprints
 
 
-def test_model_that_looks_ahead_is_not_causal() -> None:
-    class Ahead(Causal):
-        def forward(self, x_BT: Tensor) -> Tensor:
-            h = self.embedding(x_BT)
-            mixed, _ = self.attention(h, h, h, need_weights=False)
-            return self.head(self.mix(h + mixed))
+class Ahead(Causal):
+    """The same network without the mask of its attention."""
 
-    slots = {"mix": SlotPath("mix", layout="BTC")}
-    assert not probe(task(Ahead, slots, tokens)).is_causal
+    def forward(self, x_BT: Tensor) -> Tensor:
+        h = self.embedding(x_BT)
+        mixed, _ = self.attention(h, h, h, need_weights=False)
+        return self.head(self.mix(h + mixed))
+
+
+MIX = {"mix": SlotPath("mix", layout="BTC")}
+
+
+def test_model_that_looks_ahead_is_not_causal() -> None:
+    assert not probe(task(Ahead, MIX, tokens)).is_causal
+
+
+def map_splits(change: Callable[[Tensor], Tensor]) -> Splits:
+    """Return token sequences and next tokens, both changed by a function."""
+    return Splits(**{name: (change(x), change(y)) for name, (x, y) in vars(tokens()).items()})
+
+
+@pytest.mark.parametrize(("model", "is_causal"), [(Causal, True), (Ahead, False)])
+@pytest.mark.parametrize("length", [LENGTH, VOCABULARY])
+def test_causality_is_found_if_classes_come_before_positions(model: type[Causal], is_causal: bool, length: int) -> None:
+    class ClassesFirst(model):
+        def forward(self, x_BT: Tensor) -> Tensor:
+            return super().forward(x_BT).transpose(1, 2)
+
+    def sequences(_: object = None) -> Splits:
+        return map_splits(lambda x: x.repeat(1, 3)[:, :length])
+
+    assert probe(task(ClassesFirst, MIX, sequences)).is_causal == is_causal
+
+
+@pytest.mark.parametrize(("model", "is_causal"), [(Causal, True), (Ahead, False)])
+def test_causality_is_found_with_tokens_of_two_kinds(model: type[Causal], is_causal: bool) -> None:
+    assert probe(task(model, MIX, lambda _: map_splits(lambda x: x % 2))).is_causal == is_causal
 
 
 def test_tuple_output_is_a_slot_and_tied_weights_are_stored_once() -> None:
