@@ -12,11 +12,17 @@ import torch
 from torch import Tensor
 
 from esper.checkpoint.files import encode_tensors
-from esper.growth.network import count_samples
+from esper.growth.network import call_model, count_samples
 from esper.growth.outputs import Nested
 from esper.harvest.model import GrownModel, build_model, measure_score
 from esper.harvest.model_card import format_card
-from esper.harvest.program import SAMPLE_ROWS, export_program
+from esper.harvest.program import (
+    MAX_RELATIVE_DIFFERENCE,
+    SAMPLE_ROWS,
+    export_program,
+    largest_output,
+    output_difference,
+)
 from esper.harvest.structure import (
     CARD_FILE,
     STRUCTURE_FILE,
@@ -27,6 +33,7 @@ from esper.harvest.structure import (
     Provenance,
     check_target,
 )
+from esper.seeding import forked_generators
 from esper.tasks.hosts import named_tensors
 from esper.tasks.splits import Splits, take
 from esper.tasks.task import Task
@@ -69,10 +76,13 @@ class Grown:
             provenance: The run of the network.
 
         Raises:
-            HarvestError: The weights do not fit the task.
+            HarvestError: The weights do not fit the task, or its model has random constants that are not among them.
             TaskError: The model function raises an exception.
         """
         model = build_model(task, seeds, tensors)
+        inputs = splits.validation[0]
+        sample = take(inputs, torch.arange(SAMPLE_ROWS) % count_samples(inputs))
+        _check_constants(task, model, build_model(task, seeds, tensors, random_seed=1), sample)
         structure = GrownStructure(
             task=task.name,
             reference=task.source.reference if task.source else None,
@@ -83,9 +93,7 @@ class Grown:
             test_score=measure_score(model, splits.test, task),
             provenance=provenance,
         )
-        inputs = splits.validation[0]
-        rows = torch.arange(SAMPLE_ROWS) % count_samples(inputs)
-        return cls(model=model, structure=structure, task=task, sample=take(inputs, rows))
+        return cls(model=model, structure=structure, task=task, sample=sample)
 
     def save(self, directory: Path | str) -> str | None:
         """Write weights, structure, model card and, if the network can be exported, a `torch.export` program.
@@ -117,3 +125,16 @@ class Grown:
             shutil.rmtree(partial, ignore_errors=True)
             raise HarvestError(f"cannot write to {directory}: {error.strerror or error}") from error
         return problem
+
+
+def _check_constants(task: Task, model: GrownModel, other: GrownModel, sample: Nested) -> None:
+    """Raise HarvestError if two models with the same tensors, built with different random seeds, are not equal."""
+    outputs: list[Nested] = []
+    for built in (model, other):
+        with forked_generators(0), torch.no_grad():  # the model may draw numbers in its forward pass
+            outputs.append(call_model(built.eval(), sample))
+    if output_difference(*outputs) > MAX_RELATIVE_DIFFERENCE * largest_output(outputs[0]):
+        raise HarvestError(
+            f"the model of the task {task.name} has random constants that are neither parameters nor buffers, "
+            "so it cannot be built again; register them as buffers"
+        )

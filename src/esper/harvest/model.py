@@ -141,19 +141,22 @@ def copy_tensors(network: GrowingNetwork) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in named_tensors(network).items()}
 
 
-def build_model(task: Task, seeds: Sequence[GrownSeed], tensors: Mapping[str, Tensor]) -> GrownModel:
+def build_model(
+    task: Task, seeds: Sequence[GrownSeed], tensors: Mapping[str, Tensor], random_seed: int = 0
+) -> GrownModel:
     """Build a grown model on the CPU. Parameters that the task froze during the growth can be trained.
 
     Args:
         task: Task whose model function builds the host.
         seeds: Structure of each seed.
         tensors: Weights and buffers by name. Further ones, as of seeds without effect, are ignored.
+        random_seed: Random seed of the host's initial values, which the tensors replace.
 
     Raises:
         HarvestError: The host has no place for a seed, or a tensor is missing or has another shape.
         TaskError: The model function raises an exception.
     """
-    host = build_host(replace(task, train=True), seed=0, host=0, round_index=0).model
+    host = build_host(replace(task, train=True), seed=random_seed, host=0, round_index=0).model
     try:
         # Seeds of a damaged structure may be too large for the memory. On the meta device they have only shapes.
         with torch.device("meta"):

@@ -37,7 +37,7 @@ SAMPLE_ROWS = 3
 _PROGRAM = "import sys; from esper.harvest.program import export_from_arguments as export; export(*sys.argv[1:])"
 """Program of the other process."""
 MAX_RELATIVE_DIFFERENCE = 1e-4
-"""Maximum difference between the outputs of program and model, relative to the largest output."""
+"""Maximum difference between the outputs of two builds of one network, relative to the largest output."""
 
 
 class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,13 +108,13 @@ def _export(directory: Path, task: Task, sample: Nested) -> ExportResult:
         exported = torch.export.load(path).module()
         with torch.no_grad():
             difference = max(
-                _difference(call_model(exported, sample), expected),
-                _difference(call_model(exported, single), expected_single),
+                output_difference(call_model(exported, sample), expected),
+                output_difference(call_model(exported, single), expected_single),
             )
     except Exception as error:  # noqa: BLE001 (the exporter and the model raise errors of any type; all are reported)
         path.unlink(missing_ok=True)
         return ExportResult(problem=describe_exception(error))
-    if difference > MAX_RELATIVE_DIFFERENCE * _largest(expected):
+    if difference > MAX_RELATIVE_DIFFERENCE * largest_output(expected):
         path.unlink()
         return ExportResult(problem=f"the outputs of the program differ from those of the model by {difference:.2g}")
     return ExportResult(difference=difference)
@@ -147,12 +147,14 @@ class _WithNamedInputs(nn.Module):
         self.forward = forward
 
 
-def _difference(output: Nested, expected: Nested) -> float:
+def output_difference(output: Nested, expected: Nested) -> float:
+    """Return the largest difference between two outputs of the same structure."""
     pairs = zip(list_tensors(output), list_tensors(expected), strict=True)
     return max(float((value.float() - wanted.float()).abs().max()) for value, wanted in pairs)
 
 
-def _largest(output: Nested) -> float:
+def largest_output(output: Nested) -> float:
+    """Return the largest absolute value of an output."""
     return max(float(tensor.float().abs().max()) for tensor in list_tensors(output))
 
 
