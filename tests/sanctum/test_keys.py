@@ -3,6 +3,7 @@
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -308,6 +309,31 @@ async def test_first_signal_stops_second_signal_abandons() -> None:
         signal.raise_signal(signal.SIGTERM)
         await until(pilot, lambda: has_left(app))
         assert kinds(session) == [RequestKind.ABANDON]
+
+
+async def test_leaving_restores_signal_handlers_without_a_default_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A closing terminal sends several SIGHUPs. The default action would end the run before its last checkpoint."""
+    handled: list[int] = []
+    before = signal.signal(signal.SIGHUP, lambda number, _: handled.append(number))
+    install = signal.signal
+
+    def install_and_raise(number: int, handler: Any) -> Any:
+        previous = install(number, handler)
+        assert handler is not signal.SIG_DFL or number != signal.SIGHUP
+        if number == signal.SIGHUP:
+            signal.raise_signal(number)
+        return previous
+
+    try:
+        app, session = live(RUN)
+        async with app.run_test(size=SIZE) as pilot:
+            await settle(pilot)
+            monkeypatch.setattr(signal, "signal", install_and_raise)
+        monkeypatch.undo()
+        assert handled == [signal.SIGHUP]
+        assert kinds(session) == []
+    finally:
+        install(signal.SIGHUP, before)
 
 
 async def test_cursor_keys_move_the_selected_env() -> None:

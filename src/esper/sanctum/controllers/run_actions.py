@@ -144,18 +144,23 @@ class RunActions:
             self._app.notify(message, severity="warning")
 
     def install_signal_handlers(self) -> None:
-        """Handle TERM, INT and HUP in the event loop: the first stops the run, a second TERM or INT abandons it."""
+        """Handle TERM, INT and HUP in the event loop: the first stops the run, a second TERM or INT abandons it.
+
+        The loop's own handlers are not used: their removal sets the default action for a moment, in which a second
+        signal would kill the process before the last checkpoint is written.
+        """
         if threading.current_thread() is threading.main_thread():
             loop = asyncio.get_running_loop()
-            handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-            self._handlers |= {number: old for number, old in handlers.items() if old is not signal.SIG_IGN}
-            for number in self._handlers:
-                loop.add_signal_handler(number, self._on_signal, number)
+
+            def handle(number: int, _: FrameType | None) -> None:
+                loop.call_soon_threadsafe(self._on_signal, number)
+
+            handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+            self._handlers = {number: signal.signal(number, handle) for number in handled}
 
     def restore_signal_handlers(self) -> None:
         """Restore the handlers that `install_signal_handlers` replaced."""
         for number, handler in self._handlers.items():
-            asyncio.get_running_loop().remove_signal_handler(number)
             signal.signal(number, handler)
 
     def _require_engine(self) -> PendingRequests | None:
