@@ -267,6 +267,10 @@ REFUSALS: list[tuple[Callable[[], Task], str]] = [
     (lambda: task(loss=lambda output, targets: output.argmax(1)), "loss of task own: "),
     (lambda: task(loss=lambda output, targets: output.nonsense), "AttributeError"),
     (
+        lambda: task(loss=lambda output, targets: output.mean().detach()),
+        "loss of task own: its gradient reaches no weight",
+    ),
+    (
         lambda: task(metrics={"m": lambda output, targets: output}),
         "metrics['m'] of task own: returned torch.float32 of shape [6, 5]",
     ),

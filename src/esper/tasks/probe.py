@@ -299,6 +299,10 @@ class _Probe:
         x, y = self.batches[-1]
         with self._hooks(model, add_zero), torch.enable_grad():
             loss = loss_of(self.task).mean(self._call(model.train(), x), y)
+            if not loss.requires_grad:
+                raise self._error(
+                    "loss", "its gradient reaches no weight and no slot; compute it without detaching the output"
+                )
             gradients = cast(
                 "tuple[Tensor | None, ...]",
                 torch.autograd.grad(loss, [zeros[name] for name in order], allow_unused=True),
