@@ -247,6 +247,15 @@ async def test_quit_before_first_step_skips_the_dialog() -> None:
         assert kinds(session) == [RequestKind.ABANDON]
 
 
+async def test_attached_dashboard_is_not_said_to_load_torch() -> None:
+    app, _ = live([])
+    app.source.attached = True
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        assert "reading the recording…" in header(app)
+        assert "reading the recording…" in shown(app, EnvTable)
+
+
 @pytest.mark.parametrize(("outcome", "says"), [("done", "✓ DONE"), ("failed", "✖ FAILED the lane cpu:0 died")])
 async def test_ended_run_stays_on_screen_until_quit(outcome: str, says: str) -> None:
     app, session = live(RUN)

@@ -39,7 +39,7 @@ async def test_every_screen_uses_the_name_of_the_score() -> None:
         assert "─ recall %" in detail
         assert "train reca" in detail
         assert "margin" in detail
-        assert "recall lost without it, points" in detail
+        assert "recall lost without it, pp" in detail
         assert "accuracy" not in detail
 
 

@@ -10,7 +10,7 @@ from textual.widgets import Input, Static
 from esper.control import RequestKind
 from esper.history.history import History
 from esper.history.timeline import MarkKind
-from esper.sanctum.app import SanctumApp
+from esper.sanctum.app import MAX_NOTICES, SanctumApp
 from esper.sanctum.screens.go_to import GoToDialog
 from esper.sanctum.screens.growth import GrowthChart
 from esper.sanctum.screens.help import HelpScreen
@@ -281,19 +281,25 @@ async def test_past_of_paused_run_can_be_played(tmp_path: Path, monkeypatch: pyt
         assert app.source.tick(0.1) is False
 
 
-async def test_deleted_recording_returns_to_the_present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("num_notices", [0, MAX_NOTICES + 1])
+async def test_deleted_recording_returns_to_the_present(
+    num_notices: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message is shown however many notices about damage there are."""
     monkeypatch.setattr(
         "esper.sanctum.app.TICK_INTERVAL_S", 3600.0
     )  # else the timer finds the missing file before the key does
     app, session = live(RUN[:HALF])
     session.directory = tmp_path / "run"
+    monkeypatch.setattr(app.source, "notices", [f"line {number} is damaged" for number in range(num_notices)])
     file = write_segment(session.directory, 1, recording(RUN[:HALF]))
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
+        tick(app)
         await pilot.press("left")
         file.unlink()
         await pilot.press("shift+left")
-        assert "No such file" in notices(app)[0]
+        assert "No such file" in notices(app)[-1]
         tick(app)
         await settle(pilot)
         assert app.source.playback is None

@@ -88,7 +88,7 @@ async def test_env_screen_has_phrases_and_names_the_way_back(tmp_path: Path) -> 
         assert "early germinated → training (passed gate 1)" in shown(app, EnvLifecycle)
         assert "Esc back" in shown(app, Footer)
         assert "g go to" in shown(app, Footer)
-        assert "accuracy lost without it, points" in screen_text(app)
+        assert "accuracy lost without it, pp" in screen_text(app)
         assert "train acc % 30.0" in " ".join(screen_text(app).split())
 
 

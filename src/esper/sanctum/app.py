@@ -33,6 +33,7 @@ from esper.sanctum.symbols import CharsetFilter, key_name
 from esper.sanctum.textual_app import TextualApp
 from esper.sanctum.theme import find_theme, load_themes
 from esper.sanctum.view import GoToMoment, ViewState
+from esper.telemetry.sentences import pluralise
 
 TICK_INTERVAL_S = 0.2
 """Seconds between two updates from the source."""
@@ -153,13 +154,13 @@ class SanctumApp(TextualApp):
             self.notify(refusal, severity="error", markup=False)
 
     def _warn(self) -> None:
-        """Notify the user of new damage in the recording."""
+        """Notify the user of new damage in the recording, and of a past that can no longer be shown."""
         notices = self.source.notices
-        for notice in notices[self._num_warned : MAX_NOTICES]:
-            self.notify(notice, severity="warning", timeout=NOTICE_SECONDS, markup=False)
+        texts = [*notices[self._num_warned : MAX_NOTICES], *self.source.pop_messages()]
         if len(notices) > MAX_NOTICES >= self._num_warned:
-            more = len(notices) - MAX_NOTICES
-            self.notify(f"{more} more notices. --no-tui prints all.", severity="warning", timeout=NOTICE_SECONDS)
+            texts.append(f"{pluralise(len(notices) - MAX_NOTICES, 'more notice')}. --no-tui prints all.")
+        for text in texts:
+            self.notify(text, severity="warning", timeout=NOTICE_SECONDS, markup=False)
         self._num_warned = len(notices)
 
     def get_line_filters(self) -> Sequence[LineFilter]:

@@ -227,7 +227,7 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(
         KeyCategory.DETAIL, "o", "o", "decision", "explain the last decision; hide the explanation", "decision", True
     ),
-    KeyBinding(KeyCategory.DETAIL, "escape", "Esc", "back", "return to the overview", "back"),
+    KeyBinding(KeyCategory.DETAIL, "escape", "Esc", "back", "return to the previous screen", "back"),
     KeyBinding(KeyCategory.POLICY, "up,k", "↑ k", "previous", "decisions of the previous env", "move(-1)"),
     KeyBinding(KeyCategory.POLICY, "down,j", "↓ j", "next", "decisions of the next env", "move(1)"),
     KeyBinding(KeyCategory.POLICY, "o", "o", "metric", "show the next update metric first", "next_figure", True),

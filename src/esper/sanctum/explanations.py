@@ -186,7 +186,7 @@ METRIC_HELP: dict[str, MetricHelp] = {
     ),
     "blueprints": MetricHelp(
         "number of seeds planted, kept and removed by blueprint, and their last contribution",
-        "seeds; mean over the seeds in pp",
+        "seeds; mean over the seeds in percentage points",
         "blueprints with a positive mean are planted more as the policy learns",
         "none: the policy learns this",
     ),

@@ -103,6 +103,10 @@ class RunSource(Protocol):
         """Messages about damaged or skipped parts of the recording. The sequence only grows."""
         ...
 
+    def pop_messages(self) -> list[str]:
+        """Return the messages about a past that can no longer be shown, since the last call."""
+        ...
+
     def start(self) -> None:
         """Start the source. Called once, after the first frame."""
         ...
@@ -137,7 +141,8 @@ class LiveSource:
         self._run = run
         self.live_state = RunState()
         self.playback: Playback | None = None
-        self.notices: list[str] = []
+        self.notices: Sequence[str] = ()
+        self._messages: list[str] = []
         self._past: Playback | None = None
         """Last playback. Kept because it holds the history that was read, and the bookmarks."""
         self._entering = False
@@ -190,7 +195,7 @@ class LiveSource:
             moved = self._advance_playback(seconds)
         except ReadError as error:
             shown = "the past" if self.playback is not None or self._entering else "the log of the whole run"
-            self.notices.append(f"Cannot show {shown} any longer: {error}")
+            self._messages.append(f"Cannot show {shown} any longer: {error}")
             self.return_to_live()
             self._past, self._reads_log = None, False
             moved = True
@@ -250,6 +255,11 @@ class LiveSource:
     def history(self) -> History | None:
         """Recording, as far as it was read; None if none of it was."""
         return self._past.history if self._past is not None else None
+
+    def pop_messages(self) -> list[str]:
+        """Return the messages about a past that can no longer be shown, since the last call."""
+        messages, self._messages = self._messages, []
+        return messages
 
     def read_log(self, wanted: bool) -> None:
         """Read the recording for its log lines in the next ticks, or do not read on."""
@@ -351,6 +361,10 @@ class ReplaySource:
     def history(self) -> History:
         """Recording, as far as it was read."""
         return self.playback.history
+
+    def pop_messages(self) -> list[str]:
+        """Return no messages: an error of a replay ends the dashboard."""
+        return []
 
     def read_log(self, wanted: bool) -> None:
         """Do nothing: a replay reads its whole recording."""

@@ -193,7 +193,7 @@ class EnvSlots(EnvPanel):
         """Draw the heading and the slots."""
         assert self.state.started is not None
         score = strip_control(self.state.score)
-        self.panel_title = f"slots ─ contribution: {score} lost without it, points"
+        self.panel_title = f"slots ─ contribution: {score} lost without it, pp"
         wide = size.width >= _ALPHA_BAR_MIN_COLS
         head = self.line().append(" slot    stage          blueprint  ", "head")
         head.append(" " * (_ALPHA_BAR_COLS + 1) if wide else "").append(

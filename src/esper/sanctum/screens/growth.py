@@ -169,7 +169,7 @@ class BlueprintTable(Panel):
         sort_column = list(_BLUEPRINT_COLUMNS)[self._sort_index]
         self.panel_title = f"blueprints, whole run ─ by {sort_column} ↓"
         blueprints = self.state.blueprints
-        self.panel_subtitle = f"{strip_control(self.state.score)} lost without it, points"
+        self.panel_subtitle = f"{strip_control(self.state.score)} lost without it, pp"
         if size.height <= len(blueprints):
             self.panel_subtitle = f"{size.height - 1} of {len(blueprints)}"
         if not blueprints:

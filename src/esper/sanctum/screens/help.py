@@ -53,7 +53,7 @@ _LABELS = (
     ("scale", "loss scale of the env; – without loss scaling"),
     ("skip %", "batches skipped because a gradient overflowed, since the start of the run"),
     ("lane", "device and thread or process that trains the env"),
-    ("contribution", "accuracy lost without this seed, in points of a percent, ± standard error"),
+    ("contribution", "accuracy lost without this seed, in percentage points (pp), ± standard error"),
     ("median", "median over the envs that have stepped; for a slot, the number of envs in each stage"),
     ("!", "in the env heat map: an outlier on the worse side (3.5 robust standard deviations), or NaN"),
     ("•", "a row that is pinned to the top"),

@@ -20,6 +20,7 @@ from esper.sanctum.env_filter import find_worst, sort_envs, worst_env, worst_sev
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets import env_columns, env_summary
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
+from esper.sanctum.widgets.header import run_status
 from esper.sanctum.widgets.panel import Line, Row
 from esper.telemetry.state import EnvState
 
@@ -161,7 +162,12 @@ class EnvTable(EnvRowsPanel):
     def _draw_start(self, width: int, height: int) -> list[Line]:
         at_present = self.view.source.live and self.view.source.playback is None
         seconds = f" {self._seconds_starting} s" if self._seconds_starting else ""
-        text = f"starting: loading torch…{seconds}" if at_present else "the run has not started yet"
+        if not at_present:
+            text = "the run has not started yet"
+        elif self.view.source.attached:
+            text = run_status(self.view.source).note
+        else:
+            text = f"starting: loading torch…{seconds}"
         return [self.line()] * ((height - 1) // 2) + [self.line().append(text.center(width), "normal")]
 
     def sort_by(self, column: str) -> None:
