@@ -234,10 +234,14 @@ def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, display: Di
         check_terminal(display.theme)
     created = _create_parents(telemetry_dir)
     output = telemetry_dir / f"starting-{time.time_ns()}.log"
-    process = directory = None
+    directory = None
     with _received_signals() as received:
         try:
             process = _spawn(arguments, output)
+        except OSError:
+            _remove_output(output, created)
+            raise
+        try:
             while directory is None and not received and process.poll() is None:
                 time.sleep(START_POLL_S)
                 directory = _find_run_directory(process.pid, telemetry_dir, output)
@@ -245,14 +249,12 @@ def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, display: Di
             if directory:
                 output.rename(_unused_log_path(directory))
         finally:
-            if process and (received or not directory):
+            if received or not directory:
                 process.terminate()
                 process.wait()
             if not directory:
-                if output.exists():
-                    sys.stderr.write(output.read_text(errors="replace"))
-                    output.unlink()
-                _remove_empty(created)
+                sys.stderr.write(output.read_text(errors="replace"))
+                _remove_output(output, created)
     if received:
         raise SystemExit(128 + received[0])
     if directory is None:
@@ -313,8 +315,9 @@ def _create_parents(directory: Path) -> list[Path]:
     return missing
 
 
-def _remove_empty(directories: Sequence[Path]) -> None:
-    """Remove directories, in order, up to the first that is not empty."""
+def _remove_output(output: Path, directories: Sequence[Path]) -> None:
+    """Remove the output of a process that did not train, then directories, up to the first that is not empty."""
+    output.unlink(missing_ok=True)
     for directory in directories:
         if any(directory.iterdir()):
             return
