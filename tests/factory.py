@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from esper.domain import StageName
 from esper.health.detector import AnomalyDetector
 from esper.telemetry import events as ev
 
@@ -141,7 +142,9 @@ def _step(draw: random.Random, envs: int, round_: int, step: int) -> list[ev.Any
     return events
 
 
-def _move(round_: int, step: int, env: int, slot: str, before: str, after: str, reason: str) -> ev.SeedMoved:
+def _move(
+    round_: int, step: int, env: int, slot: str, before: StageName, after: StageName, reason: str
+) -> ev.SeedMoved:
     blueprint = BLUEPRINTS[env % 3]
     return ev.SeedMoved(
         round=round_, step=step, env=env, slot=slot, before=before, after=after, blueprint=blueprint, reason=reason

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple, cast
 
 VERSION = "0.1.0"
 """Version of the package, re-exported as `esper.__version__`."""
+
+
+Severity = Literal["info", "warning", "error"]
+"""Severity of a log message or an anomaly."""
+StageName = Literal[
+    "dormant", "germinated", "training", "blending", "probationary", "fossilized", "culled", "embargoed"
+]
+"""Name of a `Stage` in events and on screen."""
 
 
 class Stage(IntEnum):
@@ -30,9 +38,9 @@ class Stage(IntEnum):
     """The slot is empty; no seed can be planted until the embargo ends."""
 
     @property
-    def label(self) -> str:
+    def label(self) -> StageName:
         """Lower-case name, used in events and on screen."""
-        return self.name.lower()
+        return cast("StageName", self.name.lower())
 
     @property
     def is_blended(self) -> bool:

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from esper.cli.console import MAX_SENTENCES_PER_SECOND, Narrator
 from esper.cli.options import NarrationDetail
+from esper.domain import StageName
 from esper.telemetry import events as ev
 from esper.telemetry.sentences import to_ascii
 from esper.telemetry.state import Keyframe, Record, RunState
@@ -34,9 +35,9 @@ def sentences_after_step_3(*events: ev.AnyEvent) -> list[str]:
     return narrate([*stamp([*earlier, *events])])[1:]
 
 
-def seed(after: str) -> ev.SeedMoved:
+def seed(after: StageName) -> ev.SeedMoved:
     return ev.SeedMoved(
-        round=1, step=4, env=1, slot="mid", before="x", after=after, blueprint="norm", reason="op germinate"
+        round=1, step=4, env=1, slot="mid", before="dormant", after=after, blueprint="norm", reason="op germinate"
     )
 
 

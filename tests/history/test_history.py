@@ -257,7 +257,9 @@ def test_damaged_line_is_reported_and_the_rest_is_read(tmp_path: Path) -> None:
 
 
 def test_inapplicable_event_is_reported_as_damage(tmp_path: Path) -> None:
-    strange = stamp([ev.SeedMoved(round=1, step=1, env=9, slot="mid", before="a", after="b", reason="c")], first=20)
+    strange = stamp(
+        [ev.SeedMoved(round=1, step=1, env=9, slot="mid", before="dormant", after="germinated", reason="c")], first=20
+    )
     history = open_history(write_segment(tmp_path, 1, recording(RUN[:19]) + lines([*strange, *RUN[19:]])))
 
     assert matches(history, RUN)

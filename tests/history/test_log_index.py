@@ -11,6 +11,7 @@ from typing import get_args
 import msgspec
 import pytest
 
+from esper.domain import Severity
 from esper.history.history import open_history
 from esper.history.log_index import BLOCK_LINES, LogIndex
 from esper.history.log_search import LOG_CATEGORIES, LogFilter, LogRow, LogSearch
@@ -185,9 +186,10 @@ def test_few_equal_lines_are_not_grouped() -> None:
 
 
 def test_anomalies_are_grouped_by_rule_and_severity() -> None:
+    severities: list[tuple[str, Severity]] = [("r", "warning"), ("r", "error"), ("other", "warning")]
     found_events = [
         ev.AnomalyFound(rule=rule, severity=severity, where=f"env {env}", env=env, value=1.0, text=f"env {env} is bad")
-        for rule, severity in (("r", "warning"), ("r", "error"), ("other", "warning"))
+        for rule, severity in severities
         for env in range(3)
     ]
     state = fold(stamp([*example_run()[:1], *found_events]))
@@ -311,12 +313,3 @@ def test_rows_of_what_was_read_are_dropped_within_a_step() -> None:
     search.advance(1.0)
     assert rows(search) == []
     assert search.num_lines == 0
-
-
-def test_line_of_unknown_severity_passes_every_severity_filter() -> None:
-    event = ev.Logged(seq=1, time=1.0, severity="critical", text="Disk gone")
-    index = index_of(fold([event]).log)
-    search = LogSearch(index, LogFilter(min_severity="error"), set())
-    while not search.is_done:
-        search.advance(1.0)
-    assert len(search) == 1

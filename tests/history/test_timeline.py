@@ -8,13 +8,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from esper.domain import StageName
 from esper.history.timeline import NAVIGABLE_KINDS, MarkFilter, MarkKind, Marks
 from esper.telemetry import events as ev
 
 STEP: dict[str, Any] = {"round": 1, "step": 1, "env": 0}
 
 
-def moved(after: str) -> ev.SeedMoved:
+def moved(after: StageName) -> ev.SeedMoved:
     return ev.SeedMoved(**STEP, slot="mid", before="blending", after=after, reason="test")
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+from esper.domain import StageName
 from esper.telemetry import events as ev
 from tests.factory import run_started, stamp
 
-LIFE = (
+LIFE: tuple[tuple[StageName, int], ...] = (
     ("germinated", 2),
     ("training", 3),
     ("blending", 6),
@@ -66,12 +67,13 @@ def step_events(envs: int, round_: int, step: int) -> list[ev.AnyEvent]:
     return events
 
 
-def stage_of(env: int, slot: int, step: int) -> tuple[str, int]:
+def stage_of(env: int, slot: int, step: int) -> tuple[StageName, int]:
     """Stage and age of a slot's seed at a step. Later slots germinate later; some stay dormant."""
     delay = env % 4 + slot * (5 + env % 3)
     if (env + 2 * slot) % 5 == 4:
         return "dormant", 0
-    stage, born = "dormant", 0
+    stage: StageName = "dormant"
+    born = 0
     for name, at in LIFE:
         if step >= at + delay:
             stage, born = name, LIFE[0][1] + delay

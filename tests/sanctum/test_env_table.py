@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, Static
 
+from esper.domain import StageName
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.widgets.env_map import METRICS, EnvMap, compute_standings
@@ -79,10 +80,16 @@ async def test_clicking_column_heading_sorts_then_reverses() -> None:
 
 
 async def test_slot_column_sorts_by_stage_then_alpha() -> None:
-    def slots(stage: str, alpha: float | None) -> list[ev.SlotReading]:
+    def slots(stage: StageName, alpha: float | None) -> list[ev.SlotReading]:
         return [ev.SlotReading(stage=stage, alpha=alpha), *[ev.SlotReading(stage="dormant")] * 2]
 
-    readings = [("blending", 0.2), ("fossilized", 1.0), ("blending", 0.8), ("dormant", None), ("training", None)]
+    readings: list[tuple[StageName, float | None]] = [
+        ("blending", 0.2),
+        ("fossilized", 1.0),
+        ("blending", 0.8),
+        ("dormant", None),
+        ("training", None),
+    ]
     steps = [env_stepped(env, slots=slots(*reading)) for env, reading in enumerate(readings)]
     app, _ = live(stamp([run_started(5), ev.RoundStarted(round=1), *steps]))
     async with app.run_test(size=SIZE) as pilot:

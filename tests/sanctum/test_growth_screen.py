@@ -2,6 +2,7 @@
 
 import pytest
 
+from esper.domain import StageName
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.growth import STAGE_BY_LETTER, BlueprintTable, GrowthChart
 from esper.telemetry import events as ev
@@ -12,7 +13,7 @@ from tests.sanctum.population import population
 LIFE = ("dormant", "germinated", "training", "blending", "probationary", "fossilized", "culled", "embargoed")
 
 
-def grown(env: int, step: int, early: str, late: str) -> ev.EnvStepped:
+def grown(env: int, step: int, early: StageName, late: StageName) -> ev.EnvStepped:
     slots = [
         ev.SlotReading(stage=early, blueprint="norm"),
         ev.SlotReading(stage="dormant"),
@@ -66,9 +67,9 @@ async def test_growth_chart_scrolls_to_every_env(size: tuple[int, int]) -> None:
 
 
 async def test_blueprint_table_lists_results_by_blueprint() -> None:
-    def move(env: int, after: str, blueprint: str) -> ev.SeedMoved:
+    def move(env: int, after: StageName, blueprint: str) -> ev.SeedMoved:
         return ev.SeedMoved(
-            round=1, step=1, env=env, slot="mid", before="x", after=after, blueprint=blueprint, reason="op"
+            round=1, step=1, env=env, slot="mid", before="dormant", after=after, blueprint=blueprint, reason="op"
         )
 
     run = [

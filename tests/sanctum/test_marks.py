@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from esper.domain import Severity
 from esper.history.timeline import MarkKind
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.env_detail import EnvDetailScreen
@@ -24,7 +25,7 @@ from tests.sanctum.sessions import FakeSession
 SIZE = (120, 40)
 
 
-def found(env: int, rule: str, severity: str = "warning") -> ev.AnomalyFound:
+def found(env: int, rule: str, severity: Severity = "warning") -> ev.AnomalyFound:
     text = f"env {env:02d} has {rule}"
     return ev.AnomalyFound(rule=rule, severity=severity, where=f"env {env}", env=env, value=1.0, text=text)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from esper.domain import StageName
 from esper.history.divergence import GhostRun
 from esper.history.history import open_history
 from esper.history.playback import Playback
@@ -43,7 +44,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "dashboard.md"
 RUN = example_run()
 
 
-def moved(before: str, after: str, reason: str, blueprint: str | None = None) -> ev.SeedMoved:
+def moved(before: StageName, after: StageName, reason: str, blueprint: str | None = None) -> ev.SeedMoved:
     return ev.SeedMoved(
         round=1, step=3, env=0, slot="early", before=before, after=after, blueprint=blueprint, reason=reason
     )

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.telemetry import events as ev
-from esper.telemetry.codec import encode_json, encode_lines, make_decoder
+from esper.telemetry.codec import DECODE_ERRORS, encode_json, encode_lines, make_decoder
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import env_stepped, example_run
 from tests.recording.recordings import fold
@@ -32,6 +32,8 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
         return st.none() | st.booleans() | integers | text | st.floats(allow_nan=False, allow_infinity=False)
     if origin is dict:
         return st.dictionaries(text, values(arguments[1]), max_size=3)
+    if origin is typing.Literal:
+        return st.sampled_from(arguments)
     if origin is list:
         return st.lists(values(arguments[0]), max_size=3)
     if arguments:
@@ -66,6 +68,20 @@ def test_encoding_many_equals_encoding_each(events: list[ev.AnyEvent]) -> None:
 
     for run in (events, [*events, unwritable]):
         assert encode_lines(run) == b"".join(encode_json(event) + b"\n" for event in run)
+
+
+@pytest.mark.parametrize(
+    ("valid", "wrong"),
+    [
+        (b'{"type":"Logged","seq":1,"time":1.0,"severity":"error","text":"x"}', (b'"error"', b'"critical"')),
+        (encode_json(env_stepped()), (b'"stage":"dormant"', b'"stage":""')),
+    ],
+)
+def test_name_that_no_screen_knows_is_damage(valid: bytes, wrong: tuple[bytes, bytes]) -> None:
+    DECODER.decode(valid)
+    assert wrong[0] in valid
+    with pytest.raises(DECODE_ERRORS, match="Invalid enum value"):
+        DECODER.decode(valid.replace(*wrong))
 
 
 def test_unencodable_text_is_replaced() -> None:

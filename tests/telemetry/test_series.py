@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from esper.domain import StageName
 from esper.telemetry import events as ev
 from esper.telemetry.series import MAX_POINTS, DownsampledSeries
 from esper.telemetry.state import Keyframe, RunState
@@ -52,13 +53,15 @@ def test_series_continues_after_a_keyframe() -> None:
     assert whole.heads["alpha_curve"].course.values == [None] * len(whole.heads["alpha_curve"].course.values)
 
 
-def moved(step: int, after: str, *, slot: str = "mid", blueprint: str = "norm") -> ev.SeedMoved:
+def moved(step: int, after: StageName, *, slot: str = "mid", blueprint: str = "norm") -> ev.SeedMoved:
     return ev.SeedMoved(
-        round=1, step=step, env=0, slot=slot, before="x", after=after, blueprint=blueprint, reason="op"
+        round=1, step=step, env=0, slot=slot, before="dormant", after=after, blueprint=blueprint, reason="op"
     )  # fmt: skip
 
 
-def grown(step: int, stage: str, contribution: float | None = None, blueprint: str | None = "norm") -> ev.EnvStepped:
+def grown(
+    step: int, stage: StageName, contribution: float | None = None, blueprint: str | None = "norm"
+) -> ev.EnvStepped:
     """Return a step of env 0 with a seed in the second slot."""
     reading = ev.SlotReading(stage=stage, blueprint=blueprint, parameters=40, contribution=contribution)
     slots = [ev.SlotReading(stage="dormant"), reading, ev.SlotReading(stage="dormant")]
@@ -130,14 +133,6 @@ def test_ops_are_counted_by_round() -> None:
 def test_best_accuracy_survives_a_nan(accuracies: list[float]) -> None:
     steps = [env_stepped(0, 1, step, accuracy=accuracy) for step, accuracy in enumerate(accuracies, 1)]
     assert folded(*steps).envs[0].best_accuracy == 0.5
-
-
-def test_unknown_stage_counts_as_dormant() -> None:
-    state = RunState()
-    slots = [ev.SlotReading(stage=""), ev.SlotReading(stage="sprouted"), ev.SlotReading(stage="training")]
-    for event in stamp([run_started(), env_stepped(slots=slots)]):
-        state.apply(event)
-    assert state.envs[0].trace[-1].stages == "ddt"
 
 
 def test_culled_seed_in_a_slot_without_reading_has_no_contribution() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from esper.config import TaskError
 from esper.control import ENDING_KINDS, RequestKind, RequestQueue
-from esper.domain import VERSION
+from esper.domain import VERSION, Severity
 from esper.engine.growth import Growth, Variant
 from esper.engine.reporter import control_requested
 from esper.engine.training_state import TrainingState
@@ -215,5 +215,5 @@ class GrowthObserver:
     def _describe(self, structure: GrownStructure) -> str:
         return f"{structure.score_name} {structure.test_score:.1%} on the test split"
 
-    def _log(self, text: str, severity: str = "info") -> None:
+    def _log(self, text: str, severity: Severity = "info") -> None:
         self._training.hub.emit(ev.Logged(severity=severity, text=text))

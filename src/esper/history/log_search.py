@@ -40,9 +40,9 @@ class LogFilter(NamedTuple):
     """Text that a line must contain, ignoring case."""
 
     def accepts(self, log_class: LogClass) -> bool:
-        """Return True if lines of a class have the category and the severity. An unknown severity is always shown."""
+        """Return True if lines of a class have the category and the severity."""
         in_category = self.category is None or log_class.kind in LOG_CATEGORIES[self.category]
-        return in_category and log_class.severity not in SEVERITY_LEVELS[: SEVERITY_LEVELS.index(self.min_severity)]
+        return in_category and SEVERITY_LEVELS.index(log_class.severity) >= SEVERITY_LEVELS.index(self.min_severity)
 
     def __str__(self) -> str:
         env = "all envs" if self.env is None else f"env {self.env:02d}"

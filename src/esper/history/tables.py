@@ -155,7 +155,7 @@ def _columns_of(kind: type[msgspec.Struct], *, of_entries: bool = False) -> Iter
                 yield column(name, ColumnType.INTEGER, read)
             case inspect.BoolType():
                 yield column(name, ColumnType.FLAG, read)
-            case inspect.StrType():
+            case inspect.StrType() | inspect.LiteralType():
                 yield column(name, ColumnType.TEXT, read)
             case _ if name == "skipped":
                 yield Column("skipped_host", ColumnType.INTEGER, _skipped_of_host)

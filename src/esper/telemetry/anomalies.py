@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from esper.domain import Severity
 from esper.telemetry.event_parts import Event
 
 
@@ -12,7 +13,7 @@ class AnomalyFound(Event, frozen=True, kw_only=True, tag=True):
 
     rule: str
     """Name of the rule, for example `exploding gradient`."""
-    severity: str
+    severity: Severity
     """warning or error."""
     where: str
     """Subject of the anomaly, for example `env 7`, `head op` or `cuda:1`."""

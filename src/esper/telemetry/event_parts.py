@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from esper.domain import StageName
+
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag_field="type"):
     """Base class of the telemetry events. The hub sets `seq` and `time` when an event is emitted."""
@@ -30,7 +32,7 @@ class StructureInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class SlotReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """State of one slot of an env at the end of a step."""
 
-    stage: str
+    stage: StageName
     """dormant, germinated, training, blending, probationary, fossilized, culled, or embargoed."""
     blueprint: str | None = None
     """Blueprint of the seed; absent if the slot is empty."""

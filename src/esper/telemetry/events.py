@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import force_setattr
 
+from esper.domain import Severity, StageName
 from esper.telemetry.anomalies import AnomalyEnded as AnomalyEnded
 from esper.telemetry.anomalies import AnomalyFound as AnomalyFound
 from esper.telemetry.anomalies import AnomalyJoined as AnomalyJoined
@@ -149,9 +150,9 @@ class SeedMoved(Event, frozen=True, kw_only=True, tag=True):
     step: int
     env: int
     slot: str
-    before: str
+    before: StageName
     """Stage before the transition."""
-    after: str
+    after: StageName
     """Stage after the transition."""
     blueprint: str | None = None
     """Blueprint of the seed; absent if the slot is empty."""
@@ -330,7 +331,7 @@ class CheckpointSaved(Event, frozen=True, kw_only=True, tag=True):
 class Logged(Event, frozen=True, kw_only=True, tag=True):
     """A log message."""
 
-    severity: str
+    severity: Severity
     """info, warning, or error."""
     text: str
     """Message in one sentence."""

@@ -13,7 +13,6 @@ from esper.telemetry import events as ev
 
 MAX_POINTS = 240
 """Number of points at which a `DownsampledSeries` merges pairs of points."""
-_STAGE_LETTERS = {stage.label: stage.label[0] for stage in Stage}
 _SEED_STAGE_LETTERS = "".join(
     stage.label[0] for stage in (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.PROBATIONARY, Stage.FOSSILIZED)
 )
@@ -73,7 +72,7 @@ class StepTrace(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     step: int
     stages: str
-    """First letter of each slot's stage; that of dormant for an unknown stage."""
+    """First letter of each slot's stage."""
     contributions: list[float | None]
     """Contribution of each slot's seed, as accuracy; None if not measured."""
     parts: dict[str, float]
@@ -93,7 +92,7 @@ class StepTrace(msgspec.Struct, array_like=True, frozen=True, gc=False):
         stages = ""
         contributions: list[float | None] = []
         for slot in event.slots:
-            stages += _STAGE_LETTERS.get(slot.stage, "d")
+            stages += slot.stage[0]
             contributions.append(slot.contribution)
         return cls(
             event.step,
