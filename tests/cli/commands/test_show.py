@@ -74,7 +74,7 @@ def reading(blueprint: str, contribution: float | None) -> ev.SlotReading:
 def test_show_contribution_is_mean_of_last_per_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = [[reading("norm", value), reading("norm", None)] for value in (0.1, 0.3)]
     culled = [reading("attention", None), reading("norm", -0.4)]
-    moved = {"round": 1, "step": 2, "env": 1, "slot": "mid", "before": "x", "reason": "op", "blueprint": "norm"}
+    moved = {"round": 1, "step": 2, "env": 1, "slot": "mid", "before": "training", "reason": "op", "blueprint": "norm"}
     (ended,) = [event for event in EPISODES if (event.round, event.env) == (1, 0)]
     path = hand_made(
         tmp_path,
