@@ -16,12 +16,12 @@ from esper.cli.options import EXIT_FAILED, EXIT_OK, NarrationDetail, print_usage
 from esper.cli.streams import CLOSED_ERRNOS, FROZEN_AFTER_S, discard_broken_output, is_frozen
 from esper.control import RequestKind
 from esper.process import NamedThread
+from esper.stop_signals import replace_handlers, restore_handlers
 
 if TYPE_CHECKING:
     from esper.engine.thread import EngineThread
     from esper.telemetry.state import RunState
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SIGNAL_DEBOUNCE_S = 0.5
 """Repeated signals within this time count as one: `timeout` signals both the process and its group."""
 
@@ -118,16 +118,13 @@ class _StopSignals:
         """True if a stop was requested, by a signal or otherwise, so that the next signal counts as second."""
 
     def __enter__(self) -> _StopSignals:
-        # A run started by nohup ignores SIGHUP, and must outlive its terminal.
-        handled = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-        self._previous = {number: signal.signal(number, self._handle) for number in handled}
+        self._previous = replace_handlers(self._handle)
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, SystemExit) and isinstance(error.code, int):
             os._exit(error.code)
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        restore_handlers(self._previous)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         if not self.stop_requested:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -41,7 +40,7 @@ from esper.cli.options import (
     given_options,
     print_warnings,
 )
-from esper.cli.run_display import STOP_SIGNALS, print_engine_error, run_headless, run_in_dashboard
+from esper.cli.run_display import print_engine_error, run_headless, run_in_dashboard
 from esper.config import Config, ConfigError
 from esper.config_files import read_config_file, resolve_config
 from esper.domain import VERSION
@@ -49,6 +48,7 @@ from esper.engine.start_checks import check_start
 from esper.process import RankInfo
 from esper.recording.run_lock import LockHolder, read_holder
 from esper.recording.runs import list_runs, resolve_run
+from esper.stop_signals import replace_handlers, restore_handlers
 from esper.tasks import is_own_task, with_task_settings
 
 if TYPE_CHECKING:
@@ -270,21 +270,16 @@ def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, display: Di
 
 @contextmanager
 def _received_signals() -> Generator[list[int]]:
-    """Collect the signals that stop a run, instead of obeying them. Signals that this process ignores stay ignored.
+    """Collect the signals that stop a run, instead of obeying them.
 
     A handler that raises an exception would leave a process running if the signal arrives while `Popen` starts it.
     """
     received: list[int] = []
-    previous_handlers = {
-        number: signal.signal(number, lambda number, _: received.append(number))
-        for number in STOP_SIGNALS
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
+    previous_handlers = replace_handlers(lambda number, _: received.append(number))
     try:
         yield received
     finally:
-        for number, handler in previous_handlers.items():
-            signal.signal(number, handler)
+        restore_handlers(previous_handlers)
 
 
 def _spawn(arguments: Sequence[str], output: Path) -> subprocess.Popen[bytes]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable
 from types import FrameType
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from esper.control import RequestKind
 from esper.sanctum.controllers import AppServices
@@ -15,11 +14,10 @@ from esper.sanctum.requests import PendingRequests, pause_cause
 from esper.sanctum.screens.dialogs import QuitDialog
 from esper.sanctum.source import RunSource, run_has_ended
 from esper.sanctum.view import ViewState
+from esper.stop_signals import SignalHandler, replace_handlers, restore_handlers
 
-SignalHandler: TypeAlias = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
 BROWSER_MESSAGE = "This page only shows the run. It cannot control it."
 """Notice in place of a request."""
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class RunServices(AppServices, Protocol):
@@ -155,13 +153,11 @@ class RunActions:
             def handle(number: int, _: FrameType | None) -> None:
                 loop.call_soon_threadsafe(self._on_signal, number)
 
-            handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-            self._handlers = {number: signal.signal(number, handle) for number in handled}
+            self._handlers = replace_handlers(handle)
 
     def restore_signal_handlers(self) -> None:
         """Restore the handlers that `install_signal_handlers` replaced."""
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+        restore_handlers(self._handlers)
 
     def _require_engine(self) -> PendingRequests | None:
         """Return the requests to the engine; None, with a notification, if it accepts none."""
