@@ -38,6 +38,13 @@ def replace_synced(source: Path, target: Path) -> None:
     sync_directory(target.parent)
 
 
+def write_replaced(path: Path, content: bytes) -> None:
+    """Write a file under another name first, so that a kill leaves its old content or the new one. Raises OSError."""
+    partial = path.with_name(f"{path.name}.part")
+    write_synced(partial, content)
+    replace_synced(partial, path)
+
+
 def make_directory(path: Path) -> None:
     """Create a directory and its missing parents if they do not exist, and sync the parent of each. Raises OSError."""
     if path.exists():

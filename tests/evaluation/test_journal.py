@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from esper import disk
 from esper.config import ConfigError
 from esper.engine import trained_policy
-from esper.evaluation import journal as journal_module
 from esper.evaluation.journal import FIRST_SEED, EvaluationKey, open_journal, package_digest
 
 KEY = EvaluationKey(task="digits", episodes=2, checkpoints=["a"], code={}, package="p", torch="2.15.0", devices=["cpu"])
@@ -55,7 +55,7 @@ def test_kill_while_a_journal_is_created_leaves_none(tmp_path: Path, monkeypatch
 
     journal = open_journal(tmp_path, KEY, None)
     with monkeypatch.context() as patched:
-        patched.setattr(journal_module, "write_synced", fill_disk)
+        patched.setattr(disk, "write_synced", fill_disk)
         with pytest.raises(OSError, match="No space"):
             journal.recall("one", float, lambda: 0.1)
     again = open_journal(tmp_path, KEY, None)

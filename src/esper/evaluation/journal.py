@@ -20,7 +20,7 @@ import msgspec
 
 from esper.checkpoint.manifest import digest
 from esper.config import ConfigError
-from esper.disk import make_directory, read_regular, replace_synced, write_synced
+from esper.disk import make_directory, read_regular, write_replaced
 from esper.telemetry.codec import DECODE_ERRORS, encode_json, make_decoder
 
 T = TypeVar("T")
@@ -140,11 +140,9 @@ class EvaluationJournal:
                 file.write(line)
                 file.flush()
                 os.fsync(file.fileno())
-        else:  # under another name first, so that a kill cannot leave a part of the header
+        else:
             make_directory(self.path.parent)
-            partial = self.path.with_suffix(".partial")
-            write_synced(partial, encode_json(self._header) + b"\n" + line)
-            replace_synced(partial, self.path)
+            write_replaced(self.path, encode_json(self._header) + b"\n" + line)
         self._parts[part] = encoded
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, final
 
 import msgspec
 
-from esper.disk import make_directory, replace_synced, write_synced
+from esper.disk import make_directory, write_replaced
 from esper.process import NamedThread
 from esper.recording.segments import SegmentWriter, compress_segment, list_segments, segment_number, segment_path
 from esper.telemetry.codec import encode_json, encode_lines
@@ -49,12 +49,10 @@ def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
         RecordingError: The file cannot be written.
     """
     path = directory / "run.json"
-    partial = path.with_name("run.json.part")
     text = msgspec.json.format(encode_json({"schema": SCHEMA_VERSION, **manifest}), indent=2)
     try:
         make_directory(directory)
-        write_synced(partial, text + b"\n")
-        replace_synced(partial, path)
+        write_replaced(path, text + b"\n")
     except OSError as error:
         raise RecordingError(_write_error(directory, error)) from error
 
