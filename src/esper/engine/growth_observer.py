@@ -91,8 +91,6 @@ class GrowthObserver:
         self._best: BestNetwork | None = None
         self._steps = 0
         """Completed steps."""
-        self._has_converged = False
-        """True once the run was asked to stop, because it no longer improves."""
         self._started = self._ended = time.perf_counter()
 
     def observe(self) -> None:
@@ -108,10 +106,14 @@ class GrowthObserver:
             self._log(
                 f"a step takes about {seconds:.2g} s, the {left} other steps at most {format_duration(seconds * left)}"
             )
-        if left and self._best and self._steps - self._best.step >= self._growth.patience:
+        if left and self._has_converged:
             self._log(f"no network has become better for {self._growth.patience} steps")
-            self._has_converged = True
             self._control.put(RequestKind.STOP, CONVERGED)
+
+    @property
+    def _has_converged(self) -> bool:
+        """True if no network has become better for `patience` steps."""
+        return self._best is not None and self._steps - self._best.step >= self._growth.patience
 
     def finish(self) -> None:
         """Build the best network, write it if asked, and compare it if asked and the user has not stopped the run.
@@ -144,7 +146,7 @@ class GrowthObserver:
                 self._log(f"the comparison ended early: {fault}", "error")
 
     def _build(self, seeds: Sequence[GrownSeed], tensors: Mapping[str, Tensor], provenance: Provenance) -> Grown:
-        """Build and test a network. Raises FaultError, because this is the first use of the test split."""
+        """Build a network and compute its scores. Raises FaultError if the model or the score fails."""
         try:
             return Grown.build(self._task, self._splits, seeds, tensors, provenance)
         except (HarvestError, TaskError) as error:
