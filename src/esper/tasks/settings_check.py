@@ -51,5 +51,5 @@ def _checksum(tensor: Tensor) -> int:
     checksum = 0
     for start in range(0, len(tensor), _CHUNK_SAMPLES):
         samples = tensor[start : start + _CHUNK_SAMPLES].detach().reshape(-1).view(torch.uint8)
-        checksum = crc32(samples.numpy().tobytes(), checksum)
+        checksum = crc32(samples.numpy().data, checksum)
     return checksum
