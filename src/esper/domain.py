@@ -10,7 +10,7 @@ VERSION = "0.1.0"
 
 
 Severity = Literal["info", "warning", "error"]
-"""Severity of a log message or an anomaly."""
+"""Severity of a log message or an anomaly, in rising order."""
 StageName = Literal[
     "dormant", "germinated", "training", "blending", "probationary", "fossilized", "culled", "embargoed"
 ]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from esper.domain import Stage, StageName
 from esper.telemetry import events as ev
 from esper.telemetry.codec import DECODE_ERRORS, encode_json, encode_lines, make_decoder
 from esper.telemetry.state import Keyframe, Record, RunState
@@ -68,6 +69,10 @@ def test_encoding_many_equals_encoding_each(events: list[ev.AnyEvent]) -> None:
 
     for run in (events, [*events, unwritable]):
         assert encode_lines(run) == b"".join(encode_json(event) + b"\n" for event in run)
+
+
+def test_events_accept_the_names_of_all_stages() -> None:
+    assert typing.get_args(StageName) == tuple(stage.label for stage in Stage)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from time import perf_counter
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
+from esper.domain import Severity
 from esper.history.log_index import BLOCK_LINES, LogClass, LogIndex
 from esper.telemetry.log_lines import LogLine
 
@@ -20,7 +21,7 @@ LOG_CATEGORIES = {
     "messages": {"Logged"},
 }
 """Event types of each category of log lines."""
-SEVERITY_LEVELS = ("info", "warning", "error")
+SEVERITY_LEVELS: tuple[Severity, ...] = get_args(Severity)
 """In rising order."""
 MIN_GROUP_LINES = 3
 """Minimum number of equal lines of a step that form a group. Fewer take little room, and name their envs."""
