@@ -224,7 +224,7 @@ def sequence_classes(_: object = None) -> Splits:
 
 
 def without_targets(_: object = None) -> Splits:
-    """Token sequences, the first of which has no target that counts."""
+    """Return token sequences; the first sequence of the test split has no target that counts."""
     splits = tokens()
     splits.test[1][0] = -100
     return splits

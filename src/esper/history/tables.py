@@ -32,7 +32,7 @@ class ColumnType(StrEnum):
     NUMBER = "number"
     FLAG = "flag"
     TIME = "time"
-    """Microseconds since the epoch, UTC. None also for a time that no date has."""
+    """Microseconds since the epoch, UTC. A time before 1970 or after the year 9999 is None."""
 
 
 class Rows(NamedTuple):
