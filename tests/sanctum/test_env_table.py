@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import msgspec
 import pytest
 from textual.widgets import Input, Static
 
@@ -316,6 +317,24 @@ async def test_screenshot_goes_to_run_directory_or_to_cwd_in_replay(
         await settle(pilot)
         await pilot.press("S")
         assert len(list((tmp_path / "here").glob("*.svg"))) == 1
+
+
+async def test_screenshot_stays_in_the_directory_if_the_recorded_name_is_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    events = [
+        msgspec.structs.replace(event, run="../escaped") if isinstance(event, ev.RunStarted) else event
+        for event in small()
+    ]
+    app, playback = replay(events, tmp_path)
+    async with app.run_test(size=SIZE) as pilot:
+        playback.seek_end()
+        await settle(pilot)
+        await pilot.press("S")
+    (svg,) = tmp_path.rglob("*.svg")
+    assert svg.parent == tmp_path / "here"
 
 
 def states(*accuracies: float | None) -> list[EnvState]:

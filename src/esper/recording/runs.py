@@ -36,6 +36,16 @@ def make_run_directory(task: str, now: datetime, telemetry_dir: Path) -> Path:
             return telemetry_dir / candidate
 
 
+def safe_run_name(recorded: str | None, fallback: str) -> str:
+    """Return the recorded name of a run if it can be a part of a file name, else the fallback.
+
+    The name is text of a recording, perhaps of a stranger: a path in it would lead out of the directory of the file.
+    """
+    name = recorded or ""
+    is_file_name = name.isprintable() and Path(name).name == name and name not in {"", ".."}
+    return name if is_file_name else fallback
+
+
 def list_runs(telemetry_dir: Path) -> list[Path]:
     """Return the run directories, the one written to last first; empty if the telemetry directory does not exist.
 

@@ -20,7 +20,7 @@ from esper.history.history import History, open_history
 from esper.history.tensorboard import export_tensorboard
 from esper.history.wandb_run import export_wandb
 from esper.process import freeze_loaded_objects
-from esper.recording.runs import resolve_run
+from esper.recording.runs import resolve_run, safe_run_name
 from esper.telemetry.events import AnyEvent
 
 UPDATE_INTERVAL_S = 0.1
@@ -69,10 +69,7 @@ def _name_of(path: Path) -> str:
 def _run_name(path: Path, history: History) -> str:
     """Return the recorded name of a run, or that of its file if the recorded one cannot be a file name."""
     started = history.state_at(history.length).started
-    name = started.run if started else ""
-    # A path in the name would lead out of --out, and a null byte cannot be in a path.
-    is_file_name = name.isprintable() and Path(name).name == name and name not in {"", ".."}
-    return name if is_file_name else _name_of(path)
+    return safe_run_name(started and started.run, _name_of(path))
 
 
 def _check_names(recordings: Sequence[NamedHistory]) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from esper.checkpoint.manifest import CheckpointError, read_manifest
-from esper.formatting import strip_control
 from esper.process import python_command
+from esper.recording.runs import safe_run_name
 from esper.sanctum.controllers import AppServices
 from esper.sanctum.controllers.sharing import TOAST_SECONDS
 from esper.sanctum.screens.dialogs import HarvestDialog
@@ -108,7 +108,7 @@ class HarvestActions:
         name = f"env{env:02d}-round{saved.round:03d}-step{saved.step:03d}"
         if self._source.live and directory is not None:
             return directory / "grown" / name
-        run = strip_control(state.started.run) if state.started else "run"
+        run = safe_run_name(state.started and state.started.run, "run")
         return Path(f"{run}-{name}")
 
     async def _run(self, words: Sequence[str], target: Path) -> None:

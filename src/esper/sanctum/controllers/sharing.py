@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from esper.config import Config
-from esper.formatting import format_duration, strip_control
+from esper.formatting import format_duration
 from esper.history.address import ViewAddress
 from esper.history.excerpt import EXCERPT_MARGIN_S, create_unique_file, write_excerpt
 from esper.history.history import open_history
 from esper.process import name_current_thread
-from esper.recording.runs import shortest_name
+from esper.recording.runs import safe_run_name, shortest_name
 from esper.recording.segments import ReadError
 from esper.sanctum.bindings import ENV_VIEW
 from esper.sanctum.controllers import Notifier
@@ -123,7 +123,7 @@ class SharingActions:
         if self._reject_in_browser():
             return
         state, recording = self._source.state, self._source.directory
-        name = strip_control(state.started.run) if state.started else "sanctum"
+        name = safe_run_name(state.started and state.started.run, "sanctum")
         folder = recording if self._source.live and recording is not None else Path()
         try:
             stem = f"{name}-round{state.round:03d}-step{state.step:03d}"
