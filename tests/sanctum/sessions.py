@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from esper.control import Request, RequestQueue
 from esper.telemetry import events as ev
 from esper.telemetry.state import Record
+from tests.recording.recordings import recording, write_segment
 
 
 class FakeSession:
@@ -35,6 +36,11 @@ class FakeSession:
         for path in there:
             path.mkdir(parents=True)
         return there
+
+    def record(self, folder: Path, events: Sequence[ev.AnyEvent]) -> Path:
+        """Write the recording of the run, and return its file."""
+        self.directory = folder
+        return write_segment(folder, 1, recording(events))
 
     def say(self, *records: Record) -> None:
         """Emit records."""

@@ -8,7 +8,7 @@ from esper.sanctum.screens.log import LogList
 from esper.telemetry import events as ev
 from esper.telemetry.state import MAX_LOG_LINES
 from tests.factory import example_run, run_started, stamp
-from tests.recording.recordings import fold, recording, write_segment
+from tests.recording.recordings import fold
 from tests.sanctum.driving import live, replay, settle, until
 
 SIZE = (120, 40)
@@ -54,8 +54,7 @@ async def test_log_of_replay_holds_the_whole_recording(tmp_path: Path) -> None:
 async def test_log_of_live_run_is_completed_from_its_recording(tmp_path: Path) -> None:
     run = long_run()
     app, session = live(run[:-1])
-    session.directory = tmp_path
-    write_segment(tmp_path, 1, recording(run[:-9]))  # the recorder is a little behind
+    session.record(tmp_path, run[:-9])  # the recorder is a little behind
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("6")
@@ -77,8 +76,7 @@ async def test_log_of_live_run_is_completed_from_its_recording(tmp_path: Path) -
 async def test_log_cursor_stays_on_its_line(tmp_path: Path) -> None:
     run = long_run()
     app, session = live(run)
-    session.directory = tmp_path
-    write_segment(tmp_path, 1, recording(run))
+    session.record(tmp_path, run)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("6")
@@ -108,8 +106,7 @@ async def test_log_says_how_much_was_searched(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("esper.sanctum.app.TICK_INTERVAL_S", 3600.0)
     run = long_run()
     app, session = live(run)
-    session.directory = tmp_path
-    write_segment(tmp_path, 1, recording(run))
+    session.record(tmp_path, run)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("6")

@@ -84,12 +84,17 @@ async def test_anomaly_list_mutes_a_rule_and_marks_as_seen() -> None:
         assert shown(app, AnomalyStrip) == "✓ no new anomalies, 4 seen"
 
 
+def fall_silent(app: SanctumApp) -> None:
+    """Let 1000 s pass without an event."""
+    app.diagnosis_actions.update_stats(0.0)
+    app.diagnosis_actions.update_stats(1000.0)
+
+
 async def test_rule_of_a_silent_engine_can_be_muted_and_unmuted() -> None:
     app, _ = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
-        app.diagnosis_actions.update_stats(0.0)
-        app.diagnosis_actions.update_stats(1000.0)
+        fall_silent(app)
         assert app.view.stale is not None
         await pilot.press("a")
         await pilot.pause()
@@ -120,8 +125,7 @@ async def test_enter_skips_a_silent_engine_and_shows_the_first_anomaly() -> None
     app, _ = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
-        app.diagnosis_actions.update_stats(0.0)
-        app.diagnosis_actions.update_stats(1000.0)
+        fall_silent(app)
         await settle(pilot)
         app.screen.query_one(AnomalyStrip).focus()
         await pilot.press("enter")

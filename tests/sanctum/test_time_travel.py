@@ -97,8 +97,7 @@ async def test_playhead_can_be_dragged(tmp_path: Path) -> None:
 
 async def test_cancelled_go_to_stays_in_the_present(tmp_path: Path) -> None:
     app, session = live(RUN[:HALF])
-    session.directory = tmp_path
-    write_segment(tmp_path, 1, recording(RUN[:HALF]))
+    session.record(tmp_path, RUN[:HALF])
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         await pilot.press("g", *"12:30", "enter")
@@ -116,8 +115,7 @@ async def test_cancelled_go_to_stays_in_the_present(tmp_path: Path) -> None:
 
 async def test_live_run_past_can_be_visited_and_left(tmp_path: Path) -> None:
     app, session = live(RUN[:HALF])
-    session.directory = tmp_path
-    file = write_segment(tmp_path, 1, recording(RUN[:HALF]))
+    file = session.record(tmp_path, RUN[:HALF])
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         assert not app.screen.query_one(Timeline).display
@@ -148,8 +146,7 @@ async def test_live_run_past_can_be_visited_and_left(tmp_path: Path) -> None:
 
 async def test_control_keys_act_on_the_present_while_in_the_past(tmp_path: Path) -> None:
     app, session = live(RUN[:HALF])
-    session.directory = tmp_path
-    write_segment(tmp_path, 1, recording(RUN[:HALF]))
+    session.record(tmp_path, RUN[:HALF])
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("left_curly_bracket", "p", "c")
@@ -207,8 +204,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 async def test_long_recording_is_read_while_the_run_continues(tmp_path: Path, gate: Gate) -> None:
     app, session = live(RUN[:HALF])
-    session.directory = tmp_path
-    write_segment(tmp_path, 1, recording(RUN[:HALF]))
+    session.record(tmp_path, RUN[:HALF])
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("left", "space")
@@ -225,8 +221,7 @@ async def test_long_recording_is_read_while_the_run_continues(tmp_path: Path, ga
 @pytest.mark.parametrize("keys", [["left", "end"], ["m"]])
 async def test_cancelled_visit_to_the_past_stays_in_the_present(tmp_path: Path, gate: Gate, keys: list[str]) -> None:
     app, session = live(RUN[:HALF])
-    session.directory = tmp_path
-    file = write_segment(tmp_path, 1, recording(RUN[:HALF]))
+    file = session.record(tmp_path, RUN[:HALF])
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press(*keys)
@@ -252,8 +247,7 @@ def tick_until_arrived(app: SanctumApp) -> None:
 
 async def test_bookmark_set_in_the_present_is_reachable(tmp_path: Path) -> None:
     app, session = live(RUN[:HALF])
-    session.directory = tmp_path
-    file = write_segment(tmp_path, 1, recording(RUN[:HALF]))
+    file = session.record(tmp_path, RUN[:HALF])
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("m")
@@ -270,8 +264,7 @@ async def test_bookmark_set_in_the_present_is_reachable(tmp_path: Path) -> None:
 async def test_past_of_paused_run_can_be_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("esper.sanctum.app.TICK_INTERVAL_S", 3600.0)  # else the timer advances the playback
     app, session = live(RUN[:HALF])
-    session.directory = tmp_path
-    write_segment(tmp_path, 1, recording(RUN[:HALF]))
+    session.record(tmp_path, RUN[:HALF])
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("left_curly_bracket", "space")
@@ -309,8 +302,7 @@ async def test_deleted_recording_returns_to_the_present(
 
 async def test_past_of_a_live_run_does_not_hide_or_fake_a_silent_engine(tmp_path: Path) -> None:
     app, session = live(RUN[:HALF])
-    session.directory = tmp_path
-    write_segment(tmp_path, 1, recording(RUN[:HALF]))
+    session.record(tmp_path, RUN[:HALF])
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("shift+left")
@@ -327,8 +319,7 @@ async def test_past_of_a_live_run_does_not_hide_or_fake_a_silent_engine(tmp_path
 @pytest.mark.parametrize(("keys", "focused"), [((), EnvTable), (("w",), EnvMap), (("3",), GrowthChart)])
 async def test_hidden_timeline_returns_the_focus(tmp_path: Path, keys: tuple[str, ...], focused: type[Widget]) -> None:
     app, session = live(RUN[:HALF])
-    session.directory = tmp_path
-    write_segment(tmp_path, 1, recording(RUN[:HALF]))
+    session.record(tmp_path, RUN[:HALF])
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press(*keys, "left_curly_bracket")
@@ -344,8 +335,7 @@ async def test_hidden_timeline_returns_the_focus(tmp_path: Path, keys: tuple[str
 @pytest.mark.parametrize("keys", [("slash", *"ab", "left"), ("g", *"ab", "left"), ("a",)])
 async def test_end_in_an_input_or_a_dialog_stays_in_the_past(tmp_path: Path, keys: tuple[str, ...]) -> None:
     app, session = live(RUN[:HALF])
-    session.directory = tmp_path
-    write_segment(tmp_path, 1, recording(RUN[:HALF]))
+    session.record(tmp_path, RUN[:HALF])
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("shift+left", *keys, "end")
@@ -360,8 +350,7 @@ async def test_end_in_an_input_or_a_dialog_stays_in_the_past(tmp_path: Path, key
 
 async def test_keys_that_move_forward_are_shown_in_the_past_of_a_live_run(tmp_path: Path) -> None:
     app, session = live(RUN[:HALF])
-    session.directory = tmp_path
-    write_segment(tmp_path, 1, recording(RUN[:HALF]))
+    session.record(tmp_path, RUN[:HALF])
     forward = ("space play", "→ step", "⇧→ round", "n next mark")
     async with app.run_test(size=(200, 60)) as pilot:
         await settle(pilot)
