@@ -61,6 +61,10 @@ class StepNumber(NamedTuple):
             return cls(rounds, length if rounds else 0)
         return cls(rounds + 1, steps)
 
+    def steps_done(self, length: int) -> int:
+        """Return the number of steps since the start of the run, given the steps of a round."""
+        return max(self.round - 1, 0) * length + self.step
+
 
 class Op(IntEnum):
     """Operation that a policy can apply to an env in one step."""

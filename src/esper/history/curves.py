@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
+from esper.domain import StepNumber
 from esper.history.tables import KEYS
 from esper.telemetry import events as ev
 from esper.telemetry.series import min_median_max
@@ -76,7 +77,7 @@ class RunCurves:
             case ev.RunStarted():
                 self._steps = event.steps
             case ev.EnvStepped():
-                self._step = (event.round - 1) * self._steps + event.step
+                self._step = StepNumber(event.round, event.step).steps_done(self._steps)
                 self._env_steps += 1
                 if self._per_env:
                     yield from self._of_env(event)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeAlias, final
 
 import msgspec
 
-from esper.domain import Stage
+from esper.domain import Stage, StepNumber
 from esper.telemetry import events as ev
 from esper.telemetry.anomalies import Anomaly, anomaly_key
 from esper.telemetry.codec import encode_json, make_decoder
@@ -116,8 +116,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     @property
     def steps_done(self) -> int:
         """Number of steps completed since the start of the run."""
-        per_round = self.started.steps if self.started else 0
-        return max(self.round - 1, 0) * per_round + self.step
+        return StepNumber(self.round, self.step).steps_done(self.started.steps if self.started else 0)
 
     @property
     def steps_total(self) -> int:

@@ -13,6 +13,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Static
 
+from esper.domain import StepNumber
 from esper.formatting import format_bytes, format_time_of_day, short_score_name, strip_control
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.symbols import ellipsise, percent_cell
@@ -64,7 +65,7 @@ class CheckpointPicker(ModalScreen[str | None]):
         """Return a sentence on the steps that restoring the checkpoint of a row discards."""
         saved, state = self._checkpoints[row], self._current()
         steps_per_round = state.started.steps if state.started else 1
-        lost = max(state.steps_done - (saved.round - 1) * steps_per_round - saved.step, 0)
+        lost = max(state.steps_done - StepNumber(saved.round, saved.step).steps_done(steps_per_round), 0)
         rounds, steps = divmod(lost, steps_per_round)
         parts = [pluralise(rounds, "round")] if rounds else []
         parts += [pluralise(steps, "step")] if steps or not rounds else []
