@@ -2,7 +2,8 @@
 
     python benchmarks/adaptation.py --checkpoint RUN --seed 4000 --episodes 128
 
-A policy that adapts loses by both. All variants play the same held-out episodes; the differences are paired.
+A policy that adapts loses by both. All variants play the same held-out episodes; the differences are paired. The last
+of several checkpoints is followed by a line for all of them, with intervals over training seeds and episodes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from esper.engine.agent_factory import build_trained
 from esper.engine.trained_policy import policy_of
 from esper.evaluation.episodes import run_episodes
 from esper.evaluation.held_out import held_out_config, prepare_held_out
-from esper.evaluation.intervals import t_interval
+from esper.evaluation.intervals import seeds_interval
 from esper.lanes.devices import resolve_devices
 from esper.lanes.pool import EnvPool
 from esper.policy.actions import Decision
@@ -46,14 +47,27 @@ def main() -> None:
     options = parser.parse_args()
     print("| checkpoint | net return | without memory | measurements of another env |")
     print("|---|---|---|---|")
+    played: list[dict[str, np.ndarray]] = []
     for name in options.checkpoint:
-        returns = _play(name, options)
-        whole = returns.pop("whole")
-        cells = [
-            f"{whole.mean():+.3f}",
-            *(t_interval((changed - whole).tolist()).signed for changed in returns.values()),
-        ]
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+        played.append(_play(name, options))
+        _print_row(name, played[-1:])
+    if len(played) > 1:
+        _print_row("all", played)
+
+
+def _print_row(name: str, played: Sequence[dict[str, np.ndarray]]) -> None:
+    """Print a line of the table.
+
+    Args:
+        name: First cell.
+        played: Net return of each episode, keyed by variant, for each training seed.
+    """
+    cells = [f"{np.mean([returns[WHOLE] for returns in played]):+.3f}"]
+    for variant in VARIANTS:
+        if variant != WHOLE:
+            losses = [(returns[variant] - returns[WHOLE]).tolist() for returns in played]
+            cells.append(seeds_interval(losses).signed)
+    print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 def _play(name: str, options: argparse.Namespace) -> dict[str, np.ndarray]:
@@ -63,10 +77,9 @@ def _play(name: str, options: argparse.Namespace) -> dict[str, np.ndarray]:
     prepared = prepare_held_out(checkpoint, options.task)
     config = held_out_config(prepared.config, options.episodes, options.seed)
     lanes, profile = resolve_devices(options.devices), prepared.profile
-    variants = {"whole": Whole, "without memory": Forgetful, "swapped": Swapped}
     found: dict[str, np.ndarray] = {}
     with closing(EnvPool(prepared.task, profile, prepared.data, lanes, config)) as pool:
-        for variant, wrapper in variants.items():
+        for variant, wrapper in VARIANTS.items():
             agent = build_trained(policy_of(checkpoint, path), config, profile.sites, profile.blueprints)
             episodes = run_episodes(pool, wrapper(agent), config, lambda: None)
             found[variant] = np.array([episode.net_return for episode in episodes])
@@ -112,6 +125,10 @@ class Swapped(Whole):
             for view, values in zip(views, own, strict=True):
                 for name, value in zip(MEASURED, values, strict=True):
                     setattr(view, name, value)
+
+
+WHOLE = "whole"
+VARIANTS = {WHOLE: Whole, "without memory": Forgetful, "with swapped measurements": Swapped}
 
 
 if __name__ == "__main__":

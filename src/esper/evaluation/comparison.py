@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from esper.evaluation.intervals import CONFIDENCE_LEVEL, IntervalEstimate, crossed_interval, t_interval
+from esper.evaluation.intervals import CONFIDENCE_LEVEL, IntervalEstimate, seeds_interval
 from esper.evaluation.results import PPO, EpisodeResult, PolicyRun
 
 REFERENCE_POLICY = "heuristic"
@@ -110,7 +110,7 @@ def build_report(
 
 def _policy_result(policy: str, runs: Sequence[PolicyRun]) -> PolicyResult:
     def estimate(name: str) -> IntervalEstimate:
-        return _estimate([[getattr(episode, name) for episode in run.episodes] for run in runs])
+        return seeds_interval([[getattr(episode, name) for episode in run.episodes] for run in runs])
 
     every = [episode for run in runs for episode in run.episodes]
     returns = sorted(episode.net_return for episode in every)
@@ -141,7 +141,7 @@ def _difference(
     pairs = [(first[index % len(first)].episodes, second[index % len(second)].episodes) for index in range(count)]
 
     def estimate(value: Callable[[EpisodeResult], float]) -> IntervalEstimate:
-        return _estimate([[value(a) - value(b) for a, b in zip(one, other, strict=True)] for one, other in pairs])
+        return seeds_interval([[value(a) - value(b) for a, b in zip(one, other, strict=True)] for one, other in pairs])
 
     return PairedDifference(
         policy=policy,
@@ -155,11 +155,6 @@ def _difference(
 
 def _over(runs: Sequence[object]) -> str:
     return SEEDS_AND_EPISODES if len(runs) > 1 else EPISODES
-
-
-def _estimate(values: Sequence[Sequence[float]]) -> IntervalEstimate:
-    """Return the interval over the training seeds and their episodes, or over the episodes of the only one."""
-    return t_interval(values[0]) if len(values) == 1 else crossed_interval(values)
 
 
 def _pairs(policies: Sequence[str]) -> list[tuple[str, str]]:

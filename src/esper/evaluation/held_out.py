@@ -83,8 +83,7 @@ class HeldOutEvaluation:
     ) -> None:
         self._policies = policies
         self._checkpoints = checkpoints
-        self._trained = [read_checkpoint(path) for path in checkpoints]
-        self._check_shared_options()
+        self._trained = read_training_seeds(checkpoints)
         self._lanes = resolve_devices(devices)
         self._prepared = prepare_held_out(self._trained[0], task_reference, accept_changed=accept_changed_task)
         task = self._prepared.task
@@ -190,16 +189,6 @@ class HeldOutEvaluation:
         digests = [read_manifest(path).blake2b for path in checkpoints]
         return evaluation_key(self._prepared, self._lanes, episodes, digests)
 
-    def _check_shared_options(self) -> None:
-        first = self._trained[0].config
-        for path, other in zip(self._checkpoints[1:], self._trained[1:], strict=True):
-            for name in _SHARED_OPTIONS:
-                if getattr(other.config, name) != getattr(first, name):
-                    what = name.replace("_", "-")
-                    raise CheckpointError(
-                        f"{path} was made with other {what} than {self._checkpoints[0]}; evaluate them apart"
-                    )
-
     def _build_agent(self, policy: str, plan: str) -> Agent:
         profile = self._prepared.profile
         acting = msgspec.structs.replace(self.config, policy=policy, plan=plan or self.config.plan)
@@ -219,6 +208,24 @@ class HeldOutEvaluation:
             return build_trained(policy_of(checkpoint, path), self.config, profile.sites, profile.blueprints)
 
         return [load(path, checkpoint) for path, checkpoint in zip(self._checkpoints, self._trained, strict=True)]
+
+
+def read_training_seeds(paths: Sequence[Path]) -> list[Checkpoint]:
+    """Read the checkpoints of the training seeds of one configuration.
+
+    Args:
+        paths: Checkpoint directories.
+
+    Raises:
+        CheckpointError: A checkpoint is damaged or of another version, or an option of the episodes differs.
+    """
+    trained = [read_checkpoint(path) for path in paths]
+    for path, other in zip(paths[1:], trained[1:], strict=True):
+        for name in _SHARED_OPTIONS:
+            if getattr(other.config, name) != getattr(trained[0].config, name):
+                what = name.replace("_", "-")
+                raise CheckpointError(f"{path} was made with other {what} than {paths[0]}; evaluate them apart")
+    return trained
 
 
 def evaluation_key(

@@ -65,6 +65,18 @@ def crossed_interval(value_SE: Sequence[Sequence[float]]) -> IntervalEstimate:
     return _around(statistics.fmean(mean_S), math.hypot(_half_width(mean_S), _half_width(mean_E)))
 
 
+def seeds_interval(value_SE: Sequence[Sequence[float]]) -> IntervalEstimate:
+    """Return the interval over the training seeds and their episodes, or over the episodes of the only one.
+
+    Args:
+        value_SE: Values of one or more training seeds, in two or more episodes each.
+
+    Raises:
+        ValueError: There are fewer than two episodes.
+    """
+    return t_interval(value_SE[0]) if len(value_SE) == 1 else crossed_interval(value_SE)
+
+
 def _around(mean: float, half_width: float) -> IntervalEstimate:
     return IntervalEstimate(mean=mean, low=mean - half_width, high=mean + half_width)
 
