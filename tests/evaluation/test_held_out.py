@@ -156,6 +156,18 @@ def test_refused_evaluation_uses_no_random_seed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_two_evaluations_at_once_play_other_episodes(checkpoint: Path, tmp_path: Path) -> None:
+    seeds: list[int] = []
+
+    def start_another(*_: object) -> None:
+        with opened(checkpoint, "full", journals=tmp_path, seed=None, episodes=3) as other:
+            seeds.append(other.journal.seed)
+
+    with opened(checkpoint, "static", journals=tmp_path, seed=None) as first:
+        first.run(start_another)
+        assert set(seeds) == {first.journal.seed + 1}
+
+
 def test_results_do_not_depend_on_the_device_count(checkpoint: Path) -> None:
     policies = ("ppo", "full", "search", "retrained", "wide")
     one, two = (

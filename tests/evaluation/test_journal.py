@@ -81,7 +81,17 @@ def test_unfinished_evaluation_continues_and_a_finished_one_is_followed_by_the_n
     assert run() == FIRST_SEED + 3
 
 
-def test_journal_without_a_part_uses_no_seed(tmp_path: Path) -> None:
+def test_begun_evaluation_keeps_its_seed_from_others(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path, KEY, None)
+    journal.begin()
+    assert open_journal(tmp_path, msgspec.structs.replace(KEY, episodes=3), None).seed == FIRST_SEED + 1
+    again = open_journal(tmp_path, KEY, None)
+    assert (again.is_new, again.seed) == (True, FIRST_SEED)
+    assert again.recall("one", float, lambda: 0.1) == 0.1
+    assert open_journal(tmp_path, KEY, None).recall("one", float, never) == 0.1
+
+
+def test_journal_that_was_not_begun_uses_no_seed(tmp_path: Path) -> None:
     open_journal(tmp_path / "deep" / "er", KEY, 5)
     assert not list(tmp_path.iterdir())
 

@@ -121,6 +121,7 @@ class HeldOutEvaluation:
             FaultError: A lane failed.
             OSError: The journal cannot be written.
         """
+        self.journal.begin()
         runs: dict[str, list[PolicyRun]] = {}
         for policy in sorted(self._policies, key=lambda policy: policy in NEED_PPO):
             runs[policy] = []

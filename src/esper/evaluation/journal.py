@@ -2,9 +2,9 @@
 
 An interrupted evaluation continues from its journal.
 
-The directory `evaluations` beside the runs has one file for each evaluation: a header, then one line for each finished
-part. Episodes that were used to choose something are no longer held out, so that each new evaluation takes a random
-seed that no header has. Importing this module does not import torch.
+The directory `evaluations` beside the runs has one file for each evaluation: a header, written when its episodes begin,
+then one line for each finished part. Episodes that were used to choose something are no longer held out, so that each
+new evaluation takes a random seed that no header has. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class EvaluationJournal:
     """The journal of one evaluation. Every added part is on the disk when `recall` returns.
 
     Args:
-        path: File of the journal; the first part creates a new one.
+        path: File of the journal; `begin` creates it.
         header: Its first line.
 
     Attributes:
         seed: Random seed of the episodes.
-        is_new: True if there was no file.
+        is_new: True if no part was finished.
 
     Raises:
         ConfigError: The file is damaged or is not a journal.
@@ -82,8 +82,8 @@ class EvaluationJournal:
         self.path = path
         self._header = header
         self._parts: dict[str, msgspec.Raw] = {}
-        self.is_new = not path.exists()
-        if self.is_new:
+        self.is_new = True
+        if not path.exists():
             return
         content = read_regular(path, limit=MAX_JOURNAL_BYTES)
         whole = content[: content.rfind(b"\n") + 1]  # a kill can leave a part of the last line
@@ -96,6 +96,13 @@ class EvaluationJournal:
             self._parts[part.part] = part.value
         if len(whole) < len(content):
             os.truncate(path, len(whole))
+        self.is_new = not self._parts
+
+    def begin(self) -> None:
+        """Create the missing file: from now on, no new evaluation takes this random seed. Raises OSError."""
+        if not self.path.exists():
+            make_directory(self.path.parent)
+            write_replaced(self.path, encode_json(self._header) + b"\n")
 
     def has(self, part: str) -> bool:
         """Return True if a part is finished."""
@@ -135,14 +142,11 @@ class EvaluationJournal:
     def _store(self, part: str, value: object) -> None:
         encoded = msgspec.Raw(encode_json(value))
         line = encode_json(_Part(part, encoded)) + b"\n"
-        if self.path.exists():
-            with self.path.open("ab") as file:
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
-        else:
-            make_directory(self.path.parent)
-            write_replaced(self.path, encode_json(self._header) + b"\n" + line)
+        self.begin()
+        with self.path.open("ab") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
         self._parts[part] = encoded
 
 

@@ -108,7 +108,7 @@ def test_evaluate_takes_a_random_seed_that_no_evaluation_has_used(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def used(*options: str) -> int:
-        assert evaluate(trained, "--policies", "static", "--json", *options) == EXIT_OK
+        assert evaluate(trained, "--policies", "static", "--json", "--episodes", "3", *options) == EXIT_OK
         return json.loads(capsys.readouterr().out)["seed"]
 
     first = used()
