@@ -9,6 +9,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from esper.history.history import History
+from esper.recording.runs import stem_of
 from esper.recording.segments import write_frames
 from esper.telemetry.codec import encode_json, encode_lines
 from esper.telemetry.state import Keyframe
@@ -37,8 +38,7 @@ def write_excerpt(history: History, position: int, directory: Path) -> Path:
     """
     state = history.state_at(position)
     start, stop = _whole_steps(history, history.elapsed(position - 1, state.time) if position else 0.0)
-    run = history.path.resolve().name.partition(".")[0]
-    path, descriptor = create_unique_file(directory, f"{run}-step{state.steps_done}", ".jsonl.zst")
+    path, descriptor = create_unique_file(directory, f"{stem_of(history.path)}-step{state.steps_done}", ".jsonl.zst")
     try:
         with os.fdopen(descriptor, "wb") as file:
             write_frames(_texts(history, start, stop), file)

@@ -36,6 +36,11 @@ def make_run_directory(task: str, now: datetime, telemetry_dir: Path) -> Path:
             return telemetry_dir / candidate
 
 
+def stem_of(recording: Path) -> str:
+    """Return the name of a recording's directory or file, without endings such as `.jsonl.zst`."""
+    return recording.resolve().name.partition(".")[0]
+
+
 def safe_run_name(recorded: str | None, fallback: str) -> str:
     """Return the recorded name of a run if it can be a part of a file name, else the fallback.
 

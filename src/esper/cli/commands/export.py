@@ -20,7 +20,7 @@ from esper.history.history import History, open_history
 from esper.history.tensorboard import export_tensorboard
 from esper.history.wandb_run import export_wandb
 from esper.process import freeze_loaded_objects
-from esper.recording.runs import resolve_run, safe_run_name
+from esper.recording.runs import resolve_run, safe_run_name, stem_of
 from esper.telemetry.events import AnyEvent
 
 UPDATE_INTERVAL_S = 0.1
@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.per_env and options.to not in _CURVES:
         raise ConfigError(f"--per-env is for {' and '.join(_CURVES)}; the tables of {options.to} have all envs")
     paths = [resolve_run(name, options.telemetry_dir) for name in options.runs]
-    out = options.out or Path(f"{_name_of(paths[0])}-{options.to}")
+    out = options.out or Path(f"{stem_of(paths[0])}-{options.to}")
     freeze_loaded_objects()
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         recordings = [NamedHistory(_run_name(path, history), history) for path, history in _read_all(paths, progress)]
@@ -62,14 +62,10 @@ def run(arguments: Sequence[str]) -> int:
     return EXIT_OK
 
 
-def _name_of(path: Path) -> str:
-    return path.resolve().name.partition(".")[0]
-
-
 def _run_name(path: Path, history: History) -> str:
     """Return the recorded name of a run, or that of its file if the recorded one cannot be a file name."""
     started = history.state_at(history.length).started
-    return safe_run_name(started and started.run, _name_of(path))
+    return safe_run_name(started and started.run, stem_of(path))
 
 
 def _check_names(recordings: Sequence[NamedHistory]) -> None:
