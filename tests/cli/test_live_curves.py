@@ -36,6 +36,7 @@ def scalars(run: Path, curve: str) -> list[int]:
     return [point.step for point in found.Scalars(curve)]
 
 
+@pytest.mark.slow
 def test_curves_of_a_live_run_and_its_continuation(tmp_path: Path) -> None:
     done = run_program(*OPTIONS, "--rounds", "2", "--tensorboard", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

@@ -155,7 +155,6 @@ def test_refused_evaluation_uses_no_random_seed(tmp_path: Path) -> None:
     assert not journals.exists()
 
 
-@pytest.mark.slow
 def test_two_evaluations_at_once_play_other_episodes(checkpoint: Path, tmp_path: Path) -> None:
     seeds: list[int] = []
 
@@ -168,6 +167,7 @@ def test_two_evaluations_at_once_play_other_episodes(checkpoint: Path, tmp_path:
         assert set(seeds) == {first.journal.seed + 1}
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_device_count(checkpoint: Path) -> None:
     policies = ("ppo", "full", "search", "retrained", "wide")
     one, two = (

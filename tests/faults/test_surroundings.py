@@ -58,8 +58,16 @@ def run_here(*arguments: str, cwd: Path, max_file_bytes: int | None = None) -> t
     ("devices", "max_file_bytes", "code", "sentence"),
     [
         (("cpu:0", "cpu:1"), 60_000, 2, "the worker processes of cpu:1 cannot be started: File too large"),
-        (("cpu:0",), 60_000, 1, "cannot record to telemetry/[^:]*: File too large; the last [0-9]+ events are lost"),
-        (("cpu:0",), 400_000, 1, "the checkpoint cannot be written to telemetry/[^:]*: File too large"),
+        pytest.param(
+            *(("cpu:0",), 60_000, 1),
+            "cannot record to telemetry/[^:]*: File too large; the last [0-9]+ events are lost",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(("cpu:0",), 400_000, 1),
+            "the checkpoint cannot be written to telemetry/[^:]*: File too large",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_file_size_limit_ends_a_run_in_one_sentence(
@@ -82,6 +90,7 @@ def test_a_read_only_directory_is_refused(tmp_path: Path) -> None:
     assert output.startswith("esper-sanctum: ")
 
 
+@pytest.mark.slow
 def test_a_directory_that_vanishes_ends_an_unattended_run(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "esper", *OPTIONS, "--rounds", "5000", "--patience-minutes", "0"],
@@ -142,7 +151,7 @@ def write_task(directory: Path, *, value: str = "0.0", broken_loss: bool = False
     return path.name
 
 
-@pytest.mark.parametrize("value", ["float('nan')", "float('inf')"])
+@pytest.mark.parametrize("value", ["float('nan')", pytest.param("float('inf')", marks=pytest.mark.slow)])
 def test_values_that_are_not_finite_in_the_data_are_refused(tmp_path: Path, value: str) -> None:
     code, output = run_here(*OPTIONS, "--task", write_task(tmp_path, value=value), cwd=tmp_path)
     assert code == 2
@@ -162,6 +171,7 @@ def test_a_loss_that_is_never_finite_is_rolled_back_and_told(tmp_path: Path) -> 
     assert all(bool(tensor.isfinite().all()) for name, tensor in checkpoint.tensors.items() if name.startswith("agent"))
 
 
+@pytest.mark.slow
 def test_two_hundred_clients_do_not_disturb_a_run(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "esper", *OPTIONS, "--rounds", "100000"],
