@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from esper.domain import Stage
+from esper.envs.env_state import load_tensors
 from esper.growth.blend import BLEND_STYLES, Blend
 from esper.growth.blueprints import BLUEPRINTS, blueprint, build_seed, offered_blueprints
 from esper.growth.blueprints.features import LowRankSeed, MlpSeed
@@ -15,7 +16,7 @@ from esper.growth.blueprints.sequences import SelfAttentionSeed, TokenConvSeed
 from esper.growth.layouts import Layout
 from esper.growth.lifecycle import GateConfig
 from esper.growth.slot import Slot
-from tests.growth.hosts import generator, grow, site
+from tests.growth.hosts import generator, grow, network, pictures, site
 
 SHAPES = {Layout.BC: (5, 16), Layout.BTC: (3, 7, 16), Layout.BCL: (3, 16, 7), Layout.BCHW: (3, 16, 6, 6)}
 ALL = [(name, layout) for name, implementations in BLUEPRINTS.items() for layout in implementations]
@@ -166,6 +167,29 @@ def test_user_blueprint_keeps_its_own_initial_values() -> None:
             blueprint("test_only", "BC")(Own)
         with pytest.raises(ValueError, match="did you mean BTC"):
             blueprint("test_only", "BTX")(Own)
+    finally:
+        del BLUEPRINTS["test_only"]
+
+
+def test_frozen_parameters_of_a_seed_belong_to_its_state() -> None:
+    """They are drawn when the seed germinates, unlike those of the host, which is built again."""
+
+    @blueprint("test_only", "BCHW")
+    class RandomFeatures(nn.Module):
+        def __init__(self, channels: int) -> None:
+            super().__init__()
+            self.features = nn.Parameter(torch.randn(channels, 1, 1), requires_grad=False)
+            self.scale = nn.Parameter(torch.ones(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.features * self.scale
+
+    try:
+        first, second = network(("mid",)).eval(), network(("mid",)).eval()
+        grow(first.slots[0], Stage.FOSSILIZED, "test_only", scramble=False)
+        second.slots[0].load_lifecycle_state(first.slots[0].lifecycle_state())
+        load_tensors(second.state_tensors(), first.state_tensors())
+        assert torch.equal(first(pictures(), first.alphas()), second(pictures(), second.alphas()))
     finally:
         del BLUEPRINTS["test_only"]
 

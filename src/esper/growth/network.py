@@ -92,12 +92,14 @@ class GrowingNetwork(nn.Module):
         return network.to(memory_format=torch.channels_last) if channels_last else network
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Return the live tensors that training can change, by name: parameters and buffers without the frozen ones.
+        """Return the live parameters and buffers by name, without the frozen ones of the host, which is built again.
 
-        A tensor with several names has the first one.
+        Frozen parameters of a seed are included, because they are drawn when the seed germinates. A tensor with several
+        names has the first one.
         """
         frozen = {id(buffer) for module in self._frozen for buffer in module.buffers(recurse=False)}
-        named = [pair for pair in self.named_parameters() if pair[1].requires_grad]
+        of_host = {id(parameter) for parameter in self.host.parameters()}
+        named = [pair for pair in self.named_parameters() if pair[1].requires_grad or id(pair[1]) not in of_host]
         named += [pair for pair in self.named_buffers() if id(pair[1]) not in frozen]
         return dict(named)
 
