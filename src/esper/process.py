@@ -92,5 +92,6 @@ def python_command(program: str, *arguments: str) -> tuple[list[str], dict[str, 
         program: Python source, as for `python -c`.
         arguments: `sys.argv[1:]` of the program.
     """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    paths = [path or os.getcwd() for path in sys.path]  # an interactive session has "" for the working directory
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     return [sys.executable, "-P", "-c", program, *arguments], environment

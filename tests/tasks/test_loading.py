@@ -81,6 +81,23 @@ def test_module_reference_imports_the_module(file: Path, monkeypatch: pytest.Mon
     assert "module 'own_missing' not found" in refusal("own_missing:task")
 
 
+def test_module_with_relative_imports_is_loaded_again_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker process loads the task from its source. The stem of the file is the name of a standard module."""
+    package = tmp_path / "own_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "width.py").write_text("width = 8\n")
+    (package / "types.py").write_text(TASK_FILE.format(helper=".width"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    source = load_task("own_package.types:task").source
+    assert source is not None
+    for name in [name for name in sys.modules if name.startswith("own_package")]:
+        del sys.modules[name]
+    assert load_source(source).source == source
+
+
 def test_built_in_tasks_have_no_source() -> None:
     assert load_task("digits").source is None
 

@@ -64,7 +64,9 @@ def load_task(reference: str) -> Task:
     if task.name in TASKS:
         raise TaskError(f"{found.text}: the name {task.name!r} is that of a built-in task; choose another name")
     path = Path(str(module.__file__)).resolve()
-    source = TaskSource(reference, f"{path}:{found.attribute}", source_digests(path))
+    # A module of a package can be imported by its name only: as a file, it has no relative imports.
+    absolute = f"{path if found.is_file else found.module}:{found.attribute}"
+    source = TaskSource(reference, absolute, source_digests(path))
     return replace(task, source=source)
 
 

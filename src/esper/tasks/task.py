@@ -49,7 +49,7 @@ class TaskSource:
 
     Attributes:
         reference: The task as the user named it.
-        absolute: Reference that names it from every directory.
+        absolute: Reference that names it from every directory: `FILE.py:NAME` with an absolute path, or `MODULE:NAME`.
         digests: BLAKE2b digests of the file and of the modules beside it that it imports, keyed by relative path.
     """
 
