@@ -280,6 +280,28 @@ def test_stop_on_full_disk_holds_the_run(tmp_path: Path, monkeypatch: pytest.Mon
     assert "No space left on device" in live.failure
 
 
+@pytest.mark.parametrize("kind", [RequestKind.STOP, RequestKind.RESUME, RequestKind.ABANDON, RequestKind.RESTORE])
+def test_full_disk_after_the_last_round_holds_the_run(
+    kind: RequestKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = limit_checkpoints(monkeypatch)
+    live = LiveRun(tmp_path, interactive=True, checkpoint_every=0, rounds=1).start_paused(2)
+    live.control.put(RequestKind.CHECKPOINT, "keyboard")
+    early = live.wait_for(ev.CheckpointSaved)
+    full.set()
+    live.control.put(RequestKind.RESUME, "keyboard")
+    for _ in range(2):
+        assert "No space left on device; free some space and try again" in wait_for_fault(live)
+        assert live.state.cause == "checkpoint"
+        live.control.put(RequestKind.CHECKPOINT, "keyboard")
+    wait_for_fault(live)
+    full.clear()
+    live.control.put(kind, "keyboard", early.path if kind is RequestKind.RESTORE else None)
+    assert live.finish().status == "done"
+    at_end = live.state.checkpoints[-1].step > 2
+    assert at_end == (kind is not RequestKind.ABANDON)
+
+
 def test_failed_recording_holds_the_run_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write, full = os.write, threading.Event()
 

@@ -25,7 +25,7 @@ from esper.policy.occlusion import ExplainingAgent
 from esper.ranks import RankGroup
 from esper.telemetry import events as ev
 
-UNATTENDED_ORIGINS = frozenset({"end", "signal", "dashboard"})
+UNATTENDED_ORIGINS = frozenset({"signal", "dashboard"})
 """Stop-request origins that leave no user to retry a failed checkpoint."""
 
 
@@ -225,14 +225,16 @@ class RunController:
             self.checkpointer.stash(self._training)
 
     def checkpoint_if_due(self) -> None:
-        """Write a checkpoint after a round if one is due.
+        """Write a checkpoint after a round if one is due. If the last one fails, wait for a user who can retry.
 
         Raises:
-            RunFailedError: The checkpoint of the last round cannot be written.
+            RunFailedError: The checkpoint of the last round cannot be written, and no user can retry.
         """
         config, rounds = self._training.config, self._training.round
         if rounds == config.rounds:
-            self._write_final_checkpoint("end")
+            origin = "end"
+            while origin and not self._write_final_checkpoint(origin):
+                origin = self._wait_for_retry()
         elif config.checkpoint_every and rounds % config.checkpoint_every == 0:
             self._try_optional(lambda: self._checkpoint("schedule"))
 
@@ -272,6 +274,29 @@ class RunController:
             )
             return False
         return True
+
+    def _wait_for_retry(self) -> str | None:
+        """Wait until the user wants the last checkpoint of a finished run to be written again.
+
+        Returns:
+            Origin of the request; None if the run is to end without the checkpoint, or another one was restored.
+        """
+        while True:
+            match request := self._control.get(timeout=0.2):
+                case None:
+                    pass
+                case Request(RequestKind.STOP | RequestKind.CHECKPOINT | RequestKind.RESUME, origin):
+                    self._emit_request(request)
+                    return origin
+                case Request(RequestKind.ABANDON):
+                    self._emit_request(request)
+                    return None
+                case Request(RequestKind.RESTORE, origin, str(path)):
+                    self._emit_request(request)
+                    if not self._try_optional(lambda: self.restore(Path(path), origin)):
+                        return None
+                case _:
+                    self._emit_request(request, ignored="all rounds are done")
 
     def restore(self, path: Path, origin: str) -> None:
         """Restore a checkpoint of this run. Later events are discarded and later checkpoints are moved to `undone/`.
