@@ -19,6 +19,7 @@ from esper.envs.env_state import env_state_tensors
 from esper.envs.epoch_result import EpochResult
 from esper.envs.hosts import HostFactory
 from esper.envs.optimizer import FusedAdamW
+from esper.growth.blueprints import BLUEPRINTS, blueprint
 from esper.growth.lifecycle import GateConfig
 from esper.lanes.pool import EnvPool
 from esper.policy.actions import Action
@@ -111,6 +112,25 @@ def test_frozen_host_without_a_seed_runs_an_epoch() -> None:
         assert measured.grad_norm is None
         assert measured.weights_finite
         assert measured.skipped_batches == 0
+
+
+def test_frozen_host_with_a_seed_without_parameters_runs_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BLUEPRINTS, "squash", {})
+
+    @blueprint("squash", "BC", causal="always")
+    class Squash(nn.Module):
+        def __init__(self, channels: int) -> None:
+            super().__init__()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 0.1 * x.tanh()
+
+    with pool_of(task(train=False, blueprints=["squash"])) as pool:
+        pool.reset(0)
+        epoch(pool, 0, Action(Op.GERMINATE))
+        assert pool.envs[0].network.slots[0].stage is Stage.TRAINING
+        measured = epoch(pool, 1, Action(Op.WAIT))
+        assert list(measured.slot_grad_norms.values()) == [0.0]
 
 
 def test_only_the_named_submodules_are_trained() -> None:

@@ -315,10 +315,10 @@ class Env:
         Returns:
             Gradient norm of each optimizer's parameters before clipping, scalars on the device.
         """
-        if not optimizers:
-            return []
         gradients = [optimizer.gradients() for optimizer in optimizers]
         all_grads = [grad for part in gradients for grad in part.values]
+        if not all_grads:  # of a frozen host with seeds that have no parameters
+            return [torch.zeros((), device=self._device) for _ in optimizers]
         if self.scaler:
             self.scaler.unscale_grads_([parameter for optimizer in optimizers for parameter in optimizer.parameters])
         norms = torch.split(torch.stack(foreach_norm(all_grads)), [len(part.values) for part in gradients])
