@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from esper.cli.console import RunPrinter, drain
-from esper.config import Config, TaskError
+from esper.config import Config
 from esper.config_files import check_keys, resolve_config
 from esper.control import RequestKind
 from esper.engine.growth import DEFAULT_PATIENCE, GROWTH_CONFIG, Growth
@@ -45,9 +45,12 @@ def train(task: Task | str, **settings: Any) -> TrainedRun:
         settings: Configuration of the run, by field name: `policy="heuristic"`, `rounds=3`, `ppo={"gamma": 0.99}`.
 
     Raises:
-        ConfigError: A setting is unknown or not valid.
-        TaskError: The task cannot be loaded or grown.
-        RunFailedError: The run failed.
+        ConfigError: A setting is unknown or not valid, or this machine cannot satisfy it.
+        TaskError: The task cannot be loaded or grown, or its data set is missing or damaged.
+        CheckpointError: A checkpoint that a setting names cannot be used.
+        ReadError: A run that a setting names does not exist.
+        RecordingError: The run directory cannot be written.
+        RunFailedError: The run failed, or was stopped before it started.
     """
     engine, state = _run(task, "esper.train", settings)
     assert engine.directory is not None
@@ -81,9 +84,12 @@ def grow(
         settings: Further configuration, as for `train`.
 
     Raises:
-        ConfigError: A setting is unknown or not valid.
-        TaskError: The task cannot be loaded or grown.
-        RunFailedError: The run failed, or was ended before its first step.
+        ConfigError: A setting is unknown or not valid, or this machine cannot satisfy it.
+        TaskError: The task cannot be loaded or grown, or its data set is missing or damaged.
+        CheckpointError: A checkpoint that a setting names cannot be used.
+        ReadError: A run that a setting names does not exist.
+        RecordingError: The run directory cannot be written.
+        RunFailedError: The run failed, or ended before a network had a score.
     """
     growth = Growth(patience=patience)
     chosen = {"policy": policy, "envs": envs, "steps": steps, "rounds": GROWTH_CONFIG["rounds"]}
@@ -96,7 +102,7 @@ def grow(
 def _run(
     task: Task | str, caller: str, settings: dict[str, Any], growth: Growth | None = None
 ) -> tuple[EngineThread, RunState]:
-    """Run the engine to its end or until Ctrl-C, and print its progress. Return the engine and the last state.
+    """Run the engine to its end or until Ctrl-C, and print its progress. Raises the exceptions of `train`.
 
     Args:
         task: The task, or its name or reference.
@@ -104,10 +110,8 @@ def _run(
         settings: Configuration by field name.
         growth: Growth of one network.
 
-    Raises:
-        ConfigError: A setting is unknown or not valid.
-        TaskError: The task cannot be loaded or grown.
-        RunFailedError: The run failed.
+    Returns:
+        The engine and the last state.
     """
     task = load_task(task) if isinstance(task, str) else task
     options = {**settings, "task": task.name}
@@ -127,8 +131,8 @@ def _run(
         engine.join()
         torch.set_rng_state(generator_state)
         torch.set_num_threads(threads)
-    if engine.fatal_error:
-        raise TaskError(engine.fatal_error)
+    if engine.setup_error:
+        raise engine.setup_error
     if engine.run_error or engine.directory is None:
         raise RunFailedError(engine.run_error or "the run did not start")
     return engine, state

@@ -62,6 +62,8 @@ class EngineThread:
         self._subscribers: list[SimpleQueue[Record]] = []
         self.fatal_error: str | None = None
         """One sentence: why the run could not be set up; None if it could."""
+        self.setup_error: Exception | None = None
+        """Exception whose message `fatal_error` is; None if the run could be set up."""
         self.run_error: str | None = None
         """Error that ended the run early: one sentence, or the traceback of a bug; None without one."""
         self.directory: Path | None = None
@@ -123,6 +125,7 @@ class EngineThread:
         from esper.lanes.errors import FaultError, RunFailedError
         from esper.ranks import RankLostError
         from esper.recording.recorder import RecordingError
+        from esper.recording.segments import ReadError
         from esper.tasks import TaskError
 
         is_single = RankInfo.from_environment().world_size == 1  # other ranks would wait for this one
@@ -140,8 +143,8 @@ class EngineThread:
                 spawner=spawner,
                 growth=self._growth,
             )
-        except (ConfigError, TaskError, CheckpointError, RecordingError) as error:
-            self.fatal_error = str(error)
+        except (ConfigError, TaskError, CheckpointError, ReadError, RecordingError) as error:
+            self.fatal_error, self.setup_error = str(error), error
             return
         except RankLostError as error:
             self.run_error = f"esper-sanctum: {error}"
