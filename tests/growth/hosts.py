@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from esper.domain import Stage
 from esper.growth.blend import Blend, Curve
@@ -77,3 +79,14 @@ def grow(
             slot.fossilize()
             continue
         slot.tick()
+
+
+class Halving(nn.Module):
+    """A seed that convolves the picture at half its size, which must be even."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + F.interpolate(self.convolution(F.avg_pool2d(x, 2)), scale_factor=2)

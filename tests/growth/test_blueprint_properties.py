@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import Tensor, nn
 
-from esper.growth.blueprints import BLUEPRINTS
+from esper.growth.blueprints import BLUEPRINTS, blueprint
 from esper.growth.blueprints.properties import measure_properties
 from esper.growth.layouts import Layout
+from tests.growth.hosts import Halving
 
 
 def test_convolution_has_the_known_size_and_cost() -> None:
@@ -48,3 +51,31 @@ def test_blueprints_of_a_layout_differ_in_their_properties() -> None:
     for layout in (Layout.BCHW, Layout.BTC, Layout.BC):
         names = [name for name, of_layouts in BLUEPRINTS.items() if layout in of_layouts]
         assert len({measure_properties(name, layout, 8, False) for name in names}) == len(names)
+
+
+class PositionBias(nn.Module):
+    """A parameter for each of 16 tokens."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(16, channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.bias
+
+
+def test_seed_that_needs_the_size_of_its_slot_is_measured_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, layout, seed in (("halving", "BCHW", Halving), ("position_bias", "BTC", PositionBias)):
+        monkeypatch.setitem(BLUEPRINTS, name, {})
+        blueprint(name, layout)(seed)
+    halving = measure_properties("halving", Layout.BCHW, 4, False, (8, 12))
+    assert halving.parameters == 4 * 4 + 4
+    assert halving.operations == 2 * 4 * 4 / 4
+    assert 0.0 < halving.reach < 0.25
+    assert measure_properties("position_bias", Layout.BTC, 4, False, (16,)).reach == 0.0
+
+
+def test_properties_do_not_depend_on_the_size_of_the_slot() -> None:
+    """A policy observes equal seeds in different slots alike."""
+    measured = [measure_properties("conv_light", Layout.BCHW, 8, False, sizes) for sizes in ((32, 32), (4, 7), ())]
+    assert len(set(measured)) == 1

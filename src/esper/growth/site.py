@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from esper.growth.blend import BLEND_STYLES, is_causal_blend
@@ -17,7 +18,8 @@ class SlotSite:
         module: Path of the submodule whose output the slot receives.
         layout: Layout of this output.
         channels: Number of its channels.
-        positions: Number of its positions: pixels of a picture, steps of a sequence, 1 without such an axis.
+        sizes: Number of its positions along each of the other axes: height and width of a picture, length of a
+            sequence, none for features.
         blueprints: Blueprints that can be planted here, in the order of the policy's head.
         is_causal: True if the host is causal. Seeds and blends must then not mix later positions into earlier ones.
     """
@@ -26,9 +28,14 @@ class SlotSite:
     module: str
     layout: Layout
     channels: int
-    positions: int = 1
+    sizes: tuple[int, ...] = ()
     blueprints: tuple[str, ...]
     is_causal: bool = False
+
+    @property
+    def positions(self) -> int:
+        """Number of positions: pixels of a picture, steps of a sequence, 1 for features."""
+        return math.prod(self.sizes)
 
     @property
     def styles(self) -> tuple[bool, ...]:

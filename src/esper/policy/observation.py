@@ -169,7 +169,7 @@ def _blueprint_features(site: SlotSite, host_parameters: int, blueprints: tuple[
     found_BK = np.zeros((len(blueprints), BLUEPRINT_FEATURES), dtype=np.float32)
     for index, name in enumerate(blueprints):
         if name in site.blueprints:
-            seed = measure_properties(name, site.layout, site.channels, site.is_causal)
+            seed = measure_properties(name, site.layout, site.channels, site.is_causal, site.sizes)
             found_BK[index] = (
                 1.0,
                 math.log1p(seed.parameters / host_parameters),

@@ -5,6 +5,7 @@ A policy sees blueprints by these properties, so that it can choose among ones t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from esper.growth.layouts import Layout
 from esper.seeding import forked_generators, make_generator
 
 _POSITIONS = 9
-"""Length of a sequence, and of a side of a picture, on which a seed is measured."""
+"""Length of a sequence, and of a side of a picture, on which a seed is measured if it runs on this length."""
 _SAMPLES, _DRAWS = 4, 16
 """Number of random inputs, and of random weights."""
 
@@ -39,22 +40,39 @@ class BlueprintProperties(NamedTuple):
 
 
 @lru_cache(1024)
-def measure_properties(name: str, layout: Layout, channels: int, is_causal: bool) -> BlueprintProperties:
+def measure_properties(
+    name: str, layout: Layout, channels: int, is_causal: bool, sizes: tuple[int, ...] = ()
+) -> BlueprintProperties:
     """Return the properties of a seed with random weights, measured on the CPU.
+
+    Slots of all sizes are measured on the same size, so that a policy observes equal seeds alike. A seed that needs the
+    size of its slot, such as one with a parameter for each position, is measured on that size.
 
     Args:
         name: Name of the blueprint.
         layout: Layout of the slot.
         channels: Number of channels.
         is_causal: True if the host is causal.
+        sizes: Number of positions along each axis of the slot.
 
     Raises:
         ValueError: No blueprint has this name and layout.
     """
+    try:
+        return _measure(name, layout, channels, is_causal, [_POSITIONS] * (len(layout) - 2))
+    except Exception:
+        if not sizes:
+            raise
+        return _measure(name, layout, channels, is_causal, sizes)
+
+
+def _measure(name: str, layout: Layout, channels: int, is_causal: bool, sizes: Sequence[int]) -> BlueprintProperties:
     generator = make_generator(0, f"properties of {name}", channels)
     seed = build_seed(name, layout, channels, is_causal, generator).eval()
-    sizes = {"B": _SAMPLES, "C": channels}
-    x = torch.randn([sizes.get(axis, _POSITIONS) for axis in layout.canonical], generator=generator)
+    shape = [*sizes]
+    shape.insert(layout.canonical.batch_axis, _SAMPLES)
+    shape.insert(layout.canonical.channel_axis, channels)
+    x = torch.randn(shape, generator=generator)
     with torch.no_grad(), forked_generators(0):
         with FlopCounterMode(display=False) as counted:
             seed(x)
@@ -63,7 +81,7 @@ def measure_properties(name: str, layout: Layout, channels: int, is_causal: bool
     return BlueprintProperties(
         parameters=sum(parameter.numel() for parameter in seed.parameters()),
         operations=counted.get_total_flops() / (_SAMPLES * change[..., 0].numel()),
-        reach=float((_distances(change.shape[:-1]) * change.sum(dim=-1)).sum() / total) / (_POSITIONS // 2),
+        reach=float((_distances(change.shape[:-1]) * change.sum(dim=-1)).sum() / total),
         mixing=float(change[..., 1:].sum() / total),
         layers=sum(parameter.dim() >= 2 for parameter in seed.parameters()),
     )
@@ -76,7 +94,8 @@ def _change(seed: nn.Module, x: Tensor, layout: Layout, generator: torch.Generat
     """
     for parameter in seed.parameters():
         parameter.copy_(torch.randn(parameter.shape, generator=generator))
-    change = (seed(x + _unit(x, layout)) - seed(x)).abs().mean(dim=layout.batch_axis)
+    difference = (seed(x + _unit(x, layout)) - seed(x)).view_as(x)  # an error if the seed returned another size
+    change = difference.abs().mean(dim=layout.batch_axis)
     scaled = change / change.max().clamp(min=torch.finfo(change.dtype).tiny)
     return scaled.movedim(layout.channel_axis - 1, -1)  # the axis of the samples was the first
 
@@ -84,15 +103,18 @@ def _change(seed: nn.Module, x: Tensor, layout: Layout, generator: torch.Generat
 def _unit(x: Tensor, layout: Layout) -> Tensor:
     """Return zeros with a one in the first channel of the middle position."""
     unit = torch.zeros_like(x)
-    middle = {"B": slice(None), "C": 0}
-    unit[tuple(middle.get(axis, _POSITIONS // 2) for axis in layout)] = 1.0
+    place = {"B": slice(None), "C": 0}
+    unit[tuple(place.get(axis, size // 2) for axis, size in zip(layout, x.shape, strict=True))] = 1.0
     return unit
 
 
 def _distances(shape: torch.Size) -> Tensor:
-    """Return the distance of each position from the middle one: the larger of the distances along the axes."""
+    """Return the distance of each position from the middle one: the larger of the distances along the axes.
+
+    Each is relative to half of the length of its axis.
+    """
     distances = torch.zeros(shape)
     for axis, size in enumerate(shape):
-        along = (torch.arange(size) - _POSITIONS // 2).abs().float()
+        along = (torch.arange(size) - size // 2).abs().float() / max(size // 2, 1)
         distances = torch.maximum(distances, along.view([-1 if other == axis else 1 for other in range(len(shape))]))
     return distances
