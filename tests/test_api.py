@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import esper
 from esper.checkpoint.manifest import CheckpointError
+from esper.envs.env import Env
 from esper.recording.recorder import RecordingError
 from esper.recording.segments import ReadError
 
@@ -31,6 +34,10 @@ TASK = esper.Task(
     seed_optimizer=esper.SGD(0.05),
 )
 """A task made in the session: worker processes cannot import it."""
+
+
+def broken(*_: object, **__: object) -> None:
+    raise ArithmeticError("broken")
 
 
 @pytest.fixture
@@ -57,3 +64,35 @@ def test_setup_error_keeps_its_type(settings: dict[str, Any], wrong: dict[str, A
 def test_task_that_cannot_be_grown_raises_task_error(settings: dict[str, Any]) -> None:
     with pytest.raises(esper.TaskError, match="the model has no submodule '9'"):
         esper.train(replace(TASK, slots={"body": "9"}), **settings)
+
+
+@pytest.mark.parametrize("function", ["check", "train", "grow"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_random_generators_of_the_session_continue(
+    function: str, fails: bool, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, a notebook would draw the same numbers after each call."""
+
+    def draw() -> tuple[float, float, float]:
+        return float(torch.rand(())), float(np.random.rand()), random.random()
+
+    def seed() -> None:
+        torch.manual_seed(7)
+        np.random.seed(7)
+        random.seed(7)
+
+    call = {
+        "check": lambda: esper.check(TASK),
+        "train": lambda: esper.train(TASK, **settings),
+        "grow": lambda: esper.grow(TASK, **settings),
+    }[function]
+    seed()
+    expected = draw()
+    seed()
+    if fails:
+        monkeypatch.setattr(Env, "validate", broken)
+        with pytest.raises((ArithmeticError, esper.RunFailedError)):
+            call()
+    else:
+        call()
+    assert draw() == expected

@@ -16,6 +16,7 @@ from esper.engine.growth import DEFAULT_PATIENCE, GROWTH_CONFIG, Growth
 from esper.engine.thread import EngineThread
 from esper.harvest.grown import Grown
 from esper.lanes.errors import RunFailedError
+from esper.seeding import restored_generators
 from esper.tasks.loading import load_task
 from esper.tasks.task import Task
 from esper.telemetry.state import RunState
@@ -99,6 +100,7 @@ def grow(
     return growth.grown
 
 
+@restored_generators()
 def _run(
     task: Task | str, caller: str, settings: dict[str, Any], growth: Growth | None = None
 ) -> tuple[EngineThread, RunState]:
@@ -118,7 +120,7 @@ def _run(
     if task.source is None and "devices" not in settings and not torch.cuda.is_available():
         options["devices"] = ("cpu:0",)
     config = _resolve(options, caller)
-    generator_state, threads = torch.get_rng_state(), torch.get_num_threads()
+    threads = torch.get_num_threads()
     engine = EngineThread(config, None, task=task, growth=growth)
     engine.start()
     printer = RunPrinter(sys.stdout)
@@ -129,7 +131,6 @@ def _run(
         state = printer.run(drain(engine.records, lambda: engine.is_engine_alive))
     finally:
         engine.join()
-        torch.set_rng_state(generator_state)
         torch.set_num_threads(threads)
     if engine.setup_error:
         raise engine.setup_error

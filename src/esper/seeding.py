@@ -56,6 +56,21 @@ _generators_lock = threading.RLock()
 
 
 @contextmanager
+def restored_generators() -> Generator[None]:
+    """Restore the global generators of the CPU, of torch, numpy and random, when the context ends.
+
+    Other threads may draw from them meanwhile.
+    """
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)
+
+
+@contextmanager
 def forked_generators(number: int, device: torch.device = _CPU) -> Generator[None]:
     """Seed the global generators with a number; restore those of the CPU when the context ends.
 
@@ -65,14 +80,9 @@ def forked_generators(number: int, device: torch.device = _CPU) -> Generator[Non
         number: Random seed, 0 to 2^63 − 1.
         device: See `seed_global_generators`.
     """
-    with _generators_lock, torch.random.fork_rng(devices=[]):
-        of_python, of_numpy = random.getstate(), np.random.get_state()
+    with _generators_lock, restored_generators():
         seed_global_generators(number, device)
-        try:
-            yield
-        finally:
-            random.setstate(of_python)
-            np.random.set_state(of_numpy)
+        yield
 
 
 def evaluation_seed(seed: int) -> int:

@@ -13,6 +13,7 @@ from esper.config import Config
 from esper.envs.env import Env
 from esper.envs.hosts import HostFactory
 from esper.formatting import format_bytes
+from esper.seeding import restored_generators
 from esper.tasks.data_loading import load_data
 from esper.tasks.family import settings_of_family, structures_of
 from esper.tasks.loading import load_task
@@ -80,6 +81,7 @@ class TaskReport:
         return "\n".join(lines)
 
 
+@restored_generators()
 def check_task(task: Task | str, data_dir: Path | None = None) -> TaskReport:
     """Run one epoch of a task's bare host on the CPU, and report the results.
 
