@@ -9,7 +9,6 @@ Everything runs on the CPU, with a few samples of the training split, before a r
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import cast
@@ -32,6 +31,7 @@ from esper.tasks.hosts import build_host, find_submodule
 from esper.tasks.losses import IGNORED_TARGET, CrossEntropy, loss_of, score_of
 from esper.tasks.prefix_check import check_prefix
 from esper.tasks.profile import TaskProfile, combine_profiles
+from esper.tasks.seed_check import check_seeds
 from esper.tasks.settings_check import check_settings
 from esper.tasks.splits import Splits, TaskData, take
 from esper.tasks.task import Chance, SlotPath, Task
@@ -63,8 +63,8 @@ def probe_task(task: Task, data: TaskData, slots: Sequence[str] = ()) -> TaskPro
         return combine_profiles([probe.run() for probe in probes])
 
 
-def _count_positions(shape: torch.Size, layout: Layout) -> int:
-    return math.prod(size for axis, size in enumerate(shape) if axis not in (layout.batch_axis, layout.channel_axis))
+def _sizes(shape: torch.Size, layout: Layout) -> tuple[int, ...]:
+    return tuple(size for axis, size in zip(layout, shape, strict=True) if axis not in "BC")
 
 
 def _largest_kernel(model: nn.Module) -> int:
@@ -100,6 +100,9 @@ class _Probe:
         has_tokens = any(layout.canonical is Layout.BTC for layout in layouts.values())
         causal = has_tokens and is_causal(self._perturbed_model().eval(), self.batches[-1][0])
         sites, blueprints = self._sites(order, layouts, {name: outputs[-1][name].shape for name in order}, causal)
+        for site in sites:
+            where = self._where(f"slots[{site.name!r}]")
+            check_seeds(site, outputs[-1][site.name], where, channels_last=channels_last)
         check = check_prefix(self._perturbed_model(), sites, self.batches[-1][0])
         if check.without_effect is not None:
             raise self._error(f"slots[{check.without_effect!r}]", "a seed there has no effect on the model's output")
@@ -229,7 +232,7 @@ class _Probe:
                 module=self.paths[name].module,
                 layout=layouts[name],
                 channels=shapes[name][layouts[name].channel_axis],
-                positions=_count_positions(shapes[name], layouts[name]),
+                sizes=_sizes(shapes[name], layouts[name]),
                 is_causal=is_causal,
                 blueprints=tuple(blueprint for blueprint in blueprints if blueprint in fitting[name]),
             )
