@@ -35,6 +35,7 @@ from tests.tasks.models import (
     InPlace,
     causal_task,
     features,
+    mlp,
     pictures,
     task,
     tokens,
@@ -230,6 +231,10 @@ def without_targets(_: object = None) -> Splits:
     return splits
 
 
+def in_bfloat16(splits: Splits) -> Splits:
+    return Splits(**{name: (x.bfloat16(), y) for name, (x, y) in vars(splits).items()})
+
+
 def with_train(change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Task:
     """Return a task whose training split is changed."""
     return task(data=lambda _: replace(features(), train=change(*features().train)))
@@ -250,6 +255,10 @@ REFUSALS: list[tuple[Callable[[], Task], str]] = [
         "does not depend on the output of 'rnn'",
     ),
     (lambda: task(slots={"a": SlotPath("1", layout="BX")}), "unknown layout 'BX'"),
+    (
+        lambda: task(lambda: mlp().bfloat16(), data=lambda _: in_bfloat16(features())),
+        "slots['first'] of task own: '1' returns torch.bfloat16, and seeds are float32; convert the model",
+    ),
     (lambda: task(slots={"a": SlotPath("1", layout="BCHW")}), "layout BCHW has 4 axes"),
     (
         lambda: task(blueprints=["conv_light"]),

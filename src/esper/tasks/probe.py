@@ -188,6 +188,12 @@ class _Probe:
             )
         if not tensor.is_floating_point():
             raise self._error(where, f"{module!r} returns {tensor.dtype}; a slot needs a floating-point tensor")
+        if tensor.dtype is not torch.float32:
+            raise self._error(
+                where,
+                f"{module!r} returns {tensor.dtype}, and seeds are float32; convert the model with .float(), "
+                "and choose the precision of a run with --amp",
+            )
         return tensor
 
     def _layout(self, name: str, small: Tensor, large: Tensor) -> Layout:
