@@ -15,8 +15,11 @@ from torch import nn
 import esper
 from esper.checkpoint.manifest import CheckpointError
 from esper.envs.env import Env
+from esper.lanes import devices
 from esper.recording.recorder import RecordingError
 from esper.recording.segments import ReadError
+from esper.telemetry import events as ev
+from tests.runs import recorded
 
 
 def data(_: Path | None) -> esper.Splits:
@@ -96,3 +99,21 @@ def test_random_generators_of_the_session_continue(
     else:
         call()
     assert draw() == expected
+
+
+@pytest.mark.parametrize(("task", "lanes"), [(TASK, 1), ("digits_impaired", 2), ("digits_impaired+digits", 2)])
+def test_only_a_task_of_the_session_is_limited_to_one_lane(
+    task: esper.Task | str, lanes: int, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other tasks can be imported by worker processes, and use all cores."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(devices, "_device_counts", lambda: {"cuda": 0, "cpu": 2})
+    trained = esper.train(task, **settings)
+    (started,) = (event for event in recorded(trained.directory) if isinstance(event, ev.RunStarted))
+    assert len(set(started.lanes)) == lanes
+
+
+def test_task_of_the_session_with_the_name_of_a_built_in_one_is_refused(settings: dict[str, Any]) -> None:
+    """Worker processes and resumed runs would train the built-in task in its place."""
+    with pytest.raises(esper.TaskError, match="the name 'digits' is that of a built-in task; choose another name"):
+        esper.train(replace(TASK, name="digits"), **settings)

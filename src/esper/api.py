@@ -9,15 +9,17 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from esper.cli.console import RunPrinter, drain
-from esper.config import Config
+from esper.config import Config, TaskError
 from esper.config_files import check_keys, resolve_config
 from esper.control import RequestKind
 from esper.engine.growth import DEFAULT_PATIENCE, GROWTH_CONFIG, Growth
 from esper.engine.thread import EngineThread
 from esper.harvest.grown import Grown
 from esper.lanes.errors import RunFailedError
+from esper.lanes.pool import can_be_imported
 from esper.seeding import restored_generators
 from esper.tasks.loading import load_task
+from esper.tasks.registry import get_built_in, is_built_in
 from esper.tasks.task import Task
 from esper.telemetry.state import RunState
 
@@ -38,8 +40,8 @@ class TrainedRun(NamedTuple):
 def train(task: Task | str, **settings: Any) -> TrainedRun:
     """Train a population of networks on a task, as `esper-sanctum --no-tui` does, and print its progress.
 
-    Ctrl-C stops the run with a checkpoint. A task that was made in this session, not loaded from a file, runs on one
-    CPU lane or on GPUs, because worker processes cannot import it.
+    Ctrl-C stops the run with a checkpoint. A task that was made in this session, neither built in nor loaded from a
+    file, runs on one CPU lane or on GPUs, because worker processes cannot import it.
 
     Args:
         task: The task, or its name or reference.
@@ -47,7 +49,7 @@ def train(task: Task | str, **settings: Any) -> TrainedRun:
 
     Raises:
         ConfigError: A setting is unknown or not valid, or this machine cannot satisfy it.
-        TaskError: The task cannot be loaded or grown, or its data set is missing or damaged.
+        TaskError: The task cannot be loaded or grown, has the name of a built-in one, or its data are missing or damaged.
         CheckpointError: A checkpoint that a setting names cannot be used.
         ReadError: A run that a setting names does not exist.
         RecordingError: The run directory cannot be written.
@@ -86,7 +88,7 @@ def grow(
 
     Raises:
         ConfigError: A setting is unknown or not valid, or this machine cannot satisfy it.
-        TaskError: The task cannot be loaded or grown, or its data set is missing or damaged.
+        TaskError: The task cannot be loaded or grown, has the name of a built-in one, or its data are missing or damaged.
         CheckpointError: A checkpoint that a setting names cannot be used.
         ReadError: A run that a setting names does not exist.
         RecordingError: The run directory cannot be written.
@@ -116,8 +118,10 @@ def _run(
         The engine and the last state.
     """
     task = load_task(task) if isinstance(task, str) else task
+    if task.source is None and is_built_in(task.name) and task != get_built_in(task.name):
+        raise TaskError(f"the name {task.name!r} is that of a built-in task; choose another name")
     options = {**settings, "task": task.name}
-    if task.source is None and "devices" not in settings and not torch.cuda.is_available():
+    if not can_be_imported(task) and "devices" not in settings and not torch.cuda.is_available():
         options["devices"] = ("cpu:0",)
     config = _resolve(options, caller)
     threads = torch.get_num_threads()

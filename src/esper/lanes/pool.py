@@ -128,7 +128,7 @@ class EnvPool:
             ConfigError: The workers of CPU lanes could not import the task.
         """
         names = lanes_with_worker([lane.name for lane in self.lanes])
-        if not _can_be_imported(self.task):  # GPUs do without a worker
+        if not can_be_imported(self.task):  # GPUs do without a worker
             names = [name for name in names if is_cpu_lane(name)]
             if names:
                 self.close()
@@ -142,7 +142,7 @@ class EnvPool:
         """Return the number of workers of each GPU that waits for Python and can have several."""
         gpus = [lane for lane in self.lanes if lane.device.type == "cuda"]
         useful = useful_workers(self._size // len(self.lanes), len(gpus)) if gpus else 0
-        if not useful or not _can_be_imported(self.task):
+        if not useful or not can_be_imported(self.task):
             return {}
         try:
             launching = measure_launching(self._env_to_measure(gpus[0]), gpus[0])
@@ -284,7 +284,8 @@ class EnvPool:
         return [(lane, part) for lane, part in parts.items() if part]
 
 
-def _can_be_imported(task: Task) -> bool:
+def can_be_imported(task: Task) -> bool:
+    """Return True if worker processes can import a task: a built-in one, or the user's code in a file."""
     return task.source is not None or is_built_in(task.name)
 
 
