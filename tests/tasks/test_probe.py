@@ -283,6 +283,10 @@ REFUSALS: list[tuple[Callable[[], Task], str]] = [
         lambda: task(metrics={"m": lambda output, targets: output}),
         "metrics['m'] of task own: returned torch.float32 of shape [6, 5]",
     ),
+    (
+        lambda: task(lambda: nn.Sequential(nn.LazyLinear(16), nn.ReLU(), nn.Linear(16, CLASSES)), {"a": "1"}),
+        "model of task own: returned lazy layers without sizes; call the module once before returning it",
+    ),
     (lambda: task(train=["9"]), "train of task own: the model has no submodule '9'"),
     (
         lambda: task(
@@ -345,6 +349,20 @@ def test_model_that_does_not_run_in_channels_last_stays_contiguous() -> None:
 
     assert not probe(task(Flat, {"conv": "conv"}, pictures)).channels_last
     assert probe(task(InPlace, {"conv": "conv"}, pictures)).channels_last
+
+
+def test_model_with_a_five_dimensional_weight_stays_contiguous() -> None:
+    class Video(InPlace):
+        """Convolves pictures, as frames of one channel, along time."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.time = nn.Conv3d(1, 1, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(self.time(x[:, None])[:, 0])
+
+    assert not probe(task(Video, {"conv": "conv"}, pictures)).channels_last
 
 
 class Broken(InPlace):

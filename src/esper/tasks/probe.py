@@ -15,6 +15,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from esper.config import TaskError
 from esper.formatting import suggest
@@ -27,7 +28,7 @@ from esper.seeding import forked_generators, make_generator
 from esper.tasks.causality import is_causal
 from esper.tasks.chance import measure_chance
 from esper.tasks.family import TaskFamily
-from esper.tasks.hosts import build_host, find_submodule
+from esper.tasks.hosts import build_host, find_submodule, named_tensors
 from esper.tasks.losses import IGNORED_TARGET, CrossEntropy, loss_of, score_of
 from esper.tasks.prefix_check import check_prefix
 from esper.tasks.profile import TaskProfile, combine_profiles
@@ -124,6 +125,8 @@ class _Probe:
         first, second = (build_host(self.task, _PROBE_SEED, 0, call).model for call in range(2))
         if not isinstance(cast("object", first), nn.Module):
             raise self._error("model", f"returned a {type(first).__name__}; return a torch.nn.Module")
+        if any(is_lazy(tensor) for tensor in named_tensors(first).values()):
+            raise self._error("model", "returned lazy layers without sizes; call the module once before returning it")
         if {id(parameter) for parameter in first.parameters()} & {id(parameter) for parameter in second.parameters()}:
             raise self._error("model", "returned the same parameters twice; build a new module in each call")
         if not any(parameter.numel() for parameter in first.parameters()):
@@ -136,16 +139,17 @@ class _Probe:
         """Return True if the model computes pictures in the channels-last format without an error."""
         if not any(tensor.dim() == 4 for tensor in list_tensors(self.batches[0][0])):
             return False
-        model = build_host(self.task, _PROBE_SEED, 0, 0).model.to(memory_format=torch.channels_last)
+        model = build_host(self.task, _PROBE_SEED, 0, 0).model
         x = map_tensors(
             lambda tensor: tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor,
             self.batches[0][0],
         )
         try:
-            loss = loss_of(self.task).mean(call_model(model, x), self.batches[0][1])
+            output = call_model(model.to(memory_format=torch.channels_last), x)
+            loss = loss_of(self.task).mean(output, self.batches[0][1])
             if loss.requires_grad:
                 torch.autograd.backward(loss)
-        except Exception:  # noqa: BLE001 (this format does not allow a `.view`; later checks report other errors)
+        except Exception:  # noqa: BLE001 (this format allows no `.view` and no 5-D weight; later checks report other errors)
             return False
         return True
 
