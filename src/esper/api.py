@@ -49,7 +49,7 @@ def train(task: Task | str, **settings: Any) -> TrainedRun:
 
     Raises:
         ConfigError: A setting is unknown or not valid, or this machine cannot satisfy it.
-        TaskError: The task cannot be loaded or grown, has the name of a built-in one, or its data are missing or damaged.
+        TaskError: The task cannot be loaded or grown, has a built-in name, or its data are missing or damaged.
         CheckpointError: A checkpoint that a setting names cannot be used.
         ReadError: A run that a setting names does not exist.
         RecordingError: The run directory cannot be written.
@@ -88,7 +88,7 @@ def grow(
 
     Raises:
         ConfigError: A setting is unknown or not valid, or this machine cannot satisfy it.
-        TaskError: The task cannot be loaded or grown, has the name of a built-in one, or its data are missing or damaged.
+        TaskError: The task cannot be loaded or grown, has a built-in name, or its data are missing or damaged.
         CheckpointError: A checkpoint that a setting names cannot be used.
         ReadError: A run that a setting names does not exist.
         RecordingError: The run directory cannot be written.
