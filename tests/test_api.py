@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from torch import nn
 
 import esper
 from esper.checkpoint.manifest import CheckpointError
+from esper.engine.printed_lines import PrintedLines
+from esper.engine.thread import EngineThread
 from esper.envs.env import Env
 from esper.lanes import devices
 from esper.recording.recorder import RecordingError
@@ -117,3 +121,26 @@ def test_task_of_the_session_with_the_name_of_a_built_in_one_is_refused(settings
     """Worker processes and resumed runs would train the built-in task in its place."""
     with pytest.raises(esper.TaskError, match="the name 'digits' is that of a built-in task; choose another name"):
         esper.train(replace(TASK, name="digits"), **settings)
+
+
+def test_progress_is_printed_from_another_thread_and_not_logged(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The engine thread keeps the lines of other threads than the main one for the log of the run."""
+    start, enter, replaced = EngineThread.start, PrintedLines.__enter__, threading.Event()
+
+    def enter_and_report(lines: PrintedLines) -> PrintedLines:
+        enter(lines)
+        replaced.set()
+        return lines
+
+    def start_and_wait(engine: EngineThread) -> None:
+        start(engine)
+        assert replaced.wait(60)
+
+    monkeypatch.setattr(PrintedLines, "__enter__", enter_and_report)
+    monkeypatch.setattr(EngineThread, "start", start_and_wait)
+    with ThreadPoolExecutor(1) as executor:
+        trained = executor.submit(esper.train, TASK, **settings).result()
+    assert "round 1/1" in capsys.readouterr().out
+    assert not [event for event in recorded(trained.directory) if isinstance(event, ev.Logged)]

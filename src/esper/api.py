@@ -126,8 +126,8 @@ def _run(
     config = _resolve(options, caller)
     threads = torch.get_num_threads()
     engine = EngineThread(config, None, task=task, growth=growth)
+    printer = RunPrinter(sys.stdout)  # before the engine replaces the stream for the threads that run the user's code
     engine.start()
-    printer = RunPrinter(sys.stdout)
     try:
         state = printer.run(drain(engine.records, lambda: engine.is_engine_alive))
     except KeyboardInterrupt:
