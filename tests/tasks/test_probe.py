@@ -365,6 +365,26 @@ def test_model_with_a_five_dimensional_weight_stays_contiguous() -> None:
     assert not probe(task(Video, {"conv": "conv"}, pictures)).channels_last
 
 
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 16), nn.BatchNorm1d(16), nn.Linear(16, CLASSES))
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        ({"batch_size": 21}, "64 samples in batches of 21 leave 1 for the last one"),
+        ({"samples_per_epoch": 33}, "33 samples in batches of 16 leave 1 for the last one"),
+        ({"batch_size": 1}, "64 samples in batches of 1 leave 1 for the last one"),
+    ],
+)
+def test_last_batch_that_is_too_small_for_batch_norm_is_refused(options: dict[str, Any], sizes: str) -> None:
+    own = task(normed, {"a": "0"}, **options)
+    sentence = refusal(own)
+    assert sentence.startswith(f"batch_size of task own: {sizes}, which fails: ValueError: Expected more than 1 value")
+    assert sentence.endswith("; change batch_size or samples_per_epoch")
+    probe(replace(own, train=["2"]))  # a frozen batch norm stays in evaluation mode
+
+
 class Broken(InPlace):
     def forward(self, x: Tensor) -> Tensor:
         return {"present": super().forward(x)}["missing"]

@@ -29,6 +29,7 @@ from esper.tasks.causality import is_causal
 from esper.tasks.chance import measure_chance
 from esper.tasks.family import TaskFamily
 from esper.tasks.hosts import build_host, find_submodule, named_tensors
+from esper.tasks.last_batch_check import check_last_batch
 from esper.tasks.losses import IGNORED_TARGET, CrossEntropy, loss_of, score_of
 from esper.tasks.prefix_check import check_prefix
 from esper.tasks.profile import TaskProfile, combine_profiles
@@ -97,6 +98,7 @@ class _Probe:
         order = list(outputs[-1])
         layouts = {name: self._layout(name, *(found[name] for found in outputs)) for name in order}
         self._check_loss_and_score(model)
+        check_last_batch(self.task, self.splits, self._where("batch_size"))
         self._check_gradients(order)
         has_tokens = any(layout.canonical is Layout.BTC for layout in layouts.values())
         causal = has_tokens and is_causal(self._perturbed_model().eval(), self.batches[-1][0])
