@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import re
 import signal
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from queue import SimpleQueue
 
 import pytest
 
 from esper.cli.console import QUEUE_POLL_S, SUMMARY_COLS, RunPrinter, drain, format_summary
 from esper.domain import Rule
+from esper.engine.printed_lines import PrintedLines
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import example_run, run_started, stamp
@@ -108,6 +111,21 @@ def test_terminal_shows_a_progress_bar_and_the_same_lines() -> None:
     assert "done · round 2/2 step 5" in text
     assert "━" in text
     assert stream.getvalue().rstrip().endswith("\x1b[2K")  # the bar is gone at the end
+
+
+def test_progress_bar_leaves_the_prints_of_a_run_to_its_log() -> None:
+    def records() -> Iterator[Record]:
+        thread = threading.Thread(target=print, args=("from the user's code",))
+        thread.start()
+        thread.join()
+        yield from RUN
+
+    stream = Terminal()
+    with PrintedLines() as lines:
+        RunPrinter(stream).run(records())
+        assert sys.stdout is lines
+    assert lines.take() == ["from the user's code"]
+    assert "from the user's code" not in stream.getvalue()
 
 
 def test_console_continues_from_a_keyframe() -> None:

@@ -144,7 +144,8 @@ class RunPrinter:
             TextColumn("{task.fields[rest]}"),
             TimeElapsedColumn(),
         )
-        with Progress(*columns, console=terminal, transient=True) as progress:
+        # Standard output stays as it is: the run logs the lines that the user's code prints to it.
+        with Progress(*columns, console=terminal, transient=True, redirect_stdout=False) as progress:
             task = progress.add_task("starting: loading torch", total=None, rest="")
             styles = {"warning": "yellow", "error": "bold red"}
 
