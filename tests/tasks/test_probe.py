@@ -122,7 +122,11 @@ def test_causality_is_found_if_classes_come_before_positions(model: type[Causal]
     def sequences(_: object = None) -> Splits:
         return map_splits(lambda x: x.repeat(1, 3)[:, :length])
 
-    assert probe(task(ClassesFirst, MIX, sequences)).is_causal == is_causal
+    def correct(output: Tensor, y: Tensor) -> Tensor:
+        return (output.argmax(1) == y).float().mean(1)
+
+    own = task(ClassesFirst, MIX, sequences, loss=nn.functional.cross_entropy, score=correct)
+    assert probe(own).is_causal == is_causal
 
 
 @pytest.mark.parametrize(("model", "is_causal"), [(Causal, True), (Ahead, False)])
@@ -231,6 +235,11 @@ def without_targets(_: object = None) -> Splits:
     return splits
 
 
+def as_many_tokens_as_letters(_: object = None) -> Splits:
+    """Return token sequences whose length is the number of different tokens."""
+    return map_splits(lambda x: x.repeat(1, 3)[:, :VOCABULARY])
+
+
 def in_bfloat16(splits: Splits) -> Splits:
     return Splits(**{name: (x.bfloat16(), y) for name, (x, y) in vars(splits).items()})
 
@@ -304,6 +313,14 @@ REFUSALS: list[tuple[Callable[[], Task], str]] = [
         "data of task own: the split 'train' has samples whose targets are all -100; leave them out",
     ),
     (lambda: replace(causal_task(), data=without_targets), "has samples whose targets are all -100"),
+    (
+        lambda: task(Causal, MIX, as_many_tokens_as_letters),
+        "loss of task own: ValueError: the axis of the classes is ambiguous in logits [6, 20, 20], because",
+    ),
+    (
+        lambda: task(Causal, MIX, as_many_tokens_as_letters, loss=nn.functional.cross_entropy),
+        "score of task own: ValueError: the axis of the classes is ambiguous in logits [6, 20, 20], because",
+    ),
     (lambda: with_train(lambda x, y: (x, y.float())), "the targets of the split 'train' must be class indices"),
     (lambda: with_train(lambda x, y: (x, y[:, None])), "the targets of the split 'train' have shape [1] per sample"),
     (lambda: with_train(lambda x, y: (x[:0], y[:0])), "the split 'train' is empty"),

@@ -72,15 +72,27 @@ def _mean_cross_entropy(output: Any, targets: Any) -> Tensor:
 
 
 def _classes_second(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return logits with the axis of the classes moved to index 1, where PyTorch expects it."""
-    return logits.movedim(-1, 1) if logits.dim() > 2 and logits.shape[:-1] == targets.shape else logits
+    """Return logits with the axis of the classes moved to index 1, where PyTorch expects it.
+
+    Raises:
+        ValueError: The classes can be both the last axis and the second one.
+    """
+    if logits.dim() == 2 or logits.shape[:-1] != targets.shape:
+        return logits
+    if logits.shape[:1] + logits.shape[2:] == targets.shape:
+        raise ValueError(
+            f"the axis of the classes is ambiguous in logits {list(logits.shape)}, because there are as many positions "
+            "as classes; write a loss and a score for this layout"
+        )
+    return logits.movedim(-1, 1)
 
 
 class CrossEntropy(Loss):
     """The cross-entropy, averaged over samples and positions; positions with a target of −100 do not count.
 
-    Outputs are logits [B, K], [B, T, K] or [B, K, …]; targets are class indices without the axis K. The loss of an
-    epoch with logits [B, K] is computed from the logits of all its samples at once, in float32.
+    Outputs are logits [B, K], [B, T, K] or [B, K, …]; targets are class indices without the axis K. If T equals K, the
+    layout is ambiguous, which is an error. The loss of an epoch with logits [B, K] is computed from the logits of all
+    its samples at once, in float32.
     """
 
     def __init__(self) -> None:
@@ -113,6 +125,9 @@ def accuracy(output: Any, targets: Any) -> Tensor:
     Args:
         output: Logits [B, K], [B, T, K] or [B, K, …].
         targets: Class indices, without the axis K; positions with −100 do not count.
+
+    Raises:
+        ValueError: The layout is ambiguous, because there are as many positions as classes.
     """
     hits = (_classes_second(output, targets).argmax(dim=1) == targets).float()
     if hits.dim() == 1:
