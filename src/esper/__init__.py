@@ -10,6 +10,7 @@ from esper import domain
 
 if TYPE_CHECKING:
     from esper.api import TrainedRun, grow, train
+    from esper.checkpoint.manifest import CheckpointError
     from esper.config import ConfigError, TaskError
     from esper.engine.task_report import TaskReport
     from esper.engine.task_report import check_task as check
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from esper.harvest.grown import Grown
     from esper.harvest.structure import HarvestError
     from esper.lanes.errors import RunFailedError
+    from esper.recording.recorder import RecordingError
+    from esper.recording.segments import ReadError
     from esper.tasks.family import Family, Setting
     from esper.tasks.losses import Loss, accuracy, cross_entropy
     from esper.tasks.optimizers import SGD, AdamW
@@ -32,11 +35,14 @@ __all__ = [
     "SGD",
     "AdamW",
     "Chance",
+    "CheckpointError",
     "ConfigError",
     "Family",
     "Grown",
     "HarvestError",
     "Loss",
+    "ReadError",
+    "RecordingError",
     "RunFailedError",
     "Setting",
     "Slot",
@@ -59,11 +65,14 @@ _SOURCES = {
     "SGD": "esper.tasks.optimizers:SGD",
     "AdamW": "esper.tasks.optimizers:AdamW",
     "Chance": "esper.tasks.task:Chance",
+    "CheckpointError": "esper.checkpoint.manifest:CheckpointError",
     "ConfigError": "esper.config:ConfigError",
     "Family": "esper.tasks.family:Family",
     "Grown": "esper.harvest.grown:Grown",
     "HarvestError": "esper.harvest.structure:HarvestError",
     "Loss": "esper.tasks.losses:Loss",
+    "ReadError": "esper.recording.segments:ReadError",
+    "RecordingError": "esper.recording.recorder:RecordingError",
     "RunFailedError": "esper.lanes.errors:RunFailedError",
     "Setting": "esper.tasks.family:Setting",
     "Slot": "esper.tasks.task:SlotPath",
