@@ -68,6 +68,12 @@ def test_setup_error_keeps_its_type(settings: dict[str, Any], wrong: dict[str, A
     assert type(raised.value) is error
 
 
+@pytest.mark.parametrize("wrong", [{"rounds": 2}, {"policy": "ppo"}, {"patience": 0}])
+def test_growth_refuses_settings_that_it_would_not_follow(settings: dict[str, Any], wrong: dict[str, Any]) -> None:
+    with pytest.raises(esper.ConfigError, match=f"--{next(iter(wrong))} .* is not"):
+        esper.grow(TASK, **{**settings, **wrong})
+
+
 def test_task_that_cannot_be_grown_raises_task_error(settings: dict[str, Any]) -> None:
     with pytest.raises(esper.TaskError, match="the model has no submodule '9'"):
         esper.train(replace(TASK, slots={"body": "9"}), **settings)

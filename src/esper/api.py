@@ -12,7 +12,7 @@ from esper.cli.console import RunPrinter, drain
 from esper.config import Config, TaskError
 from esper.config_files import check_keys, resolve_config
 from esper.control import RequestKind
-from esper.engine.growth import DEFAULT_PATIENCE, GROWTH_CONFIG, Growth
+from esper.engine.growth import DEFAULT_PATIENCE, GROWTH_CONFIG, Growth, check_growth
 from esper.engine.thread import EngineThread
 from esper.harvest.grown import Grown
 from esper.lanes.errors import RunFailedError
@@ -95,8 +95,7 @@ def grow(
         RunFailedError: The run failed, or ended before a network had a score.
     """
     growth = Growth(patience=patience)
-    chosen = {"policy": policy, "envs": envs, "steps": steps, "rounds": GROWTH_CONFIG["rounds"]}
-    _run(task, "esper.grow", {**settings, **chosen}, growth)
+    _run(task, "esper.grow", {**GROWTH_CONFIG, "policy": policy, "envs": envs, "steps": steps, **settings}, growth)
     if growth.grown is None:
         raise RunFailedError("the run ended before a network had a score, so none was grown")
     return growth.grown
@@ -124,6 +123,8 @@ def _run(
     if not can_be_imported(task) and "devices" not in settings and not torch.cuda.is_available():
         options["devices"] = ("cpu:0",)
     config = _resolve(options, caller)
+    if growth:
+        check_growth(config, growth.patience)
     threads = torch.get_num_threads()
     engine = EngineThread(config, None, task=task, growth=growth)
     printer = RunPrinter(sys.stdout)  # before the engine replaces the stream for the threads that run the user's code

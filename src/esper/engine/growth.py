@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from esper.config import Config, ConfigError
+from esper.policy.loading import POLICY_NAMES
+
 if TYPE_CHECKING:
     from esper.harvest.grown import Grown
 
@@ -14,6 +17,26 @@ GROWTH_CONFIG: dict[str, Any] = {"rounds": 1, "policy": "pretrained", "envs": 4,
 """Settings of a growth that differ from the defaults of a run."""
 DEFAULT_PATIENCE = 5
 """Default of `Growth.patience`."""
+
+
+def check_growth(config: Config, patience: int) -> None:
+    """Check that a configuration grows one network in one round, with a policy that does not learn.
+
+    Args:
+        config: Configuration of the run.
+        patience: As `Growth.patience`.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    if config.rounds != 1:
+        raise ConfigError(f"--rounds {config.rounds} is not valid: grow has one round, in which nothing learns")
+    if config.policy == POLICY_NAMES[0]:
+        raise ConfigError(
+            "--policy ppo is not trained yet; give pretrained, or the run or the checkpoint of a trained policy"
+        )
+    if patience < 1:
+        raise ConfigError(f"--patience {patience} is not valid: it must be 1 or more")
 
 
 class Variant(NamedTuple):

@@ -16,7 +16,7 @@ from esper.cli.options import EXIT_FAILED, EXIT_OK, NarrationDetail, Parser, add
 from esper.cli.run_display import print_engine_error, run_headless, run_in_dashboard
 from esper.config import Config, ConfigError
 from esper.config_files import resolve_config
-from esper.engine.growth import DEFAULT_PATIENCE, GROWTH_CONFIG, Growth
+from esper.engine.growth import DEFAULT_PATIENCE, GROWTH_CONFIG, Growth, check_growth
 from esper.engine.start_checks import check_start
 from esper.harvest.structure import check_target
 from esper.policy.loading import POLICY_NAMES
@@ -33,8 +33,7 @@ def run(arguments: Sequence[str]) -> int:
     narrate: NarrationDetail | None = options.pop("narrate")
     headless = options.pop("no_tui") or narrate is not None
     config = _resolve_config(file, given_options(options))
-    if patience < 1:
-        raise ConfigError(f"--patience {patience} is not valid: it must be 1 or more")
+    check_growth(config, patience)
     if target is not None:
         check_target(target)
     rank_info = RankInfo.from_environment()
@@ -75,17 +74,11 @@ def _resolve_config(file: Path | None, options: dict[str, Any]) -> Config:
     """Return the configuration of the growth. A run as the policy becomes the path of its newest checkpoint.
 
     Raises:
-        ConfigError: The configuration is invalid, or would not grow one network in one round.
+        ConfigError: The configuration is invalid.
         ReadError: The run that `--policy` names does not exist.
         CheckpointError: It has no checkpoint.
     """
     config = resolve_config(file, options, base=GROWTH_CONFIG)
-    if config.rounds != 1:
-        raise ConfigError(f"--rounds {config.rounds} is not valid: grow has one round, in which nothing learns")
-    if config.policy == POLICY_NAMES[0]:
-        raise ConfigError(
-            "--policy ppo is not trained yet; give pretrained, or the run or the checkpoint of a trained policy"
-        )
     if config.policy in POLICY_NAMES:
         return config
     try:
