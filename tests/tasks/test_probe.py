@@ -325,6 +325,14 @@ REFUSALS: list[tuple[Callable[[], Task], str]] = [
     (lambda: with_train(lambda x, y: (x, y[:, None])), "the targets of the split 'train' have shape [1] per sample"),
     (lambda: with_train(lambda x, y: (x[:0], y[:0])), "the split 'train' is empty"),
     (lambda: with_train(lambda x, y: (x[:, 1:], y)), "model of task own: RuntimeError"),
+    (
+        lambda: task(loss=lambda output, y: nn.functional.cross_entropy(output, y) - 9),
+        "it must be above 0: add a constant to it",
+    ),
+    (
+        lambda: task(chance=Chance(loss=0.0, score=0.2)),
+        "chance of task own: the loss of a constant output is 0; it must be above 0",
+    ),
 ]
 
 

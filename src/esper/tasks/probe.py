@@ -117,7 +117,7 @@ class _Probe:
             channels_last=channels_last,
             host_parameters=sum(parameter.numel() for parameter in model.parameters()),
             kernel_size=_largest_kernel(model),
-            chance=self.task.chance or self._measure_chance(model),
+            chance=self._chance(model),
         )
 
     # The model and its slots
@@ -340,6 +340,13 @@ class _Probe:
                     torch.randn(parameter.shape, generator=noise).to(parameter.dtype), alpha=_PERTURBATION_STD
                 )
         return model
+
+    def _chance(self, model: nn.Module) -> Chance:
+        chance = self.task.chance or self._measure_chance(model)
+        if not chance.loss > 0:
+            problem = f"the loss of a constant output is {chance.loss:.3g}; it must be above 0: add a constant to it"
+            raise self._error("chance" if self.task.chance else "loss", problem)
+        return chance
 
     def _measure_chance(self, model: nn.Module) -> Chance:
         total = count_samples(self.splits.validation[0])
