@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from esper.growth.blueprints import BLUEPRINTS, blueprint
-from esper.growth.blueprints.properties import measure_properties
+from esper.growth.blueprints.properties import _measure, measure_properties
 from esper.growth.layouts import Layout
 from tests.growth.hosts import Halving
 
@@ -43,7 +43,7 @@ def test_mixing_is_the_fraction_of_changes_in_other_channels() -> None:
 
 def test_properties_are_the_same_each_time() -> None:
     first = measure_properties("conv_light", Layout.BTC, 8, True)
-    measure_properties.cache_clear()
+    _measure.cache_clear()
     assert measure_properties("conv_light", Layout.BTC, 8, True) == first
 
 

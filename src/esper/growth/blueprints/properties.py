@@ -5,7 +5,6 @@ A policy sees blueprints by these properties, so that it can choose among ones t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -39,7 +38,6 @@ class BlueprintProperties(NamedTuple):
     """Number of weights with two axes or more: matrices and kernels."""
 
 
-@lru_cache(1024)
 def measure_properties(
     name: str, layout: Layout, channels: int, is_causal: bool, sizes: tuple[int, ...] = ()
 ) -> BlueprintProperties:
@@ -59,14 +57,15 @@ def measure_properties(
         ValueError: No blueprint has this name and layout.
     """
     try:
-        return _measure(name, layout, channels, is_causal, [_POSITIONS] * (len(layout) - 2))
+        return _measure(name, layout, channels, is_causal, (_POSITIONS,) * (len(layout) - 2))
     except Exception:
         if not sizes:
             raise
         return _measure(name, layout, channels, is_causal, sizes)
 
 
-def _measure(name: str, layout: Layout, channels: int, is_causal: bool, sizes: Sequence[int]) -> BlueprintProperties:
+@lru_cache(1024)
+def _measure(name: str, layout: Layout, channels: int, is_causal: bool, sizes: tuple[int, ...]) -> BlueprintProperties:
     generator = make_generator(0, f"properties of {name}", channels)
     seed = build_seed(name, layout, channels, is_causal, generator).eval()
     shape = [*sizes]
