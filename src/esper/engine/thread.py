@@ -60,10 +60,8 @@ class EngineThread:
         """Sentences for the log of the run, from any thread. Those that are left at its end have not been logged."""
         self._printed = PrintedLines()
         self._subscribers: list[SimpleQueue[Record]] = []
-        self.fatal_error: str | None = None
-        """One sentence: why the run could not be set up; None if it could."""
         self.setup_error: Exception | None = None
-        """Exception whose message `fatal_error` is; None if the run could be set up."""
+        """Why the run could not be set up, in one sentence; None if it could."""
         self.run_error: str | None = None
         """Error that ended the run early: one sentence, or the traceback of a bug; None without one."""
         self.directory: Path | None = None
@@ -89,6 +87,11 @@ class EngineThread:
         records: SimpleQueue[Record] = SimpleQueue()
         self._subscribers.append(records)
         return records
+
+    @property
+    def fatal_error(self) -> str | None:
+        """Message of `setup_error`."""
+        return str(self.setup_error) if self.setup_error else None
 
     @property
     def is_engine_alive(self) -> bool:
@@ -144,7 +147,7 @@ class EngineThread:
                 growth=self._growth,
             )
         except (ConfigError, TaskError, CheckpointError, ReadError, RecordingError) as error:
-            self.fatal_error, self.setup_error = str(error), error
+            self.setup_error = error
             return
         except RankLostError as error:
             self.run_error = f"esper-sanctum: {error}"

@@ -14,8 +14,11 @@ class RunHandle(Protocol):
     """Run whose engine a live source starts and reads from."""
 
     records: queue.SimpleQueue[Record]
-    fatal_error: str | None
-    """Error message if the run could not be set up, else None."""
+
+    @property
+    def fatal_error(self) -> str | None:
+        """Error message if the run could not be set up, else None."""
+        ...
 
     @property
     def directory(self) -> Path | None:
