@@ -70,7 +70,6 @@ class EvaluationJournal:
 
     Attributes:
         seed: Random seed of the episodes.
-        is_new: True if no part was finished.
 
     Raises:
         ConfigError: The file is damaged or is not a journal.
@@ -82,7 +81,6 @@ class EvaluationJournal:
         self.path = path
         self._header = header
         self._parts: dict[str, msgspec.Raw] = {}
-        self.is_new = True
         if not path.exists():
             return
         content = read_regular(path, limit=MAX_JOURNAL_BYTES)
@@ -96,7 +94,11 @@ class EvaluationJournal:
             self._parts[part.part] = part.value
         if len(whole) < len(content):
             os.truncate(path, len(whole))
-        self.is_new = not self._parts
+
+    @property
+    def is_new(self) -> bool:
+        """True if no part is finished."""
+        return not self._parts
 
     def begin(self) -> None:
         """Create the missing file: from now on, no new evaluation takes this random seed. Raises OSError."""
