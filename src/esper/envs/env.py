@@ -273,8 +273,7 @@ class Env:
     @property
     def samples_per_epoch(self) -> int:
         """Number of training samples in an epoch."""
-        samples = count_samples(self._data[self.context.structure].train[0])
-        return min(samples, self.task.samples_per_epoch or samples)
+        return self.task.count_epoch_samples(count_samples(self._data[self.context.structure].train[0]))
 
     def epoch_data(self, round_index: int, step: int) -> Split:
         """Return inputs and targets of one epoch, in an order that depends on the host, the round and the step."""

@@ -28,8 +28,7 @@ def check_last_batch(task: Task, splits: Splits, where: str) -> None:
     Raises:
         TaskError: Model, loss or score raise an exception.
     """
-    available = count_samples(splits.train[0])
-    samples = min(available, task.samples_per_epoch or available)
+    samples = task.count_epoch_samples(count_samples(splits.train[0]))
     last = samples % task.batch_size or task.batch_size
     if last >= _SMALL_BATCH:
         return

@@ -141,6 +141,10 @@ class Task:
                 found.append(f"{name} must be at least 1, got {value}")
         return found
 
+    def count_epoch_samples(self, available: int) -> int:
+        """Return the number of training samples in an epoch, given that of the training split."""
+        return min(available, self.samples_per_epoch or available)
+
 
 MAX_SLOTS = 16
 """Maximum number of slots of a task."""
