@@ -98,8 +98,11 @@ class GrowingNetwork(nn.Module):
         names has the first one.
         """
         frozen = {id(buffer) for module in self._frozen for buffer in module.buffers(recurse=False)}
-        of_host = {id(parameter) for parameter in self.host.parameters()}
-        named = [pair for pair in self.named_parameters() if pair[1].requires_grad or id(pair[1]) not in of_host]
+        named = [
+            (name, parameter)
+            for name, parameter in self.named_parameters()
+            if parameter.requires_grad or not name.startswith("host.")
+        ]
         named += [pair for pair in self.named_buffers() if id(pair[1]) not in frozen]
         return dict(named)
 
