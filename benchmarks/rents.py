@@ -66,6 +66,7 @@ def main() -> None:
     if config.reward_weights.rent == 0:
         parser.error("the policy was trained without a rent")
     profile = prepared.profile
+    policies = [policy_of(checkpoint, path) for checkpoint, path in zip(trained, paths, strict=True)]
     runs: dict[str, list[PolicyRun]] = {}
     gains: dict[str, np.ndarray] = {}
     grown: dict[str, np.ndarray] = {}
@@ -79,7 +80,6 @@ def main() -> None:
         for rent in options.rents:
             weights = msgspec.structs.replace(config.reward_weights, rent=rent)
             at_rent = msgspec.structs.replace(config, reward_weights=weights)
-            policies = [policy_of(checkpoint, path) for checkpoint, path in zip(trained, paths, strict=True)]
             agents = [build_trained(policy, at_rent, profile.sites, profile.blueprints) for policy in policies]
             runs[f"ppo at {rent:g}"] = [_play(pool, agent, at_rent) for agent in agents]
     _print_table(runs, gains, grown, options.rents)
