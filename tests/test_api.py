@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import esper
 from esper.checkpoint.manifest import CheckpointError
@@ -24,22 +23,9 @@ from esper.recording.recorder import RecordingError
 from esper.recording.segments import ReadError
 from esper.telemetry import events as ev
 from tests.runs import recorded
+from tests.tasks.models import task
 
-
-def data(_: Path | None) -> esper.Splits:
-    x = torch.randn(48, 6)
-    split = (x, x[:, :2].argmax(1))
-    return esper.Splits(train=split, validation=split, test=split)
-
-
-TASK = esper.Task(
-    name="session",
-    model=lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)),
-    slots={"body": "1"},
-    data=data,
-    optimizer=esper.SGD(0.05),
-    seed_optimizer=esper.SGD(0.05),
-)
+TASK = task()
 """A task made in the session: worker processes cannot import it."""
 
 
@@ -111,14 +97,14 @@ def test_random_generators_of_the_session_continue(
     assert draw() == expected
 
 
-@pytest.mark.parametrize(("task", "lanes"), [(TASK, 1), ("digits_impaired", 2), ("digits_impaired+digits", 2)])
+@pytest.mark.parametrize(("trained_task", "lanes"), [(TASK, 1), ("digits_impaired", 2), ("digits_impaired+digits", 2)])
 def test_only_a_task_of_the_session_is_limited_to_one_lane(
-    task: esper.Task | str, lanes: int, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    trained_task: esper.Task | str, lanes: int, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other tasks can be imported by worker processes, and use all cores."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(devices, "_device_counts", lambda: {"cuda": 0, "cpu": 2})
-    trained = esper.train(task, **settings)
+    trained = esper.train(trained_task, **settings)
     (started,) = (event for event in recorded(trained.directory) if isinstance(event, ev.RunStarted))
     assert len(set(started.lanes)) == lanes
 
