@@ -131,7 +131,14 @@ def _with_pictures(splits: Splits, change: Callable[[Tensor, Tensor], Tensor]) -
     return Splits(**changed)
 
 
-def _structure(name: str, widths: tuple[int, ...], kernel_size: int) -> Task:
+def digits_host(name: str, widths: tuple[int, ...], kernel_size: int) -> Task:
+    """Return a task with the digits and a convolutional host, which has a slot behind each of its layers.
+
+    Args:
+        name: Name of the task.
+        widths: Channels of each layer; at most four.
+        kernel_size: Height and width of the kernels, pixels.
+    """
     return conv_task(
         name=name,
         data=load,
@@ -147,10 +154,10 @@ def _structure(name: str, widths: tuple[int, ...], kernel_size: int) -> Task:
 DIGITS_FAMILY = Family(
     "digits_family",
     structures=[
-        _structure("narrow_1x1", (4, 8, 16), kernel_size=1),
-        _structure("narrow_3x3", (4, 8, 16), kernel_size=3),
-        _structure("tapering_1x1", (16, 8, 4), kernel_size=1),
-        _structure("deep_1x1", (8, 8, 8, 8), kernel_size=1),
+        digits_host("narrow_1x1", (4, 8, 16), kernel_size=1),
+        digits_host("narrow_3x3", (4, 8, 16), kernel_size=3),
+        digits_host("tapering_1x1", (16, 8, 4), kernel_size=1),
+        digits_host("deep_1x1", (8, 8, 8, 8), kernel_size=1),
     ],
     settings={
         "source": Setting([DIGITS, LEVEL], weights=[5, 1], data=draw_source),

@@ -1,0 +1,29 @@
+"""Families that show whether a policy transfers to deeper hosts than those of its training.
+
+    esper-sanctum --task benchmarks/transfer.py:SHALLOW --envs 32
+    esper-sanctum evaluate --checkpoint last --task benchmarks/transfer.py:DEEP
+
+The hosts of `SHALLOW` have two or three slots, and the host of `DEEP` has four. Both draw the settings of
+`digits_family`, whose deepest host is that of `DEEP`.
+"""
+
+from __future__ import annotations
+
+from esper import Family
+from esper.tasks.digits_family import DIGITS_FAMILY, digits_host
+
+MAX_TRAINING_SLOTS = 3
+
+SHALLOW = Family(
+    "shallow_digits",
+    structures=[
+        digits_host("short_1x1", (8, 16), kernel_size=1),
+        *(host for host in DIGITS_FAMILY.structures if len(host.slots) <= MAX_TRAINING_SLOTS),
+    ],
+    settings=DIGITS_FAMILY.settings,
+)
+DEEP = Family(
+    "deep_digits",
+    structures=[host for host in DIGITS_FAMILY.structures if len(host.slots) > MAX_TRAINING_SLOTS],
+    settings=DIGITS_FAMILY.settings,
+)
