@@ -18,14 +18,19 @@ from tests.faults.programs import example_checkpoint
 
 @pytest.fixture
 def killed(tmp_path: Path) -> Path:
-    """Return a run whose last event, its end, was not recorded."""
+    """Return a run that was killed after its last checkpoint."""
+    return make_killed_run(tmp_path, Config().rounds)
+
+
+def make_killed_run(tmp_path: Path, rounds: int) -> Path:
+    """Return a run whose last event, its end, was not recorded, with a checkpoint after so many rounds."""
     run = tmp_path / "digits-20260101-000000"
     recorder = Recorder(run)
     write_manifest(run, {"run": run.name, "config": {}, "versions": {}})
     for event in example_run(2, 2, 6)[:-1]:
         recorder.put(event)
     recorder.close()
-    write_checkpoint(checkpoint_path(run, Config().rounds, 1), example_checkpoint(Config().rounds))
+    write_checkpoint(checkpoint_path(run, rounds, 1), example_checkpoint(rounds))
     return run
 
 
@@ -40,6 +45,15 @@ def test_resume_closes_a_complete_run_that_was_killed(killed: Path, capsys: pyte
     assert main(["--no-tui", "--resume", str(killed)]) == 2
     assert "has finished all of its 70 rounds" in capsys.readouterr().err
     assert open_history(killed).length == history.length
+
+
+def test_fewer_rounds_than_are_done_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_killed_run(tmp_path, rounds=2)
+    recorded = open_history(run).length
+    for rounds in ("1", "2"):
+        assert main(["--no-tui", "--resume", str(run), "--rounds", rounds]) == 2
+        assert "has done 2 of its 70 rounds; --rounds must be above 2" in capsys.readouterr().err
+    assert open_history(run).length == recorded
 
 
 def test_live_run_is_not_closed(killed: Path) -> None:

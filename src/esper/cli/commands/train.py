@@ -71,7 +71,12 @@ def run_training(arguments: Sequence[str]) -> int:
     headless = options.pop("no_tui") or narrate is not None
     on_alert, tensorboard = options.pop("on_alert"), options.pop("tensorboard")
     config, checkpoint = _resolve_config_and_checkpoint(file, resume, given_options(options))
-    if checkpoint is not None and (rounds := read_manifest(checkpoint).round) >= config.rounds:
+    if checkpoint is not None and (manifest := read_manifest(checkpoint)).round >= config.rounds:
+        rounds = config_from_manifest(manifest, checkpoint).rounds
+        if manifest.round < rounds:
+            raise ConfigError(
+                f"{resume} has done {manifest.round} of its {rounds} rounds; --rounds must be above {manifest.round}"
+            )
         return _end_complete_run(resume, run_directory_of(checkpoint), rounds)
     rank_info = RankInfo.from_environment()
     workers = check_start(config, rank_info, is_new=checkpoint is None)
