@@ -8,9 +8,13 @@ from typing import NamedTuple
 from esper.engine.episode import Episode, StepOutcome, revalidate
 from esper.envs.stopwatch import PhaseTimer
 from esper.growth.lifecycle import StageTransition
+from esper.lanes.errors import FaultError
 from esper.lanes.pool import EnvEpoch, EnvPool
 from esper.policy.actions import Decision
-from esper.policy.agent import Agent
+from esper.policy.agent import Agent, EnvStatus
+
+MAX_SHOWN = 200
+"""Maximum number of characters of a wrong result that a message shows."""
 
 
 class StepResult(NamedTuple):
@@ -53,10 +57,10 @@ def play_step(
         stopwatch: Measures the phases `act` and `reward`.
 
     Raises:
-        FaultError: A lane failed; the envs are then in an inconsistent state.
+        FaultError: The policy failed; or a lane, and the envs are then in an inconsistent state.
     """
     with stopwatch("act"):
-        choices = agent.act(step, [episode.view for episode in episodes])
+        choices = _decide(agent, step, [episode.view for episode in episodes])
     actions = [None if episode.inactive else choice.action for episode, choice in zip(episodes, choices, strict=True)]
     epochs = pool.step(actions, round_index, step)
     with stopwatch("reward"):
@@ -67,6 +71,26 @@ def play_step(
         result = StepResult(choices, epochs, outcomes)
         revalidate(pool, [episode for episode, broken in zip(episodes, result.broke_down, strict=True) if broken])
     return result
+
+
+def _decide(agent: Agent, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+    """Return the decisions of a policy, which may be the user's code.
+
+    Raises:
+        FaultError: The policy raises an exception, or does not return one `Decision` for each env.
+    """
+    try:
+        decisions = agent.act(step, views)
+    except Exception as error:  # noqa: BLE001 (any error of the policy holds or ends the run, with its message)
+        fault = FaultError.from_exception(error, "the policy")
+    else:
+        if [type(decision) for decision in decisions] == [Decision] * len(views):
+            return decisions
+        found = repr(decisions)[:MAX_SHOWN]
+        fault = FaultError(
+            f"the policy returned {found}; it must return a Decision for each of {len(views)} envs", None
+        )
+    raise fault
 
 
 def tick_slots(pool: EnvPool, episodes: Sequence[Episode]) -> list[list[StageTransition]]:

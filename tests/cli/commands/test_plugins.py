@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,13 +10,27 @@ from pathlib import Path
 import pytest
 
 from esper.cli.main import main
-from esper.cli.options import EXIT_OK, EXIT_USAGE
+from esper.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from esper.growth.blueprints import BLUEPRINTS
 from esper.telemetry import events as ev
 from tests.runs import only_run, recorded
 
 PLUGIN = Path(__file__).parents[2] / "plugin"
 SHORT = ("--no-tui", "--envs", "1", "--steps", "3", "--rounds", "1", "--devices", "cpu:0")
+
+
+BROKEN = """
+number = 3
+
+def fails(**options):
+    return options["rent"]
+
+def lacks_options(sites):
+    return None
+
+def makes_nothing(**options):
+    return None
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -58,11 +73,44 @@ def test_policy_file_runs_and_must_be_named_again(tmp_path: Path, capsys: pytest
         ("missing.py", "--policy missing.py: no such file"),
         ("own_policy.py:nothing", "has no attribute 'nothing'"),
         ("own_policy.py:number", "number is a int, not a function or class"),
+        ("own_policy.py:fails", "KeyError: 'rent' ("),
+        ("own_policy.py:lacks_options", "TypeError: lacks_options() got an unexpected keyword argument"),
+        ("own_policy.py:makes_nothing", "NoneType lacks the methods begin_round, act, "),
     ],
 )
 def test_policy_that_cannot_be_used_is_refused(policy: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("own_policy.py").write_text("number = 3\n")
+    Path("own_policy.py").write_text(BROKEN)
     assert main([*SHORT, "--policy", policy]) == EXIT_USAGE
     text = capsys.readouterr().err
     assert sentence in text
     assert text.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("result", "sentence"),
+    [
+        ("super().act(step, views)[1:]", "the policy returned []; it must return a Decision for each of 1 envs"),
+        ("[d.action for d in super().act(step, views)]", "the policy returned [Action(op="),
+        ("views[7]", "the policy failed: IndexError: list index out of range"),
+    ],
+)
+def test_fault_of_a_policy_ends_the_run(result: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("own_policy.py").write_text(
+        "from esper_plugin import FirstSlot\n\n\nclass policy(FirstSlot):\n    def act(self, step, views):\n"
+        f"        return {result}\n"
+    )
+    assert main([*SHORT, "--task", "plugin_signs", "--policy", "own_policy.py"]) == EXIT_FAILED
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert "Traceback" not in error
+
+
+def test_policy_of_the_documentation_runs(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "your-own-network.md").read_text()
+    program = re.search(r"(?ms)^```python\n# my_policy.py\n(.*?)^```", page)
+    assert program
+    Path("own_policy.py").write_text(program.group(1))
+    assert (
+        main([*SHORT, "--task", "digits", "--policy", "own_policy.py", "--training.host-learning-rate", "5"]) == EXIT_OK
+    )
+    assert planted(only_run(tmp_path))
