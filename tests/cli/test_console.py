@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
 
+from esper.checkpoint.catalog import checkpoint_path
+from esper.checkpoint.files import write_checkpoint
 from esper.cli.console import QUEUE_POLL_S, SUMMARY_COLS, RunPrinter, drain, format_summary
 from esper.domain import Rule
 from esper.engine.printed_lines import PrintedLines
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import example_run, run_started, stamp
+from tests.faults.programs import example_checkpoint
 from tests.recording.recordings import fold
 
 RUN = example_run()
@@ -180,8 +185,9 @@ def test_console_prints_a_summary() -> None:
     assert not [line for line in lines if "--resume" in line]
 
 
-def test_summary_has_at_most_ten_lines_with_many_anomalies() -> None:
-    run = f"telemetry/{'x' * 67}"
+def test_summary_has_at_most_ten_lines_with_many_anomalies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = Path("telemetry") / ("x" * 67)
     anomalies = [
         ev.AnomalyFound(
             rule=rule.value, severity="warning", where=f"env {env}", env=env, value=1.0, text=f"env {env}: " + "x" * 100
@@ -189,7 +195,9 @@ def test_summary_has_at_most_ten_lines_with_many_anomalies() -> None:
         for rule in Rule
         for env in range(4)
     ]
-    saved = ev.CheckpointSaved(round=2, step=5, path=f"{run}/checkpoints/round-00002-step-0005", bytes=1, origin="user")
+    checkpoint = checkpoint_path(run, 2, 5)
+    write_checkpoint(checkpoint, example_checkpoint(2))
+    saved = ev.CheckpointSaved(round=2, step=5, path=str(checkpoint), bytes=1, origin="user")
     ended = ev.RunEnded(outcome="stopped", reason="a reason of several lines\n" * 20)
 
     text = format_summary(fold(stamp([*RUN[:-1], *anomalies, saved, ended])))
@@ -197,6 +205,8 @@ def test_summary_has_at_most_ten_lines_with_many_anomalies() -> None:
     assert sum(-(-len(line) // SUMMARY_COLS) for line in text.splitlines()) <= 10
     assert f"anomalies: {2 + len(anomalies)} (" in text
     assert text.endswith(f"resume with: esper-sanctum --resume {run}")
+    shutil.rmtree(run)
+    assert "resume with" not in format_summary(fold(stamp([*RUN[:-1], saved, ended])))
 
 
 @pytest.mark.parametrize(

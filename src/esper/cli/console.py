@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import queue
-import shlex
 import statistics
 import time
 from collections import Counter, deque
@@ -16,7 +15,9 @@ from queue import SimpleQueue
 from textwrap import shorten
 from typing import TextIO
 
+from esper.checkpoint.manifest import CheckpointError, read_manifest
 from esper.cli.options import NarrationDetail
+from esper.engine.commands import resume_options
 from esper.formatting import NOT_MEASURED, format_duration, strip_control
 from esper.telemetry import events as ev
 from esper.telemetry.anomalies import anomaly_key
@@ -200,8 +201,18 @@ def format_summary(state: RunState, status: str | None = None) -> str:
             lines.append(f"{at}: {last.path}")
         else:
             lines.append(at)
-            lines.append(f"resume with: esper-sanctum --resume {shlex.quote(str(Path(last.path).parent.parent))}")
+            lines += _advise_resume(Path(last.path))
     return "\n".join(map(strip_control, lines))
+
+
+def _advise_resume(checkpoint: Path) -> list[str]:
+    """Return the line with the command that resumes from a checkpoint; none if it is not on this machine."""
+    try:
+        saved = read_manifest(checkpoint)
+    except CheckpointError:
+        return []
+    options = resume_options(checkpoint.parent.parent, saved.origin, str(saved.config["policy"]))
+    return [f"resume with: esper-sanctum {options}"]
 
 
 def _summarise_anomalies(state: RunState) -> str:

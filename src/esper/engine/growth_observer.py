@@ -13,6 +13,7 @@ from torch import Tensor
 from esper.config import TaskError
 from esper.control import ENDING_KINDS, RequestKind, RequestQueue
 from esper.domain import VERSION, Severity
+from esper.engine.commands import harvest_command
 from esper.engine.growth import Growth, Variant
 from esper.engine.reporter import control_requested
 from esper.engine.training_state import TrainingState
@@ -160,7 +161,8 @@ class GrowthObserver:
         try:
             growth.problem = grown.save(directory)
         except HarvestError as error:
-            growth.failure = f"{error}; write the network with: esper-sanctum harvest {self._run} --to DIR"
+            command = harvest_command(self._run, self._training.origin)
+            growth.failure = f"{error}; write the network with: {command}"
             self._log(growth.failure, "error")
         else:
             growth.directory = directory

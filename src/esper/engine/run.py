@@ -18,10 +18,12 @@ from esper.control import RequestQueue
 from esper.engine import reporter
 from esper.engine.agent_factory import build_agent
 from esper.engine.checkpointer import Checkpointer
+from esper.engine.commands import harvest_command, resume_options
 from esper.engine.growth import Growth
 from esper.engine.growth_observer import GrowthObserver
 from esper.engine.run_control import RankedRequestQueue
 from esper.engine.task_setup import SavedTask, prepare_task
+from esper.engine.trained_policy import policy_label
 from esper.engine.trainer import Trainer
 from esper.engine.training_state import TrainingState
 from esper.harvest.model import check_is_one_structure
@@ -136,7 +138,7 @@ class Run:
         started = ev.RunStarted(
             run=self.directory.name,
             task=config.task,
-            policy=Path(config.policy).name,
+            policy=policy_label(config.policy),
             rounds=config.rounds,
             steps=config.steps,
             slot_names=[site.name for site in self.pool.profile.sites],
@@ -225,7 +227,8 @@ class Run:
             return
         except FaultError as fault:
             text = f"{fault}{self._save_traceback(fault)}"
-        raise RunFailedError(f"{text}; write the network with: esper-sanctum harvest {self.directory} --to DIR")
+        origin = self.trainer.state.origin
+        raise RunFailedError(f"{text}; write the network with: {harvest_command(self.directory, origin)}")
 
     def _save_traceback(self, fault: FaultError) -> str:
         """Write the traceback of a fault to the run directory, and return a note of its path for the message."""
@@ -246,8 +249,10 @@ class Run:
             newest = read_manifest(checkpoints[-1])
         except (OSError, CheckpointError) as error:
             return f"list checkpoints to resume from with `esper-sanctum checkpoints {self.directory}`: {error}"
-        at = f"step {newest.step + 1}" if newest.step < self.trainer.state.config.steps else "its end"
-        return f"--resume {self.directory} continues at round {newest.round + 1}, {at}"
+        at = f"step {newest.step + 1}" if newest.step < newest.config["steps"] else "its end"
+        state = self.trainer.state
+        options = resume_options(self.directory, state.origin, state.config.policy)
+        return f"{options} continues at round {newest.round + 1}, {at}"
 
 
 def _check_gpus(lanes: Sequence[str], rank_info: RankInfo, ranks: RankGroup) -> None:

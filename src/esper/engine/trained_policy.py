@@ -15,7 +15,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from esper.checkpoint.catalog import find_checkpoint
+from esper.checkpoint.catalog import CHECKPOINTS_DIR, find_checkpoint
 from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
 from esper.config import Config, PPOConfig
@@ -83,6 +83,13 @@ def policy_of(checkpoint: Checkpoint, path: Path) -> TrainedPolicy:
     tensors = strip_prefix("agent.", checkpoint.tensors)
     needed = {name: value for name, value in tensors.items() if name.startswith(_PARTS)}
     return TrainedPolicy(str(path), trained.ppo, needed)
+
+
+def policy_label(reference: str) -> str:
+    """Return a short name of a policy for people: `RUN/round-00003-step-0006` for a checkpoint, the name of a file."""
+    path = Path(reference)
+    is_of_run = path.parent.name == CHECKPOINTS_DIR and path.parent.parent.name
+    return f"{path.parent.parent.name}/{path.name}" if is_of_run else path.name
 
 
 def write_policy(policy: TrainedPolicy, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,20 +56,24 @@ def find_live_run(name: str | None, telemetry_dir: Path) -> Path:
     from esper.recording.runs import list_runs, resolve_run
 
     if name is None:
-        live = [run for run in list_runs(telemetry_dir) if is_live(run)]
+        runs = list_runs(telemetry_dir)
+        live = [run for run in runs if is_live(run)]
         if not live:
-            raise ConfigError(
-                f"no run in {telemetry_dir} is live; replay the last one with `esper-sanctum replay last`"
-            )
+            advice = f"; replay the last one with `{_command('replay', runs[0])}`" if runs else ""
+            raise ConfigError(f"no run in {telemetry_dir} is live{advice}")
         return max(live, key=live_since)
     directory = resolve_run(name, telemetry_dir)
     if not directory.is_dir():
-        raise ConfigError(f"{directory} is not a run directory; replay it with `esper-sanctum replay {name}`")
+        raise ConfigError(f"{directory} is not a run directory; replay it with `{_command('replay', directory)}`")
     if not is_live(directory):
         raise ConfigError(
-            f"{directory} is not live: no process trains it; replay it with `esper-sanctum replay {name}`"
+            f"{directory} is not live: no process trains it; replay it with `{_command('replay', directory)}`"
         )
     return directory
+
+
+def _command(name: str, run: Path) -> str:
+    return shlex.join(["esper-sanctum", name, str(run)])
 
 
 def print_live_run(directory: Path, *, narrate: NarrationDetail | None) -> int:
@@ -102,7 +107,7 @@ def show_live_run(directory: Path, *, display: DisplayOptions, read_only: bool) 
     code = show_dashboard(source, display)
     session.close()
     if code or (source.alive and source.live_state.status not in TERMINAL_STATUSES):
-        print(f"{directory.name} is still running; reattach with `esper-sanctum attach {directory}`")
+        print(f"{directory.name} is still running; reattach with `{_command('attach', directory)}`")
         return code
     return _print_outcome(session, source.live_state)
 
