@@ -13,6 +13,7 @@ from esper.config import Config, TaskError
 from esper.config_files import check_keys, resolve_config
 from esper.control import RequestKind
 from esper.engine.growth import DEFAULT_PATIENCE, GROWTH_CONFIG, Growth, check_growth
+from esper.engine.start_checks import resolve_policy
 from esper.engine.thread import EngineThread
 from esper.harvest.grown import Grown
 from esper.lanes.errors import RunFailedError
@@ -80,7 +81,7 @@ def grow(
 
     Args:
         task: The task, or its name or reference.
-        policy: Policy that decides what grows: a name, the user's own, or the path of a trained policy's checkpoint.
+        policy: Policy that decides what grows: a name, your own, or a run or checkpoint with a trained policy.
         envs: Number of networks that grow at once.
         steps: Maximum number of epochs.
         patience: Steps without a better validation score after which the growth ends.
@@ -122,7 +123,7 @@ def _run(
     options = {**settings, "task": task.name}
     if not can_be_imported(task) and "devices" not in settings and not torch.cuda.is_available():
         options["devices"] = ("cpu:0",)
-    config = _resolve(options, caller)
+    config = resolve_policy(_resolve(options, caller))
     if growth:
         check_growth(config, growth.patience)
     threads = torch.get_num_threads()

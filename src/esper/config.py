@@ -182,7 +182,8 @@ class Config(Section, frozen=True, kw_only=True):
         str,
         Meta(
             min_length=1,
-            description="policy that decides what to grow; FILE.py or MODULE:NAME for one of your own",
+            description="policy that decides what to grow; a run or a checkpoint for its trained policy; FILE.py or "
+            "MODULE:NAME for one of your own",
             extra={
                 "choices": {
                     "ppo": "learns by reinforcement learning",

@@ -19,9 +19,10 @@ from esper.engine.agent_factory import build_agent, build_trained
 from esper.engine.trained_policy import policy_of, read_trained_policy, write_policy
 from esper.policy.loading import PRETRAINED
 from esper.ppo.agent import PPOAgent
+from esper.telemetry import events as ev
 from tests.engine.populations import digits_profile
 from tests.policy.scripted import PROFILE
-from tests.runs import LiveRun
+from tests.runs import LiveRun, recorded
 from tests.terminals import printed
 
 OPTIONS: dict[str, Any] = {"task": "digits", "envs": 2, "steps": 3, "rounds": 1, "ppo": PPOConfig(hidden=8)}
@@ -82,6 +83,42 @@ def test_run_resumes_although_the_policy_that_it_began_with_is_gone(run: Path, t
     second.start().finish()
     found, expected = (read_checkpoint(find_checkpoint(live.run.directory)).tensors for live in (second, whole))
     assert all(torch.equal(value, found[name]) for name, value in expected.items() if "network" in name)
+
+
+def test_run_of_a_policy_resumes_although_the_policy_is_gone(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    policy = shutil.copytree(run, tmp_path / "telemetry" / "policy-run")
+    short = ("--no-tui", "--task", "digits_impaired", "--envs", "2", "--steps", "3", "--devices", "cpu:0")
+    assert main([*short, "--rounds", "1", "--policy", "policy-run"]) == 0
+    done = next(path for path in policy.parent.iterdir() if path != policy)
+    started = next(event for event in recorded(done) if isinstance(event, ev.RunStarted))
+    assert started.policy == f"policy-run/{find_checkpoint(policy).name}"
+    assert started.config["ppo"]["hidden"] == OPTIONS["ppo"].hidden
+    trained = read_trained_policy("policy-run", Path("telemetry")).tensors
+
+    shutil.rmtree(policy)
+    monkeypatch.chdir(run)
+    assert main(["--no-tui", "--resume", str(done), "--rounds", "2"]) == 0
+    tensors = read_checkpoint(find_checkpoint(done)).tensors
+    assert all(torch.equal(tensors[f"agent.{name}"], value) for name, value in trained.items())
+    assert "round 2/2" in capsys.readouterr().out
+
+
+def test_every_command_accepts_a_run_as_the_policy(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(run.parent)
+    for name in (run.name, str(find_checkpoint(run).relative_to(run.parent))):
+        options = ("--policy", name, "--telemetry-dir", ".")
+        assert main(["config", *options]) == 0
+        assert f'policy = "{find_checkpoint(run)}"' in capsys.readouterr().out
+        assert main(["devices", *options]) == 0
+    assert main(["config", "--policy", "no/such/run"]) == 2
+    assert "'no/such/run' is neither a file nor a run in telemetry" in capsys.readouterr().err
+    assert main(["config", "--policy", run.name, "--telemetry-dir", ".", "--plan", "cull@mid:1"]) == 2
+    assert "--plan is for --policy plan" in capsys.readouterr().err
 
 
 def test_shipped_policy_plants_two_seeds_in_a_transformer(tmp_path: Path) -> None:

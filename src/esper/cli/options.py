@@ -14,7 +14,7 @@ from esper.checkpoint.manifest import TaskOrigin, config_from_manifest, read_man
 from esper.config import Config, ConfigError
 from esper.config_fields import ConfigField, list_fields, table_description
 from esper.formatting import strip_control, suggest
-from esper.policy.loading import POLICY_NAMES
+from esper.policy.loading import is_own_policy
 from esper.recording.runs import resolve_run
 from esper.tasks import TASK_NAMES, check_task_reference, own_values
 
@@ -201,7 +201,7 @@ def check_own_code_is_named(origin: TaskOrigin | None, saved: Config, run: str, 
     if origin and "task" not in named:
         reference = origin.reference
         raise ConfigError(f"{run} trains the task {saved.task} of {reference}; name it again: --task {reference}")
-    if saved.policy not in POLICY_NAMES and "policy" not in named:
+    if is_own_policy(saved.policy) and "policy" not in named:
         raise ConfigError(f"{run} uses the policy {saved.policy}; name it again: --policy {saved.policy}")
 
 

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import msgspec
 
-from esper.checkpoint.catalog import is_checkpoint
 from esper.checkpoint.manifest import CheckpointError
-from esper.config import Config
+from esper.config import Config, ConfigError
 from esper.engine.trained_policy import TrainedPolicy, initial_policy, read_trained_policy
 from esper.growth.site import SlotSite
 from esper.lanes.devices import resolve_policy_device
 from esper.policy.agent import Agent
 from esper.policy.baselines import PLANT_INTERVAL_STEPS, PeriodicAgent, RandomAgent, StaticAgent
 from esper.policy.heuristic import HeuristicAgent
-from esper.policy.loading import PRETRAINED, load_policy
+from esper.policy.loading import PRETRAINED, is_own_policy, load_policy
 from esper.policy.plan import parse_plan
 from esper.policy.plan_agent import PlanAgent
 from esper.ppo.agent import PPOAgent
 from esper.ranks import SINGLE_RANK, RankGroup
 from esper.seeding import make_generator
+from esper.user_code import describe_exception
 
 
 def build_agent(
@@ -39,7 +39,8 @@ def build_agent(
         sites: Places of the slots of an env.
         blueprints: Names of the blueprints.
         ranks: Ranks that share the envs and learn together.
-        resumes: The run resumes from a checkpoint, and its `--init-policy` is not read again: it may be gone.
+        resumes: The run resumes from a checkpoint of its own, which has the weights of the policy. Other checkpoints,
+            of `--policy` or `--init-policy`, are not read again: they may be gone.
 
     Raises:
         CheckpointError: The policy, or the one to begin with, is a checkpoint that has none.
@@ -66,17 +67,36 @@ def build_agent(
             return PeriodicAgent(blueprints, period=1)
         case "plan":
             return PlanAgent(parse_plan(config.plan, config.steps), sites, blueprints)
-        case reference if reference == PRETRAINED or is_checkpoint(Path(reference)):
+        case reference if is_own_policy(reference):
+            return _build_own(config, sites, blueprints, ranks)
+        case reference if resumes and reference != PRETRAINED:
+            return build_ppo(config, sites, blueprints, ranks, stochastic_heads=False)
+        case reference:
             policy = read_trained_policy(reference, Path(config.telemetry_dir))
             return build_trained(policy, config, sites, blueprints, ranks)
-        case _:
-            return load_policy(config.policy)(
-                sites=sites,
-                blueprints=blueprints,
-                envs=len(ranks.env_range(config.envs)),
-                steps=config.steps,
-                generator=make_generator(config.seed, "policy"),
-            )
+
+
+def _build_own(config: Config, sites: Sequence[SlotSite], blueprints: Sequence[str], ranks: RankGroup) -> Agent:
+    """Return a policy of the user. Raises ConfigError if its code fails, or if it is not an `Agent`."""
+    build = load_policy(config.policy)
+    where = f"--policy {config.policy}"
+    try:
+        agent = build(
+            sites=sites,
+            blueprints=blueprints,
+            envs=len(ranks.env_range(config.envs)),
+            steps=config.steps,
+            generator=make_generator(config.seed, "policy"),
+        )
+    except Exception as error:
+        raise ConfigError(f"{where}: {describe_exception(error)}") from error
+    methods = [name for name in vars(Agent) if not name.startswith("_")]
+    if missing := [name for name in methods if not callable(getattr(agent, name, None))]:
+        raise ConfigError(
+            f"{where}: {type(agent).__name__} lacks the methods {', '.join(missing)}; derive it from "
+            "esper.policy.baselines.NonLearningAgent, which has all but act"
+        )
+    return agent
 
 
 def build_ppo(

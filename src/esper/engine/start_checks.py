@@ -6,7 +6,10 @@ import errno
 import os
 from pathlib import Path
 
+import msgspec
+
 from esper.checkpoint.catalog import find_checkpoint, is_checkpoint
+from esper.checkpoint.manifest import config_from_manifest, read_manifest
 from esper.config import Config, ConfigError
 from esper.lanes.device_names import (
     early_lanes,
@@ -15,14 +18,47 @@ from esper.lanes.device_names import (
     resolve_name,
     sees_own_gpus,
 )
-from esper.policy.loading import PRETRAINED, check_policy_reference
+from esper.policy.loading import POLICY_NAMES, PRETRAINED, check_policy_reference, is_own_policy
 from esper.process import RankInfo
-from esper.recording.runs import resolve_run
+from esper.recording.runs import last_write_time, resolve_run
+from esper.recording.segments import ReadError
 from esper.tasks import check_task_reference
 
 
+def resolve_policy(config: Config) -> Config:
+    """Return the configuration of a new run after checking its policy, without importing code of the user.
+
+    A run or checkpoint whose trained policy acts becomes the absolute path of the checkpoint, and its `[ppo]` table
+    that of the run. A checkpoint of the new run then has all that the policy needs.
+
+    Raises:
+        ConfigError: The policy is unknown, or the plan is missing, wrong, or not used.
+        ReadError: The run does not exist.
+        CheckpointError: It has no checkpoint, or a damaged one.
+    """
+    if (path := _find_trained_policy(config)) is not None:
+        trained = config_from_manifest(read_manifest(path), path)
+        config = msgspec.structs.replace(config, policy=str(path.absolute()), ppo=trained.ppo)
+    check_policy_reference(config.policy, config.plan, config.steps)
+    return config
+
+
+def _find_trained_policy(config: Config) -> Path | None:
+    """Return the checkpoint that `--policy` names by itself or by its run; None if it names no run."""
+    if config.policy in POLICY_NAMES:
+        return None
+    try:
+        path = resolve_run(config.policy, Path(config.telemetry_dir))
+    except ReadError:
+        if is_own_policy(config.policy):
+            return None
+        raise
+    is_run = path.is_dir() and (is_checkpoint(path) or last_write_time(path) is not None)
+    return find_checkpoint(path) if is_run or not is_own_policy(config.policy) else None
+
+
 def check_start(config: Config, rank_info: RankInfo, *, is_new: bool) -> list[str]:
-    """Check devices, ranks, policy, task, slots and, for a new run, the telemetry directory.
+    """Check devices, ranks, task, slots and, for a new run, the telemetry directory.
 
     Returns:
         Those lanes of this rank that are known to need a worker process.
@@ -34,8 +70,6 @@ def check_start(config: Config, rank_info: RankInfo, *, is_new: bool) -> list[st
         CheckpointError: It has no checkpoint.
     """
     check_task_reference(config.task)
-    if not is_checkpoint(Path(config.policy)):
-        check_policy_reference(config.policy, config.plan, config.steps)
     if is_new:
         _check_init_policy(config)
     lanes = early_lanes(config.devices, rank_info)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, cast, get_args
 
@@ -45,11 +46,17 @@ class PolicyFactory(Protocol):
         ...
 
 
+def is_own_policy(reference: str) -> bool:
+    """Return True if `--policy` names code of the user, and neither a built-in policy nor the path of a checkpoint."""
+    is_file = reference.rpartition(":")[0].endswith(".py") or reference.endswith(".py")
+    return reference not in POLICY_NAMES and (is_file or os.sep not in reference)
+
+
 def check_policy_reference(reference: str, plan: str, steps: int) -> None:
     """Check that a policy can exist, without importing it.
 
     Args:
-        reference: Value of `--policy`.
+        reference: Value of `--policy`; the path of a checkpoint is not checked.
         plan: Value of `--plan`; empty without one.
         steps: Number of steps of an episode.
 
@@ -60,7 +67,7 @@ def check_policy_reference(reference: str, plan: str, steps: int) -> None:
         parse_plan(plan, steps)
     elif plan:
         raise ConfigError(f"--plan is for --policy {PLAN}, not --policy {reference}")
-    if reference not in POLICY_NAMES:
+    if is_own_policy(reference):
         _parse(reference)
 
 

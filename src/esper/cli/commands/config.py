@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from esper.cli.options import EXIT_OK, Parser, add_run_options, given_options
 from esper.config_files import resolve_config, to_toml
-from esper.policy.loading import check_policy_reference
+from esper.engine.start_checks import resolve_policy
 from esper.tasks import check_task_reference, with_task_settings
 
 
@@ -18,8 +18,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     add_run_options(parser)
     options = vars(parser.parse_args(arguments))
-    config = resolve_config(options["config"], given_options(options))
+    config = resolve_policy(resolve_config(options["config"], given_options(options)))
     check_task_reference(config.task)
-    check_policy_reference(config.policy, config.plan, config.steps)
     print(to_toml(with_task_settings(config)), end="")
     return EXIT_OK

@@ -9,8 +9,8 @@ import msgspec
 
 from esper.cli.options import EXIT_OK, Parser, add_run_options, given_options
 from esper.config_files import resolve_config
+from esper.engine.start_checks import resolve_policy
 from esper.lanes.device_names import early_lanes
-from esper.policy.loading import check_policy_reference
 from esper.process import RankInfo
 from esper.tasks import check_task_reference
 from esper.telemetry.sentences import format_lanes
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 def run(arguments: Sequence[str]) -> int:
     """Print devices and lanes."""
     options = _parser().parse_args(arguments)
-    config = resolve_config(options.config, given_options(vars(options)))
+    config = resolve_policy(resolve_config(options.config, given_options(vars(options))))
     check_task_reference(config.task)
-    check_policy_reference(config.policy, config.plan, config.steps)
 
     early_lanes(config.devices, RankInfo())
 

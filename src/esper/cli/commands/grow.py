@@ -5,24 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from esper.checkpoint.catalog import find_checkpoint
 from esper.cli.dashboard import DEFAULT_THEME, DisplayOptions, add_screen_options, check_theme
 from esper.cli.harvest_text import format_comparison, format_harvest
 from esper.cli.options import EXIT_FAILED, EXIT_OK, NarrationDetail, Parser, add_run_options, given_options
 from esper.cli.run_display import print_engine_error, run_headless, run_in_dashboard
-from esper.config import Config, ConfigError
+from esper.config import ConfigError
 from esper.config_files import resolve_config
 from esper.engine.growth import DEFAULT_PATIENCE, GROWTH_CONFIG, Growth, check_growth
-from esper.engine.start_checks import check_start
+from esper.engine.start_checks import check_start, resolve_policy
 from esper.harvest.structure import check_target
-from esper.policy.loading import POLICY_NAMES
 from esper.process import RankInfo
-from esper.recording.runs import resolve_run
-from esper.recording.segments import ReadError
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -32,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
     display = DisplayOptions.from_options(options)
     narrate: NarrationDetail | None = options.pop("narrate")
     headless = options.pop("no_tui") or narrate is not None
-    config = _resolve_config(file, given_options(options))
+    config = resolve_policy(resolve_config(file, given_options(options), base=GROWTH_CONFIG))
     check_growth(config, patience)
     if target is not None:
         check_target(target)
@@ -68,26 +61,6 @@ def _print_result(growth: Growth) -> int:
     if growth.comparison:
         print(format_comparison(growth.comparison, growth.grown.structure.score_name))
     return EXIT_OK
-
-
-def _resolve_config(file: Path | None, options: dict[str, Any]) -> Config:
-    """Return the configuration of the growth. A run as the policy becomes the path of its newest checkpoint.
-
-    Raises:
-        ConfigError: The configuration is invalid.
-        ReadError: The run that `--policy` names does not exist.
-        CheckpointError: It has no checkpoint.
-    """
-    config = resolve_config(file, options, base=GROWTH_CONFIG)
-    if config.policy in POLICY_NAMES:
-        return config
-    try:
-        run = resolve_run(config.policy, Path(config.telemetry_dir))
-    except ReadError:
-        return config  # code of the user, or a name that `check_start` refuses
-    if not run.is_dir():  # `resolve_run` finds files too, such as my_policy.py
-        return config
-    return msgspec.structs.replace(config, policy=str(find_checkpoint(run).absolute()))
 
 
 def _parser() -> Parser:

@@ -44,7 +44,7 @@ from esper.cli.run_display import print_engine_error, run_headless, run_in_dashb
 from esper.config import Config, ConfigError
 from esper.config_files import read_config_file, resolve_config
 from esper.domain import VERSION
-from esper.engine.start_checks import check_start
+from esper.engine.start_checks import check_start, resolve_policy
 from esper.process import RankInfo
 from esper.recording.run_lock import LockHolder, read_holder
 from esper.recording.runs import list_runs, resolve_run
@@ -150,7 +150,7 @@ def _resolve_config_and_checkpoint(
         ReadError: The run does not exist.
     """
     if resume is None:
-        return resolve_config(file, options), None
+        return resolve_policy(resolve_config(file, options)), None
     table = read_config_file(file)
     telemetry_dir = Path(resolve_config(file, options, table=table).telemetry_dir)
     options.pop("telemetry_dir", None)  # used for the lookup only: a run resumes in its own directory
@@ -163,6 +163,8 @@ def _resolve_config_and_checkpoint(
     except CheckpointError as error:
         raise CheckpointError(f"{error}; list intact checkpoints with `esper-sanctum checkpoints {run}`") from None
     config = resolve_config(file, options, base=msgspec.to_builtins(saved), table=table)
+    if config.policy != saved.policy:
+        config = resolve_policy(config)
     check_own_code_is_named(manifest.origin, saved, resume, {*options, *table})
     # The name of a task that is the user's code is known only once it is imported; the engine compares it then.
     compared = msgspec.structs.replace(config, task=saved.task) if is_own_task(config.task) else config
