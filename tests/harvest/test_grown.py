@@ -115,7 +115,6 @@ def test_structure_and_card_say_what_was_grown(tmp_path: Path) -> None:
     assert "not tried" in card
     assert f"{structure.test_score:.2%}" in card
     assert all(seed.blueprint in card for seed in structure.seeds)
-    assert not list(tmp_path.glob("*.partial"))
 
 
 def test_seeds_without_effect_are_left_out() -> None:
@@ -133,6 +132,37 @@ def test_directory_with_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HarvestError, match="is not a directory"):
         grown.save(tmp_path / "mine.txt")
     assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.usefixtures("no_export")
+def test_save_leaves_a_neighbour_alone_and_has_usual_permissions(tmp_path: Path) -> None:
+    grown, _ = grow_everywhere(digits())
+    (tmp_path / "net.partial").mkdir()
+    (tmp_path / "net.partial" / "mine.txt").write_text("mine")
+    grown.save(tmp_path / "net")
+    assert (tmp_path / "net.partial" / "mine.txt").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net", "net.partial"]
+    assert (tmp_path / "net").stat().st_mode == (tmp_path / "net.partial").stat().st_mode
+
+
+def test_interrupted_save_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> ExportResult:
+        raise KeyboardInterrupt
+
+    grown, _ = grow_everywhere(digits())
+    monkeypatch.setattr(grown_module, "export_program", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        grown.save(tmp_path / "net")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_export")
+def test_link_to_an_empty_directory_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "link").symlink_to("target")
+    grow_everywhere(digits())[0].save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target" / CARD_FILE).exists()
 
 
 @pytest.mark.usefixtures("no_export")

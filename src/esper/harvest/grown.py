@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,8 +37,6 @@ from esper.seeding import forked_generators
 from esper.tasks.hosts import named_tensors
 from esper.tasks.splits import Splits, take
 from esper.tasks.task import Task
-
-PARTIAL_SUFFIX = ".partial"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,23 +105,29 @@ class Grown:
         Raises:
             HarvestError: The directory cannot be written, or is not empty.
         """
-        directory = Path(directory).absolute()  # "." has no name, which the partial directory needs
+        directory = Path(directory).resolve()  # "." has no name, and a link cannot be replaced by a directory
         check_target(directory)
-        partial = directory.with_name(directory.name + PARTIAL_SUFFIX)
         try:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-            (partial / WEIGHTS_FILE).write_bytes(encode_tensors(named_tensors(self.model)))
-            structure = msgspec.json.format(msgspec.json.encode(self.structure), indent=2)
-            (partial / STRUCTURE_FILE).write_bytes(structure + b"\n")
-            problem = export_program(partial, self.task, self.sample).problem
-            (partial / CARD_FILE).write_text(format_card(self.structure, problem))
-            if directory.exists():
-                directory.rmdir()
-            partial.rename(directory)
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            # Only its owner can open a temporary directory. The one within has the usual permissions.
+            with tempfile.TemporaryDirectory(prefix=f".{directory.name[:32]}-", dir=directory.parent) as temporary:
+                partial = Path(temporary) / directory.name
+                partial.mkdir()
+                problem = self._write_files(partial)
+                if directory.exists():
+                    directory.rmdir()
+                partial.rename(directory)
         except OSError as error:
-            shutil.rmtree(partial, ignore_errors=True)
             raise HarvestError(f"cannot write to {directory}: {error.strerror or error}") from error
+        return problem
+
+    def _write_files(self, directory: Path) -> str | None:
+        """Write all files, and return why there is no program; None if there is one. Raises OSError."""
+        (directory / WEIGHTS_FILE).write_bytes(encode_tensors(named_tensors(self.model)))
+        structure = msgspec.json.format(msgspec.json.encode(self.structure), indent=2)
+        (directory / STRUCTURE_FILE).write_bytes(structure + b"\n")
+        problem = export_program(directory, self.task, self.sample).problem
+        (directory / CARD_FILE).write_text(format_card(self.structure, problem))
         return problem
 
 
