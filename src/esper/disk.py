@@ -6,9 +6,11 @@ was synced, and a directory may lack new, renamed and removed entries unless the
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import stat
+import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -52,6 +54,23 @@ def make_directory(path: Path) -> None:
     make_directory(path.parent)
     path.mkdir(exist_ok=True)
     sync_directory(path.parent)
+
+
+def check_writable(directory: Path) -> None:
+    """Check that files can be written to a directory, which need not exist yet. Nothing is left behind.
+
+    A temporary file is created in the directory, or in the nearest parent that exists: the permissions of `/proc`, for
+    example, allow root to write, and the system does not.
+
+    Raises:
+        OSError: The directory cannot be created or written.
+    """
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        reason = errno.EEXIST if existing == directory else errno.ENOTDIR
+        raise OSError(reason, os.strerror(reason), str(existing))
+    with tempfile.TemporaryFile(dir=existing):
+        pass
 
 
 class UnsafeFileError(OSError):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from pathlib import Path
 
 import msgspec
@@ -11,6 +9,7 @@ import msgspec
 from esper.checkpoint.catalog import find_checkpoint, is_checkpoint
 from esper.checkpoint.manifest import config_from_manifest, read_manifest
 from esper.config import Config, ConfigError
+from esper.disk import check_writable
 from esper.lanes.device_names import (
     early_lanes,
     lanes_with_worker,
@@ -79,7 +78,7 @@ def check_start(config: Config, rank_info: RankInfo, *, is_new: bool) -> list[st
         if config.slots.count(name) > 1:
             raise ConfigError(f"--slots names {name!r} more than once")
     if is_new:
-        _check_writable(Path(config.telemetry_dir))
+        _check_telemetry_directory(Path(config.telemetry_dir))
     return lanes_with_worker((lanes or [])[: len(rank_info.env_range(config.envs))])
 
 
@@ -114,13 +113,9 @@ def _check_ranks(config: Config, rank_info: RankInfo) -> None:
         )
 
 
-def _check_writable(directory: Path) -> None:
-    """Raise ConfigError if a directory cannot be created or written."""
-    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    if not existing.is_dir():
-        reason = errno.EEXIST if existing == directory else errno.ENOTDIR
-    elif not os.access(existing, os.W_OK | os.X_OK):
-        reason = errno.EACCES
-    else:
-        return
-    raise ConfigError(f"cannot record to {directory}: {os.strerror(reason)}")
+def _check_telemetry_directory(directory: Path) -> None:
+    """Raise ConfigError if the directory of the runs cannot be created or written."""
+    try:
+        check_writable(directory)
+    except OSError as error:
+        raise ConfigError(f"cannot record to {directory}: {error.strerror}") from None

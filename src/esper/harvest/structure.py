@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from esper.disk import read_regular
+from esper.disk import check_writable, read_regular
 from esper.telemetry.codec import DECODE_ERRORS
 
 WEIGHTS_FILE = "weights.safetensors"
@@ -141,10 +141,16 @@ def check_target(directory: Path) -> None:
     """Check that a harvest can be written to a directory.
 
     Raises:
-        HarvestError: The directory is not empty, or is not a directory.
+        HarvestError: The directory is not empty, is not a directory, or cannot be written.
     """
-    if directory.is_dir():
-        if any(directory.iterdir()):
-            raise HarvestError(f"{directory} is not empty; choose another directory with --to")
-    elif directory.exists():
-        raise HarvestError(f"{directory} is not a directory; choose another one with --to")
+    try:
+        if directory.is_dir():
+            if any(directory.iterdir()):
+                raise HarvestError(f"{directory} is not empty; choose another directory with --to")
+        elif directory.exists():
+            raise HarvestError(f"{directory} is not a directory; choose another one with --to")
+        target = directory.resolve()
+        check_writable(target.parent if target.exists() else target)  # a complete harvest is renamed to the target
+    except OSError as error:
+        problem = f"cannot write to {directory}: {error.strerror}"
+        raise HarvestError(f"{problem}; choose another directory with --to") from None

@@ -138,6 +138,8 @@ def test_policy_file_of_the_user_grows(tmp_path: Path) -> None:
         (("--patience", "0"), "--patience 0 is not valid: it must be 1 or more"),
         (("--policy", "heurstic"), "did you mean heuristic?"),
         (("--to", "{full}"), "is not empty; choose another directory with --to"),
+        (("--to", "/proc/net-of-a-user"), "cannot write to /proc/net-of-a-user: No such file or directory; choose"),
+        (("--to", "{full}/a/net"), "/full/a/net: Not a directory; choose another directory with --to"),
         (("--patiense", "3"), "unknown option --patiense"),
     ],
 )
