@@ -139,7 +139,9 @@ def describe_exception(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "esper" not in Path(frame.filename).parts and "<frozen" not in frame.filename]
+    own = [
+        frame for frame in frames if "esper" not in Path(frame.filename).parts and not frame.filename.startswith("<")
+    ]
     outside = [frame for frame in own if "site-packages" not in frame.filename] or own
     where = f" ({outside[-1].filename}, line {outside[-1].lineno})" if outside else ""
     return f"{type(error).__name__}: {text}{where}"

@@ -157,6 +157,34 @@ def test_errors_in_the_users_code_are_one_sentence(file: Path, content: str, sen
     assert str(broken) in text
 
 
+@pytest.mark.parametrize(
+    ("field", "problem"),
+    [
+        ('slots=["hidden"]', "slots must be a dict from names to paths of submodules, not a list"),
+        ('slots={"hidden": 1}', "slots['hidden'] must be the path of a submodule or esper.Slot(path), not an int"),
+        ('slots={"1st": "1"}', "'1st' is not a valid name of a slot; use letters, digits and _, and no digit at the"),
+        (
+            "optimizer=torch.optim.SGD",
+            "optimizer must be esper.SGD(learning_rate) or esper.AdamW(learning_rate), not the class torch.optim.sgd",
+        ),
+        ('train="head"', 'train must be True, False or a list of paths, as in train=["head"], not a str'),
+        ('blueprints="norm"', "blueprints must be a list of names"),
+        ("chance=(0.7, 0.5)", "chance must be esper.Chance(loss, score), not a tuple"),
+        ('batch_size="20"', "batch_size must be a whole number, not a str"),
+        ("metrics=[len]", "metrics must be a dict from names to functions, not a list"),
+    ],
+)
+def test_field_of_a_wrong_type_is_refused_with_its_file(file: Path, field: str, problem: str) -> None:
+    wrong = file.with_name("own_wrong.py")
+    name = field.partition("=")[0]
+    task = f"(lambda **fields: esper.Task(**(fields | dict({field}))))("
+    wrong.write_text(file.read_text().replace("esper.Task(", task))
+    text = refusal(str(wrong))
+    assert f"task 'signs': {name}" in text
+    assert problem in text
+    assert f"({wrong}, line " in text
+
+
 def test_file_named_like_another_module_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "json.py"
     path.write_text("task = 1\n")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from esper.formatting import suggest
-from esper.tasks.task import Task
+from esper.tasks.task import NAME_RULE, Task
 
 if TYPE_CHECKING:
     import torch
@@ -158,7 +158,7 @@ def _setting_problems(settings: Mapping[str, Setting], structures: Sequence[str]
             if unknown not in structures
         ]
         if not name.isidentifier():
-            found.append(f"the setting {name!r} is not a valid name; use letters, digits and _")
+            found.append(f"the setting {name!r} is not a valid name; {NAME_RULE}")
         if not setting.values:
             found.append(f"the setting {name!r} has no values")
         if setting.weights is not None and (

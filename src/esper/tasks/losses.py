@@ -6,14 +6,14 @@ Shapes: B samples of a batch, N samples of an epoch, K classes, T positions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from esper.growth.network import count_samples
-from esper.tasks.task import SampleFunction, Task
+from esper.tasks.task import SampleFunction, Task, describe_type
 
 IGNORED_TARGET = -100
 """Target of a position that does not count, as in `F.cross_entropy`. Every sample needs a target that counts."""
@@ -34,8 +34,15 @@ class Loss:
         return self.mean(output, targets)
 
     def mean(self, output: Any, targets: Any) -> Tensor:
-        """Return the mean loss of a batch, the scalar that is minimised."""
-        return self._function(output, targets).mean()
+        """Return the mean loss of a batch, the scalar that is minimised.
+
+        Raises:
+            TypeError: The function does not return a tensor.
+        """
+        values = cast("object", self._function(output, targets))
+        if not isinstance(values, Tensor):
+            raise TypeError(f"the loss returned {describe_type(values)}; return a tensor, floats [B] or their mean")
+        return values.mean()
 
     def total(self, output: Any, targets: Any) -> Tensor:
         """Return the loss of a batch, summed over its samples, a scalar."""

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from esper.config import TaskError
 from esper.formatting import suggest
 from esper.growth.blueprints import BLUEPRINTS, offered_blueprints
 from esper.growth.layouts import Layout
@@ -28,16 +27,17 @@ from esper.seeding import forked_generators, make_generator
 from esper.tasks.causality import is_causal
 from esper.tasks.chance import measure_chance
 from esper.tasks.family import TaskFamily
+from esper.tasks.function_check import check_functions
 from esper.tasks.hosts import build_host, find_submodule, named_tensors
 from esper.tasks.last_batch_check import check_last_batch
-from esper.tasks.losses import IGNORED_TARGET, CrossEntropy, loss_of, score_of
+from esper.tasks.losses import loss_of
 from esper.tasks.prefix_check import check_prefix
 from esper.tasks.profile import TaskProfile, combine_profiles
 from esper.tasks.seed_check import check_seeds
 from esper.tasks.settings_check import check_settings
 from esper.tasks.splits import Splits, TaskData, take
 from esper.tasks.task import Chance, SlotPath, Task
-from esper.user_code import describe_exception
+from esper.tasks.user_calls import UserCalls
 
 _BATCHES = (4, 6)
 """Numbers of samples of the dry runs. Two, so that the batch axis can be told from the others."""
@@ -81,13 +81,15 @@ class _Probe:
         splits.check(task.name)
         self.task = task
         self.splits = splits
+        self._user = UserCalls(task)
         self.paths = {
             name: path if isinstance(path, SlotPath) else SlotPath(path)
             for name, path in task.slots.items()
             if not slots or name in slots
         }
         if not self.paths:
-            raise self._error("slots", f"it has none of the slots {', '.join(slots)}; it has {', '.join(task.slots)}")
+            found = f"it has none of the slots {', '.join(slots)}; it has {', '.join(task.slots)}"
+            raise self._user.error("slots", found)
         samples = count_samples(splits.train[0])
         self.batches = [take(splits.train, torch.arange(min(size, samples))) for size in _BATCHES]
 
@@ -97,18 +99,20 @@ class _Probe:
         outputs = self._slot_outputs(model)
         order = list(outputs[-1])
         layouts = {name: self._layout(name, *(found[name] for found in outputs)) for name in order}
-        self._check_loss_and_score(model)
-        check_last_batch(self.task, self.splits, self._where("batch_size"))
+        check_functions(self.task, model, self.splits, self.batches[-1])
+        check_last_batch(self.task, self.splits, self._user.where("batch_size"))
         self._check_gradients(order)
         has_tokens = any(layout.canonical is Layout.BTC for layout in layouts.values())
         causal = has_tokens and is_causal(self._perturbed_model().eval(), self.batches[-1][0])
         sites, blueprints = self._sites(order, layouts, {name: outputs[-1][name].shape for name in order}, causal)
         for site in sites:
-            where = self._where(f"slots[{site.name!r}]")
+            where = self._user.where(f"slots[{site.name!r}]")
             check_seeds(site, outputs[-1][site.name], where, channels_last=channels_last)
         check = check_prefix(self._perturbed_model(), sites, self.batches[-1][0])
         if check.without_effect is not None:
-            raise self._error(f"slots[{check.without_effect!r}]", "a seed there has no effect on the model's output")
+            raise self._user.error(
+                f"slots[{check.without_effect!r}]", "a seed there has no effect on the model's output"
+            )
         return TaskProfile(
             sites=sites,
             blueprints=blueprints,
@@ -126,15 +130,17 @@ class _Probe:
         """Return a model, after checking that every call returns new parameters, and that the slots exist."""
         first, second = (build_host(self.task, _PROBE_SEED, 0, call).model for call in range(2))
         if not isinstance(cast("object", first), nn.Module):
-            raise self._error("model", f"returned a {type(first).__name__}; return a torch.nn.Module")
+            raise self._user.error("model", f"returned a {type(first).__name__}; return a torch.nn.Module")
         if any(is_lazy(tensor) for tensor in named_tensors(first).values()):
-            raise self._error("model", "returned lazy layers without sizes; call the module once before returning it")
+            raise self._user.error(
+                "model", "returned lazy layers without sizes; call the module once before returning it"
+            )
         if {id(parameter) for parameter in first.parameters()} & {id(parameter) for parameter in second.parameters()}:
-            raise self._error("model", "returned the same parameters twice; build a new module in each call")
+            raise self._user.error("model", "returned the same parameters twice; build a new module in each call")
         if not any(parameter.numel() for parameter in first.parameters()):
-            raise self._error("model", "returned a module without parameters")
+            raise self._user.error("model", "returned a module without parameters")
         for name, path in self.paths.items():
-            find_submodule(first, path.module, self._where(f"slots[{name!r}]"))
+            find_submodule(first, path.module, self._user.where(f"slots[{name!r}]"))
         return first
 
     def _runs_in_channels_last(self) -> bool:
@@ -166,9 +172,9 @@ class _Probe:
                 return output
 
             with self._hooks(model, keep), torch.no_grad():
-                self._call(model.train(is_training), x)
+                self._user.call_model(model.train(is_training), x)
             for name in self.paths.keys() - outputs.keys():
-                raise self._error(
+                raise self._user.error(
                     f"slots[{name!r}]",
                     f"the model never calls {self.paths[name].module!r} in "
                     f"{'training' if is_training else 'evaluation'} mode; name a submodule that it calls once",
@@ -180,22 +186,22 @@ class _Probe:
         module, tensor = self.paths[name].module, first_tensor(output)
         where = f"slots[{name!r}]"
         if is_repeated:
-            raise self._error(
+            raise self._user.error(
                 where, f"the model calls {module!r} several times per forward pass; a slot needs one call"
             )
         if tensor is None:
-            raise self._error(
+            raise self._user.error(
                 where,
                 f"{module!r} returns a {type(output).__name__}; a slot needs a tensor, or a tuple that starts with one",
             )
         if tensor.is_nested:
-            raise self._error(
+            raise self._user.error(
                 where, f"{module!r} returns a nested tensor; pass enable_nested_tensor=False to nn.TransformerEncoder"
             )
         if not tensor.is_floating_point():
-            raise self._error(where, f"{module!r} returns {tensor.dtype}; a slot needs a floating-point tensor")
+            raise self._user.error(where, f"{module!r} returns {tensor.dtype}; a slot needs a floating-point tensor")
         if tensor.dtype is not torch.float32:
-            raise self._error(
+            raise self._user.error(
                 where,
                 f"{module!r} returns {tensor.dtype}, and seeds are float32; convert the model with .float(), "
                 "and choose the precision of a run with --amp",
@@ -207,18 +213,20 @@ class _Probe:
         where, declared = f"slots[{name!r}]", self.paths[name].layout
         shape = f"the output of {self.paths[name].module!r} has shape {list(large.shape)}"
         if declared is not None and declared not in Layout.__members__:
-            raise self._error(where, f"unknown layout {declared!r}; {suggest(declared, Layout.__members__)}")
+            raise self._user.error(where, f"unknown layout {declared!r}; {suggest(declared, Layout.__members__)}")
         if declared is None and large.dim() not in (2, 4):
             hint = "pass layout= BCL, BTC or TBC" if large.dim() == 3 else "a slot needs two to four axes"
-            raise self._error(where, f"{shape}; {hint}, as in esper.Slot({self.paths[name].module!r}, layout=...)")
+            raise self._user.error(where, f"{shape}; {hint}, as in esper.Slot({self.paths[name].module!r}, layout=...)")
         layout = Layout(declared or ("BC" if large.dim() == 2 else "BCHW"))
         if large.dim() != len(layout):
-            raise self._error(where, f"{shape}, and layout {layout} has {len(layout)} axes")
+            raise self._user.error(where, f"{shape}, and layout {layout} has {len(layout)} axes")
         sizes = [count_samples(x) for x, _ in self.batches]
         axes = [axis for axis, pair in enumerate(zip(small.shape, large.shape, strict=True)) if list(pair) == sizes]
         if sizes[0] != sizes[1] and layout.batch_axis not in axes:
             found = f"axis {axes[0]}" if axes else "none of its axes"
-            raise self._error(where, f"{shape}, and {found} is the batch, not axis {layout.batch_axis} as in {layout}")
+            raise self._user.error(
+                where, f"{shape}, and {found} is the batch, not axis {layout.batch_axis} as in {layout}"
+            )
         return layout
 
     def _sites(
@@ -227,13 +235,13 @@ class _Probe:
         """Return the places of the slots, and the blueprints that fit at least one of them."""
         for name in self.task.blueprints or ():
             if name not in BLUEPRINTS:
-                raise self._error("blueprints", f"unknown blueprint {name!r}; {suggest(name, BLUEPRINTS)}")
+                raise self._user.error("blueprints", f"unknown blueprint {name!r}; {suggest(name, BLUEPRINTS)}")
         selected = list(self.task.blueprints or BLUEPRINTS)
         fitting = {name: offered_blueprints(layouts[name], is_causal) for name in order}
         blueprints = tuple(name for name in selected if any(name in fits for fits in fitting.values()))
         for name in order:
             if not set(fitting[name]) & set(blueprints):
-                raise self._error(
+                raise self._user.error(
                     f"slots[{name!r}]",
                     f"none of its blueprints fits layout {layouts[name]}{' of a causal model' if is_causal else ''}; "
                     f"these fit: {', '.join(fitting[name])}",
@@ -252,54 +260,7 @@ class _Probe:
         )
         return sites, blueprints
 
-    # Loss, score, gradients
-
-    def _check_loss_and_score(self, model: nn.Module) -> None:
-        x, y = self.batches[-1]
-        samples = count_samples(x)
-        with torch.no_grad():
-            output = self._call(model.eval(), x)
-            self._check_classes(output)
-            loss = self._user("loss", lambda: loss_of(self.task).mean(output, y))
-            score = self._user("score", lambda: score_of(self.task)(output, y))
-            if loss.dim() or not loss.is_floating_point():
-                raise self._error(
-                    "loss", f"returned {loss.dtype} of shape {list(loss.shape)}; return floats [B] or their mean"
-                )
-            self._check_sample_values("score", score, samples)
-            if not bool(((score >= 0) & (score <= 1)).all()):
-                raise self._error(
-                    "score", f"returned {score.min():.3g} to {score.max():.3g}; scores must lie in [0, 1]"
-                )
-            for name, metric in self.task.metrics.items():
-                value = self._user(f"metrics[{name!r}]", lambda metric=metric: metric(output, y))
-                self._check_sample_values(f"metrics[{name!r}]", value, samples)
-
-    def _check_sample_values(self, field: str, values: Tensor, samples: int) -> None:
-        """Check that a function has returned one float for each sample."""
-        if values.shape != (samples,) or not values.is_floating_point():
-            found = f"{values.dtype} of shape {list(values.shape)}"
-            raise self._error(field, f"returned {found} for {samples} samples; return one float each, [B]")
-
-    def _check_classes(self, output: Nested) -> None:
-        """Check the labels of all splits, if the loss is the cross-entropy."""
-        if not isinstance(loss_of(self.task), CrossEntropy) or not isinstance(output, Tensor):
-            return
-        for name, (_, labels) in vars(self.splits).items():
-            if not isinstance(labels, Tensor) or labels.is_floating_point():
-                raise self._error("data", f"the targets of the split {name!r} must be class indices, integers")
-            if labels.dim() + 1 != output.dim():
-                shapes = f"{list(labels.shape[1:])} per sample, and the output has {list(output.shape[1:])}"
-                raise self._error("data", f"the targets of the split {name!r} have shape {shapes}")
-            axis = -1 if output.shape[1:-1] == labels.shape[1:] else 1
-            is_counted = labels != IGNORED_TARGET
-            if not bool(is_counted.reshape(len(labels), -1).any(1).all()):
-                problem = f"the split {name!r} has samples whose targets are all {IGNORED_TARGET}; leave them out"
-                raise self._error("data", problem)
-            counted = labels[is_counted]
-            if not 0 <= int(counted.min()) <= int(counted.max()) < output.shape[axis]:
-                found = f"{int(counted.min())} to {int(counted.max())}, and the model has {output.shape[axis]} outputs"
-                raise self._error("data", f"the targets of the split {name!r} are {found}")
+    # Gradients
 
     def _check_gradients(self, order: Sequence[str]) -> None:
         """Refuse slots whose output does not affect the loss."""
@@ -313,9 +274,9 @@ class _Probe:
 
         x, y = self.batches[-1]
         with self._hooks(model, add_zero), torch.enable_grad():
-            loss = loss_of(self.task).mean(self._call(model.train(), x), y)
+            loss = loss_of(self.task).mean(self._user.call_model(model.train(), x), y)
             if not loss.requires_grad:
-                raise self._error(
+                raise self._user.error(
                     "loss", "its gradient reaches no weight and no slot; compute it without detaching the output"
                 )
             gradients = cast(
@@ -324,7 +285,7 @@ class _Probe:
             )
         for name, gradient in zip(order, gradients, strict=True):
             if gradient is None or not bool(gradient.any()):
-                raise self._error(
+                raise self._user.error(
                     f"slots[{name!r}]",
                     f"the loss does not depend on the output of {self.paths[name].module!r}, so a seed there gets no "
                     "gradient; name a submodule whose output the model uses",
@@ -345,7 +306,7 @@ class _Probe:
         chance = self.task.chance or self._measure_chance(model)
         if chance.loss <= 0:
             problem = f"the loss of a constant output is {chance.loss:.3g}; it must be above 0: add a constant to it"
-            raise self._error("chance" if self.task.chance else "loss", problem)
+            raise self._user.error("chance" if self.task.chance else "loss", problem)
         return chance
 
     def _measure_chance(self, model: nn.Module) -> Chance:
@@ -353,33 +314,7 @@ class _Probe:
         size = min(self.task.validation_batch, total)
         x, y = take(self.splits.validation, torch.arange(size) * total // size)  # the first ones may be of one class
         with torch.no_grad():
-            return measure_chance(self.task, self._call(model.eval(), x), y)
-
-    # Errors
-
-    def _where(self, field: str) -> str:
-        file = f" ({self.task.source.absolute})" if self.task.source else ""
-        return f"{field} of task {self.task.name}{file}"
-
-    def _error(self, field: str, problem: str) -> TaskError:
-        return TaskError(f"{self._where(field)}: {problem}")
-
-    def _user(self, field: str, function: Callable[[], Tensor]) -> Tensor:
-        """Call a function of the user; convert its exceptions to TaskError."""
-        try:
-            return function()
-        except TaskError:
-            raise
-        except Exception as error:
-            raise self._error(field, describe_exception(error)) from error
-
-    def _call(self, model: nn.Module, x: Nested) -> Nested:
-        before = map_tensors(torch.clone, x)
-        output = self._user("model", lambda: call_model(model, x))
-        pairs = zip(list_tensors(before), list_tensors(x), strict=True)
-        if not all(torch.equal(old, new) for old, new in pairs):
-            raise self._error("model", "it changes its inputs in place, which all envs share; compute new tensors")
-        return output
+            return measure_chance(self.task, self._user.call_model(model.eval(), x), y)
 
     @contextmanager
     def _hooks(self, model: nn.Module, function: Callable[[str, Nested], Nested]) -> Generator[None]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 from esper.tasks.optimizers import SGD, AdamW
 
@@ -125,15 +125,22 @@ class Task:
             raise ValueError(f"task {self.name!r}: {problem}")
 
     def _problems(self) -> list[str]:
-        found: list[str] = []
+        found = _type_problems(self)
+        if found:  # the checks below rely on the types
+            return found
         if not self.name or not all(letter.isalnum() or letter in self.NAME_SIGNS for letter in self.name):
             found.append(f"name must consist of letters, digits and the characters {' '.join(self.NAME_SIGNS)}")
         if not 1 <= len(self.slots) <= MAX_SLOTS:
             found.append(f"slots must name 1 to {MAX_SLOTS} submodules, got {len(self.slots)}")
         found += [
-            f"slots: {slot!r} is not a valid name; use letters, digits and _"
+            f"slots: {slot!r} is not a valid name of a slot; {NAME_RULE}"
             for slot in self.slots
-            if not slot.isidentifier()
+            if not (_is_text(slot) and slot.isidentifier())
+        ]
+        found += [
+            f"slots[{slot!r}] must be the path of a submodule or esper.Slot(path), not {describe_type(path)}"
+            for slot, path in self.slots.items()
+            if not _is_text(path) and not isinstance(path, SlotPath)
         ]
         for name in ("batch_size", "validation_batch", "samples_per_epoch"):
             value = getattr(self, name)
@@ -148,3 +155,75 @@ class Task:
 
 MAX_SLOTS = 16
 """Maximum number of slots of a task."""
+NAME_RULE = "use letters, digits and _, and no digit at the start"
+"""Rule for the names of slots and settings, as an advice."""
+
+
+def describe_type(value: object) -> str:
+    """Return the type of a value of the user's code for a message, such as "an int" or "the class module.Name"."""
+    if isinstance(value, type):
+        return f"the class {value.__module__}.{value.__qualname__}"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_mapping(value: object) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_list_of_texts(value: object) -> bool:
+    """Return True for a collection of texts. A text alone is refused, because it would be read letter by letter."""
+    return (
+        isinstance(value, Collection) and not isinstance(value, str) and all(map(_is_text, cast("list[object]", value)))
+    )
+
+
+def _is_optimizer(value: object) -> bool:
+    return isinstance(value, SGD | AdamW)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int)
+
+
+def _or_none(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or is_valid(value)
+
+
+_FIELD_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "name": (_is_text, "a text"),
+    "model": (callable, "a function that returns a module"),
+    "slots": (_is_mapping, "a dict from names to paths of submodules"),
+    "data": (callable, "a function that returns esper.Splits"),
+    "optimizer": (_is_optimizer, "esper.SGD(learning_rate) or esper.AdamW(learning_rate)"),
+    "seed_optimizer": (_is_optimizer, "esper.SGD(learning_rate) or esper.AdamW(learning_rate)"),
+    "loss": (_or_none(callable), "a function"),
+    "score": (_or_none(callable), "a function"),
+    "score_name": (_is_text, "a text"),
+    "chance": (lambda value: isinstance(value, Chance | None), "esper.Chance(loss, score)"),
+    "metrics": (_is_mapping, "a dict from names to functions"),
+    "augment": (_or_none(callable), "a function"),
+    "train": (
+        lambda value: isinstance(value, bool) or _is_list_of_texts(value),
+        'True, False or a list of paths, as in train=["head"]',
+    ),
+    "batch_size": (_is_count, "a whole number"),
+    "validation_batch": (_is_count, "a whole number"),
+    "samples_per_epoch": (_or_none(_is_count), "a whole number"),
+    "blueprints": (_or_none(_is_list_of_texts), 'a list of names, as in blueprints=["norm"]'),
+    "wide_model": (_or_none(callable), "a function"),
+}
+"""Check and expected value of each field whose wrong type would end in an error far from the user's code."""
+
+
+def _type_problems(task: Task) -> list[str]:
+    values = {name: getattr(task, name) for name in _FIELD_TYPES}
+    return [
+        f"{name} must be {expected}, not {describe_type(values[name])}"
+        for name, (is_valid, expected) in _FIELD_TYPES.items()
+        if not is_valid(values[name])
+    ]

@@ -1,0 +1,76 @@
+"""Check of a task's loss, score and metrics, and of the targets in its data."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from esper.growth.network import count_samples
+from esper.growth.outputs import Nested
+from esper.tasks.losses import IGNORED_TARGET, CrossEntropy, loss_of, score_of
+from esper.tasks.splits import Split, Splits
+from esper.tasks.task import Task, describe_type
+from esper.tasks.user_calls import UserCalls
+
+
+@torch.no_grad()
+def check_functions(task: Task, model: nn.Module, splits: Splits, batch: Split) -> None:
+    """Call the loss, the score and the metrics of a task, and check their results and the targets of all splits.
+
+    Args:
+        task: Task whose functions are called.
+        model: Its model.
+        splits: Its data.
+        batch: A few samples.
+
+    Raises:
+        TaskError: A function raises an exception or returns a wrong result, or the targets are wrong.
+    """
+    user = UserCalls(task)
+    x, y = batch
+    samples = count_samples(x)
+    output = user.call_model(model.eval(), x)
+    _check_classes(user, task, splits, output)
+    loss = cast("object", user.call("loss", lambda: loss_of(task).mean(output, y)))
+    if not isinstance(loss, Tensor) or loss.dim() or not loss.is_floating_point():
+        raise user.error("loss", f"returned {_describe(loss)}; return floats [B] or their mean")
+    score = _checked_values(user, "score", user.call("score", lambda: score_of(task)(output, y)), samples)
+    if not bool(((score >= 0) & (score <= 1)).all()):
+        raise user.error("score", f"returned {score.min():.3g} to {score.max():.3g}; scores must lie in [0, 1]")
+    for name, metric in task.metrics.items():
+        field = f"metrics[{name!r}]"
+        _checked_values(user, field, user.call(field, lambda metric=metric: metric(output, y)), samples)
+
+
+def _checked_values(user: UserCalls, field: str, values: object, samples: int) -> Tensor:
+    """Return the values of a function after checking that they are one float for each sample."""
+    if not isinstance(values, Tensor) or values.shape != (samples,) or not values.is_floating_point():
+        raise user.error(field, f"returned {_describe(values)} for {samples} samples; return one float each, [B]")
+    return values
+
+
+def _describe(value: object) -> str:
+    return f"{value.dtype} of shape {list(value.shape)}" if isinstance(value, Tensor) else describe_type(value)
+
+
+def _check_classes(user: UserCalls, task: Task, splits: Splits, output: Nested) -> None:
+    """Check the labels of all splits, if the loss is the cross-entropy."""
+    if not isinstance(loss_of(task), CrossEntropy) or not isinstance(output, Tensor):
+        return
+    for name, (_, labels) in vars(splits).items():
+        if not isinstance(labels, Tensor) or labels.is_floating_point():
+            raise user.error("data", f"the targets of the split {name!r} must be class indices, integers")
+        if labels.dim() + 1 != output.dim():
+            shapes = f"{list(labels.shape[1:])} per sample, and the output has {list(output.shape[1:])}"
+            raise user.error("data", f"the targets of the split {name!r} have shape {shapes}")
+        axis = -1 if output.shape[1:-1] == labels.shape[1:] else 1
+        is_counted = labels != IGNORED_TARGET
+        if not bool(is_counted.reshape(len(labels), -1).any(1).all()):
+            problem = f"the split {name!r} has samples whose targets are all {IGNORED_TARGET}; leave them out"
+            raise user.error("data", problem)
+        counted = labels[is_counted]
+        if not 0 <= int(counted.min()) <= int(counted.max()) < output.shape[axis]:
+            found = f"{int(counted.min())} to {int(counted.max())}, and the model has {output.shape[axis]} outputs"
+            raise user.error("data", f"the targets of the split {name!r} are {found}")
