@@ -278,6 +278,19 @@ REFUSALS: list[tuple[Callable[[], Task], str]] = [
         lambda: task(score=lambda output, targets: output.mean()),
         "score of task own: returned torch.float32 of shape [] for 6 samples; return one float each, [B]",
     ),
+    (lambda: task(augment=lambda x, y, generator: 1 / 0), "augment of task own: ZeroDivisionError: division by zero ("),
+    (
+        lambda: task(augment=lambda x, y, generator: x),
+        "augment of task own: returned a Tensor; return a pair, inputs and",
+    ),
+    (
+        lambda: task(augment=lambda x, y, generator: (x[:, 1:], y)),
+        "augment of task own: its result cannot be trained on: RuntimeError: ",
+    ),
+    (
+        lambda: task(augment=lambda x, y, generator: (x, y[1:])),
+        "augment of task own: its result cannot be trained on: ValueError: Expected input batch_size (16)",
+    ),
     (lambda: task(score=lambda output, targets: 0.5), "score of task own: returned a float for 6 samples; return one"),
     (lambda: task(metrics={"m": lambda *_: 1}), "metrics['m'] of task own: returned an int for 6 samples; return one"),
     (lambda: task(loss=lambda output, targets: 0.5), "loss of task own: TypeError: the loss returned a float; return"),
@@ -481,7 +494,7 @@ def test_probe_leaves_the_global_generators_as_they_were() -> None:
     seed()
     expected = draws()
     seed()
-    probe(task())
+    probe(task(augment=lambda x, y, _: (x + draws()[0], y)))
     assert draws() == expected
 
 

@@ -1,18 +1,23 @@
-"""Check of a task's loss, score and metrics, and of the targets in its data."""
+"""Check of a task's loss, score, metrics and augmentation, and of the targets in its data."""
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from esper.growth.network import count_samples
+from esper.growth.network import call_model, count_samples
 from esper.growth.outputs import Nested
+from esper.seeding import make_generator
 from esper.tasks.losses import IGNORED_TARGET, CrossEntropy, loss_of, score_of
-from esper.tasks.splits import Split, Splits
+from esper.tasks.splits import Split, Splits, take
 from esper.tasks.task import Task, describe_type
 from esper.tasks.user_calls import UserCalls
+from esper.user_code import describe_exception
+
+_SEED = 0
 
 
 @torch.no_grad()
@@ -42,6 +47,39 @@ def check_functions(task: Task, model: nn.Module, splits: Splits, batch: Split) 
     for name, metric in task.metrics.items():
         field = f"metrics[{name!r}]"
         _checked_values(user, field, user.call(field, lambda metric=metric: metric(output, y)), samples)
+
+
+def check_augment(task: Task, model: nn.Module, splits: Splits) -> None:
+    """Augment one batch, and compute the loss and the score of the result, as the training does.
+
+    The result may have other shapes and types than the batch, if model, loss and score accept them.
+
+    Args:
+        task: Task whose augmentation is called, if it has one.
+        model: Its model.
+        splits: Its data.
+
+    Raises:
+        TaskError: The augmentation raises an exception, or its result cannot be trained on.
+    """
+    augment, user = task.augment, UserCalls(task)
+    if augment is None:
+        return
+    size = min(task.batch_size, task.count_epoch_samples(count_samples(splits.train[0])))
+    x, y = take(splits.train, torch.arange(size))
+    result: Any = user.call("augment", lambda: augment(x, y, make_generator(_SEED, "augmentation")))
+    if not isinstance(result, tuple | list) or len(cast("Sequence[Any]", result)) != 2:
+        found = describe_type(cast("object", result))
+        raise user.error("augment", f"returned {found}; return a pair, inputs and targets")
+    inputs, targets = cast("Sequence[Any]", result)
+    try:
+        with torch.no_grad():
+            output = call_model(model.eval(), inputs)
+            loss_of(task).mean(output, targets)
+            score_of(task)(output, targets)
+    except Exception as error:
+        problem = f"its result cannot be trained on: {describe_exception(error)}"
+        raise user.error("augment", problem) from error
 
 
 def _checked_values(user: UserCalls, field: str, values: object, samples: int) -> Tensor:

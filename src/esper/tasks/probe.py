@@ -27,7 +27,7 @@ from esper.seeding import forked_generators, make_generator
 from esper.tasks.causality import is_causal
 from esper.tasks.chance import measure_chance
 from esper.tasks.family import TaskFamily
-from esper.tasks.function_check import check_functions
+from esper.tasks.function_check import check_augment, check_functions
 from esper.tasks.hosts import build_host, find_submodule, named_tensors
 from esper.tasks.last_batch_check import check_last_batch
 from esper.tasks.losses import loss_of
@@ -100,6 +100,7 @@ class _Probe:
         order = list(outputs[-1])
         layouts = {name: self._layout(name, *(found[name] for found in outputs)) for name in order}
         check_functions(self.task, model, self.splits, self.batches[-1])
+        check_augment(self.task, model, self.splits)
         check_last_batch(self.task, self.splits, self._user.where("batch_size"))
         self._check_gradients(order)
         has_tokens = any(layout.canonical is Layout.BTC for layout in layouts.values())
