@@ -54,6 +54,12 @@ def test_setup_error_keeps_its_type(settings: dict[str, Any], wrong: dict[str, A
     assert type(raised.value) is error
 
 
+@pytest.mark.parametrize("function", [esper.check, esper.train, esper.grow])
+def test_object_that_is_no_task_is_refused(function: Any) -> None:
+    with pytest.raises(esper.TaskError, match="or its name or reference; got a dict"):
+        function({})
+
+
 @pytest.mark.parametrize("wrong", [{"rounds": 2}, {"policy": "ppo"}, {"patience": 0}])
 def test_growth_refuses_settings_that_it_would_not_follow(settings: dict[str, Any], wrong: dict[str, Any]) -> None:
     with pytest.raises(esper.ConfigError, match=f"--{next(iter(wrong))} .* is not"):

@@ -19,7 +19,7 @@ from esper.harvest.grown import Grown
 from esper.lanes.errors import RunFailedError
 from esper.lanes.pool import can_be_imported
 from esper.seeding import restored_generators
-from esper.tasks.loading import load_task
+from esper.tasks.loading import resolve_task
 from esper.tasks.registry import get_built_in, is_built_in
 from esper.tasks.task import Task
 from esper.telemetry.state import RunState
@@ -117,7 +117,7 @@ def _run(
     Returns:
         The engine and the last state.
     """
-    task = load_task(task) if isinstance(task, str) else task
+    task = resolve_task(task)
     if task.source is None and is_built_in(task.name) and task != get_built_in(task.name):
         raise TaskError(f"the name {task.name!r} is that of a built-in task; choose another name")
     options = {**settings, "task": task.name}

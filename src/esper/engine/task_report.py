@@ -16,7 +16,7 @@ from esper.formatting import format_bytes
 from esper.seeding import restored_generators
 from esper.tasks.data_loading import load_data
 from esper.tasks.family import settings_of_family, structures_of
-from esper.tasks.loading import load_task
+from esper.tasks.loading import resolve_task
 from esper.tasks.probe import probe_task
 from esper.tasks.profile import TaskProfile
 from esper.tasks.splits import data_tensors, move_data
@@ -92,7 +92,7 @@ def check_task(task: Task | str, data_dir: Path | None = None) -> TaskReport:
     Raises:
         TaskError: The task cannot be loaded or grown.
     """
-    task = load_task(task) if isinstance(task, str) else task
+    task = resolve_task(task)
     data = load_data(task, data_dir)
     profile = probe_task(task, data)
     threads = torch.get_num_threads()

@@ -10,7 +10,7 @@ import safetensors.torch
 from esper.disk import read_regular
 from esper.harvest.model import GrownModel, build_model
 from esper.harvest.structure import WEIGHTS_FILE, HarvestError, read_structure
-from esper.tasks.loading import load_task
+from esper.tasks.loading import resolve_task
 from esper.tasks.task import Task
 
 
@@ -30,7 +30,7 @@ def load_grown(directory: Path | str, task: Task | str) -> GrownModel:
     """
     path = Path(directory) / WEIGHTS_FILE
     structure = read_structure(path.parent)
-    task = load_task(task) if isinstance(task, str) else task
+    task = resolve_task(task)
     try:
         tensors = safetensors.torch.load(read_regular(path))
     except OSError as error:

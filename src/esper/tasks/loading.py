@@ -11,11 +11,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from esper.config import ConfigError, TaskError
 from esper.tasks.family import MIXED
 from esper.tasks.registry import TASK_NAMES, TASKS, get_built_in, is_built_in, mix
-from esper.tasks.task import Task, TaskSource
+from esper.tasks.task import Task, TaskSource, describe_type
 from esper.user_code import Reference, import_entry_points, import_object, parse_reference
 
 
@@ -60,7 +61,7 @@ def load_task(reference: str) -> Task:
     except ConfigError as error:
         raise TaskError(str(error)) from error
     if not isinstance(task, Task):
-        raise TaskError(f"{found.text}: {found.attribute} is a {type(task).__name__}, not an esper.Task")
+        raise TaskError(f"{found.text}: {found.attribute} is {describe_type(task)}, not an esper.Task")
     if task.name in TASKS:
         raise TaskError(f"{found.text}: the name {task.name!r} is that of a built-in task; choose another name")
     path = Path(str(module.__file__)).resolve()
@@ -68,6 +69,19 @@ def load_task(reference: str) -> Task:
     absolute = f"{path if found.is_file else found.module}:{found.attribute}"
     source = TaskSource(reference, absolute, source_digests(path))
     return replace(task, source=source)
+
+
+def resolve_task(task: Task | str) -> Task:
+    """Return a task, or load the one that a name or reference names.
+
+    Raises:
+        TaskError: As for `load_task`, or it is neither a task nor a text.
+    """
+    if isinstance(task, str):
+        return load_task(task)
+    if not isinstance(cast("object", task), Task):
+        raise TaskError(f"expected an esper.Task, or its name or reference; got {describe_type(task)}")
+    return task
 
 
 def _split(reference: str) -> list[str]:
