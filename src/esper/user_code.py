@@ -101,11 +101,11 @@ def _import(reference: Reference) -> ModuleType:
         return _import_file(Path(module)) if reference.is_file else importlib.import_module(module)
     except ConfigError:
         raise
-    except ModuleNotFoundError as error:
-        if error.name and module.startswith(error.name):
-            raise ConfigError(f"{reference.text}: module {module!r} not found") from None
-        raise ConfigError(f"{reference.text}: {describe_exception(error)}") from error
     except Exception as error:
+        # The named module or one of its packages is missing, and not a module that the user's code imports.
+        is_named = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        if is_named and not reference.is_file:
+            raise ConfigError(f"{reference.text}: module {module!r} not found") from None
         raise ConfigError(f"{reference.text}: {describe_exception(error)}") from error
 
 

@@ -81,6 +81,26 @@ def test_module_reference_imports_the_module(file: Path, monkeypatch: pytest.Mon
     assert "module 'own_missing' not found" in refusal("own_missing:task")
 
 
+@pytest.mark.parametrize("missing", ["own_lang", "own_languages"])
+def test_missing_import_of_a_file_is_not_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    """The name of the missing module is that of the file, or its beginning."""
+    path = tmp_path / "own_languages.py"
+    path.write_text(f"import {missing}.tokens\n")
+    monkeypatch.chdir(tmp_path)
+    text = refusal(path.name)
+    assert f"ModuleNotFoundError: No module named '{missing}" in text
+    assert f"({path}, line 1)" in text
+
+
+def test_missing_import_of_a_module_is_not_the_module(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(file.parent))
+    (file.parent / "own_languages.py").write_text("import own_lang\n")
+    assert "ModuleNotFoundError: No module named 'own_lang' (" in refusal("own_languages:task")
+    assert "module 'own_nothing.words' not found" in refusal("own_nothing.words:task")
+
+
 def test_module_with_relative_imports_is_loaded_again_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
