@@ -18,6 +18,9 @@ from types import ModuleType
 from esper.config import ConfigError
 from esper.formatting import suggest
 
+_PACKAGE = Path(__file__).parent
+"""Directory of the package esper."""
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -140,7 +143,9 @@ def describe_exception(error: BaseException) -> str:
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)
     own = [
-        frame for frame in frames if "esper" not in Path(frame.filename).parts and not frame.filename.startswith("<")
+        frame
+        for frame in frames
+        if not Path(frame.filename).is_relative_to(_PACKAGE) and not frame.filename.startswith("<")
     ]
     outside = [frame for frame in own if "site-packages" not in frame.filename] or own
     where = f" ({outside[-1].filename}, line {outside[-1].lineno})" if outside else ""

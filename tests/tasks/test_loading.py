@@ -101,6 +101,13 @@ def test_missing_import_of_a_module_is_not_the_module(file: Path, monkeypatch: p
     assert "module 'own_nothing.words' not found" in refusal("own_nothing.words:task")
 
 
+def test_error_below_a_directory_named_esper_has_its_line(tmp_path: Path) -> None:
+    (tmp_path / "esper").mkdir()
+    path = tmp_path / "esper" / "own_division.py"
+    path.write_text("\n1 / 0\n")
+    assert f"ZeroDivisionError: division by zero ({path}, line 2)" in refusal(str(path))
+
+
 def test_module_with_relative_imports_is_loaded_again_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
