@@ -64,9 +64,10 @@ def prepare_task(
         ConfigError: A slot is unknown.
         RankLostError: Another rank has ended or does not answer.
     """
-    task = override_settings(task or load_task(config.task), config.training)
+    task = task or load_task(config.task)
     if saved:
         _check_same(task, saved, accept_changed=accept_changed)
+    task = override_settings(task, config.training)
     directory = Path(config.data_dir) if config.data_dir else None
     data = load_data_once(task, directory, ranks, RankInfo.from_environment())
     profile = probe_task(task, data, _select_slots(config, task))
@@ -81,7 +82,7 @@ def prepare_task(
 
 
 def _check_same(task: Task, saved: SavedTask, *, accept_changed: bool) -> None:
-    if task.source and task.name != saved.name:
+    if task.name != saved.name:
         raise TaskError(f"the checkpoint was made with the task {saved.name}, not {task.name}")
     if task.source and saved.origin and not accept_changed:
         changes = describe_changes(saved.origin.digests, task.source.digests)

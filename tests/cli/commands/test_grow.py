@@ -180,6 +180,15 @@ def test_harvest_takes_the_best_env_or_the_one_that_is_named(
     assert "is not empty" in capsys.readouterr().err
 
 
+def test_harvest_with_another_task_names_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = [*SHORT, "--envs", "1", "--steps", "1", "--rounds", "1", "--policy", "static"]
+    assert main([*train, "--telemetry-dir", str(tmp_path / "runs")]) == EXIT_OK
+    harvest = ["harvest", str(only(tmp_path / "runs")), "--to", str(tmp_path / "net")]
+    for other in ("mnist1d", "digits_family"):
+        assert main([*harvest, "--task", other]) == EXIT_USAGE
+        assert f"the checkpoint was made with the task digits, not {other}" in capsys.readouterr().err
+
+
 def test_harvest_of_a_live_run_changes_nothing_in_it(tmp_path: Path) -> None:
     train = [*SHORT, "--envs", "2", "--steps", "5", "--rounds", "4", "--policy", "full", "--checkpoint-every", "1"]
     command = [sys.executable, "-m", "esper", *train, "--telemetry-dir", str(tmp_path / "harvested")]
