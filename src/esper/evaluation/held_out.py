@@ -218,14 +218,23 @@ def read_training_seeds(paths: Sequence[Path]) -> list[Checkpoint]:
         paths: Checkpoint directories.
 
     Raises:
-        CheckpointError: A checkpoint is damaged or of another version, or an option of the episodes differs.
+        CheckpointError: A checkpoint is damaged or of another version, an option of the episodes differs, or two
+            checkpoints have the same random seed: they are not independent, so intervals over them would be too narrow.
     """
     trained = [read_checkpoint(path) for path in paths]
-    for path, other in zip(paths[1:], trained[1:], strict=True):
+    path_by_seed: dict[int, Path] = {}
+    for path, other in zip(paths, trained, strict=True):
         for name in _SHARED_OPTIONS:
             if getattr(other.config, name) != getattr(trained[0].config, name):
                 what = name.replace("_", "-")
                 raise CheckpointError(f"{path} was made with other {what} than {paths[0]}; evaluate them apart")
+        seed = other.config.seed
+        if seed in path_by_seed:
+            raise CheckpointError(
+                f"{path} was trained with the random seed {seed}, as {path_by_seed[seed]} was; give one checkpoint of "
+                "each training seed"
+            )
+        path_by_seed[seed] = path
     return trained
 
 

@@ -52,13 +52,14 @@ def is_own_policy(reference: str) -> bool:
     return reference not in POLICY_NAMES and (is_file or os.sep not in reference)
 
 
-def check_policy_reference(reference: str, plan: str, steps: int) -> None:
+def check_policy_reference(reference: str, plan: str, steps: int, others: Sequence[str] = ()) -> None:
     """Check that a policy can exist, without importing it.
 
     Args:
         reference: Value of `--policy`; the path of a checkpoint is not checked.
         plan: Value of `--plan`; empty without one.
         steps: Number of steps of an episode.
+        others: Names of policies that only this command has, to suggest for an unknown name.
 
     Raises:
         ConfigError: The file does not exist, no policy has this name, or the plan is missing, wrong, or not used.
@@ -68,7 +69,7 @@ def check_policy_reference(reference: str, plan: str, steps: int) -> None:
     elif plan:
         raise ConfigError(f"--plan is for --policy {PLAN}, not --policy {reference}")
     if is_own_policy(reference):
-        _parse(reference)
+        _parse(reference, others)
 
 
 def load_policy(reference: str) -> PolicyFactory:
@@ -87,5 +88,6 @@ def load_policy(reference: str) -> PolicyFactory:
     return cast("PolicyFactory", policy)
 
 
-def _parse(reference: str) -> Reference:
-    return parse_reference("--policy", reference, group="esper.policies", attribute="policy", built_in=POLICY_NAMES)
+def _parse(reference: str, others: Sequence[str] = ()) -> Reference:
+    built_in = (*POLICY_NAMES, *others)
+    return parse_reference("--policy", reference, group="esper.policies", attribute="policy", built_in=built_in)

@@ -57,7 +57,9 @@ def parse_plan(text: str, steps: int) -> list[PlannedOp]:
     """
     plan = [_parse_word(found[0], found.start() + 1) for found in re.finditer(r"\S+", text)]
     if not plan:
-        raise ConfigError(f'--policy plan needs a plan, for example --plan "{EXAMPLE}"')
+        raise ConfigError(
+            f'--policy {PLAN} needs a plan, for example --plan "{EXAMPLE}"; --policies takes it as "{PREFIX}{EXAMPLE}"'
+        )
     plan.sort(key=lambda op: op.step)
     planted: dict[str, bool] = {}
     for before, op in zip([None, *plan], plan, strict=False):

@@ -76,7 +76,9 @@ def test_evaluate_same_seed_gives_the_same_episodes(trained: Path, capsys: pytes
     ("options", "sentence"),
     [
         (("--policies", "heuristc"), "unknown policy 'heuristc': did you mean heuristic?"),
-        (("--policies", "static", "searh"), "unknown policy 'searh'"),
+        (("--policies", "static", "searh"), "unknown policy 'searh': did you mean search?"),
+        (("--policies", "xyz"), "full, plan, search, random-search, retrained, wide"),
+        (("--policies", "plan"), '--policies takes it as "plan:conv_light@early:0 depthwise@mid:1"'),
         (("--policies", "wide"), "--policies wide is made from the networks of PPO: add ppo"),
         (("--search-episodes", "8"), "--search-episodes 8 is not valid: it must be 9 or more"),
         (("--figure", "out.jpg"), "--figure out.jpg: '.jpg' is not a format"),
@@ -95,6 +97,16 @@ def test_evaluate_refuses_invalid_options(
     assert said.out == ""
     assert sentence in said.err
     assert len(said.err.splitlines()) == 1
+
+
+def test_evaluate_refuses_two_checkpoints_of_one_training_seed(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate(trained, "--policies", "ppo", "--checkpoint", str(trained), str(trained)) == EXIT_USAGE
+    said = capsys.readouterr()
+    assert "was trained with the random seed 0, as " in said.err
+    assert said.err.endswith("; give one checkpoint of each training seed\n")
+    assert said.out == ""
 
 
 def test_evaluate_requires_a_checkpoint_for_ppo(capsys: pytest.CaptureFixture[str]) -> None:

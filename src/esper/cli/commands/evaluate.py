@@ -93,7 +93,7 @@ def _check(options: argparse.Namespace) -> None:
     """Check the options before torch is imported. Raises ConfigError."""
     for policy in options.policies:
         if policy != PLAN and policy not in EVALUATION_POLICIES:  # the plan is that of the checkpoint
-            check_policy_reference(*split_plan(policy), MAX_COUNT)
+            check_policy_reference(*split_plan(policy), MAX_COUNT, EVALUATION_POLICIES)
         if policy in NEED_PPO and PPO not in options.policies:
             raise ConfigError(f"--policies {policy} is made from the networks of PPO: add {PPO}")
     if options.figure:
