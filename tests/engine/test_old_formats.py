@@ -94,6 +94,8 @@ def comparable(state: RunState) -> dict[str, Any]:
         del line["group"], line["step"]
     values["learning"].pop("within_step_explained_variance", None)
     values["vitals"].pop("rounds", None)
+    for env in values["envs"]:
+        env.pop("best_after", None)
     for env in values["vitals"]["envs"].values():
         env.pop("ends", None)
         env["recent"] = [step[: EnvStepStats.__struct_fields__.index("train_loss")] for step in env["recent"]]

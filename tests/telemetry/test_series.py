@@ -135,6 +135,17 @@ def test_best_accuracy_survives_a_nan(accuracies: list[float]) -> None:
     assert folded(*steps).envs[0].best_accuracy == 0.5
 
 
+def test_best_accuracy_includes_the_one_after_a_rollback() -> None:
+    assert folded(env_stepped(0, accuracy=0.1), ended()).envs[0].best_accuracy == 0.5
+
+
+def test_best_env_is_the_first_that_reached_the_best_accuracy() -> None:
+    scores = [(1, 1, 0.4), (3, 1, 0.6), (1, 2, 0.6), (2, 2, 0.6)]
+    state = folded(*(env_stepped(env, step=step, accuracy=accuracy) for env, step, accuracy in scores))
+    assert state.best_env is state.envs[3]
+    assert folded().best_env is None
+
+
 def test_culled_seed_in_a_slot_without_reading_has_no_contribution() -> None:
     state = RunState()
     for event in stamp([run_started(), env_stepped(slots=[]), moved(2, "culled", slot="late")]):

@@ -189,9 +189,8 @@ def format_summary(state: RunState, status: str | None = None) -> str:
     if state.accuracy:
         minimum, median, maximum = state.accuracy[-1]
         results.append(f"last round: median {state.score} {median:.1%} ({minimum:.1%} to {maximum:.1%})")
-    if bests := [(env.best_accuracy, env.env) for env in state.envs if env.best_accuracy is not None]:
-        best, env = max(bests)
-        results.append(f"best {state.score} {best:.1%}, env {env:02d}")
+    if best := state.best_env:
+        results.append(f"best {state.score} {best.best_accuracy:.1%}, env {best.env:02d}")
     lines += ["; ".join(results)] if results else []
     lines.append(_summarise_anomalies(state))
     if state.checkpoints:

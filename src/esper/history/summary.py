@@ -180,6 +180,8 @@ class _SummaryBuilder:
         """Ended episodes of the round in progress, keyed by env index."""
         self._metrics: dict[int, dict[str, float]] = {}
         """Metrics of the last step of each env, keyed by env index."""
+        self._steps: dict[int, int] = {}
+        """Last step of each env, keyed by env index."""
         self.finished: list[RoundSummary] = []
         self.metrics: dict[str, tuple[float, float, float]] = {}
         self.best: BestResult | None = None
@@ -214,14 +216,20 @@ class _SummaryBuilder:
 
     def _add_step(self, event: ev.EnvStepped) -> None:
         self.env_steps += 1
-        if math.isfinite(event.accuracy) and (self.best is None or event.accuracy > self.best.accuracy):
-            self.best = BestResult(accuracy=event.accuracy, env=event.env, round=event.round, step=event.step)
+        self._steps[event.env] = event.step
+        self._note_accuracy(event)
         if event.metrics:
             self._metrics[event.env] = event.metrics
         if event.skipped:
             self.skipped.update(event.skipped)
 
+    def _note_accuracy(self, event: ev.EnvStepped | ev.EpisodeEnded) -> None:
+        if math.isfinite(event.accuracy) and (self.best is None or event.accuracy > self.best.accuracy):
+            step = self._steps.get(event.env, 0)
+            self.best = BestResult(accuracy=event.accuracy, env=event.env, round=event.round, step=step)
+
     def _add_episode(self, event: ev.EpisodeEnded) -> None:
+        self._note_accuracy(event)  # measured again if the env was rolled back
         self._episodes[event.env] = event
         if len(self._episodes) < self._envs:
             return

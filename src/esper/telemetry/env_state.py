@@ -25,7 +25,9 @@ class EnvState(msgspec.Struct, kw_only=True, omit_defaults=True):
     returns: list[float] = []
     """Return of each of the last finished episodes."""
     best_accuracy: float | None = None
-    """Maximum validation accuracy over all episodes."""
+    """Maximum validation accuracy over all steps, and over all ends of episodes: a rollback changes the network."""
+    best_after: int = 0
+    """Number of completed steps of the run after which it was measured first."""
     moves: list[ev.SeedMoved] = []
     """Stage transitions of this episode."""
     refusals: dict[str, ev.GateRefused] = {}

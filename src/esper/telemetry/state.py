@@ -6,6 +6,7 @@ event: it uses no clock, no randomness and no files. The size of the state does 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias, final
 
@@ -135,6 +136,12 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         rate = self.steps_per_second
         return (self.steps_total - self.steps_done) * len(self.envs) / rate if rate else None
 
+    @property
+    def best_env(self) -> EnvState | None:
+        """The env that was the first to reach the best accuracy of the run; None before the first measurement."""
+        measured = [env for env in self.envs if env.best_accuracy is not None]
+        return max(measured, key=lambda env: (env.best_accuracy, -env.best_after), default=None)
+
     def active_anomalies(self) -> list[Anomaly]:
         """Return the anomalies that have not ended: errors first, then by start, newest first."""
         active = [anomaly for anomaly in self.anomalies.values() if anomaly.ended is None]
@@ -195,9 +202,13 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.ops.append({})
         counts = self.ops[-1]
         counts[event.op] = counts.get(event.op, 0) + 1
-        best = env.best_accuracy
-        if best is None or event.accuracy > best or best != best:  # replaces a NaN, too
-            env.best_accuracy = event.accuracy
+        self._note_accuracy(env, event.accuracy, event.step)
+
+    def _note_accuracy(self, env: EnvState, accuracy: float, step: int) -> None:
+        """Update the best accuracy of an env with one that was measured after a step of the current round."""
+        if math.isfinite(accuracy) and (env.best_accuracy is None or accuracy > env.best_accuracy):
+            env.best_accuracy = accuracy
+            env.best_after = StepNumber(self.round, step).steps_done(self.started.steps if self.started else 0)
 
     def _seed_moved(self, event: ev.SeedMoved) -> None:
         env = self.envs[event.env]
@@ -302,6 +313,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
                 self.blueprints.setdefault(reading.blueprint, BlueprintStats()).add_final_contribution(
                     reading.contribution
                 )
+        self._note_accuracy(env, event.accuracy, self.step)  # measured again if the env was rolled back
         self.finals.append(event.accuracy)
         if len(self.finals) == len(self.envs):
             append_bounded(self.accuracy, min_median_max(self.finals), SERIES_POINTS)

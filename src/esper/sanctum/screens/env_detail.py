@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from textwrap import wrap
 from typing import ClassVar
 
@@ -99,7 +100,7 @@ class EnvAccuracy(EnvPanel):
         self.panel_title = f"env {env.env:02d} on {strip_control(env.lane)} ─ {strip_control(self.state.score)} %"
         if env.context is not None:
             self.panel_title += f" ─ {strip_control(describe_context(env.context))}"
-        best, run_best = max(env.accuracy, default=None), env.best_accuracy
+        best, run_best = max(filter(math.isfinite, env.accuracy), default=None), env.best_accuracy
         self.panel_subtitle = f"best {percent_cell(best).text.strip()}"
         if run_best != best:
             self.panel_subtitle += f"  run best {percent_cell(run_best).text.strip()}"
