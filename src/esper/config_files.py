@@ -46,7 +46,7 @@ def resolve_config(
         table: Content of the file, if the caller has read it already, because a pipe can be read only once.
 
     Raises:
-        ConfigError: The file cannot be read, a key is unknown, or a value is not valid.
+        ConfigError: The file cannot be read, a key is unknown, or a value is not valid, alone or with another one.
     """
     table = read_config_file(file) if table is None else table
     given = {name.replace("_", "-"): value for name, value in options.items()}
@@ -58,9 +58,12 @@ def resolve_config(
         else:
             values[key] = value
     try:
-        return msgspec.convert(values, Config, strict=False)
+        config = msgspec.convert(values, Config, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(_format_validation_error(str(error), values, given, file)) from None
+    if config.ppo.horizon == "continuing" and config.ppo.gamma == 1:  # the sum of the rewards would have no limit
+        raise ConfigError("--ppo.horizon continuing needs a --ppo.gamma below 1, not 1; for example --ppo.gamma 0.99")
+    return config
 
 
 def _merged(base: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:

@@ -128,6 +128,7 @@ REFUSED = {
     ("--ppo.clip", "nan"): "--ppo.clip 'nan' is not valid: it must be a number > 0.0",
     ("--ppo.gamma", "high"): "--ppo.gamma 'high' is not valid: it must be a number\n",
     ("--ppo.horizon", "episodes"): "--ppo.horizon 'episodes' is not valid: did you mean episode?",
+    ("--ppo.horizon", "continuing"): "--ppo.horizon continuing needs a --ppo.gamma below 1, not 1; for example",
     ("--ppo.hidden",): "--ppo.hidden: expected one argument",
     ("--reward-weights.rent", "inf"): "--reward-weights.rent 'inf' is not valid: it must be a number <= 1000000.0",
     ("--reward-weights.op", "-inf"): "--reward-weights.op '-inf' is not valid: it must be a number >= 0.0",
