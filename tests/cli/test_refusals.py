@@ -53,6 +53,8 @@ WRONG = {
     ("replay", "last", "--follow", "--no-tui"): "--follow needs the dashboard; remove --no-tui",
     ("replay", "last", "--follow", "--narrate"): "remove --narrate or use `esper-sanctum attach --narrate`",
     ("demo", "--narrate", "everything"): "values of --narrate: summary, all",
+    ("demo", "--no-tui", "--theme", "nosuch"): "unknown theme 'nosuch': valid: sanctum-dark, ",
+    ("attach", "--no-tui", "--theme", "nosuch"): "unknown theme 'nosuch': valid: sanctum-dark, ",
     ("replay", "last", "--speed", "fast"): "--speed: invalid float value: 'fast'",
     (): "the dashboard needs a terminal; add --no-tui to run without it",
 }

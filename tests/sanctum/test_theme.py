@@ -131,10 +131,13 @@ def test_user_theme_overrides_shipped_and_adds_new(user_themes: Path) -> None:
         ("[text]", "[text", "is not TOML"),
     ],
 )
-def test_invalid_theme_file_is_refused_in_one_sentence(user_themes: Path, old: str, new: str, says: str) -> None:
+def test_invalid_theme_file_is_refused_only_if_it_is_named(user_themes: Path, old: str, new: str, says: str) -> None:
     path = copy_of_default(user_themes, "mine", old, new)
+    themes = load_themes()
+    assert DEFAULT_THEME in themes
+    assert "mine" not in themes
     with pytest.raises(ThemeError) as refused:
-        load_themes()
+        find_theme("mine", themes)
     message = str(refused.value)
     assert str(path) in message
     assert says in message

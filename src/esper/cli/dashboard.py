@@ -87,7 +87,7 @@ def check_terminal(theme: str) -> Sequence[KeyBinding]:
 
 
 def check_theme(theme: str) -> None:
-    """Check that a theme exists. Raises ConfigError if it is unknown."""
+    """Check that a theme exists. Raises ConfigError if it is unknown, or if its file is invalid."""
     from esper.sanctum.theme import ThemeError, find_theme, load_themes
 
     try:

@@ -40,7 +40,7 @@ def run_dashboard(
         Exit code: 0; 128 + n if signal n abandoned the run; 1 if the dashboard failed.
 
     Raises:
-        ThemeError: The theme is unknown, or a theme file is invalid.
+        ThemeError: The theme is unknown, or its file is invalid.
     """
     charset = detect_charset(symbols)
     app = SanctumApp(

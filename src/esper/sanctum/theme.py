@@ -6,6 +6,7 @@ the name of its file. Files of the user take precedence over files of the packag
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -194,25 +195,29 @@ class _DerivedColours(NamedTuple):
 def load_themes(*, ansi16: bool = False) -> dict[str, Palette]:
     """Load all themes, keyed by name: the default theme first, then in the order of their names.
 
+    A theme whose file is invalid is left out: only a user who names it needs to know, and `find_theme` reports it.
+
     Args:
         ansi16: Replace the colours by the palette for 16-colour terminals.
-
-    Raises:
-        ThemeError: A theme file cannot be read, or has an invalid key.
     """
-    files = {path.stem: path for folder in _folders() for path in sorted(folder.glob("*.toml"))}
-    names = sorted(files, key=lambda name: (name != DEFAULT_THEME, name))
-    return {name: _load(files[name], ansi16=ansi16) for name in names}
+    files = _theme_files()
+    palettes: dict[str, Palette] = {}
+    for name in sorted(files, key=lambda name: (name != DEFAULT_THEME, name)):
+        with suppress(ThemeError):
+            palettes[name] = _load(files[name], ansi16=ansi16)
+    return palettes
 
 
 def find_theme(name: str, themes: dict[str, Palette]) -> Palette:
     """Return the theme with a name.
 
     Raises:
-        ThemeError: The name is unknown.
+        ThemeError: The name is unknown, or the file of the theme cannot be read or has an invalid key.
     """
     if name in themes:
         return themes[name]
+    if path := _theme_files().get(name):
+        return _load(path)
     raise ThemeError(f"unknown theme {name!r}: {suggest(name, themes)}")
 
 
@@ -230,7 +235,12 @@ def _folders() -> list[Path]:
     return [package / "themes", package.parents[1] / "themes", user_folder()]
 
 
-def _load(path: Path, *, ansi16: bool) -> Palette:
+def _theme_files() -> dict[str, Path]:
+    """Return the theme files, keyed by the name of the theme."""
+    return {path.stem: path for folder in _folders() for path in sorted(folder.glob("*.toml"))}
+
+
+def _load(path: Path, *, ansi16: bool = False) -> Palette:
     try:
         file = msgspec.convert(read_toml(path, f"theme file {path}"), ThemeFile)
     except ConfigError as error:
