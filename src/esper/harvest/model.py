@@ -25,6 +25,7 @@ from esper.seeding import make_generator
 from esper.tasks.family import TaskFamily
 from esper.tasks.hosts import build_host, named_tensors
 from esper.tasks.losses import score_of
+from esper.tasks.registry import TASKS, is_built_in
 from esper.tasks.splits import Split, batches
 from esper.tasks.task import Task
 
@@ -111,8 +112,19 @@ def grown_seeds(slots: Sequence[Slot]) -> list[GrownSeed]:
 def check_is_one_structure(task: Task) -> None:
     """Raise TaskError if a task is a family: a grown network belongs to one of its structures."""
     if isinstance(task, TaskFamily):
-        names = ", ".join(structure.name for structure in task.structures)
-        raise TaskError(f"{task.name} is a family of tasks; name one of its structures as a task of its own: {names}")
+        raise TaskError(f"{task.name} is a family of tasks, and a network grows for one task; {_advise_task(task)}")
+
+
+def _advise_task(family: TaskFamily) -> str:
+    """Return which task to grow a network for in the place of a family."""
+    built_in = [structure.name for structure in family.structures if structure.name in TASKS]
+    if built_in:
+        return f"use --task {built_in[0]}"
+    if family.source is None and not is_built_in(family.name):  # made in a Python session
+        return f"pass one of its structures, such as structures[0], {family.structures[0].name}"
+    reference = family.source.absolute if family.source else family.name
+    code = f"from esper.tasks import load_task; task = load_task({reference!r}).structures[0]"
+    return f"for its structure {family.structures[0].name}, pass --task a file that contains: {code}"
 
 
 def plant_grown(env: Env, seeds: Sequence[GrownSeed], random_seed: int) -> None:

@@ -51,6 +51,29 @@ def test_grow_writes_the_best_network_of_the_round(tmp_path: Path, capsys: pytes
     assert f"{structure.test_score:.1%} on the test split" in output
 
 
+@pytest.mark.parametrize("task", ["digits_family", "{file}:family", "digits_family+{file}:family"])
+def test_grow_refuses_a_family_and_advises_a_task_that_grows(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    own = "import dataclasses\nimport esper\nfrom esper.tasks.digits import DIGITS_TASK\n"
+    own += "family = esper.Family('pair', [dataclasses.replace(DIGITS_TASK, name='a')])\n"
+    (tmp_path / "own_family_of_one.py").write_text(own)
+    grown = ("--steps", "1", "--policy", "static")
+    assert grow(tmp_path, "--task", task.format(file=tmp_path / "own_family_of_one.py"), *grown) == EXIT_USAGE
+    error = capsys.readouterr().err
+    assert "is a family of tasks, and a network grows for one task; for its structure " in error
+    (tmp_path / "own_advised.py").write_text(error.partition("a file that contains: ")[2])
+    assert grow(tmp_path, "--task", str(tmp_path / "own_advised.py"), *grown) == EXIT_OK
+    for name in ("own_family_of_one", "own_advised"):
+        sys.modules.pop(name, None)
+
+
+def test_grow_refuses_a_mixture_and_advises_a_built_in_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert grow(tmp_path, "--task", "digits_family+recall") == EXIT_USAGE
+    assert "a network grows for one task; use --task recall" in capsys.readouterr().err
+
+
 def test_growth_ends_when_nothing_improves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--training.host-learning-rate", "1e-9", "--training.seed-learning-rate", "1e-9", "--policy", "static")
     assert grow(tmp_path, "--steps", "12", "--patience", "3", *options) == EXIT_OK
