@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,47 @@ def test_structure_and_card_say_what_was_grown(tmp_path: Path) -> None:
     assert "not tried" in card
     assert f"{structure.test_score:.2%}" in card
     assert all(seed.blueprint in card for seed in structure.seeds)
+
+
+def card_snippet(directory: Path) -> str:
+    """Return the code of the model card that loads the network."""
+    loading = (directory / CARD_FILE).read_text().partition("## To train it further")[2]
+    return loading.partition("```python\n")[2].partition("```")[0]
+
+
+OWN_TASK = """
+from dataclasses import replace
+from esper.tasks import load_task
+
+task = replace(load_task("digits_impaired"), name="own")
+"""
+
+
+@pytest.mark.usefixtures("no_export")
+@pytest.mark.parametrize("reference", ["digits_impaired", "own_task_of_the_card.py"])
+def test_code_of_the_card_loads_the_network_anywhere(
+    reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_task_of_the_card.py").write_text(OWN_TASK)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    grown, _ = grow_everywhere(load_task(reference))
+    grown.save("results/net")
+    code = card_snippet(tmp_path / "results" / "net") + "print(sum(p.numel() for p in model.parameters()))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "results" / "net", capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, f"{grown.structure.parameters}\n"), done.stderr
+
+
+@pytest.mark.usefixtures("no_export")
+def test_card_of_a_session_task_asks_for_the_task(tmp_path: Path) -> None:
+    own = task()
+    grow_everywhere(own)[0].save(tmp_path)
+    assert "`task` is the task own of your Python session" in (tmp_path / CARD_FILE).read_text()
+    scope = {"task": own}
+    exec(card_snippet(tmp_path).replace('"."', repr(str(tmp_path))), scope)
+    assert "model" in scope
 
 
 def test_seeds_without_effect_are_left_out() -> None:

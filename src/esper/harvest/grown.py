@@ -35,6 +35,7 @@ from esper.harvest.structure import (
 )
 from esper.seeding import forked_generators
 from esper.tasks.hosts import named_tensors
+from esper.tasks.loading import absolute_reference
 from esper.tasks.splits import Splits, take
 from esper.tasks.task import Task
 
@@ -127,7 +128,7 @@ class Grown:
         structure = msgspec.json.format(msgspec.json.encode(self.structure), indent=2)
         (directory / STRUCTURE_FILE).write_bytes(structure + b"\n")
         problem = export_program(directory, self.task, self.sample).problem
-        (directory / CARD_FILE).write_text(format_card(self.structure, problem))
+        (directory / CARD_FILE).write_text(format_card(self.structure, absolute_reference(self.task), problem))
         return problem
 
 

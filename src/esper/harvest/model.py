@@ -24,8 +24,9 @@ from esper.harvest.structure import GrownSeed, HarvestError
 from esper.seeding import make_generator
 from esper.tasks.family import TaskFamily
 from esper.tasks.hosts import build_host, named_tensors
+from esper.tasks.loading import absolute_reference
 from esper.tasks.losses import score_of
-from esper.tasks.registry import TASKS, is_built_in
+from esper.tasks.registry import TASKS
 from esper.tasks.splits import Split, batches
 from esper.tasks.task import Task
 
@@ -120,9 +121,9 @@ def _advise_task(family: TaskFamily) -> str:
     built_in = [structure.name for structure in family.structures if structure.name in TASKS]
     if built_in:
         return f"use --task {built_in[0]}"
-    if family.source is None and not is_built_in(family.name):  # made in a Python session
+    reference = absolute_reference(family)
+    if reference is None:
         return f"pass one of its structures, such as structures[0], {family.structures[0].name}"
-    reference = family.source.absolute if family.source else family.name
     code = f"from esper.tasks import load_task; task = load_task({reference!r}).structures[0]"
     return f"for its structure {family.structures[0].name}, pass --task a file that contains: {code}"
 

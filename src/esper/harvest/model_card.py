@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import json
+
 from esper.harvest.structure import PROGRAM_FILE, STRUCTURE_FILE, WEIGHTS_FILE, GrownStructure
 
 
-def format_card(structure: GrownStructure, problem: str | None) -> str:
+def format_card(structure: GrownStructure, absolute_reference: str | None, problem: str | None) -> str:
     """Return the model card.
 
     Args:
         structure: Structure of the network.
+        absolute_reference: Reference that names the task from every directory; None for a task of a Python session.
         problem: Why the network could not be exported as a program; None if it was.
     """
     origin = structure.provenance
-    reference = structure.reference or structure.task
+    task = structure.reference or structure.task
     parts = [
         f"# {structure.task}, grown",
-        f"A network of the task `{reference}` with {_count_seeds(structure)}, grown by esper-sanctum {origin.version}: "
+        f"A network of the task `{task}` with {_count_seeds(structure)}, grown by esper-sanctum {origin.version}: "
         f"run `{origin.run}`, env {origin.env}, round {origin.round}, after step {origin.step}, policy "
         f"`{origin.policy}`, seed {origin.seed}.",
         _format_scores(structure),
     ]
     if structure.seeds:
         parts.append(_format_seeds(structure))
-    parts += [_format_program(problem), _format_loading(reference)]
+    parts += [_format_program(problem), _format_loading(structure.task, absolute_reference)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -73,13 +76,16 @@ Load only programs that you made or whose source you trust: `torch.export.load` 
 strangers."""
 
 
-def _format_loading(reference: str) -> str:
+def _format_loading(task: str, reference: str | None) -> str:
+    argument = json.dumps(reference, ensure_ascii=False) if reference else "task"
+    given = "" if reference else f", where `task` is the task {task} of your Python session"
     return f"""## To train it further
 
-`{WEIGHTS_FILE}` and `{STRUCTURE_FILE}` contain no code. With the task, they give an ordinary `nn.Module`:
+`{WEIGHTS_FILE}` and `{STRUCTURE_FILE}` contain no code. With the task, they give an ordinary `nn.Module`. Run
+this in the directory of this file{given}:
 
 ```python
 import esper
 
-model = esper.load_grown(".", "{reference}")
+model = esper.load_grown(".", {argument})
 ```"""

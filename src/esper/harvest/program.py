@@ -27,8 +27,7 @@ from esper.growth.outputs import Nested, list_tensors, map_tensors
 from esper.harvest.files import load_grown
 from esper.harvest.structure import PROGRAM_FILE, HarvestError
 from esper.process import python_command
-from esper.tasks.loading import load_task
-from esper.tasks.registry import TASK_NAMES
+from esper.tasks.loading import absolute_reference, load_task
 from esper.tasks.task import Task
 from esper.user_code import describe_exception
 
@@ -63,11 +62,8 @@ def export_program(directory: Path, task: Task, sample: Nested) -> ExportResult:
         task: Task whose model is the host.
         sample: Inputs of `SAMPLE_ROWS` samples, on the CPU. They are not stored.
     """
-    if task.source:
-        reference = task.source.absolute
-    elif task.name in TASK_NAMES:
-        reference = task.name
-    else:
+    reference = absolute_reference(task)
+    if reference is None:
         return _export(directory, task, sample)
     with tempfile.TemporaryDirectory(prefix="esper-") as temporary:
         inputs, result = Path(temporary) / "sample.safetensors", Path(temporary) / "result.json"

@@ -84,6 +84,13 @@ def resolve_task(task: Task | str) -> Task:
     return task
 
 
+def absolute_reference(task: Task) -> str | None:
+    """Return the reference that names a task from every directory; None for a task made in a Python session."""
+    if task.source:
+        return task.source.absolute
+    return task.name if is_built_in(task.name) else None
+
+
 def _split(reference: str) -> list[str]:
     """Return the tasks of a mixture, or the only task. A file can have a + in its path."""
     path, _, attribute = reference.rpartition(":")
