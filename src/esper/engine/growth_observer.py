@@ -172,7 +172,11 @@ class GrowthObserver:
         """Train what the grown network is compared with."""
         seconds = self._ended - self._started
         self._growth.comparison = [Variant("grown", structure.test_score, structure.parameters, seconds)]
-        for name, seeds in (("host alone", []), ("same architecture from scratch", structure.seeds)):
+        variants = [("host alone", list[GrownSeed]()), ("same architecture from scratch", structure.seeds)]
+        if not structure.seeds:
+            variants = [("host alone (same architecture)", structure.seeds)]
+            self._log("no seed was grown, so the grown architecture is the host alone, which is trained once")
+        for name, seeds in variants:
             start = time.perf_counter()
             best = self._train_fixed(name, seeds)
             if best is None:

@@ -23,6 +23,8 @@ from esper.harvest.structure import STRUCTURE_FILE, WEIGHTS_FILE, read_structure
 from esper.telemetry import events as ev
 from tests.runs import computed, only, recorded
 
+ROWS = r"^(grown|host alone(?: \(same architecture\))?|same architecture from scratch) +(\S+%)"
+"""Rows of the table of a comparison: name and score."""
 SHORT = ("--no-tui", "--task", "digits", "--devices", "cpu:0", "--training.samples-per-epoch", "128")
 
 
@@ -88,9 +90,16 @@ def test_comparison_trains_as_many_epochs_from_the_same_start(
 ) -> None:
     assert grow(tmp_path, "--steps", "3", "--patience", "3", "--policy", "static", "--compare") == EXIT_OK
     score = f"{read_structure(only(tmp_path) / 'grown').test_score:.1%}"
-    rows = re.findall(r"^(grown|host alone|same architecture from scratch) +(\S+%)", capsys.readouterr().out, re.M)
-    # Nothing was grown, so that the three networks are the same one.
-    assert rows == [("grown", score), ("host alone", score), ("same architecture from scratch", score)]
+    output = capsys.readouterr().out
+    assert "no seed was grown, so the grown architecture is the host alone, which is trained once" in output
+    assert re.findall(ROWS, output, re.M) == [("grown", score), ("host alone (same architecture)", score)]
+
+
+def test_comparison_trains_host_and_grown_architecture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert grow(tmp_path, "--steps", "4", "--patience", "4", "--policy", "full", "--compare") == EXIT_OK
+    assert read_structure(only(tmp_path) / "grown").seeds
+    rows = re.findall(ROWS, capsys.readouterr().out, re.M)
+    assert [name for name, _ in rows] == ["grown", "host alone", "same architecture from scratch"]
 
 
 def put_requests(monkeypatch: pytest.MonkeyPatch, *requests: Request | None) -> None:
