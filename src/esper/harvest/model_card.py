@@ -21,7 +21,7 @@ def format_card(structure: GrownStructure, absolute_reference: str | None, probl
         f"# {structure.task}, grown",
         f"A network of the task `{task}` with {_count_seeds(structure)}, grown by esper-sanctum {origin.version}: "
         f"run `{origin.run}`, env {origin.env}, round {origin.round}, after step {origin.step}, policy "
-        f"`{origin.policy}`, seed {origin.seed}.",
+        f"`{origin.policy}`, random seed {origin.seed}.",
         _format_scores(structure),
     ]
     if structure.seeds:
