@@ -130,7 +130,7 @@ class RewardConfig(Section, frozen=True, kw_only=True):
 
 
 class TrainingConfig(Section, frozen=True, kw_only=True):
-    """Training of hosts and seeds by SGD with Nesterov momentum. Keys that are not given have the task's own value."""
+    """Training of hosts and seeds by the task's optimizer, SGD or AdamW. Keys not given have the task's own value."""
 
     host_clip: Annotated[Positive, Meta(description="limit of the L2 norm of the host's gradient")] = 1.0
     seed_clip: Annotated[Positive, Meta(description="limit of the L2 norm of the gradient of each seed")] = 1.0
@@ -152,10 +152,12 @@ class TrainingConfig(Section, frozen=True, kw_only=True):
             extra={"unit": "samples"},
         ),
     ] = None
-    momentum: Annotated[Momentum | None, Meta(description="Nesterov momentum of host and seeds")] = None
+    momentum: Annotated[
+        Momentum | None, Meta(description="Nesterov momentum of host and seeds; only of tasks with SGD")
+    ] = None
     weight_decay: Annotated[
         UnitFraction | None,
-        Meta(description="weight decay of host and seeds, added to the gradient times the parameter"),
+        Meta(description="weight decay of host and seeds, as the task's optimizer defines it"),
     ] = None
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from esper.config import Config, ConfigError
 from esper.config_fields import list_fields, table_description
-from esper.formatting import suggest
+from esper.formatting import strip_control, suggest
 
 MAX_TOML_BYTES = 1 << 20
 """Maximum size of a TOML file that is read."""
@@ -149,24 +149,32 @@ def _format_validation_error(
     return f"{source} is not valid: {complaint}"
 
 
-def to_toml(config: Config) -> str:
-    """Return TOML that `resolve` reads back as the same configuration, with a comment for each key.
+def to_toml(config: Config, task_settings: Mapping[str, float | None]) -> str:
+    """Return TOML that `resolve_config` reads back as the same configuration, with a comment for each key.
 
-    Keys without a value, which TOML cannot express, are left out.
+    Keys without a value are comments with the value of the task, because the file may be used with another task.
+
+    Args:
+        config: The configuration.
+        task_settings: Result of `settings_of` for its task.
     """
-    return "".join(_toml_lines(config))
+    return "".join(_toml_lines(config, task_settings))
 
 
-def _toml_lines(config: Config) -> Iterator[str]:
+def _toml_lines(config: Config, task_settings: Mapping[str, float | None]) -> Iterator[str]:
     builtins, table = msgspec.to_builtins(config), ""
     for field in list_fields(Config):
         if field.table != table:
             table = field.table
             yield f"\n{_comment(table_description(Config, table))}[{table}]\n"
         value = (builtins[table] if table else builtins)[field.name]
+        yield _comment(field.details)
         if value is not None:
-            yield _comment(field.details)
             yield f"{field.name} = {_toml_value(value)}\n"
+            continue
+        own, task = task_settings[field.name.replace("-", "_")], strip_control(config.task)
+        setting = f"{field.name}: no value, or several," if own is None else f"{field.name} = {_toml_value(own)}"
+        yield f"# {setting} in task {task}\n"
 
 
 def _comment(text: str) -> str:

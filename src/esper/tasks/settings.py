@@ -66,8 +66,9 @@ def _override(task: Task, name: str, learning_rate: float | None, shared: dict[s
     optimizer: SGD | AdamW = getattr(task, name)
     for key in shared.keys() - {field.name for field in fields(optimizer)}:
         raise TaskError(
-            f"--training.{key} does not apply to task {task.name}: its {name} is {type(optimizer).__name__}, "
-            f"which has no {key}"
+            f"training.{key} = {shared[key]} does not apply to task {task.name}, whose {name} is "
+            f"{type(optimizer).__name__}, which has no {key}; remove --training.{key}, or the key from the file of "
+            "--config"
         )
     values = shared if learning_rate is None else {**shared, "learning_rate": learning_rate}
     return replace(optimizer, **values)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Sequence
 
 from esper.cli.options import EXIT_OK, Parser, add_run_options, given_options
 from esper.config_files import resolve_config, to_toml
 from esper.engine.start_checks import resolve_policy
-from esper.tasks import check_task_reference, with_task_settings
+from esper.tasks import load_task
+from esper.tasks.settings import override_settings, settings_of
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -19,6 +22,8 @@ def run(arguments: Sequence[str]) -> int:
     add_run_options(parser)
     options = vars(parser.parse_args(arguments))
     config = resolve_policy(resolve_config(options["config"], given_options(options)))
-    check_task_reference(config.task)
-    print(to_toml(with_task_settings(config)), end="")
+    with contextlib.redirect_stdout(sys.stderr):  # which the user's code may print to
+        task = load_task(config.task)
+    override_settings(task, config.training)  # refuses a setting that the task does not have
+    print(to_toml(config, settings_of(task)), end="")
     return EXIT_OK
