@@ -9,8 +9,10 @@ import msgspec
 import pytest
 
 from esper.cli.main import main
+from esper.config import Config
 from esper.recording.run_lock import RunLock
 from esper.recording.segments import compress_segment
+from esper.tasks import load_task, with_task_settings
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, example_run, run_started, stamp
 from tests.recording.recordings import fold, recording, write_segment
@@ -152,6 +154,26 @@ def test_show_prints_the_summary(run: Path, capsys: pytest.CaptureFixture[str]) 
     assert "anomalies non-finite gradient ×1, dead head ×1\n" in text
     assert "skipped optimizer steps 0\n" in text
     assert "checkpoints 3 written, last: checkpoints/00003-005\n" in text
+
+
+def test_show_lists_only_settings_that_differ_from_the_defaults_of_the_task(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The recording of a run has the settings and slots of its task filled in."""
+    config = with_task_settings(Config(task="recall", slots=tuple(load_task("recall").slots), seed=3))
+    changed = msgspec.structs.replace(config.training, batch_size=7)
+    config = msgspec.to_builtins(msgspec.structs.replace(config, training=changed))
+    del config["anomalies"]["kl"]  # a version without this setting recorded the run
+    started = msgspec.structs.replace(run_started(), config=config)
+    write_segment(tmp_path / "run", 1, recording(stamp([started])))
+
+    assert main(["show", str(tmp_path / "run")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.removeprefix("configuration").strip() for line in lines if " (default: " in line] == [
+        "task = recall (default: digits_impaired)",
+        "seed = 3 (default: 0)",
+        "training.batch-size = 7 (default: 256)",
+    ]
 
 
 def test_show_marks_missing_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

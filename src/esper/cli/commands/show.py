@@ -17,6 +17,7 @@ from esper.history.history import open_history
 from esper.history.summary import RunSummary, config_diff, summarise
 from esper.recording.runs import resolve_run
 from esper.recording.segments import ReadError
+from esper.tasks import is_own_task, load_task, with_task_settings
 from esper.telemetry.codec import encode_json
 from esper.telemetry.sentences import format_lanes
 from esper.text_plot import finite_range, sample_to_width, sparkline
@@ -70,14 +71,29 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
 
 
 def _configuration_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
-    """Yield the settings that differ from their defaults."""
-    defaults = msgspec.json.decode(msgspec.json.encode(Config()))
+    """Yield the settings that differ from their defaults for the task."""
     changed = [
-        f"{key} = {format_config_value(value)} (default: {format_config_value(default)})"
-        for key, (value, default) in config_diff(summary.config, defaults).items()
+        f"{key} = {format_config_value(value)} (default: {_format_default(key, default)})"
+        for key, (value, default) in config_diff(summary.config, _default_config(summary.config)).items()
+        if value is not None  # a version that did not have the setting recorded the run
     ]
     headings = ["configuration", *[""] * len(changed)]
     yield from zip(headings, changed or ["defaults"], strict=False)
+
+
+def _default_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the default configuration, with the settings and slots of the task of a run if that is built in."""
+    defaults, task = Config(), str(config.get("task", ""))
+    if not is_own_task(task):
+        filled = with_task_settings(msgspec.structs.replace(defaults, task=task))
+        defaults = msgspec.structs.replace(filled, task=defaults.task, slots=tuple(load_task(task).slots))
+    return msgspec.json.decode(msgspec.json.encode(defaults))
+
+
+def _format_default(key: str, default: Any) -> str:
+    """Format a default. The recording does not have those of a task that is the user's code."""
+    is_of_task = key == "slots" or key.startswith("training.")
+    return "that of the task" if is_of_task and default in (None, []) else format_config_value(default)
 
 
 def _learning_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
