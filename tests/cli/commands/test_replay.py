@@ -49,6 +49,19 @@ def test_replay_against_missing_run_is_refused(tmp_path: Path, capsys: pytest.Ca
     assert "'c' is neither a file nor a run" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("address", "refused"), [("view=foo", "unknown view 'foo': "), ("env=99", "env 99 not found in ")]
+)
+def test_replay_without_dashboard_refuses_an_invalid_address(
+    address: str, refused: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_segment(tmp_path / "run", 1, recording(example_run()))
+    assert main(["replay", f"run#{address}", "--no-tui", "--telemetry-dir", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert refused in printed.err
+
+
 def test_replay_narrate_prints_history_from_a_moment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_segment(tmp_path / "a", 1, recording(RUN))
 

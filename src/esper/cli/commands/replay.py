@@ -135,6 +135,7 @@ def replay(
         playback.seek_end()
     elif moment is not None:
         playback.seek(moment.position)
+    env, view = _env_and_view(address, playback.history) if address is not None else (None, "overview")
     if headless:
         _print_replay(playback, ghost_run, narrate=options.narrate)
         return EXIT_OK
@@ -143,7 +144,6 @@ def replay(
 
     unread_moment = options.at if moment is None else None
     source = ReplaySource(playback, hold=options.at is not None, follow=follow, ghost_run=ghost_run)
-    env, view = _env_and_view(address, playback.history) if address is not None else (None, "overview")
     if env is None:
         env = moment.env if moment is not None and moment.env is not None else 0
     code = show_dashboard(
@@ -184,11 +184,12 @@ def _env_and_view(address: ViewAddress, history: History) -> tuple[int | None, s
     Raises:
         ConfigError: The view or the env does not exist.
     """
-    from esper.sanctum.bindings import VIEW_NAMES
+    view = address.view or "overview"
+    if address.view is not None:
+        from esper.sanctum.bindings import VIEW_NAMES  # imports textual
 
-    view = address.view or VIEW_NAMES[0]
-    if view not in VIEW_NAMES:
-        raise ConfigError(f"unknown view {view!r}: {suggest(view, VIEW_NAMES)}")
+        if view not in VIEW_NAMES:
+            raise ConfigError(f"unknown view {view!r}: {suggest(view, VIEW_NAMES)}")
     env, envs = address.env or 0, len(history.state_at(min(history.length, 1)).envs)
     if env >= envs and address.env is not None:
         raise ConfigError(f"env {env} not found in {address.run}, which has {envs} envs, counted from 0")
