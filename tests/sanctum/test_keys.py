@@ -216,7 +216,7 @@ async def test_ctrl_c_twice_stops_with_checkpoint() -> None:
 
 
 HELD = {
-    None: ["checkpoint and quit", "quit without a checkpoint", "cancel: the run continues"],
+    None: ["checkpoint and quit", "quit without a checkpoint", "cancel: the run stays paused"],
     "unsaved": ["checkpoint and quit", "quit without a checkpoint", "cancel: the run stays held"],
     "fault": ["quit", "cancel: the run stays held"],
 }

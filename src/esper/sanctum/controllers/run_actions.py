@@ -128,8 +128,12 @@ class RunActions:
         if isinstance(screen, QuitDialog):
             screen.confirm()
         elif self._require_engine() is not None:
+            state = self._source.live_state
             dialog = QuitDialog(
-                self._view.key_names, attached=self._source.attached, cause=self._source.live_state.cause
+                self._view.key_names,
+                attached=self._source.attached,
+                paused=state.status == "paused",
+                cause=state.cause,
             )
             self._app.push_screen(dialog, self._request_end)
 

@@ -23,6 +23,7 @@ class QuitDialog(ModalScreen[RequestKind | None]):
     Args:
         key_names: Names of the user's keys, keyed by the id of the action.
         attached: True if the run is in another process, which continues when the dashboard closes.
+        paused: True if the run is paused.
         cause: Cause of the pause, as in `Paused.cause`; None if no fault holds the run.
     """
 
@@ -33,18 +34,20 @@ class QuitDialog(ModalScreen[RequestKind | None]):
         *bindings_of("choose('cancel')", "view.quit"),
     ]
 
-    def __init__(self, key_names: Mapping[str, str], *, attached: bool, cause: str | None) -> None:
+    def __init__(self, key_names: Mapping[str, str], *, attached: bool, paused: bool, cause: str | None) -> None:
         super().__init__()
         self._is_saved = cause is not None and RequestKind.CHECKPOINT in pause_cause(cause).refused_requests
         if cause is None:
-            status = "The run is live."
+            status = "The run is paused." if paused else "The run is live."
         elif self._is_saved:
             status = "The run cannot continue; the start of this round is saved."
         else:
             status = "The run is held."
         detach = f"\nCancel and press {key_names['view.quit']} to detach." if attached else ""
         self._question = f"{status} End the run?{detach}"
-        self._cancel_effect = "the run continues" if cause is None else "the run stays held"
+        self._cancel_effect = (
+            "the run stays held" if cause else "the run stays paused" if paused else "the run continues"
+        )
 
     def compose(self) -> ComposeResult:
         """Yield the question and its answers."""
