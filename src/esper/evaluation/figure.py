@@ -47,7 +47,7 @@ def check_figure(path: Path) -> None:
     if not path.absolute().parent.is_dir():
         raise ConfigError(f"--figure {path}: the directory {path.parent} does not exist")
     if find_spec("matplotlib") is None:
-        raise ConfigError("--figure needs matplotlib: pip install 'esper-sanctum[figures]'")
+        raise ConfigError("--figure needs matplotlib: run `uv sync --extra figures` in the checkout")
 
 
 def write_figure(report: EvaluationReport, path: Path) -> None:
@@ -99,8 +99,8 @@ def write_figure(report: EvaluationReport, path: Path) -> None:
         axes.set_xlabel("parameters, relative to the bare host")
         axes.set_ylabel("test accuracy, %")
         axes.set_title(
-            f"{report.task}: {report.episodes} held-out episodes, seed {report.seed}; {report.level:.0%} intervals; "
-            "filled: Pareto front",
+            f"{report.task}: {report.episodes} held-out episodes, random seed {report.seed}; "
+            f"{report.level:.0%} intervals; filled: Pareto front",
             fontsize=9,
         )
         axes.grid(visible=True, alpha=0.25)

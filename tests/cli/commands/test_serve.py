@@ -159,7 +159,7 @@ def test_serve_without_extra_gives_the_install_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "textual_serve", None)
-    sentence = "serve needs an optional dependency; install it with `pip install 'esper-sanctum[serve]'`"
+    sentence = "serve needs an optional dependency; run `uv sync --extra serve` in the checkout"
     assert refused(capsys) == sentence
 
 
@@ -167,7 +167,7 @@ def test_serve_refuses_invalid_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert refused(capsys) == "cannot resolve `last`: telemetry contains no runs"
+    assert refused(capsys) == "cannot resolve `last`: telemetry does not exist; give another --telemetry-dir"
     (tmp_path / "notes.txt").write_text("no recording\n" * 100)
     assert "notes.txt is not a recording of esper-sanctum" in refused(capsys, "notes.txt")
     write_segment(tmp_path / "run", 1, recording(example_run()))
