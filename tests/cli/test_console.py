@@ -178,7 +178,7 @@ def test_console_prints_a_summary() -> None:
     lines = format_summary(state).splitlines()
 
     assert lines[0] == "run digits_impaired-20261121-015300: done"
-    assert lines[1] == "ppo on digits_impaired, 4 envs, seed 0"
+    assert lines[1] == "ppo on digits_impaired, 4 envs, random seed 0"
     assert lines[2] == "10 of 10 steps, round 2 of 2; 1s, last steps at 20 env-steps/s"
     assert "last checkpoint at round 2 step 5: checkpoints/00002-005" in lines
     assert "anomalies: 2 (1 non-finite gradient, 1 dead head)" in lines

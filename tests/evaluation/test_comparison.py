@@ -125,4 +125,4 @@ def test_report_distinguishes_better_from_undecided(capsys: pytest.CaptureFixtur
         assert "+0.100 [+0.100, +0.100]" in by_pair["ppo − heuristic"]
         assert by_pair["ppo − heuristic"].rstrip().endswith("better")
         assert by_pair["ppo − static"].rstrip().endswith("undecided")
-    assert "3 held-out episodes of 25 steps on digits, seed 7" in to_text(found)
+    assert "3 held-out episodes of 25 steps on digits, random seed 7" in to_text(found)

@@ -117,7 +117,7 @@ def test_divergence_ignores_an_early_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (modified_run(0, seed=3), "a has seed 0, b has 3; only their curves by round can be compared"),
+        (modified_run(0, seed=3), "a has random seed 0, b has 3; only their curves by round can be compared"),
         (
             modified_run(0, task="digits"),
             "a has task digits_impaired, b has digits; only their curves by round can be compared",

@@ -16,6 +16,7 @@ def round_robin(envs: int, lanes: int) -> list[str]:
     ("lanes", "sentence"),
     [
         (round_robin(16, 2), "16 envs on cpu:0 ×8, cpu:1 ×8"),
+        (["cpu:0"], "1 env on cpu:0 ×1"),
         (round_robin(3, 2), "3 envs on cpu:0 ×2, cpu:1 ×1"),
         (["cuda:1", "cpu:0", "cuda:1"], "3 envs on cuda:1 ×2, cpu:0 ×1"),
         (round_robin(64, 16), "64 envs on 16 lanes, cpu:0 to cpu:15, ×4"),

@@ -21,7 +21,7 @@ from esper.engine.commands import resume_options
 from esper.formatting import NOT_MEASURED, format_duration, strip_control
 from esper.telemetry import events as ev
 from esper.telemetry.anomalies import anomaly_key
-from esper.telemetry.sentences import describe_event, to_ascii
+from esper.telemetry.sentences import describe_event, pluralise, to_ascii
 from esper.telemetry.state import MAX_ANOMALIES, Keyframe, Record, RunState
 
 QUEUE_POLL_S = 0.2
@@ -180,7 +180,7 @@ def format_summary(state: RunState, status: str | None = None) -> str:
     reason = f" ({state.reason})" if state.reason else ""
     lines = [
         shorten(f"run {started.run}: {status}{reason}", 2 * SUMMARY_COLS, placeholder=" …"),
-        f"{started.policy} on {started.task}, {len(started.lanes)} envs, seed {started.seed}",
+        f"{started.policy} on {started.task}, {pluralise(len(started.lanes), 'env')}, random seed {started.seed}",
         f"{state.steps_done} of {state.steps_total} steps, round {state.round} of {started.rounds}; "
         f"{format_duration(state.time - state.start_time)}, last steps at {_number(state.steps_per_second, '.0f')} "
         "env-steps/s",

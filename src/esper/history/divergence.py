@@ -166,7 +166,7 @@ def _run_settings(history: History) -> dict[str, Any]:
     if started is None:
         return {}
     return {
-        "seed": started.seed,
+        "random seed": started.seed,
         "task": started.task,
         "number of envs": len(started.lanes),
         "number of steps in an episode": started.steps,

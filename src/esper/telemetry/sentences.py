@@ -40,7 +40,7 @@ def format_lanes(lanes: Sequence[str]) -> str:
     """
     counts = Counter(lanes)
     if len(counts) <= _MAX_LISTED_LANES:
-        return f"{len(lanes)} envs on {', '.join(f'{name} ×{count}' for name, count in counts.items())}"
+        return f"{pluralise(len(lanes), 'env')} on {', '.join(f'{name} ×{count}' for name, count in counts.items())}"
     names, minimum, maximum = list(counts), min(counts.values()), max(counts.values())
     per_lane = f"×{minimum}" if minimum == maximum else f"×{minimum} to ×{maximum}"
     return f"{len(lanes)} envs on {len(names)} lanes, {names[0]} to {names[-1]}, {per_lane}"

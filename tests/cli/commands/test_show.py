@@ -145,7 +145,7 @@ def test_show_prints_the_summary(run: Path, capsys: pytest.CaptureFixture[str]) 
 
     text = re.sub(r" +", " ", capsys.readouterr().out)
     assert "state done\n" in text
-    assert "setup ppo on digits_impaired, seed 0, 4 envs on cpu:0 ×2, cpu:1 ×2\n" in text
+    assert "setup ppo on digits_impaired, random seed 0, 4 envs on cpu:0 ×2, cpu:1 ×2\n" in text
     assert "envs = 4 (default: 16)\n" in text
     assert "3 of 3 rounds\n 15 of 15 steps: 60 env-steps, 20 per second\n" in text
     assert re.search(r"\n [▁-█]{3} by round, from 0 to 100%\n", text)

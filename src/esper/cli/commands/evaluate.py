@@ -199,10 +199,10 @@ def caption(report: EvaluationReport) -> str:
     trained = f"PPO of {seeds} training seeds. " if seeds > 1 else ""
     return (
         f"{report.episodes} held-out episodes of {report.steps} steps on {report.task}, "
-        f"seed {report.seed}, the same for every policy. {trained}Mean and {report.level:.0%} t interval over what the "
-        "table says. Parameters: relative to the bare host. Net return: final validation accuracy − initial − rent of "
-        "all steps − costs of all ops; on the test split, with the accuracy there. Worst: mean net return of the worst "
-        "5 % of the episodes. Broken: episodes that broke down. CPU s: CPU time for all episodes, in seconds."
+        f"random seed {report.seed}, the same for every policy. {trained}Mean and {report.level:.0%} t interval over "
+        "what the table says. Parameters: relative to the bare host. Net return: final validation accuracy − initial − "
+        "rent of all steps − costs of all ops; on the test split, with the accuracy there. Worst: mean net return of "
+        "the worst 5 % of the episodes. Broken: episodes that broke down. CPU s: CPU time for all episodes, in seconds."
     )
 
 

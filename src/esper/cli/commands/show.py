@@ -46,7 +46,7 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     """Yield heading and text of each row. The heading is empty where a row continues the one before."""
     yield "run", summary.run
     yield "state", summary.state + (f": {summary.reason}" if summary.reason else "")
-    yield "setup", f"{summary.policy} on {summary.task}, seed {summary.seed}, {format_lanes(summary.lanes)}"
+    yield "setup", f"{summary.policy} on {summary.task}, random seed {summary.seed}, {format_lanes(summary.lanes)}"
     yield "versions", ", ".join(f"{name} {version}" for name, version in summary.versions.items())
     yield from _configuration_rows(summary)
     yield "started", f"{datetime.fromtimestamp(summary.started):%Y-%m-%d %H:%M:%S}"
