@@ -142,7 +142,7 @@ def _format_validation_error(
         complaint = complaint.removesuffix(", got `str`")  # every command-line value is a string
     choices = next((field.choices for field in list_fields(Config) if field.key == key), None)
     if choices:
-        complaint = suggest(str(value), choices)
+        complaint = suggest(str(value), choices).replace("valid: ", "it must be one of ", 1)
     for term, words in _TYPE_NAMES.items():
         complaint = complaint.replace(f"`{term}`", words)
     complaint = complaint.replace("Expected ", "it must be ").replace("got ", "not ").replace("`", "")

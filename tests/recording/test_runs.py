@@ -88,7 +88,7 @@ def test_missing_run_is_refused_with_nearest_names(tmp_path: Path) -> None:
 
 
 def test_missing_run_without_any_runs_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ReadError, match=r"cannot resolve `last`: .*nowhere contains no runs"):
+    with pytest.raises(ReadError, match=r"cannot resolve `last`: .*nowhere does not exist; give another --telem"):
         resolve_run("last", tmp_path / "nowhere")
     with pytest.raises(ReadError, match="it contains no runs"):
         resolve_run("x", tmp_path)

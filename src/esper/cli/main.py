@@ -33,11 +33,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (open until the process ends)
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
         reconfigure(errors="replace")  # a × that the terminal cannot encode must not end a run
-    arguments = complete_narrate(sys.argv[1:] if argv is None else argv)
+    arguments = sys.argv[1:] if argv is None else argv
     name, *options = arguments or [""]
     try:
         try:
-            return _command(COMMANDS[name])(options) if name in COMMANDS else _command(TRAINING)(arguments)
+            return (
+                _command(COMMANDS[name])(complete_narrate(options))
+                if name in COMMANDS
+                else _command(TRAINING)(arguments)
+            )
         finally:
             sys.stdout.flush()  # raises write errors here; at exit, Python itself would print a traceback
     except (ConfigError, TaskError, CheckpointError, HarvestError, ReadError, RecordingError) as error:

@@ -32,7 +32,8 @@ _NEGATIVE_NUMBER = re.compile(r"-(\d|\.\d|inf|nan)")
 def complete_narrate(arguments: Sequence[str]) -> list[str]:
     """Return the arguments, with the default value after each `--narrate` that another word follows.
 
-    `argparse` would take any word as the value, such as the RUN of `replay --narrate RUN`.
+    `argparse` would take any word as the value, such as the RUN of `replay --narrate RUN`. Training has no
+    such argument.
     """
     return [
         f"--narrate={NARRATIONS[0]}" if word == "--narrate" and not {*arguments[at : at + 1]} & {*NARRATIONS} else word

@@ -79,7 +79,8 @@ def resolve_run(text: str, telemetry_dir: Path) -> Path:
     runs = list_runs(telemetry_dir)
     if text == LAST_ALIAS:
         if not runs:
-            raise ReadError(f"cannot resolve `{LAST_ALIAS}`: {telemetry_dir} contains no runs")
+            problem = "contains no runs" if telemetry_dir.exists() else "does not exist; give another --telemetry-dir"
+            raise ReadError(f"cannot resolve `{LAST_ALIAS}`: {telemetry_dir} {problem}")
         return runs[0]
     for path in (Path(text), telemetry_dir / text):
         if path.exists():
