@@ -58,14 +58,14 @@ def ended_run(folder: Path, name: str = "over") -> Path:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((), "no run in telemetry is live; replay the last one with `esper-sanctum replay last`"),
+        ((), "no run in telemetry is live; replay the last one with `esper-sanctum replay telemetry/over`"),
         (
             ("over",),
-            "telemetry/over is not live: no process trains it; replay it with `esper-sanctum replay over`",
+            "telemetry/over is not live: no process trains it; replay it with `esper-sanctum replay telemetry/over`",
         ),
         (
             ("last",),
-            "telemetry/over is not live: no process trains it; replay it with `esper-sanctum replay last`",
+            "telemetry/over is not live: no process trains it; replay it with `esper-sanctum replay telemetry/over`",
         ),
         (
             ("telemetry/over/events-00001.jsonl",),
@@ -73,10 +73,7 @@ def ended_run(folder: Path, name: str = "over") -> Path:
             "telemetry/over/events-00001.jsonl`",
         ),
         (("ovre",), "'ovre' is neither a file nor a run in telemetry; did you mean over?"),
-        (
-            ("--telemetry-dir", "none"),
-            "no run in none is live; replay the last one with `esper-sanctum replay last`",
-        ),
+        (("--telemetry-dir", "none"), "no run in none is live"),
     ],
 )
 def test_attach_to_a_run_that_is_not_live_is_refused(arguments: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
