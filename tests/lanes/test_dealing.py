@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given
@@ -42,10 +43,18 @@ def test_envs_of_one_host_stay_on_one_kind(hosts: list[int], kinds: list[str], s
 def test_population_on_unequal_lanes_is_measured_and_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = iter(["one", "other", "only"])
     monkeypatch.setattr(pool_module, "device_kind", lambda _: next(kinds))
+    measured: list[Mapping[str, float]] = []
+
+    def deal(hosts: Sequence[int], kinds: Sequence[str], speeds: Mapping[str, float]) -> list[int]:
+        measured.append(speeds)
+        return deal_envs(hosts, kinds, dict.fromkeys(speeds, 1.0))  # one core may be busy with other work
+
+    monkeypatch.setattr(pool_module, "deal_envs", deal)
     with (
         population(envs=6, lanes=("cpu:0", "cpu:1"), policy="static") as unequal,
         population(envs=6, policy="static") as alone,
     ):
+        assert [speed > 0 for speed in measured[0].values()] == [True, True]
         assert set(unequal.lane_by_env) == {"cpu:0", "cpu:1"}
         assert repr(play(unequal, 0, 3)) == repr(play(alone, 0, 3))  # measuring leaves no trace in the results
 
