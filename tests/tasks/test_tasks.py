@@ -85,5 +85,5 @@ def test_load_damaged_digits_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         np.savez(data / "digits.npz", other=np.zeros(3))
         assert zipfile.is_zipfile(data / "digits.npz")
     monkeypatch.setattr(digits, "files", lambda package: tmp_path)
-    with pytest.raises(TaskError, match="force-reinstall"):
+    with pytest.raises(TaskError, match="install esper-sanctum again"):
         digits.load()

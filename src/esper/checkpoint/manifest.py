@@ -134,7 +134,7 @@ def _advise_version(directory: Path) -> str:
         return ""
     if writer == VERSION:
         return f"; an earlier development state of {writer} wrote it"
-    return f"; version {writer} wrote it: `pip install esper-sanctum=={writer}`"
+    return f"; version {writer} wrote it: install that version to use it"
 
 
 def read_verified_files(directory: Path, manifest: Manifest) -> dict[str, bytes]:

@@ -105,7 +105,7 @@ class GrowthObserver:
         if self._steps == 1 and left:
             seconds = self._ended - self._started
             self._log(
-                f"a step takes about {seconds:.2g} s, the {left} other steps at most {format_duration(seconds * left)}"
+                f"a step takes about {seconds:.2g} s, the rest of the run at most {format_duration(seconds * left)}"
             )
         if left and self._has_converged:
             self._log(f"no network has become better for {self._growth.patience} steps")

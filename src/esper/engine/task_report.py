@@ -21,6 +21,7 @@ from esper.tasks.probe import probe_task
 from esper.tasks.profile import TaskProfile
 from esper.tasks.splits import data_tensors, move_data
 from esper.tasks.task import Task
+from esper.telemetry.sentences import pluralise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ class TaskReport:
     def __str__(self) -> str:
         profile = self.profile
         if self.structures:
-            lines = [f"family {self.task} of {len(self.structures)} structures"]
+            lines = [f"family {self.task} of {pluralise(len(self.structures), 'structure')}"]
         else:
             trained = f"{self.trained_parameters:,} of them trained"
             lines = [f"task {self.task}: {self.host_parameters:,} parameters, {trained}"]

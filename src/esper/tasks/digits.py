@@ -34,9 +34,7 @@ def load(data_dir: Path | None = None) -> Splits:  # noqa: ARG001 (the digits ar
         with source.open("rb") as file, np.load(file) as arrays:
             images, labels, split = (torch.as_tensor(arrays[key]) for key in ("images", "labels", "split"))
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise TaskError(
-            f"cannot read the digits in {source} ({error}); run pip install --force-reinstall esper-sanctum"
-        ) from error
+        raise TaskError(f"cannot read the digits in {source} ({error}); install esper-sanctum again") from error
     train, validation, test = (
         (images[split == part][:, None], labels[split == part]) for part in (SPLIT_TRAIN, SPLIT_VALIDATION, SPLIT_TEST)
     )
