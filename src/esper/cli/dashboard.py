@@ -96,6 +96,16 @@ def check_theme(theme: str) -> None:
         raise ConfigError(str(error)) from None
 
 
+def check_other_theme(theme: str) -> None:
+    """Check a theme that the user named. The default is not checked, because loading themes is slow.
+
+    Raises:
+        ConfigError: As `check_theme` does.
+    """
+    if theme != DEFAULT_THEME:
+        check_theme(theme)
+
+
 def show_dashboard(
     source: RunSource,
     display: DisplayOptions,

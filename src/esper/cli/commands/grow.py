@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from esper.cli.dashboard import DEFAULT_THEME, DisplayOptions, add_screen_options, check_theme
+from esper.cli.dashboard import DisplayOptions, add_screen_options, check_other_theme
 from esper.cli.harvest_text import format_comparison, format_harvest
 from esper.cli.options import EXIT_FAILED, EXIT_OK, NarrationDetail, Parser, add_run_options, given_options
 from esper.cli.run_display import print_engine_error, run_headless, run_in_dashboard
@@ -33,8 +33,8 @@ def run(arguments: Sequence[str]) -> int:
     if rank_info.world_size > 1:
         raise ConfigError("grow cannot be used under torchrun; give --devices several devices of this machine")
     workers = check_start(config, rank_info, is_new=True)
-    if headless and display.theme != DEFAULT_THEME:
-        check_theme(display.theme)
+    if headless:
+        check_other_theme(display.theme)
 
     from esper.engine.thread import EngineThread
 

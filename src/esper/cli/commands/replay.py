@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.dashboard import DEFAULT_THEME, DisplayOptions, add_screen_options, check_theme, show_dashboard
+from esper.cli.dashboard import DisplayOptions, add_screen_options, check_other_theme, show_dashboard
 from esper.cli.options import EXIT_OK, NarrationDetail, Parser, add_run_argument, print_usage_error, print_warnings
 from esper.config import ConfigError
 from esper.formatting import strip_control, suggest
@@ -93,8 +93,7 @@ def parse_replay(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> a
     options = parser.parse_args(arguments)
     if not options.speed > 0:
         raise ConfigError(f"--speed {options.speed} is not valid: it must be a number above 0")
-    if options.theme != DEFAULT_THEME:
-        check_theme(options.theme)
+    check_other_theme(options.theme)
     return options
 
 

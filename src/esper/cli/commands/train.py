@@ -24,11 +24,10 @@ from esper.checkpoint.manifest import (
 )
 from esper.cli.commands import COMMANDS
 from esper.cli.dashboard import (
-    DEFAULT_THEME,
     DisplayOptions,
     add_screen_options,
+    check_other_theme,
     check_terminal,
-    check_theme,
 )
 from esper.cli.options import (
     EXIT_OK,
@@ -71,12 +70,7 @@ def run_training(arguments: Sequence[str]) -> int:
     headless = options.pop("no_tui") or narrate is not None
     on_alert, tensorboard = options.pop("on_alert"), options.pop("tensorboard")
     config, checkpoint = _resolve_config_and_checkpoint(file, resume, given_options(options))
-    if checkpoint is not None and (manifest := read_manifest(checkpoint)).round >= config.rounds:
-        rounds = config_from_manifest(manifest, checkpoint).rounds
-        if manifest.round < rounds:
-            raise ConfigError(
-                f"{resume} has done {manifest.round} of its {rounds} rounds; --rounds must be above {manifest.round}"
-            )
+    if checkpoint is not None and (rounds := read_manifest(checkpoint).round) >= config.rounds:
         return _end_complete_run(resume, run_directory_of(checkpoint), rounds)
     rank_info = RankInfo.from_environment()
     workers = check_start(config, rank_info, is_new=checkpoint is None)
@@ -87,8 +81,8 @@ def run_training(arguments: Sequence[str]) -> int:
         telemetry_dir = run_directory_of(checkpoint).parent if checkpoint else Path(config.telemetry_dir)
         return start_detached(arguments, telemetry_dir, display=display, headless=headless)
 
-    if headless and display.theme != DEFAULT_THEME:
-        check_theme(display.theme)
+    if headless:
+        check_other_theme(display.theme)
 
     from esper.engine.thread import EngineThread
 
@@ -145,7 +139,7 @@ def _resolve_config_and_checkpoint(
     """Return the configuration of the run, and the checkpoint to resume from, which `--resume` names.
 
     Raises:
-        ConfigError: The configuration is invalid.
+        ConfigError: The configuration is invalid, or asks for no more rounds than an unfinished run has done.
         CheckpointError: The checkpoint is damaged, or does not fit the configuration.
         ReadError: The run does not exist.
     """
@@ -169,6 +163,10 @@ def _resolve_config_and_checkpoint(
     # The name of a task that is the user's code is known only once it is imported; the engine compares it then.
     compared = msgspec.structs.replace(config, task=saved.task) if is_own_task(config.task) else config
     check_compatible(with_task_settings(saved), with_task_settings(compared), checkpoint)
+    if config.rounds <= manifest.round < saved.rounds:
+        raise ConfigError(
+            f"{resume} has done {manifest.round} of its {saved.rounds} rounds; --rounds must be above {manifest.round}"
+        )
     return config, checkpoint
 
 
