@@ -78,8 +78,8 @@ def test_hundredfold_learning_rate_is_found(tmp_path: Path) -> None:
 def test_learning_rate_that_rises_hundredfold_is_found(after: int, limit: int, tmp_path: Path) -> None:
     """An env that was trained is rolled back; one that was not stays at the loss of guessing.
 
-    Which env breaks down, and when, depends on the rounding of the CPU: some of them learn on. With random seeds 0
-    to 3, the first was found after 10 to 17 steps, and after 3 to 6 if the envs were trained.
+    The rounding of the CPU decides which env breaks down and after how many steps; some envs learn on. With random
+    seeds 0 to 3, the first was found after 10 to 17 steps, and after 3 to 6 if the envs were trained.
     """
     plan = "conv_light@early:4 conv_heavy@mid:9"
     live = LiveRun(tmp_path, policy="plan", plan=plan, envs=4, rounds=1, steps=26).start_paused(after)

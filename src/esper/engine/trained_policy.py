@@ -86,7 +86,7 @@ def policy_of(checkpoint: Checkpoint, path: Path) -> TrainedPolicy:
 
 
 def policy_label(reference: str) -> str:
-    """Return a short name of a policy for people: `RUN/round-00003-step-0006` for a checkpoint, the name of a file."""
+    """Return the name of a policy for display: the name of a file, or `RUN/round-00003-step-0006` for a checkpoint."""
     path = Path(reference)
     is_of_run = path.parent.name == CHECKPOINTS_DIR and path.parent.parent.name
     return f"{path.parent.parent.name}/{path.name}" if is_of_run else path.name
