@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 import esper
-from esper.tasks.digits_family import DIGITS_FAMILY
+from esper.tasks.builtin.digits_family import DIGITS_FAMILY
+from esper.tasks.builtin.mnist1d import MNIST1D_TASK
+from esper.tasks.builtin.recall import RECALL_TASK
 from esper.tasks.family import RENT, mix_tasks
-from esper.tasks.mnist1d import MNIST1D_TASK
-from esper.tasks.recall import RECALL_TASK
 
 RENTS = (0.0005, 0.001, 0.002, 0.004, 0.008)
 ARMS = 4

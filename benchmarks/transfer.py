@@ -10,7 +10,7 @@ The hosts of `SHALLOW` have two or three slots, and the host of `DEEP` has four.
 from __future__ import annotations
 
 from esper import Family
-from esper.tasks.digits_family import DIGITS_FAMILY, digits_host
+from esper.tasks.builtin.digits_family import DIGITS_FAMILY, digits_host
 
 MAX_TRAINING_SLOTS = 3
 

@@ -240,7 +240,7 @@ def test_config_prints_the_settings_of_the_task_as_comments(task: str, capsys: p
 def test_config_prints_the_settings_of_an_own_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "my_slow_digits.py"
     file.write_text(
-        "from dataclasses import replace\nfrom esper.tasks.digits import DIGITS_TASK\n"
+        "from dataclasses import replace\nfrom esper.tasks.builtin.digits import DIGITS_TASK\n"
         "print('imported')\ntask = replace(DIGITS_TASK, name='slow', batch_size=77)\n"
     )
     assert main(["config", "--task", str(file)]) == EXIT_OK

@@ -17,7 +17,7 @@ from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
 from esper.growth.site import SlotSite
 from esper.growth.slot import Slot
-from esper.tasks.conv_host import ConvHost
+from esper.tasks.builtin.conv_host import ConvHost
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -7,7 +7,7 @@ from esper.domain import Stage
 from esper.growth.blend import Blend
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
-from esper.tasks.conv_host import ConvHost
+from esper.tasks.builtin.conv_host import ConvHost
 from tests.growth.hosts import generator, grow, network, pictures, site, sites
 
 

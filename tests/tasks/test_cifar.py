@@ -9,7 +9,8 @@ import pytest
 import torch
 from torchvision.datasets import CIFAR10
 
-from esper.tasks import TaskError, cifar, load_task
+from esper.tasks import TaskError, load_task
+from esper.tasks.builtin import cifar
 
 ROWS = 20
 """Pictures in each of the six batch files; the real ones hold 10,000."""
@@ -54,7 +55,7 @@ def test_load_reads_and_splits_the_archive(archive: Path) -> None:
 
 
 def test_load_missing_data_error_names_download_command(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match=f'missing or damaged; run .* -m esper.tasks.cifar "{tmp_path}"'):
+    with pytest.raises(TaskError, match=f'missing or damaged; run .* -m esper.tasks.builtin.cifar "{tmp_path}"'):
         load_task("cifar_impaired").data(tmp_path)
 
 

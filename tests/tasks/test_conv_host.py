@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from esper.tasks.conv_host import ConvBlock, ConvHost, PoolBefore
+from esper.tasks.builtin.conv_host import ConvBlock, ConvHost, PoolBefore
 from tests.growth.hosts import pictures
 
 

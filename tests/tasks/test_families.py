@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from esper.engine.task_report import check_task
-from esper.tasks import mnist1d, recall
+from esper.tasks.builtin import mnist1d, recall
 from esper.tasks.losses import accuracy
 from esper.tasks.splits import Splits
 

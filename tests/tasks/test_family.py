@@ -11,9 +11,7 @@ import pytest
 import torch
 
 from esper.tasks import TaskError, load_task
-from esper.tasks.contexts import Context, context_splits, draw_context
-from esper.tasks.data_loading import load_data
-from esper.tasks.digits_family import (
+from esper.tasks.builtin.digits_family import (
     DIGITS,
     DIGITS_FAMILY,
     LEVEL,
@@ -22,6 +20,8 @@ from esper.tasks.digits_family import (
     shift_pictures,
     take_samples,
 )
+from esper.tasks.contexts import Context, context_splits, draw_context
+from esper.tasks.data_loading import load_data
 from esper.tasks.family import Family, Setting, TaskFamily
 from esper.tasks.probe import probe_task
 from esper.tasks.splits import Splits

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from esper.tasks import TASK_NAMES, TaskError, digits, load_task
-from esper.tasks.conv_task import BLUEPRINTS, CLASSES
+from esper.tasks import TASK_NAMES, TaskError, load_task
+from esper.tasks.builtin import digits
+from esper.tasks.builtin.conv_task import BLUEPRINTS, CLASSES
 from esper.tasks.probe import probe_task
 
 
@@ -78,7 +79,7 @@ def test_digits_are_complete_and_stratified() -> None:
 def test_load_damaged_digits_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    whole = Path(digits.__file__).parent / "data" / "digits.npz"
+    whole = Path(digits.__file__).parents[1] / "data" / "digits.npz"
     if damage == "truncated":
         (data / "digits.npz").write_bytes(whole.read_bytes()[:20_000])
     elif damage == "foreign":

@@ -24,17 +24,17 @@ from esper.growth.network import call_model, count_samples
 from esper.growth.outputs import Nested, first_tensor, list_tensors, map_tensors, replace_first_tensor
 from esper.growth.site import SlotSite
 from esper.seeding import forked_generators, make_generator
-from esper.tasks.causality import is_causal
 from esper.tasks.chance import measure_chance
+from esper.tasks.checks.causality import is_causal
+from esper.tasks.checks.functions import check_augment, check_functions
+from esper.tasks.checks.last_batch import check_last_batch
+from esper.tasks.checks.prefix import check_prefix
+from esper.tasks.checks.seeds import check_seeds
+from esper.tasks.checks.settings import check_settings
 from esper.tasks.family import TaskFamily
-from esper.tasks.function_check import check_augment, check_functions
 from esper.tasks.hosts import build_host, find_submodule, named_tensors
-from esper.tasks.last_batch_check import check_last_batch
 from esper.tasks.losses import loss_of
-from esper.tasks.prefix_check import check_prefix
 from esper.tasks.profile import TaskProfile, combine_profiles
-from esper.tasks.seed_check import check_seeds
-from esper.tasks.settings_check import check_settings
 from esper.tasks.splits import Splits, TaskData, take
 from esper.tasks.task import Chance, SlotPath, Task
 from esper.tasks.user_calls import UserCalls

@@ -56,7 +56,7 @@ def get_built_in(name: str) -> Task:
         return mix([get_built_in(part) for part in names])
     check_task_name(name)
     module, attribute = TASKS[name].split(":")
-    return getattr(import_module(f"esper.tasks.{module}"), attribute)
+    return getattr(import_module(f"esper.tasks.builtin.{module}"), attribute)
 
 
 def mix(tasks: Sequence[Task]) -> Task:

@@ -12,7 +12,7 @@ from esper.tasks.optimizers import SGD
 from esper.tasks.task import Chance, Task
 
 if TYPE_CHECKING:
-    from esper.tasks.conv_host import ConvHost
+    from esper.tasks.builtin.conv_host import ConvHost
     from esper.tasks.splits import Splits
 
 CLASSES = 10
@@ -67,6 +67,6 @@ def _build_wide_host(width_factor: float, *, widths: Sequence[int], **arguments:
 
 
 def _build_host(**arguments: Any) -> ConvHost:
-    from esper.tasks.conv_host import build_conv_host  # imports torch
+    from esper.tasks.builtin.conv_host import build_conv_host  # imports torch
 
     return build_conv_host(classes=CLASSES, **arguments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.tasks.conv_task import CLASSES, conv_task
+from esper.tasks.builtin.conv_task import CLASSES, conv_task
 
 if TYPE_CHECKING:
     import torch

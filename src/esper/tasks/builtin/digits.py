@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from esper.config import TaskError
-from esper.tasks.conv_task import conv_task
+from esper.tasks.builtin.conv_task import conv_task
 from esper.tasks.task import Task
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from esper.tasks.conv_task import conv_task
-from esper.tasks.digits import load
+from esper.tasks.builtin.conv_task import conv_task
+from esper.tasks.builtin.digits import load
 from esper.tasks.family import LEARNING_RATE, Family, Setting
 from esper.tasks.task import Task
 

@@ -1,6 +1,6 @@
 """CIFAR-10 (Krizhevsky, 2009), read with torchvision from the user's cache directory.
 
-`python -m esper.tasks.cifar [DIRECTORY]` downloads the data; training never does.
+`python -m esper.tasks.builtin.cifar [DIRECTORY]` downloads the data; training never does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import platformdirs
 
 from esper.config import TaskError
-from esper.tasks.conv_task import conv_task
+from esper.tasks.builtin.conv_task import conv_task
 from esper.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ def _open(directory: Path, *, train: bool) -> CIFAR10:
         return CIFAR10(directory, train=train)
     except (OSError, RuntimeError) as error:
         raise TaskError(
-            f'CIFAR-10 in {directory} is missing or damaged; run {sys.executable} -m esper.tasks.cifar "{directory}"'
+            f"CIFAR-10 in {directory} is missing or damaged; "
+            f'run {sys.executable} -m esper.tasks.builtin.cifar "{directory}"'
         ) from error
 
 
@@ -85,7 +86,9 @@ def main() -> None:
     """Download CIFAR-10."""
     from torchvision.datasets import CIFAR10  # pyright: ignore[reportMissingTypeStubs]
 
-    parser = argparse.ArgumentParser(prog="python -m esper.tasks.cifar", description="Download CIFAR-10 (170 MB).")
+    parser = argparse.ArgumentParser(
+        prog="python -m esper.tasks.builtin.cifar", description="Download CIFAR-10 (170 MB)."
+    )
     parser.add_argument("directory", nargs="?", type=Path, default=default_dir(), help="default: %(default)s")
     directory = parser.parse_args().directory
     try:
