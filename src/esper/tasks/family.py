@@ -52,7 +52,9 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskFamily(Task):
-    """A task with several structures. Made by `Family`; its other fields are those of the structure with most slots.
+    """A task with several structures, built by `Family`.
+
+    The fields inherited from `Task` describe the structure with the most slots.
 
     Attributes:
         structures: Tasks whose models and slots the contexts have.

@@ -134,16 +134,11 @@ class EnvTable(EnvRowsPanel):
         self._worst = find_worst(healthy, self._worst, max(min(room // 4, room - 1 - num_first), 0))
 
         def rank(env: int) -> int:
-            severity = severities.get(env)
-            return (
-                0
-                if env in self._pinned
-                else 1
-                if severity == "error"
-                else 2
-                if severity
-                else 3 + (env not in self._worst)
-            )
+            if env in self._pinned:
+                return 0
+            if env in severities:
+                return 1 if severities[env] == "error" else 2
+            return 3 if env in self._worst else 4
 
         return sorted(order, key=rank)
 
