@@ -10,7 +10,6 @@ from esper.cli.commands.replay import find_demo
 from esper.history.address import find_moment, parse_moment
 from esper.history.history import History, open_history
 from esper.history.playback import Playback
-from esper.history.positions import position_of_event, step_end
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import ReplaySource
 from esper.sanctum.theme import DEFAULT_THEME
@@ -100,20 +99,20 @@ async def test_event_within_a_step_is_shown_as_partway(tmp_path: Path) -> None:
         await settle(pilot)
         assert "step 5/5" in header(app)
         assert "partway" not in header(app)
-        assert step_end(playback.history, ends[3]) == ends[3]
-        assert step_end(playback.history, ends[3] + 1) == ends[4]
+        assert playback.history.step_end(ends[3]) == ends[3]
+        assert playback.history.step_end(ends[3] + 1) == ends[4]
 
 
 def test_event_after_the_last_step_stays_in_its_round(demo: History) -> None:
     for start in demo.rounds[1:]:
-        assert step_end(demo, start) == start
+        assert demo.step_end(start) == start
 
 
 def test_event_of_an_excerpt_and_of_a_damaged_recording_is_found_by_its_number(tmp_path: Path) -> None:
     run = [event for event in stamp(example_run(), first=501) if event.seq not in {510, 540, 541}]
     history = open_history(write_segment(tmp_path, 1, recording(run)))
     for position, event in enumerate(run, start=1):
-        assert position_of_event(history, event.seq) == position
-    assert history.state_at(position_of_event(history, 541)).seq == 539
-    assert position_of_event(history, 1) == 0
-    assert position_of_event(history, 10**6) == history.length
+        assert history.position_of_event(event.seq) == position
+    assert history.state_at(history.position_of_event(541)).seq == 539
+    assert history.position_of_event(1) == 0
+    assert history.position_of_event(10**6) == history.length

@@ -12,7 +12,6 @@ from urllib.parse import quote, unquote
 
 from esper.formatting import suggest
 from esper.history.history import History
-from esper.history.positions import next_step_end, step_end
 from esper.history.unread import is_undone
 
 MOMENT_KEYS = ("round", "step", "event", "anomaly")
@@ -164,7 +163,7 @@ def find_moment(text: str, history: History) -> Moment | None:
 def _position_of_number(key: str, number: int, history: History) -> int:
     if key == "anomaly":
         if mark := history.marks.nth_anomaly(number):
-            return step_end(history, mark.position)
+            return history.step_end(mark.position)
         count = history.marks.num_anomalies
         known = f"anomaly:1 to anomaly:{count}" if count else "none"
         raise MissingMomentError(f"anomaly:{number} is not in this recording; it has {known}")
@@ -183,7 +182,7 @@ def _position_of_number(key: str, number: int, history: History) -> int:
     if found == number:
         if key == "round":  # until the end of its first step, a round shows nothing
             start = positions[index] + 1
-            return next_step_end(history, start) or start
+            return history.next_step_end(start) or start
         return positions[index]
     last = number_at(history, positions[-1])
     if first < number < last:

@@ -185,6 +185,37 @@ class History:
                 return max(position, start)
         return self.length
 
+    def step_end(self, position: int) -> int:
+        """Return the step boundary at or after a position, so that rounds, steps and values belong to one step.
+
+        Between two steps, that is the position itself; within a step, its end. A step that the recording does not
+        finish has no end: then the position is returned.
+        """
+        if not self.state_at(position).working:
+            return position
+        end = self.next_step_end(position)
+        return position if end is None else end
+
+    def next_step_end(self, position: int) -> int | None:
+        """Return the first end of a step at or after a position; None if there is none in the same round."""
+        step, after = bisect_left(self.steps, position), bisect_left(self.rounds, position)
+        end_of_round = self.rounds[after] if after < len(self.rounds) else self.length
+        return self.steps[step] if step < len(self.steps) and self.steps[step] <= end_of_round else None
+
+    def position_of_event(self, seq: int) -> int:
+        """Return the position after the event with a number; if its line is missing, after the last event before it."""
+        if not self.length:
+            return 0
+
+        def seq_at(position: int) -> int:
+            return self.state_at(position).seq
+
+        # Without damaged lines, the numbers have no gaps. Every missing line moves the event to an earlier position.
+        latest = min(max(seq - seq_at(1) + 1, 0), self.length)
+        if seq_at(latest) == seq:
+            return latest
+        return max(bisect_right(range(latest + 1), seq, key=seq_at) - 1, 0)
+
     def contiguous_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Split the range between two positions at the gaps of recorded time; yields start and end of each part."""
         for first, end, _ in self._clock.constant_offset_ranges(self.length):

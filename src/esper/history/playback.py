@@ -7,7 +7,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
 from esper.history.history import History
-from esper.history.positions import step_end
 from esper.history.timeline import Mark, MarkFilter
 from esper.telemetry.events import AnyEvent
 from esper.telemetry.state import RunState
@@ -114,7 +113,7 @@ class Playback:
         origin = visited[0] if visited is not None and visited[1] == self.position else self.position
         find = marks.next_navigable if delta > 0 else marks.previous_navigable
         while mark := find(origin, mark_filter):
-            position = step_end(self.history, mark.position)
+            position = self.history.step_end(mark.position)
             if position != self.position or mark.env not in {None, env}:
                 self.seek(position)
                 self._visited = mark.position, position

@@ -8,7 +8,6 @@ from functools import partial
 from esper.history.address import Moment
 from esper.history.history import History
 from esper.history.playback import Playback
-from esper.history.positions import position_of_event, step_end
 from esper.recording.segments import ReadError
 from esper.sanctum.controllers import AppServices
 from esper.sanctum.screens.go_to import GoToDialog
@@ -147,7 +146,7 @@ class PlaybackActions:
             if not waited:
                 self._app.notify("This moment was not read yet; it is shown as soon as it was.", timeout=5)
             return
-        playback.seek(step_end(history, position_of_event(history, target.seq)))
+        playback.seek(history.step_end(history.position_of_event(target.seq)))
 
     @staticmethod
     def _was_read(history: History, seq: int) -> bool:
@@ -155,7 +154,7 @@ class PlaybackActions:
         if history.is_fully_read:
             return True
         last_step = history.steps[-1] if history.steps else 0
-        return history.log.last_seq >= seq and position_of_event(history, seq) <= last_step
+        return history.log.last_seq >= seq and history.position_of_event(seq) <= last_step
 
     def choose_moment(self) -> None:
         """Let the user type a moment, and move there."""
@@ -191,7 +190,7 @@ class PlaybackActions:
         """Set or remove a bookmark at event number `present`; at the playhead if `present` is None."""
         if (playback := self._require_playback(partial(self._toggle_bookmark, present))) is not None:
             if present is not None:
-                playback.seek(position_of_event(playback.history, present))
+                playback.seek(playback.history.position_of_event(present))
             is_set = playback.toggle_bookmark()
             if present is not None:
                 self._source.return_to_live()
