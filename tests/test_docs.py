@@ -42,7 +42,7 @@ def test_readme_begins_with_the_two_commands() -> None:
 
     assert [line.partition("#")[0].strip() for line in opening] == [
         "pip install uv && uv run esper-sanctum",
-        "pip install uv && uv run pytest -n 2",
+        "pip install uv && uv run --group test pytest -n 2",
     ]
     assert opening[1].startswith(last_of_ci)
 

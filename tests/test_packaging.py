@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from esper.domain import VERSION
 from esper.harvest.structure import CARD_FILE, PROGRAM_FILE, STRUCTURE_FILE, WEIGHTS_FILE
 
 HARVEST = (CARD_FILE, STRUCTURE_FILE, WEIGHTS_FILE, PROGRAM_FILE)
@@ -60,6 +61,7 @@ def test_wheel_contains_data_files(wheel: Path) -> None:
     assert {
         *themes,
         *demo,
+        "esper/py.typed",
         "esper/tasks/data/digits.npz",
         "esper/sanctum/sanctum.tcss",
         "esper/sanctum/app_index.html",
@@ -85,7 +87,8 @@ def test_wheel_metadata_is_complete(wheel: Path) -> None:
         (metadata,) = (file for file in archive.namelist() if file.endswith(".dist-info/METADATA"))
         described = message_from_string(archive.read(metadata).decode())
         scripts = archive.read(metadata.replace("METADATA", "entry_points.txt")).decode()
-    assert described["Name"] == "esper-sanctum"
+    assert (described["Name"], described["Version"]) == ("esper-sanctum", VERSION)
+    assert "Typing :: Typed" in described.get_all("Classifier", [])
     assert described["Requires-Python"] == ">=3.11"
     assert "esper-sanctum = esper.cli.main:main" in scripts
 
