@@ -84,7 +84,7 @@ EVENTS = {
     "EpisodeStarted": "round env structure settings",
     "EnvStepped": "round step env op target train_loss train_accuracy loss accuracy reward reward_parts value "
     "op_probability op_probabilities decision grad_norm parameter_ratio loss_scale growth_tracker "
-    "skipped lost metrics slots",
+    "skipped_batches overflows_by_owner metrics slots",
     "SeedMoved": "round step env slot before after blueprint reason",
     "GateRefused": "round step env slot gate checks",
     "GateOpened": "round step env slot gate checks",

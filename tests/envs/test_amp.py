@@ -106,12 +106,12 @@ def test_run_emits_scales_skips_and_diverged_scales(tmp_path: Path) -> None:
     assert first is not None
     assert second is not None
     assert first.loss_scale == FIRST_SCALE
-    assert first.skipped == {}
-    assert (first.lost, second.lost) == (0, batches(live.run.pool.envs[1]))
+    assert first.overflows_by_owner == {}
+    assert (first.skipped_batches, second.skipped_batches) == (0, batches(live.run.pool.envs[1]))
     assert state.started is not None
     assert (state.started.batches, state.started.growth_interval) == (batches(live.run.pool.envs[0]), 2000)
     assert (first.growth_tracker, second.growth_tracker) == (2 * batches(live.run.pool.envs[0]), 0)
-    assert second.skipped["host"] > 0
+    assert second.overflows_by_owner["host"] > 0
     assert second.loss_scale is not None
     assert second.loss_scale < FIRST_SCALE / 64
     assert "loss scales diverge cpu:0" in state.anomalies

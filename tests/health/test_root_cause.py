@@ -29,7 +29,7 @@ def test_healthy_env_has_no_symptom() -> None:
 
 def test_nan_is_traced_to_the_first_abnormal_signal() -> None:
     calm: list[dict[str, object]] = [{"loss_scale": 1024.0}] * 4
-    skip: dict[str, object] = {"lost": 1, "loss_scale": 256.0}
+    skip: dict[str, object] = {"skipped_batches": 1, "loss_scale": 256.0}
     cause = find_root_cause(
         state_after(*steps(*calm, skip, {"grad_norm": 40.0, "loss_scale": 256.0}, {"grad_norm": math.nan})), 0
     )
@@ -50,7 +50,7 @@ def test_sudden_nan_has_no_cause() -> None:
 
 
 def test_old_events_are_no_cause() -> None:
-    cause = find_root_cause(state_after(*steps({"lost": 1}, *[{}] * 6, {"loss": math.nan})), 0)
+    cause = find_root_cause(state_after(*steps({"skipped_batches": 1}, *[{}] * 6, {"loss": math.nan})), 0)
     assert cause.symptom is not None
     assert cause.chain == []
 
@@ -72,7 +72,7 @@ def test_symptom_is_dated_at_its_start() -> None:
 
 
 def test_new_episode_does_not_inherit_causes() -> None:
-    run = [*steps({}, {}, {"lost": 1}), ev.RoundStarted(round=2), env_stepped(0, 2, 1, loss=math.nan)]
+    run = [*steps({}, {}, {"skipped_batches": 1}), ev.RoundStarted(round=2), env_stepped(0, 2, 1, loss=math.nan)]
     assert find_root_cause(state_after(*run), 0).chain == []
 
 
@@ -87,7 +87,7 @@ def after_anomalies(*events: ev.AnyEvent) -> RunState:
 
 def test_env_with_an_anomaly_is_not_healthy() -> None:
     course: list[dict[str, object]] = [{"grad_norm": 1.0}] * 5
-    skip: dict[str, object] = {"grad_norm": 1.0, "lost": 1}
+    skip: dict[str, object] = {"grad_norm": 1.0, "skipped_batches": 1}
     explosion: list[dict[str, object]] = [{"grad_norm": 82.0}] * 3
     loud = after_anomalies(*steps(*course, *explosion))
     cause = find_root_cause(loud, 0)
@@ -102,7 +102,7 @@ def test_env_with_an_anomaly_is_not_healthy() -> None:
 
 def test_current_anomaly_outranks_an_earlier_symptom() -> None:
     later = [env_stepped(0, 2, step, grad_norm=82.0 if step >= 4 else 1.0) for step in range(1, 7)]
-    cause = find_root_cause(after_anomalies(*steps({}, {"lost": 1}), ev.RoundStarted(round=2), *later), 0)
+    cause = find_root_cause(after_anomalies(*steps({}, {"skipped_batches": 1}), ev.RoundStarted(round=2), *later), 0)
     assert cause.symptom is not None
     assert (cause.symptom.round, cause.symptom.step) == (2, 6)
 

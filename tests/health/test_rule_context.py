@@ -66,7 +66,7 @@ def course(seed: int, length: int) -> list[ev.AnyEvent]:
                 accuracy=accuracy,
                 grad_norm=norm(),
                 slots=slots,
-                lost=int(draw.random() < 0.4),
+                skipped_batches=int(draw.random() < 0.4),
                 train_loss=draw.choice((1.0, 2.0, 2.4, 2.4, 2.4)),
             )
         )
@@ -133,8 +133,8 @@ def broken_by_step(
         if slot.age >= needed and len(norms) == needed and all(norm is not None and norm < low for norm in norms):
             yield "dead seed", slot.grad_norm or 0.0, LIMITS.dead_gradient
     last = known[-LIMITS.skipped_steps :]
-    if len(last) == LIMITS.skipped_steps and all(one.lost for one in last):
-        yield "repeated skips", sum(one.lost for one in last), float(LIMITS.skipped_steps)
+    if len(last) == LIMITS.skipped_steps and all(one.skipped_batches for one in last):
+        yield "repeated skips", sum(one.skipped_batches for one in last), float(LIMITS.skipped_steps)
 
 
 def broken_by_sample(

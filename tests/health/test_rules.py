@@ -193,7 +193,7 @@ CASES = {
     "exploding gradient": (explosion(9.0, 9.0, 9.0), [env_stepped(0, 1, 7)]),
     "loss above chance": (guessing(*[0.75] * LIMITS.chance_steps), [env_stepped(0, 1, 9, train_loss=0.5)]),
     "dead seed": (dead(LIMITS.dead_seed_steps), [env_stepped(0, 1, 9, slots=[SEED])]),
-    "repeated skips": (course(*[{"lost": 2}] * LIMITS.skipped_steps), [env_stepped(0, 1, 9)]),
+    "repeated skips": (course(*[{"skipped_batches": 2}] * LIMITS.skipped_steps), [env_stepped(0, 1, 9)]),
     "stalled env": (rounds(2, 2, 3), [*rounds(2, 2, 3, 0)[-1:]]),
     "KL spike": ([policy_updated(kl=0.2, heads={})], [policy_updated(2, kl=0.01, heads={})]),
     "dead head": ([update(op=ev.HeadReading(entropy=0.5))], [update(op=ev.HeadReading(entropy=0.5, grad_norm=0.1))]),
@@ -329,7 +329,7 @@ def test_rollback_anomaly_lasts_until_the_next_episode() -> None:
         rounds(2, 2),
         rounds(2, 1, 2),
         rounds(1, 1, 1, envs=4),  # a single env
-        course(*[{"lost": 2}, {}] * 4),  # skips, but not in consecutive steps
+        course(*[{"skipped_batches": 2}, {}] * 4),  # skips, but not in consecutive steps
         memories(100, 110, 120, 130, 140, 140, 150),  # not in every round
         memories(*(10_000 + i for i in range(7))),  # allocator noise
         EVEN,
@@ -462,14 +462,14 @@ def test_run_resumed_on_other_devices_forgets_the_lanes_before() -> None:
 def test_resumed_detector_finds_the_same_anomalies() -> None:
     run: list[ev.AnyEvent] = [run_started(10), ev.RoundStarted(round=1)]
     detector, state = AnomalyDetector(), RunState()
-    steps = course(*[{"lost": 1}] * 2)
+    steps = course(*[{"skipped_batches": 1}] * 2)
     for event in stamp([*run, device_sampled(used=91, total=100), *steps]):
         state.apply(event)
         for finding in detector.check(event):
             state.apply(finding)
     other = AnomalyDetector()
     other.resume(Keyframe.from_state(state).decode_state())
-    rest = [*course({"lost": 1}), device_sampled(used=91, total=100), device_sampled(used=10, total=100)]
+    rest = [*course({"skipped_batches": 1}), device_sampled(used=91, total=100), device_sampled(used=10, total=100)]
     rest = [msgspec.structs.replace(event, step=3) if isinstance(event, ev.EnvStepped) else event for event in rest]
     expected = [detector.check(event) for event in rest]
     assert [other.check(event) for event in rest] == expected

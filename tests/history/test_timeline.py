@@ -36,7 +36,7 @@ EVENTS_AND_KINDS: list[tuple[ev.AnyEvent, MarkKind | None]] = [
     (moved("culled"), MarkKind.CULLED),
     (moved("blending"), None),
     (stepped(), None),
-    (stepped(skipped={"host": 1}), MarkKind.SKIP),
+    (stepped(skipped_batches=1), MarkKind.SKIP),
     (anomaly(3.0), MarkKind.ANOMALY),
     (anomaly(math.nan), MarkKind.NOT_FINITE),
     (ev.Paused(round=1, step=1, origin="keyboard"), MarkKind.PAUSE),

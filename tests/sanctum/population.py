@@ -102,7 +102,7 @@ def stepped(env: int, round_: int, step: int) -> ev.EnvStepped:
         accuracy=accuracy, reward=sum(parts.values()), reward_parts=parts, value=0.31, op_probability=0.62,
         grad_norm=math.nan if broken else 0.35 + 0.11 * env + 0.02 * step, parameter_ratio=1 + 0.9 * grown,
         loss_scale=None if env == 5 else 512.0 if env == 7 else 32768.0,
-        skipped={"host": 3} if env == 7 else {}, slots=slots,
+        skipped_batches=3 * (env == 7), overflows_by_owner={"host": 3} if env == 7 else {}, slots=slots,
     )  # fmt: skip
 
 

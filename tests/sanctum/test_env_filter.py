@@ -31,7 +31,14 @@ def envs() -> list[EnvState]:
     run = [
         run_started(4),
         ev.RoundStarted(round=1),
-        env_stepped(0, accuracy=0.4, op="germinate", loss_scale=32768.0, skipped={"host": 1, "mid": 2}),
+        env_stepped(
+            0,
+            accuracy=0.4,
+            op="germinate",
+            loss_scale=32768.0,
+            skipped_batches=3,
+            overflows_by_owner={"host": 1, "mid": 2},
+        ),
         env_stepped(1, accuracy=0.6, grad_norm=math.nan, loss_scale=512.0, slots=dormant),
         env_stepped(2, accuracy=0.5, reward=-0.2),
     ]
@@ -65,7 +72,7 @@ def passing(text: str) -> list[int]:
         ("grad>0", [0, 2]),
         ("scale<2^12", [1]),
         ("scale>0", [0, 1]),
-        ("skips>2", [0]),
+        ("skipped>2", [0]),
         ("env>=2", [2, 3]),
         ("best>0.55", [1]),
         ("stage:blending", [0, 2]),

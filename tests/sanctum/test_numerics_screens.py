@@ -45,7 +45,7 @@ def scaled_run() -> list[ev.AnyEvent]:
     run: list[ev.AnyEvent] = [started, ev.RoundStarted(round=1)]
     for step, scale in enumerate(SCALES, 1):
         lost = int(step > 1 and scale < SCALES[step - 2])
-        run.append(env_stepped(0, 1, step, loss_scale=scale, lost=lost, growth_tracker=1975, grad_norm=0.05))
+        run.append(env_stepped(0, 1, step, loss_scale=scale, skipped_batches=lost, growth_tracker=1975, grad_norm=0.05))
         run.append(env_stepped(1, 1, step, loss_scale=65536.0, grad_norm=math.nan if step > 4 else 0.5))
         run.append(env_stepped(2, 1, step))
     run.append(device_sampled("cpu:0", scale_min=32768.0, scale_max=65536.0))

@@ -286,7 +286,7 @@ async def test_env_screen_panels_show_the_selected_env() -> None:
         ev.GateRefused(round=1, step=1, env=2, slot="late", gate="G2", checks=checks),
         env_stepped(
             2, op="germinate", target="late", accuracy=0.61, reward=0.125, slots=SLOTS, loss=1.234, op_probability=None,
-            skipped={"mid": 4},
+            skipped_batches=4, overflows_by_owner={"mid": 4},
         ),
     ]  # fmt: skip
     app, _ = live(stamp(run))
@@ -306,7 +306,7 @@ async def test_env_screen_panels_show_the_selected_env() -> None:
         step = shown(app, EnvStep)
         assert step.startswith("op germinate late loss 1.23")
         assert "op chance –" in step
-        assert "skips mid 4" in step
+        assert "mid overflow 4" in step
         assert shown(app, RewardComponents) == "accuracy +0.150 rent −0.025 sum +0.125"
         moves = shown(app, EnvLifecycle)
         assert "1 t late germinated → training (G1 open)" in moves

@@ -126,9 +126,9 @@ def env_stepped(
         parameter_ratio=_round_significant(episode.view.parameter_ratio),
         loss_scale=measured.loss_scale,
         growth_tracker=measured.growth_tracker,
-        skipped=measured.overflows_by_owner,
+        overflows_by_owner=measured.overflows_by_owner,
         metrics={name: _round_significant(value) for name, value in measured.metrics.items()},
-        lost=measured.skipped_batches,
+        skipped_batches=measured.skipped_batches,
         slots=[_slot_reading(index, slot, measured) for index, slot in enumerate(slots)],
     )
 

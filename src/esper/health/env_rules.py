@@ -156,13 +156,13 @@ def check_dead_seeds(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.
 
 def check_skips(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
     """Find batches skipped in many consecutive steps."""
-    if not event.lost:
+    if not event.skipped_batches:
         return ()
     last = context.limits.skipped_steps
     recent = context.health.envs[event.env].recent[-last:]
-    if len(recent) < last or not all(step.lost for step in recent):
+    if len(recent) < last or not all(step.skipped_batches for step in recent):
         return ()
-    skipped = sum(step.lost for step in recent)
+    skipped = sum(step.skipped_batches for step in recent)
     text = f"{skipped} batches skipped because of overflows in {last} consecutive steps"
     return (_env_warning(event, Rule.REPEATED_SKIPS, skipped, last, text),)
 

@@ -128,7 +128,7 @@ def _accuracy_drop(episode: list[EnvStepStats]) -> str | None:
 
 
 def _skips(episode: list[EnvStepStats]) -> str | None:
-    return _skip_text(episode[-1].lost) if episode and episode[-1].lost else None
+    return _skip_text(episode[-1].skipped_batches) if episode and episode[-1].skipped_batches else None
 
 
 def _skip_text(count: int) -> str:
@@ -139,8 +139,8 @@ def _signals(episode: list[EnvStepStats], index: int, slots: Sequence[str], thre
     """Return the quantities that left their range at a step."""
     step, before = episode[index], episode[:index]
     texts: list[str] = []
-    if step.lost:
-        texts.append(_skip_text(step.lost))
+    if step.skipped_batches:
+        texts.append(_skip_text(step.skipped_batches))
     if before and step.scale and before[-1].scale and step.scale < before[-1].scale:
         texts.append(f"loss scale fell from 2^{math.log2(before[-1].scale):g} to 2^{math.log2(step.scale):g}")
     norms: list[tuple[str, float, list[float | None]]] = []

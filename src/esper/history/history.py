@@ -327,7 +327,7 @@ class History:
             last = time
             apply(event)
             length += 1
-            if type(event) is EnvStepped and not event.skipped:
+            if type(event) is EnvStepped and not event.skipped_batches:
                 continue  # three of four events, and none of them has a mark
             add_mark(event, length, last - offset)
             if recent and recent[-1].seq == event.seq:

@@ -101,8 +101,10 @@ class RunSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Keyed by blueprint."""
     anomalies: dict[str, int] = {}
     """Number of anomalies, keyed by rule."""
-    skipped: dict[str, int] = {}
-    """Number of optimizer steps skipped because of non-finite gradients, keyed by host or slot."""
+    skipped_batches: int = 0
+    """Batches without an optimizer step, because a gradient overflowed."""
+    overflows_by_owner: dict[str, int] = {}
+    """Batches in which a gradient overflowed, keyed by its owner: the host or a slot."""
     rollbacks: int = 0
     """Number of rollbacks by the governor."""
     pauses: int = 0
@@ -161,7 +163,8 @@ def summarise(history: History, now: float) -> RunSummary | None:
         metrics=builder.metrics,
         seeds={blueprint: BlueprintSummary.from_stats(record) for blueprint, record in state.blueprints.items()},
         anomalies=dict(builder.anomalies.most_common()),
-        skipped=dict(builder.skipped),
+        skipped_batches=builder.skipped_batches,
+        overflows_by_owner=dict(builder.overflows_by_owner),
         rollbacks=builder.rollbacks,
         pauses=builder.pauses,
         checkpoints=builder.checkpoints,
@@ -186,7 +189,8 @@ class _SummaryBuilder:
         self.metrics: dict[str, tuple[float, float, float]] = {}
         self.best: BestResult | None = None
         self.anomalies: Counter[str] = Counter()
-        self.skipped: Counter[str] = Counter()
+        self.skipped_batches = 0
+        self.overflows_by_owner: Counter[str] = Counter()
         self.env_steps = self.rollbacks = self.pauses = self.checkpoints = 0
         self.last_checkpoint: str | None = None
         self.wall_s = 0.0
@@ -220,8 +224,9 @@ class _SummaryBuilder:
         self._note_accuracy(event)
         if event.metrics:
             self._metrics[event.env] = event.metrics
-        if event.skipped:
-            self.skipped.update(event.skipped)
+        if event.skipped_batches:
+            self.skipped_batches += event.skipped_batches
+            self.overflows_by_owner.update(event.overflows_by_owner)
 
     def _note_accuracy(self, event: ev.EnvStepped | ev.EpisodeEnded) -> None:
         if math.isfinite(event.accuracy) and (self.best is None or event.accuracy > self.best.accuracy):

@@ -157,8 +157,8 @@ def _columns_of(kind: type[msgspec.Struct], *, of_entries: bool = False) -> Iter
                 yield column(name, ColumnType.FLAG, read)
             case inspect.StrType() | inspect.LiteralType():
                 yield column(name, ColumnType.TEXT, read)
-            case _ if name == "skipped":
-                yield Column("skipped_host", ColumnType.INTEGER, _skipped_of_host)
+            case _ if name == "overflows_by_owner":
+                yield Column("overflows_host", ColumnType.INTEGER, _overflows_of_host)
             case _ if name in _PARTS:
                 pass
             case inspect.ListType(item_type=inspect.StrType()):
@@ -231,12 +231,12 @@ def _whole_events(events: Sequence[Any], _: Sequence[str]) -> Rows:
     return Rows(events)
 
 
-def _skipped_of_host(rows: Rows) -> list[int | None]:
-    return [event.skipped.get("host") for event in rows.events]
+def _overflows_of_host(rows: Rows) -> list[int | None]:
+    return [event.overflows_by_owner.get("host") for event in rows.events]
 
 
-def _skipped_of_slot(rows: Rows) -> list[int | None]:
-    return [event.skipped.get(name) for event, name in zip(rows.events, rows.names, strict=True)]
+def _overflows_of_slot(rows: Rows) -> list[int | None]:
+    return [event.overflows_by_owner.get(name) for event, name in zip(rows.events, rows.names, strict=True)]
 
 
 def _is_opened(rows: Rows) -> list[bool]:
@@ -285,7 +285,7 @@ TABLES: tuple[Table, ...] = (
         [
             Column("slot", ColumnType.TEXT, _names),
             *_columns_of(ev.SlotReading, of_entries=True),
-            Column("skipped", ColumnType.INTEGER, _skipped_of_slot),
+            Column("overflows", ColumnType.INTEGER, _overflows_of_slot),
         ],
         _slot_rows,
     ),

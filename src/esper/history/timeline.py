@@ -184,7 +184,7 @@ _KIND_OF_STAGE = {
 
 _KIND_OF_EVENT: dict[type[ev.Event], Callable[[Any], MarkKind | None]] = {
     ev.SeedMoved: lambda event: _KIND_OF_STAGE.get(event.after),
-    ev.EnvStepped: lambda event: MarkKind.SKIP if event.skipped else None,
+    ev.EnvStepped: lambda event: MarkKind.SKIP if event.skipped_batches else None,
     ev.AnomalyFound: lambda event: MarkKind.ANOMALY if math.isfinite(event.value) else MarkKind.NOT_FINITE,
     ev.GovernorRolledBack: lambda _: MarkKind.ROLLBACK,
     ev.CheckpointSaved: lambda _: MarkKind.CHECKPOINT,

@@ -85,7 +85,7 @@ NUMERIC_FIELDS: dict[str, Measure] = {
     "scale": _of_step(lambda step: step.loss_scale),
     "params": _of_step(lambda step: step.parameter_ratio),
     "value": _of_step(lambda step: step.value),
-    "skips": _of_step(lambda step: sum(step.skipped.values())),
+    "skipped": _of_step(lambda step: step.skipped_batches),
 }
 """Numbers that a filter can compare and the table can sort by. None if not measured."""
 _FRACTIONS = frozenset({"score", "best"})

@@ -129,10 +129,10 @@ class EnvStepped(Event, frozen=True, kw_only=True, tag=True):
     """Loss scale after the epoch; absent without loss scaling."""
     growth_tracker: int | None = None
     """Batches without overflow since the scale changed; it doubles at `RunStarted.growth_interval`. Absent like it."""
-    skipped: dict[str, int] = {}
-    """Optimizer steps skipped for non-finite gradients, keyed by owner (`host` or a slot); only owners with any."""
-    lost: int = 0
+    skipped_batches: int = 0
     """Batches of this epoch without an optimizer step, because a gradient overflowed under loss scaling."""
+    overflows_by_owner: dict[str, int] = {}
+    """Batches in which a gradient overflowed, keyed by its owner (`host` or a slot); only owners with any."""
     metrics: dict[str, float] = {}
     """Further metrics of the task on the validation split, keyed by name."""
     slots: list[SlotReading]

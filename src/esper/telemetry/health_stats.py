@@ -42,7 +42,7 @@ class EnvStepStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
     slots: list[float | None]
     """Gradient norm of the seed in each slot; None if there is no seed or it does not train."""
     scale: float | None
-    lost: int
+    skipped_batches: int
     """Number of batches skipped because of an overflow."""
     train_loss: float = math.nan
     """NaN in keyframes of versions that did not keep it."""
@@ -67,11 +67,11 @@ class EnvHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Last `MAX_STEPS` steps."""
     steps: int = 0
     """Number of steps since the start of the run."""
-    lost: int = 0
+    skipped_batches: int = 0
     """Number of batches skipped because of overflows since the start of the run."""
     scales: list[tuple[int, float]] = []
     """Changes of the loss scale: number of the step, from 1, and the scale after it."""
-    skips: list[tuple[int, int]] = []
+    skipped_by_step: list[tuple[int, int]] = []
     """Steps with skipped batches: number of the step, from 1, and number of batches."""
     ends: list[EpisodeEnd] = []
     """Ends of the last `MAX_EPISODES` episodes."""
@@ -88,12 +88,12 @@ class EnvHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.steps += 1
         if event.loss_scale is not None and (not self.scales or self.scales[-1][1] != event.loss_scale):
             append_bounded(self.scales, (self.steps, event.loss_scale), MAX_SCALE_CHANGES)
-        if event.lost:
-            self.lost += event.lost
-            append_bounded(self.skips, (self.steps, event.lost), MAX_SCALE_CHANGES)
+        if event.skipped_batches:
+            self.skipped_batches += event.skipped_batches
+            append_bounded(self.skipped_by_step, (self.steps, event.skipped_batches), MAX_SCALE_CHANGES)
         step = EnvStepStats(
             event.seq, event.round, event.step, event.loss, event.accuracy, event.grad_norm,
-            norms, event.loss_scale, event.lost, event.train_loss,
+            norms, event.loss_scale, event.skipped_batches, event.train_loss,
         )  # fmt: skip
         append_bounded(self.recent, step, MAX_STEPS)
 
@@ -125,7 +125,7 @@ class EnvHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     def recent_skips(self, steps: int) -> dict[int, int]:
         """Return the number of skipped batches by index, from 0, among the last `steps` steps."""
         first = max(self.steps - steps, 0)
-        return {number - first - 1: lost for number, lost in self.skips if number > first}
+        return {number - first - 1: count for number, count in self.skipped_by_step if number > first}
 
     @property
     def num_oscillations(self) -> int:

@@ -83,8 +83,8 @@ class StepTrace(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Probability of the op; None if the policy is deterministic."""
     decision: dict[str, ev.HeadChoice]
     loss_scale: float | None
-    skipped: dict[str, int]
-    """Skipped optimizer steps, keyed by owner."""
+    overflows_by_owner: dict[str, int]
+    """Batches in which a gradient overflowed, keyed by its owner."""
 
     @classmethod
     def from_event(cls, event: ev.EnvStepped) -> StepTrace:
@@ -104,7 +104,7 @@ class StepTrace(msgspec.Struct, array_like=True, frozen=True, gc=False):
             event.op_probability,
             event.decision,
             event.loss_scale,
-            event.skipped,
+            event.overflows_by_owner,
         )
 
 

@@ -109,15 +109,20 @@ def test_show_and_run_state_agree_on_blueprints(run: Path, capsys: pytest.Captur
 def test_summary_adds_up_skips_rollbacks_and_pauses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = hand_made(
         tmp_path,
-        env_stepped(0, skipped={"host": 2, "mid": 1}),
-        env_stepped(1, skipped={"host": 3}),
+        env_stepped(0, skipped_batches=2, overflows_by_owner={"host": 2, "mid": 1}),
+        env_stepped(1, skipped_batches=3, overflows_by_owner={"host": 3}),
         ev.GovernorRolledBack(round=1, step=1, env=1, reason="loss is NaN", value=float("nan")),
         ev.Paused(round=1, step=1, origin="keyboard"),
     )
 
     shown = as_json("show", path, capsys=capsys)
 
-    assert (shown["skipped"], shown["rollbacks"], shown["pauses"]) == ({"host": 5, "mid": 1}, 1, 1)
+    assert (shown["skipped_batches"], shown["overflows_by_owner"], shown["rollbacks"], shown["pauses"]) == (
+        5,
+        {"host": 5, "mid": 1},
+        1,
+        1,
+    )
     assert "finished" not in shown
     assert "env_steps_per_second" not in shown
 
@@ -152,7 +157,7 @@ def test_show_prints_the_summary(run: Path, capsys: pytest.CaptureFixture[str]) 
     assert "conv_small 6 0 0 +4.00%\n" in text
     assert "norm 3 0 0 –\n" in text
     assert "anomalies non-finite gradient ×1, dead head ×1\n" in text
-    assert "skipped optimizer steps 0\n" in text
+    assert "skipped batches 0\n" in text
     assert "checkpoints 3 written, last: checkpoints/00003-005\n" in text
 
 

@@ -41,7 +41,7 @@ _ROWS: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
     ("seeds fossilized", lambda run: str(sum(seeds.fossilized for seeds in run.seeds.values()))),
     ("seeds culled", lambda run: str(sum(seeds.culled for seeds in run.seeds.values()))),
     ("anomalies", lambda run: str(sum(run.anomalies.values()))),
-    ("skipped optimizer steps", lambda run: str(sum(run.skipped.values()))),
+    ("skipped batches", lambda run: str(run.skipped_batches)),
     ("rollbacks", lambda run: str(run.rollbacks)),
     ("checkpoints", lambda run: str(run.checkpoints)),
 )

@@ -139,8 +139,8 @@ def _seed_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
 def _problem_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     anomalies = ", ".join(f"{rule} ×{count}" for rule, count in summary.anomalies.items())
     yield "anomalies", anomalies or "none"
-    skipped = ", ".join(f"{owner} ×{count}" for owner, count in summary.skipped.items())
-    yield "skipped optimizer steps", skipped or "0"
+    overflows = ", ".join(f"{owner} ×{count}" for owner, count in summary.overflows_by_owner.items())
+    yield "skipped batches", f"{summary.skipped_batches} (overflows: {overflows})" if overflows else "0"
     yield "rollbacks", str(summary.rollbacks or "none")
 
 

@@ -264,7 +264,8 @@ def _values(step: EnvStepped, score: str) -> list[tuple[str, Cell]]:
     ]
     values += [(strip_control(name), number_cell(value, 3, 3)) for name, value in step.metrics.items()]
     return values + [
-        (f"skips {strip_control(owner)}", Cell(f"{count:>3}", "warning")) for owner, count in step.skipped.items()
+        (f"{strip_control(owner)} overflow", Cell(f"{count:>3}", "warning"))
+        for owner, count in step.overflows_by_owner.items()
     ]
 
 

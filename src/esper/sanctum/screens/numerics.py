@@ -130,7 +130,7 @@ class LossScaleTable(EnvRowsPanel):
         line.append_cell(scale_cell(step.loss_scale if step else None)).append(" ")
         has_scaling = step is not None and step.loss_scale is not None
         batches = health.steps * started.batches if health and started.batches else 0
-        skipped = health.lost / batches if health and batches and has_scaling else None
+        skipped = health.skipped_batches / batches if health and batches and has_scaling else None
         line.append_cell(percent_cell(skipped), "dim").append(" ")
         steps = steps_until_growth(started, env)
         line.append("–" if steps is None else f"{steps:>4.0f} steps", "absent" if steps is None else "dim").pad_to(28)
