@@ -1,1 +1,1 @@
-"""Kasmina: hosts, their slots, and the seeds that grow in them. Knows nothing of policies, rewards or telemetry."""
+"""Hosts, their slots, and the seeds that grow in them. Imports no policies, rewards or telemetry."""

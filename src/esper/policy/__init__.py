@@ -1,1 +1,1 @@
-"""Who decides what grows: the policy network, its observation and masks, and the baselines (Tamiyo)."""
+"""Policies, which decide what grows: the policy network, its observation and masks, and the baselines."""

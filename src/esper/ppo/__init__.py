@@ -1,1 +1,1 @@
-"""PPO: rewards, advantages, and recurrent PPO over whole episodes (Simic)."""
+"""PPO: rewards, advantages, and recurrent PPO over whole episodes."""

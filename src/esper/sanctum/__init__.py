@@ -1,1 +1,1 @@
-"""Sanctum, the terminal dashboard (Karn's eye): the whole run live, or any recorded one again."""
+"""Sanctum, the terminal dashboard of a live run or of a recording."""

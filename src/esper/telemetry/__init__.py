@@ -1,5 +1,4 @@
 """Events of a run, the hub that distributes them, and the state folded from them.
 
-Esper calls these parts Leyline (the event contracts) and Nissa (the hub). Nothing in this package imports torch or
-Textual, so a recording can be read on a machine that has neither.
+Nothing in this package imports torch or Textual, so a recording can be read on a machine that has neither.
 """
