@@ -92,7 +92,10 @@ def test_missing_package_is_refused_before_the_start(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tensorboard, "find_spec", lambda _: None)
     assert main([*OPTIONS, "--tensorboard"]) == 2
-    assert "--tensorboard: tensorboard is not installed: run `uv sync --extra tensorboard`" in capsys.readouterr().err
+    assert (
+        "--tensorboard: tensorboard is not installed: run `uv sync --inexact --extra tensorboard`"
+        in capsys.readouterr().err
+    )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -47,7 +47,7 @@ def check_figure(path: Path) -> None:
     if not path.absolute().parent.is_dir():
         raise ConfigError(f"--figure {path}: the directory {path.parent} does not exist")
     if find_spec("matplotlib") is None:
-        raise ConfigError("--figure needs matplotlib: run `uv sync --extra figures` in the checkout")
+        raise ConfigError("--figure needs matplotlib: run `uv sync --inexact --extra figures` in the checkout")
 
 
 def write_figure(report: EvaluationReport, path: Path) -> None:

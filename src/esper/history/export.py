@@ -124,7 +124,7 @@ def export_parquet(recordings: Sequence[NamedHistory], out: Path, track: Track) 
 
 def missing_package(extra: str, package: str) -> ExportError:
     """Return the error of an export that needs a package which is not installed."""
-    return ExportError(f"{package} is not installed: run `uv sync --extra {extra}` in the checkout")
+    return ExportError(f"{package} is not installed: run `uv sync --inexact --extra {extra}` in the checkout")
 
 
 def _header(table: Table) -> list[tuple[str, ColumnType]]:

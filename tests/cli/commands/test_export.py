@@ -195,7 +195,7 @@ def test_export_without_extra_gives_the_install_command(
     assert main(["export", str(run), "--to", to, "--out", str(tmp_path / "out")]) == 2
 
     assert capsys.readouterr().err == (
-        f"esper-sanctum: --to {to}: {package} is not installed: run `uv sync --extra {to}` in the checkout\n"
+        f"esper-sanctum: --to {to}: {package} is not installed: run `uv sync --inexact --extra {to}` in the checkout\n"
     )
     assert not (tmp_path / "out").exists()
 

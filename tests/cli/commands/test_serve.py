@@ -159,7 +159,7 @@ def test_serve_without_extra_gives_the_install_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "textual_serve", None)
-    sentence = "serve needs an optional dependency; run `uv sync --extra serve` in the checkout"
+    sentence = "serve needs an optional dependency; run `uv sync --inexact --extra serve` in the checkout"
     assert refused(capsys) == sentence
 
 

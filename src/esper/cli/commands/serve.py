@@ -26,7 +26,7 @@ def run(arguments: Sequence[str]) -> int:
     parser = Parser(
         prog="esper-sanctum serve",
         description="Show a live or ended run in a browser, read-only",
-        epilog="Needs an optional dependency: uv sync --extra serve, in the checkout.",
+        epilog="Needs an optional dependency: uv sync --inexact --extra serve, in the checkout.",
     )
     parser.add_argument(
         "run",
@@ -54,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     options = parser.parse_args(arguments)
     if importlib.util.find_spec("textual_serve") is None:
-        raise ConfigError("serve needs an optional dependency; run `uv sync --extra serve` in the checkout")
+        raise ConfigError("serve needs an optional dependency; run `uv sync --inexact --extra serve` in the checkout")
     if not 0 < options.port < 2**16:
         raise ConfigError(f"--port {options.port} is not valid: it must be a number from 1 to 65535")
     check_theme(options.theme)
