@@ -1,4 +1,4 @@
-"""Durations, sizes, numbers, tables and "did you mean" hints as text."""
+"""Durations, sizes, numbers, tables, "did you mean" hints and advised commands as text."""
 
 from __future__ import annotations
 
@@ -24,6 +24,14 @@ def suggest(word: str, names: Iterable[str], *, listed: Iterable[str] | None = N
     if close := difflib.get_close_matches(word, names, n=1):
         return f"did you mean {prefix}{close[0]}?"
     return f"valid: {', '.join(f'{prefix}{name}' for name in (names if listed is None else listed))}"
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an optional dependency in the checkout.
+
+    `--inexact` keeps everything that is installed; otherwise uv removes the packages of other extras and of all groups.
+    """
+    return f"uv sync --inexact --extra {extra}"
 
 
 def format_age(seconds: float) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from esper.config import ConfigError
 from esper.evaluation.comparison import EvaluationReport, PolicyResult
 from esper.evaluation.intervals import IntervalEstimate
-from esper.formatting import suggest
+from esper.formatting import install_command, suggest
 from esper.text_plot import linear_axis
 
 FIGURE_FORMATS = (".svg", ".pdf", ".png")
@@ -47,7 +47,7 @@ def check_figure(path: Path) -> None:
     if not path.absolute().parent.is_dir():
         raise ConfigError(f"--figure {path}: the directory {path.parent} does not exist")
     if find_spec("matplotlib") is None:
-        raise ConfigError("--figure needs matplotlib: run `uv sync --inexact --extra figures` in the checkout")
+        raise ConfigError(f"--figure needs matplotlib: run `{install_command('figures')}` in the checkout")
 
 
 def write_figure(report: EvaluationReport, path: Path) -> None:

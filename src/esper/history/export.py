@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, get_args
 
+from esper.formatting import install_command
 from esper.history.history import History
 from esper.history.tables import TABLES, Column, ColumnType, Table, keys_without_column
 from esper.telemetry import events as ev
@@ -124,7 +125,7 @@ def export_parquet(recordings: Sequence[NamedHistory], out: Path, track: Track) 
 
 def missing_package(extra: str, package: str) -> ExportError:
     """Return the error of an export that needs a package which is not installed."""
-    return ExportError(f"{package} is not installed: run `uv sync --inexact --extra {extra}` in the checkout")
+    return ExportError(f"{package} is not installed: run `{install_command(extra)}` in the checkout")
 
 
 def _header(table: Table) -> list[tuple[str, ColumnType]]:

@@ -12,6 +12,7 @@ from esper.cli.commands import attach, replay
 from esper.cli.dashboard import DEFAULT_THEME, check_theme
 from esper.cli.options import EXIT_OK, RUN_HELP, Parser, add_telemetry_dir_option, print_usage_error
 from esper.config import ConfigError
+from esper.formatting import install_command
 from esper.recording.segments import ReadError
 
 DEFAULT_PORT = 8000
@@ -26,7 +27,7 @@ def run(arguments: Sequence[str]) -> int:
     parser = Parser(
         prog="esper-sanctum serve",
         description="Show a live or ended run in a browser, read-only",
-        epilog="Needs an optional dependency: uv sync --inexact --extra serve, in the checkout.",
+        epilog=f"Needs an optional dependency: {install_command('serve')}, in the checkout.",
     )
     parser.add_argument(
         "run",
@@ -54,7 +55,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     options = parser.parse_args(arguments)
     if importlib.util.find_spec("textual_serve") is None:
-        raise ConfigError("serve needs an optional dependency; run `uv sync --inexact --extra serve` in the checkout")
+        raise ConfigError(f"serve needs an optional dependency; run `{install_command('serve')}` in the checkout")
     if not 0 < options.port < 2**16:
         raise ConfigError(f"--port {options.port} is not valid: it must be a number from 1 to 65535")
     check_theme(options.theme)
