@@ -125,6 +125,8 @@ def test_summary_adds_up_skips_rollbacks_and_pauses(tmp_path: Path, capsys: pyte
     )
     assert "finished" not in shown
     assert "env_steps_per_second" not in shown
+    assert main(["show", str(path)]) == 0
+    assert re.search(r"skipped batches +5 \(overflows: host ×5, mid ×1\)\n", capsys.readouterr().out)
 
 
 def test_summary_nan_accuracy_is_never_the_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

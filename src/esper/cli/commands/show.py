@@ -140,7 +140,7 @@ def _problem_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     anomalies = ", ".join(f"{rule} ×{count}" for rule, count in summary.anomalies.items())
     yield "anomalies", anomalies or "none"
     overflows = ", ".join(f"{owner} ×{count}" for owner, count in summary.overflows_by_owner.items())
-    yield "skipped batches", f"{summary.skipped_batches} (overflows: {overflows})" if overflows else "0"
+    yield "skipped batches", f"{summary.skipped_batches} (overflows: {overflows})" if summary.skipped_batches else "0"
     yield "rollbacks", str(summary.rollbacks or "none")
 
 
