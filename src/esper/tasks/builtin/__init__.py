@@ -1,1 +1,1 @@
-"""The built-in tasks, and the hosts and data that only they use. Importing a task does not import torch."""
+"""The built-in tasks and their convolutional host. Importing a task does not import torch. Data are in `tasks/data`."""
