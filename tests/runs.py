@@ -103,9 +103,13 @@ class LiveRun:
         """Wait until the run has ended, and return its final state."""
         if self.state.status not in ("done", "stopped", "failed"):
             self.wait_for(ev.RunEnded)
+        self.join()
+        return self.state
+
+    def join(self) -> None:
+        """Wait until the thread of the run has ended."""
         self._thread.join(timeout=RECORD_TIMEOUT_S)
         assert not self._thread.is_alive()
-        return self.state
 
 
 def stopped_run(telemetry_dir: Path) -> Path:

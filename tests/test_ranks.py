@@ -108,4 +108,3 @@ def test_rank_info_comes_from_torchrun_variables(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     assert RankInfo.from_environment() == RankInfo(3, 4, 1, 2, 1, 2)
-    assert [RankInfo(rank).record_directory for rank in range(3)] == [".", "rank-1", "rank-2"]

@@ -31,11 +31,6 @@ class RankInfo(NamedTuple):
     node_rank: int = 0
     num_nodes: int = 1
 
-    @property
-    def record_directory(self) -> str:
-        """Directory of the rank's recording, relative to the run directory; rank 0 records in the run directory."""
-        return f"rank-{self.rank}" if self.rank else "."
-
     @classmethod
     def from_environment(cls) -> RankInfo:
         """Read the environment variables that torchrun sets. Without torchrun, the run has this rank only."""

@@ -334,7 +334,7 @@ def test_deleted_run_directory_holds_the_run(back: bool, tmp_path: Path, monkeyp
     monkeypatch.setattr(recorder, "RETRY_INTERVAL_S", 0.02)
     live = LiveRun(tmp_path, interactive=True, rounds=200, checkpoint_every=0).start()
     live.wait_for(ev.PhaseTimed)
-    assert live.run.recorder.flush()
+    assert live.run.hub.flush()
     directory, away = live.run.directory, tmp_path / "away"
     directory.rename(away)
     reason = wait_for_fault(live)

@@ -10,7 +10,6 @@ from esper.recording.decoder import MAX_DAMAGE_NOTICES
 from esper.recording.recorder import Recorder
 from esper.recording.segments import ReadError, compress_segment, segment_path
 from esper.recording.tail import RecordingFollower
-from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import example_run
@@ -148,23 +147,3 @@ def test_tail_refuses_a_state_of_another_version(tmp_path: Path) -> None:
 def test_tail_refuses_a_deleted_directory(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match=r"cannot read .*gone: No such file"):
         list(RecordingFollower(tmp_path / "gone").poll())
-
-
-def test_tail_merges_ranks_into_one_stream(tmp_path: Path) -> None:
-    """One file has the odd event numbers, the other the even ones."""
-    other = tmp_path / "rank-1"
-    other.mkdir()
-    started, rest = RUN[0], RUN[1:60]
-    assert isinstance(started, ev.RunStarted)
-    opening = Keyframe.from_state(RunState())
-    events_by_rank = [[event for event in rest if event.seq % 2 == parity] for parity in (1, 0)]
-    segment_path(tmp_path, 1).write_bytes(lines(opening, started, *events_by_rank[0][:10]))
-    segment_path(other, 1).write_bytes(lines(opening, started, *events_by_rank[1][:10]))
-    follower = RecordingFollower(tmp_path)
-    records = list(follower.poll())
-    with segment_path(tmp_path, 1).open("ab") as file:
-        file.write(lines(*events_by_rank[0][10:]))
-    with segment_path(other, 1).open("ab") as file:
-        file.write(lines(*events_by_rank[1][10:]))
-    records += follower.poll()
-    assert lines(*(record for record in records if not isinstance(record, Keyframe))) == lines(*RUN[:60])

@@ -14,7 +14,7 @@ from esper.health.detector import AnomalyDetector
 from esper.ranks import RankGroup, RankLostError
 from esper.recording.recorder import Recorder
 from esper.telemetry import events as ev
-from esper.telemetry.hub import EventHub, RankedEventHub
+from esper.telemetry.hub import EventHub, FirstRankEventHub, OtherRankEventHub
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import SLOTS, device_sampled, env_stepped, run_started
 from tests.ranks import ThreadRanks, together
@@ -53,44 +53,58 @@ def drained(records: queue.SimpleQueue[Record]) -> Iterator[Record]:
         yield records.get()
 
 
-class RankedMemory(Memory):
-    """Sink of one of several ranks."""
-
-    def apply_remote(self, event: ev.AnyEvent) -> None:
-        """Ignore events that other ranks record."""
-
-
-def test_rank_checks_only_its_own_envs_and_lanes() -> None:
-    """A rank gets RunStarted from rank 0, and the load of other lanes from their ranks."""
+def test_first_rank_checks_and_records_the_events_of_all_ranks() -> None:
+    """As in a run of one process: envs of other ranks join an anomaly, and the load of all lanes is compared."""
+    lanes = ["cpu:0", "cpu:1", "cpu:2"]
 
     def work(ranks: RankGroup) -> list[Record]:
-        memory = RankedMemory()
-        hub = RankedEventHub(memory, AnomalyDetector(), ranks)
-        lanes = ["cpu:0", "cpu:1", "cpu:2"]
+        memory = Memory()
+        hub = FirstRankEventHub(memory, AnomalyDetector(), ranks) if ranks.rank == 0 else OtherRankEventHub(ranks)
+        listener = hub.subscribe()
         hub.emit_global(msgspec.structs.replace(run_started(), lanes=lanes))
         for step in range(1, 16):
             hub.emit(device_sampled(lanes[ranks.rank], envs=2, busy=5.0 if ranks.rank == 1 else 0.5))
             blown_up = [msgspec.structs.replace(slot, grad_norm=math.nan) for slot in env_stepped().slots]
             hub.emit(env_stepped(env=ranks.rank, step=step, slots=blown_up))
             hub.emit_global(ev.PhaseTimed(round=1, step=step, wall=0.1, phases={}))
+        assert list(drained(listener)) == memory.records
         return memory.records
 
-    for rank, records in enumerate(together(3, work)):
-        found = [event for event in records if isinstance(event, ev.AnomalyFound)]
-        assert [event.where for event in found if event.rule == "straggling lane"] == (["cpu:1"] if rank == 1 else [])
-        texts = [event.text for event in found if event.env is not None]
-        assert texts
-        assert all(any(slot in text for slot in SLOTS) for text in texts), texts
+    records, *others = together(3, work)
+    assert others == [[], []]
+    assert [record.seq for record in records] == list(range(1, len(records) + 1))
+    stepped = [event.env for event in records if isinstance(event, ev.EnvStepped)]
+    assert stepped == [0, 1, 2] * 15
+    found = [event for event in records if isinstance(event, ev.AnomalyFound)]
+    assert [event.where for event in found if event.rule == "straggling lane"] == ["cpu:1"]
+    joined = [event for event in records if isinstance(event, ev.AnomalyJoined)]
+    assert {event.env for event in joined} == {1, 2}
+    texts = [event.text for event in (*found, *joined) if event.env is not None]
+    assert all(any(slot in text for slot in SLOTS) for text in texts), texts
 
 
-def test_hub_emits_the_report_of_a_lost_rank() -> None:
-    meeting, memory = ThreadRanks(2), RankedMemory()
-    hub = RankedEventHub(memory, AnomalyDetector(), meeting.rank(0))
+def test_warnings_and_printed_lines_of_another_rank_are_recorded() -> None:
+    def work(ranks: RankGroup) -> list[Record]:
+        memory = Memory()
+        hub = FirstRankEventHub(memory, AnomalyDetector(), ranks) if ranks.rank == 0 else OtherRankEventHub(ranks)
+        if ranks.rank == 1:
+            hub.warnings.append("hot")
+            hub.take_printed = iter([["hello"]]).__next__
+            hub.emit(env_stepped(env=1, step=1))
+        hub.emit_global(ev.RunEnded(outcome="done"))
+        return memory.records
+
+    records = together(2, work)[0]
+    assert [event.text for event in records if isinstance(event, ev.Logged)] == ["hot", "hello"]
+
+
+def test_first_rank_records_its_events_after_the_loss_of_another() -> None:
+    meeting, memory = ThreadRanks(2), Memory()
+    hub = FirstRankEventHub(memory, AnomalyDetector(), meeting.rank(0))
     hub.emit(env_stepped(env=0, step=1))
     meeting.leave()
     with pytest.raises(RankLostError):
         hub.emit_global(ev.PhaseTimed(round=1, step=1, wall=0.1, phases={}))
-    hub.stop_synchronising()
     hub.emit(ev.RunEnded(outcome="failed", reason="a rank is lost"))
     assert [type(record) for record in memory.records] == [ev.EnvStepped, ev.RunEnded]
 

@@ -180,7 +180,7 @@ def _checkpoint(training: TrainingState, now: _TrainerState) -> Checkpoint:
         step=now.step,
         state=now.state,
         tensors=now.tensors,
-        telemetry=encode_json(training.hub.snapshot()),
+        telemetry=training.ranks.run_on_rank0(lambda: encode_json(training.hub.snapshot())),
         origin=training.origin,
     )
 

@@ -15,6 +15,7 @@ from esper.checkpoint.catalog import list_checkpoints, run_directory_of
 from esper.checkpoint.manifest import CheckpointError, read_manifest
 from esper.config import Config, ConfigError
 from esper.control import RequestQueue
+from esper.disk import make_directory
 from esper.engine import reporter
 from esper.engine.agent_factory import build_agent
 from esper.engine.checkpointer import Checkpointer
@@ -42,7 +43,7 @@ from esper.recording.run_lock import RunLock
 from esper.recording.runs import make_run_directory
 from esper.tasks.task import Task
 from esper.telemetry import events as ev
-from esper.telemetry.hub import EventHub, RankedEventHub
+from esper.telemetry.hub import EventHub, FirstRankEventHub, OtherRankEventHub
 from esper.telemetry.state import Record
 
 
@@ -103,15 +104,9 @@ class Run:
             opened.callback(self.pool.close)
             agent = build_agent(config, profile.sites, profile.blueprints, ranks, resumes=resume is not None)
             self.directory = run_directory_of(resume) if resume else ranks.run_on_rank0(lambda: _new_directory(config))
-            lock = RunLock(self.directory / rank_info.record_directory)
-            opened.callback(lock.release)
-            self.recorder = Recorder(self.directory / rank_info.record_directory, config.sync_seconds)
-            opened.callback(self.recorder.close)
-            detector = AnomalyDetector(Thresholds.from_config(config))
-            if ranks.is_single:
-                self.hub = EventHub(self.recorder, detector)
-            else:
-                self.hub = RankedEventHub(self.recorder, detector, ranks)
+            if ranks.rank > 0:
+                self.hub = OtherRankEventHub(ranks)
+            lock_warning = ranks.run_on_rank0(lambda: self._open_recording(config, opened))
             self.hub.subscribe(records)
             state = TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks, origin=origin)
             self._growth = GrowthObserver(growth, task, data[0], state, control, self.directory) if growth else None
@@ -125,9 +120,22 @@ class Run:
             if resume:
                 self.trainer.run_control.restore(resume, "command line")
             self._emit_run_started(config)
-            self._emit_notices(config, lock)
+            self._emit_notices(config, lock_warning if ranks.rank == 0 else None)
             self._opened = opened.pop_all()
             """Resources of the run, closed in reverse order at its end."""
+
+    def _open_recording(self, config: Config, opened: ExitStack) -> str | None:
+        """Lock the run, and open its recorder and its hub. Return the warning of the lock. Raises RecordingError."""
+        lock = RunLock(self.directory)
+        opened.callback(lock.release)
+        recorder = Recorder(self.directory, config.sync_seconds)
+        opened.callback(recorder.close)
+        detector = AnomalyDetector(Thresholds.from_config(config))
+        if self.ranks.is_single:
+            self.hub = EventHub(recorder, detector)
+        else:
+            self.hub = FirstRankEventHub(recorder, detector, self.ranks)
+        return lock.warning
 
     def _emit_run_started(self, config: Config) -> None:
         builtins = msgspec.to_builtins(config)
@@ -156,10 +164,10 @@ class Run:
         )
         self.hub.emit_global(started)
 
-    def _emit_notices(self, config: Config, lock: RunLock) -> None:
+    def _emit_notices(self, config: Config, lock_warning: str | None) -> None:
         unused = unusable_gpus() if is_auto(config.devices) else {}
         warnings = [f"{gpu} is not used: {reason}" for gpu, reason in unused.items()]
-        for text in filter(None, [lock.warning, *warnings]):
+        for text in filter(None, [lock_warning, *warnings]):
             self.hub.emit(ev.Logged(severity="warning", text=text))
         for lane in self.pool.lanes:
             if len(lane.pids) > 1:  # of a GPU that waits for launches
@@ -181,27 +189,22 @@ class Run:
             with self._opened:
                 self._train_and_report()
         except RunFailedError as error:
-            if self.recorder.failure:
-                raise RunFailedError(f"{error}; {self.recorder.failure}") from error
+            if self.hub.failure:
+                raise RunFailedError(f"{error}; {self.hub.failure}") from error
             raise
-        if self.recorder.failure:
-            raise RunFailedError(self.recorder.failure)
+        if self.hub.failure:
+            raise RunFailedError(self.hub.failure)
 
     def _train_and_report(self) -> None:
         try:
             outcome = self._train()
             self.hub.emit_global(ev.RunEnded(outcome=outcome))
         except BaseException as error:
-            self.hub.stop_synchronising()
             is_described = isinstance(error, RankLostError | RunFailedError | RecordingError)
             self.hub.emit(
                 ev.RunEnded(outcome="failed", reason=str(error) if is_described else f"{type(error).__name__}: {error}")
             )
             raise
-        if self.ranks.rank > 0:
-            # Rank 0 finishes its file last, so that no reader waits for more events of the other ranks.
-            self.recorder.close()
-        self.ranks.all_gather_object(None)
 
     def _train(self) -> str:
         """Train, and return how the run ended. Raise RunFailedError, with how to go on, if it failed."""
@@ -234,8 +237,10 @@ class Run:
         """Write the traceback of a fault to the run directory, and return a note of its path for the message."""
         if fault.traceback_text is None:
             return ""
-        path = self.recorder.directory / "traceback.txt"
+        rank = self.ranks.rank
+        path = self.directory / (f"traceback-rank-{rank}.txt" if rank else "traceback.txt")
         try:
+            make_directory(self.directory)  # another machine may not share the file system of rank 0
             path.write_text(fault.traceback_text)
         except OSError as error:
             return f" (its traceback cannot be written to {path}: {error.strerror})"

@@ -64,10 +64,6 @@ class AnomalyDetector:
                 subject = found.where if scope is Scope.LANE else None
                 self._active.setdefault((scope, subject), {})[anomaly_key(found)] = active
 
-    def fold_remote(self, event: ev.AnyEvent) -> None:
-        """Process an event that the detector of another rank checks."""
-        self._update_context(event)
-
     def check(self, event: ev.AnyEvent) -> list[AnomalyEvent]:
         """Process an event, and return the anomalies that begin or end with it."""
         self._update_context(event)

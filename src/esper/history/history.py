@@ -19,9 +19,9 @@ from time import perf_counter
 from esper.history.keyframe_index import IndexEntry, KeyframeIndex, compress_state
 from esper.history.log_index import LogIndex
 from esper.history.timeline import Marks, RecordedClock
-from esper.recording.decoder import DecodedSegment, Notices, RecordSource, UnreadableLine, partial_line_message
-from esper.recording.merged_ranks import MergedRecording, rank_directories
-from esper.recording.segments import ReadError, list_segments, packed_path, plain_path, segment_path
+from esper.recording.decoder import DecodedSegment, Notices, UnreadableLine, partial_line_message
+from esper.recording.read_progress import count_read_bytes
+from esper.recording.segments import ReadError, list_segments, packed_path, plain_path
 from esper.telemetry import events as ev
 from esper.telemetry.codec import DECODE_ERRORS
 from esper.telemetry.events import EnvStepped, PhaseTimed, RoundStarted
@@ -70,7 +70,7 @@ class History:
         """Marks of notable events, and bookmarks of the user."""
         self.log = LogIndex()
         """Log lines of all events, and those that the first Keyframe holds."""
-        self._segment: RecordSource = DecodedSegment(plain_path(path))
+        self._segment = DecodedSegment(plain_path(path))
         """Segment that is being read."""
         self._offset = 0
         """Bytes of the segment that were read."""
@@ -242,11 +242,6 @@ class History:
         try:
             if not self.path.is_dir():
                 return [plain_path(self.path)]
-            if rank_directories(self.path):
-                if isinstance(self._segment, MergedRecording) or not self.length:
-                    return [segment_path(self.path, 1)]
-                resumed = f"{self.path} was resumed with more ranks; reopen it to see their events"
-                self._notices.replace(("ranks", self.path), resumed)
             paths = list_segments(self.path)
         except OSError as error:
             raise ReadError(f"cannot read {self.path}: {error.strerror}") from error
@@ -263,7 +258,7 @@ class History:
             self.fraction_read = 1.0
         elif self.fraction_read < 1:  # what a run writes later is read at once
             try:
-                read, total = self._segment.count_read_bytes(paths, self._offset)
+                read, total = count_read_bytes(paths, self._segment, self._offset)
             except OSError as error:
                 raise ReadError(f"cannot read {self.path}: {error.strerror}") from error
             self.fraction_read = max(self.fraction_read, min(read / total, 0.99) if total else 0.0)
@@ -273,8 +268,7 @@ class History:
         if self._offset and self._segment.remainder(self._offset):
             path_before = self._segment.path
             self._notices.replace(("partial line", path_before), partial_line_message(path_before))
-        ranks = not self.length and self.path.is_dir() and rank_directories(self.path)
-        self._segment = MergedRecording(self.path) if ranks else DecodedSegment(path)
+        self._segment = DecodedSegment(path)
         self._offset, self._complete, self._resuming = 0, False, True
         self._notices.begin_file()
         self._index_here(starts_segment=True)

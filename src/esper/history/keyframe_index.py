@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 import zstandard
 
-from esper.recording.decoder import RecordSource
+from esper.recording.decoder import DecodedSegment
 from esper.telemetry.state import RunState
 
 INDEX_INTERVAL = 4_096
@@ -71,7 +71,7 @@ class IndexEntry(NamedTuple):
     seq: int
     elapsed: float
     """Recorded seconds from the first event."""
-    segment: RecordSource
+    segment: DecodedSegment
     offset: int
     """Bytes of the segment before the position."""
     envs: int

@@ -11,7 +11,6 @@ import msgspec
 
 from esper.domain import TERMINAL_STATUSES
 from esper.history.history import open_history
-from esper.recording.merged_ranks import rank_directories
 from esper.recording.run_lock import LOCK_FILE, is_live
 from esper.recording.segments import ReadError, list_segments, packed_path
 from esper.telemetry.state import RunState
@@ -56,11 +55,10 @@ def read_run_info(directory: Path, written: float, now: float) -> RunInfo:
     """
     name, path, size = directory.name, str(directory), _directory_bytes(directory)
     try:
-        states = [_last_state(path) for path in (directory, *rank_directories(directory))]
-        state, live = states[0], is_being_written(directory, written, now)
+        state, live = _last_state(directory), is_being_written(directory, written, now)
     except (ReadError, OSError) as error:
         return RunInfo(run=name, path=path, bytes=size, written=written, state="unreadable", problem=str(error))
-    best_accuracies = [env.best_accuracy for state in states for env in state.envs if env.best_accuracy is not None]
+    best_accuracies = [env.best_accuracy for env in state.envs if env.best_accuracy is not None]
     started = state.started
     return RunInfo(
         run=name,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast, get_args
+from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import msgspec
 
-from esper.recording.read_progress import ReadBytes, count_read_bytes
 from esper.recording.segments import ReadError, Segment, is_packed
 from esper.telemetry import events as ev
 from esper.telemetry.codec import DECODE_ERRORS, make_decoder
@@ -39,29 +38,13 @@ ScannedLines: TypeAlias = tuple[int, bytes, list[ev.AnyEvent] | Keyframe | Unrea
 """Offset after some lines, their text, and their content: one event per line, or one line's keyframe or defect."""
 
 
-class RecordSource(Protocol):
-    """Readable recording: one segment, or the recordings of all ranks merged into one stream."""
-
-    path: Path
-    """Plain path of the file; for merged recordings, that of the first segment of rank 0."""
-
-    @property
-    def is_finished(self) -> bool:
-        """True if nothing will be appended any more."""
-        ...
-
-    @property
-    def is_corrupt(self) -> bool:
-        """True if a part of a packed file could not be unpacked."""
-        ...
-
-    @property
-    def damaged_paths(self) -> list[Path]:
-        """Packed files that could not be unpacked completely."""
-        ...
+class DecodedSegment(Segment):
+    """Segment whose lines are decoded into records."""
 
     def scan(self, offset: int, envs: int) -> Iterator[ScannedLines]:
-        """Decode the complete lines from an offset on.
+        """Decode the complete lines from an offset on, as many at a time as are intact.
+
+        The same lines give the same records, whatever offset the scan starts from.
 
         Args:
             offset: Bytes before the first line to decode, as returned by an earlier scan.
@@ -69,42 +52,7 @@ class RecordSource(Protocol):
                 because RunState could not apply it.
 
         Raises:
-            ReadError: A file cannot be read.
-        """
-        ...
-
-    def remainder(self, offset: int) -> bytes:
-        """Return the start of the text after an offset; empty at the end."""
-        ...
-
-    def describe_line(self, offset: int) -> str:
-        """Return path and number of the line that ends at an offset, for messages."""
-        ...
-
-    def count_read_bytes(self, paths: Iterable[Path], offset: int) -> ReadBytes:
-        """Return how much of a recording was read.
-
-        Args:
-            paths: Plain paths of all segments, in order; not used for merged recordings.
-            offset: Bytes of this source that were read.
-
-        Raises:
-            OSError: A file cannot be found.
-        """
-        ...
-
-
-class DecodedSegment(Segment):
-    """Segment whose lines are decoded into records."""
-
-    def count_read_bytes(self, paths: Iterable[Path], offset: int) -> ReadBytes:
-        """Return how much of a recording was read: see `RecordSource.count_read_bytes`."""
-        return count_read_bytes(paths, self, offset)
-
-    def scan(self, offset: int, envs: int) -> Iterator[ScannedLines]:
-        """Decode the complete lines from an offset on, as many at a time as are intact: see `RecordSource.scan`.
-
-        The same lines give the same records, whatever offset the scan starts from.
+            ReadError: The file cannot be read.
         """
         for end, text in self.line_blocks(offset):
             events = _decode_batch(text, envs)
@@ -123,7 +71,7 @@ class DecodedSegment(Segment):
                     yield line_end, line, [record]
 
 
-def check_env_index(record: Record, envs: int) -> Record | UnreadableLine:
+def _check_env_index(record: Record, envs: int) -> Record | UnreadableLine:
     """Return the record, or an `UnreadableLine` if its env index is not below `envs`."""
     if isinstance(record, ev.EnvEvent) and not 0 <= record.env < envs:
         return UnreadableLine(None, f"it is about env {record.env}, but the run has {envs} envs")
@@ -314,7 +262,7 @@ def _decode_line(line: bytes, envs: int) -> Record | UnreadableLine:
         return UnreadableLine(None, f"its time, {record.time}, is out of range")
     if isinstance(record, ev.RunStarted) and envs and len(record.lanes) != envs:
         return UnreadableLine(None, f"it starts a run of {len(record.lanes)} envs, but this run has {envs}")
-    return check_env_index(record, envs)
+    return _check_env_index(record, envs)
 
 
 def _unknown_keys(written: Any, decoded: Any) -> Iterator[str]:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any
 
 import msgspec
 
@@ -21,7 +21,7 @@ from esper.disk import make_directory, write_replaced
 from esper.process import NamedThread
 from esper.recording.segments import SegmentWriter, compress_segment, list_segments, segment_number, segment_path
 from esper.telemetry.codec import encode_json, encode_lines
-from esper.telemetry.events import SCHEMA_VERSION, AnyEvent
+from esper.telemetry.events import SCHEMA_VERSION
 from esper.telemetry.state import Keyframe, Record, RunState
 
 MAX_SEGMENT_BYTES = 64 << 20
@@ -89,7 +89,7 @@ class Recorder:
         self._failure: str | None = None
         self.notices: deque[str] = deque()
         """Sentences for the user about losses. The hub removes and reports them."""
-        self._incoming: deque[Record | _RemoteEvent] = deque()
+        self._incoming: deque[Record] = deque()
         self._wake_threshold = WRITE_BATCH_RECORDS
         self._commands: deque[_RecorderCommand] = deque()
         self._wake = threading.Event()
@@ -98,7 +98,7 @@ class Recorder:
         self._state = RunState()
         """State after the last record written."""
         self._segment: SegmentWriter | None = None
-        self._batch: list[Record | _RemoteEvent] = []
+        self._batch: list[Record] = []
         """Records that are being written; kept until the write succeeds."""
         self._thread = NamedThread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
@@ -115,12 +115,6 @@ class Recorder:
             RecordingError: The recorder was closed, or ended by a bug.
         """
         self._incoming.append(record)
-        if len(self._incoming) >= self._wake_threshold:
-            self._apply_backpressure()
-
-    def apply_remote(self, event: AnyEvent) -> None:
-        """Apply an event that another rank records to the state, without writing it. Blocks and raises like `put`."""
-        self._incoming.append(_RemoteEvent(event))
         if len(self._incoming) >= self._wake_threshold:
             self._apply_backpressure()
 
@@ -223,10 +217,8 @@ class Recorder:
         if isinstance(first, Keyframe):
             self._begin_segment(first)
         else:
-            local = [record for record in self._batch if type(record) is not _RemoteEvent]
-            if local:
-                segment = self._segment or self._begin_segment(Keyframe.from_state(self._state, local[0].time))
-                segment.append(encode_lines(local))
+            segment = self._segment or self._begin_segment(Keyframe.from_state(self._state, first.time))
+            segment.append(encode_lines(self._batch))
         self._state = _fold(self._state, self._batch)
         self._batch = []
         if self._segment is not None and self._segment.size >= MAX_SEGMENT_BYTES:
@@ -307,13 +299,6 @@ def _compress_all(segments: Iterable[Path]) -> None:
             compress_segment(path)
 
 
-@final
-class _RemoteEvent(NamedTuple):
-    """An event that changes the state, but is recorded by another rank."""
-
-    event: AnyEvent
-
-
 class _RecorderCommand:
     """A command to the recorder's thread, and its result."""
 
@@ -325,12 +310,10 @@ class _RecorderCommand:
         self.keyframe: Keyframe | None = None
 
 
-def _fold(state: RunState, records: Iterable[Record | _RemoteEvent]) -> RunState:
+def _fold(state: RunState, records: Iterable[Record]) -> RunState:
     """Return the state after the records. The given state is modified; the caller must not use it any more."""
     for record in records:
-        if type(record) is _RemoteEvent:
-            state.apply(record.event)
-        elif type(record) is Keyframe:
+        if type(record) is Keyframe:
             state = record.decode_state()
         else:
             state.apply(record)

@@ -69,18 +69,6 @@ def read_holder(directory: Path) -> LockHolder | None:
         return None
 
 
-def writer_has_exited(directory: Path) -> bool:
-    """Return True if the last process that recorded to this directory ran on this machine and has exited.
-
-    For a process on another machine the result is False, because its exit cannot be observed.
-
-    Raises:
-        OSError: The lock file exists, but cannot be opened.
-    """
-    holder = read_holder(directory)
-    return holder is not None and holder.host == socket.gethostname() and not is_live(directory)
-
-
 class RunLock:
     """Lock that marks a run as live until it is released or the process exits.
 

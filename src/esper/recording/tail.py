@@ -12,13 +12,11 @@ from esper.recording.decoder import (
     MAX_DAMAGE_NOTICES,
     RECORD_TYPES,
     DecodedSegment,
-    RecordSource,
     UnreadableLine,
     damaged_line_message,
     partial_line_message,
     unknown_type_message,
 )
-from esper.recording.merged_ranks import MergedRecording, rank_directories
 from esper.recording.segments import ReadError, list_segments
 from esper.telemetry import events as ev
 from esper.telemetry.codec import DECODE_ERRORS
@@ -26,7 +24,7 @@ from esper.telemetry.state import Keyframe, Record
 
 
 class RecordingFollower:
-    """Reader of the records of a run from its last Keyframe on; if it has several ranks, from the first record on.
+    """Reader of the records of a run from its last Keyframe on.
 
     Args:
         run: Directory of the run.
@@ -36,7 +34,7 @@ class RecordingFollower:
         self.notices: list[str] = []
         """Sentences for the user about what was damaged, missing or skipped; only appended to."""
         self._run = run
-        self._source: RecordSource | None = None
+        self._source: DecodedSegment | None = None
         self._offset = 0
         """Bytes of the source that were read."""
         self._envs = 0
@@ -56,28 +54,26 @@ class RecordingFollower:
             ReadError: The recording cannot be read, or another version wrote it.
         """
         try:
-            ranks = rank_directories(self._run)
             paths = list_segments(self._run)
         except OSError as error:
             raise ReadError(f"cannot read {self._run}: {error.strerror}") from error
         if not paths:
             return
         if self._source is None:
-            self._source = MergedRecording(self._run) if ranks else DecodedSegment(paths[-1])
-        is_deleted = isinstance(self._source, DecodedSegment) and self._source.path not in paths
+            self._source = DecodedSegment(paths[-1])
+        is_deleted = self._source.path not in paths
         if not is_deleted:
             yield from self._read_to_end(self._source)
-        if isinstance(self._source, DecodedSegment):
-            for path in [later for later in paths if later > self._source.path]:
-                if is_deleted:
-                    self.notices.append(f"{self._source.path} was deleted; its unread events are lost")
-                    is_deleted = False
-                elif self._source.remainder(self._offset):
-                    self.notices.append(partial_line_message(self._source.path))
-                self._source, self._offset = DecodedSegment(path), 0
-                yield from self._read_to_end(self._source)
+        for path in [later for later in paths if later > self._source.path]:
+            if is_deleted:
+                self.notices.append(f"{self._source.path} was deleted; its unread events are lost")
+                is_deleted = False
+            elif self._source.remainder(self._offset):
+                self.notices.append(partial_line_message(self._source.path))
+            self._source, self._offset = DecodedSegment(path), 0
+            yield from self._read_to_end(self._source)
 
-    def _read_to_end(self, source: RecordSource) -> Iterator[Record]:
+    def _read_to_end(self, source: DecodedSegment) -> Iterator[Record]:
         found_keyframe = True
         while found_keyframe:
             found_keyframe = False
@@ -105,7 +101,7 @@ class RecordingFollower:
             self._seq = keyframe.seq
             yield keyframe
 
-    def _skip(self, source: RecordSource, end: int, bad: UnreadableLine) -> None:
+    def _skip(self, source: DecodedSegment, end: int, bad: UnreadableLine) -> None:
         if bad.type_name is None or bad.type_name in RECORD_TYPES:
             self._num_damaged += 1
             # Beyond the limit no line is located, because that reads the file from its start.

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from msgspec.structs import force_setattr, replace
 
-from esper.telemetry.events import AnyEvent, Logged, RunStarted
+from esper.telemetry.events import AnyEvent, Logged
 from esper.telemetry.state import Keyframe, Record, RunState
 
 
@@ -45,10 +45,6 @@ class Detector(Protocol):
 
     def check(self, event: AnyEvent) -> Sequence[AnyEvent]:
         """Process an event, and return the anomalies that begin or end with it."""
-        ...
-
-    def fold_remote(self, event: AnyEvent) -> None:
-        """Process an event that the detector of another rank checks."""
         ...
 
     def resume(self, state: RunState) -> None:
@@ -99,14 +95,11 @@ class EventHub:
         """Emit an event of the whole run, not of one env or lane."""
         self.emit(event)
 
-    def stop_synchronising(self) -> None:
-        """Stop synchronising events with other ranks after a failure. Does nothing for a single rank."""
-
     def rewind(self, keyframe: Keyframe) -> None:
         """Restore the state of a checkpoint and forward it to subscribers. The next event continues its numbering."""
         self.seq = keyframe.seq
         self._detector.resume(keyframe.decode_state())
-        self._forward(replace(keyframe, restored=self._clock()))
+        self._forward(replace(keyframe, restored=time.time()))
 
     def flush(self) -> bool:
         """Wait until all emitted events are on disk. Log an event and return False if they cannot be written."""
@@ -117,9 +110,6 @@ class EventHub:
     def snapshot(self) -> Keyframe:
         """Return the state after all emitted events, for a checkpoint."""
         return self._sink.snapshot()
-
-    def _clock(self) -> float:
-        return time.time()
 
     def _send(self, event: AnyEvent) -> None:
         self.seq += 1
@@ -153,80 +143,65 @@ T = TypeVar("T")
 class RankPeers(Protocol):
     """Collective operations of the ranks of a run."""
 
-    @property
-    def rank(self) -> int:
-        """Rank of this process."""
-        ...
-
     def all_gather_object(self, item: T) -> list[T]:
         """Return the items of all ranks, by rank. Blocks until every rank has called it."""
         ...
 
 
-class RankedSink(RecordSink, Protocol):
-    """Sink that also receives the events that other ranks record, such as `Recorder`."""
+class FirstRankEventHub(EventHub):
+    """Event hub of rank 0, which numbers, checks and forwards the events of all ranks."""
 
-    def apply_remote(self, event: AnyEvent) -> None:
-        """Process an event that another rank records."""
-        ...
-
-
-class RankedEventHub(EventHub):
-    """Event hub of one of several ranks. Events wait for the next `emit_global`, which all ranks call together."""
-
-    def __init__(self, sink: RankedSink, detector: Detector, peers: RankPeers) -> None:
+    def __init__(self, sink: RecordSink, detector: Detector, peers: RankPeers) -> None:
         super().__init__(sink, detector)
-        self._apply_remote = sink.apply_remote
         self._peers = peers
-        self._pending: list[AnyEvent] = []
-        """Events of this rank since the last `emit_global`."""
-        self._detached = False
 
     def emit_global(self, event: AnyEvent) -> None:
-        """Forward the pending events of all ranks by rank, then rank 0's `event`. Other ranks' events are ignored."""
-        if self._detached:
-            self.emit(event)
-            return
-        pending, self._pending = self._pending, []
-        if self._peers.rank == 0:
-            self.emit(event)
-        global_events, self._pending = self._pending, []
-        try:
-            gathered = self._peers.all_gather_object((time.time(), pending, global_events))
-        except Exception:
-            self._pending = pending  # `stop_synchronising` publishes them, although other ranks may not have them
-            raise
-        now, _, global_events = gathered[0]
-        for rank, (_, events, _) in enumerate(gathered):
-            self._publish(events, now, rank)
-        self._publish(global_events, now, 0)
+        """Emit the events of the other ranks since the last call, by rank, then `event`. All ranks call it together."""
+        no_events: list[AnyEvent] = []  # those of this rank were emitted at once
+        for events in self._peers.all_gather_object(no_events):
+            for other in events:
+                self.emit(other)
+        self.emit(event)
 
-    def stop_synchronising(self) -> None:
-        """Publish pending and later events on this rank only, without agreement with the other ranks."""
-        self._detached = True
-        pending, self._pending = self._pending, []
-        self._publish(pending, time.time(), self._peers.rank)
 
-    def _clock(self) -> float:
-        return self._peers.all_gather_object(time.time())[0]
+class OtherRankEventHub(EventHub):
+    """Event hub of a rank other than 0. It sends its events to rank 0, and neither checks nor records them."""
+
+    def __init__(self, peers: RankPeers) -> None:
+        unused = _Unused()
+        super().__init__(unused, unused)
+        self._peers = peers
+        self._pending: list[AnyEvent] = []
+        """Events since the last `emit_global`."""
+
+    def emit_global(self, event: AnyEvent) -> None:  # noqa: ARG002 (rank 0 emits its own)
+        """Send the pending events to rank 0. All ranks call it together; the event of rank 0 counts."""
+        pending, self._pending = self._pending, []
+        self._peers.all_gather_object(pending)
 
     def _send(self, event: AnyEvent) -> None:
-        if self._detached:
-            self._publish([event], time.time(), self._peers.rank)
-        else:
-            self._pending.append(event)
+        self._pending.append(event)
 
-    def _publish(self, events: list[AnyEvent], now: float, rank: int) -> None:
-        for event in events:
-            self.seq += 1
-            force_setattr(event, "seq", self.seq)
-            force_setattr(event, "time", now)
-            for queue in self._queues:
-                queue.put(event)
-            if rank != self._peers.rank:
-                self._detector.fold_remote(event)
-            # RunStarted is in the file of every rank, so that each file can be read alone.
-            if rank == self._peers.rank or isinstance(event, RunStarted):
-                self._put(event)
-            else:
-                self._apply_remote(event)
+
+class _Unused:
+    """Sink and detector of a rank whose events are recorded and checked by rank 0."""
+
+    failure = None
+
+    def __init__(self) -> None:
+        self.notices: deque[str] = deque()
+
+    def put(self, record: Record) -> None:
+        """Do nothing."""
+
+    def flush(self) -> bool:
+        return True
+
+    def snapshot(self) -> Keyframe:
+        raise AssertionError("only rank 0 has the state of the run")
+
+    def check(self, event: AnyEvent) -> Sequence[AnyEvent]:  # noqa: ARG002
+        return ()
+
+    def resume(self, state: RunState) -> None:
+        """Do nothing."""

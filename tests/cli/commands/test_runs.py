@@ -10,7 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from esper.cli.main import main
@@ -169,14 +168,6 @@ def test_runs_imports_neither_torch_nor_textual(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == "set()"
         assert len(done.stdout.splitlines()) > 2
-
-
-def test_runs_best_accuracy_is_over_all_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    directory = make(tmp_path, "a", recording(RUN[:10]))
-    better = [msgspec.structs.replace(e, accuracy=1.0) if isinstance(e, ev.EnvStepped) else e for e in RUN[:40]]
-    write_segment(directory / "rank-00001", 1, recording(better))
-
-    assert [run["best_accuracy"] for run in listed(tmp_path, capsys)] == [1.0]
 
 
 @pytest.mark.parametrize(
