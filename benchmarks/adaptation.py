@@ -31,7 +31,7 @@ from esper.policy.baselines import NonLearningAgent
 from esper.ppo.agent import PPOAgent
 from esper.recording.runs import resolve_run
 
-MEASURED = ("losses", "accuracies", "train_loss", "train_accuracy", "grad_norm")
+MEASURED = ("losses", "scores", "train_loss", "train_score", "grad_norm")
 """Measurements of an env that the swap exchanges."""
 
 

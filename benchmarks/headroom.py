@@ -214,9 +214,9 @@ def _measured(view: EnvStatus) -> list[float]:
     slot = view.slots[0]
     values = (
         view.losses[-1],
-        view.accuracies[-1],
+        view.scores[-1],
         view.train_loss,
-        view.train_accuracy,
+        view.train_score,
         view.grad_norm,
         slot.grad_norm,
         slot.contribution,

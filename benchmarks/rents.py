@@ -117,7 +117,7 @@ def _print_table(
         episodes = [episode for run in of_seeds for episode in run.episodes]
         by_plan = {plan: gains[plan] - rent * grown[plan] for plan in gains}
         best = max(by_plan, key=lambda plan: float(by_plan[plan].mean()))
-        accuracy = np.mean([episode.test_accuracy for episode in episodes])
+        accuracy = np.mean([episode.test_score for episode in episodes])
         ratio = np.mean([episode.parameter_ratio for episode in episodes])
         broken = sum(episode.broke_down for episode in episodes)
         difference = seeds_interval((returns_SE - by_plan[best]).tolist()).signed

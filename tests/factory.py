@@ -56,6 +56,10 @@ def run_started(envs: int = 4, rounds: int = 2, steps: int = 5) -> ev.RunStarted
         lanes=[f"cpu:{env % 2}" for env in range(envs)],
         seed=0,
         host_parameters=370,
+        score_name="accuracy",
+        chance_loss=math.log(10),
+        chance_score=0.1,
+        batches=8,
         versions={"esper-sanctum": "0.1.0", "python": "3.11.7", "torch": "2.15.0"},
         config={"envs": envs, "rounds": rounds, "steps": steps},
     )
@@ -69,11 +73,11 @@ def env_stepped(env: int = 0, round: int = 1, step: int = 1, **changes: object) 
         env=env,
         op="wait",
         train_loss=2.1,
-        train_accuracy=0.3,
+        train_score=0.3,
         loss=2.0,
-        accuracy=0.35,
+        score=0.35,
         reward=0.125,
-        reward_parts={"accuracy": 0.15, "rent": -0.025},
+        reward_parts={"score": 0.15, "rent": -0.025},
         value=0.2,
         op_probability=0.4,
         grad_norm=0.8,
@@ -134,9 +138,9 @@ def _step(draw: random.Random, envs: int, round_: int, step: int) -> list[ev.Any
         broken = round_ == 1 and step == 3 and env == 1
         grad_norm = math.nan if broken else draw.random()
         reward = draw.uniform(-0.1, 0.3)
-        parts = {"accuracy": reward + 0.05, "rent": -0.05}
+        parts = {"score": reward + 0.05, "rent": -0.05}
         events.append(
-            env_stepped(env, round_, step, accuracy=accuracy, grad_norm=grad_norm, reward=reward, reward_parts=parts)
+            env_stepped(env, round_, step, score=accuracy, grad_norm=grad_norm, reward=reward, reward_parts=parts)
         )
     events += [device_sampled(f"cpu:{lane}", used=2**32 + step * 2**20) for lane in range(2)]
     return events
@@ -154,7 +158,7 @@ def _move(
 def _episode(draw: random.Random, round_: int, env: int) -> ev.EpisodeEnded:
     accuracy = 0.5 + draw.random() / 3
     return ev.EpisodeEnded(
-        round=round_, env=env, accuracy=accuracy, best_accuracy=accuracy, episode_return=0.6, parameter_ratio=1.4,
+        round=round_, env=env, score=accuracy, best_score=accuracy, episode_return=0.6, parameter_ratio=1.4,
         fossilized=0, culled=0,
     )  # fmt: skip
 

@@ -147,10 +147,10 @@ def test_python_program_reads_a_recording(program: str, tables: Path) -> None:
 def test_duckdb_reads_non_finite_numbers(tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb")
     words = ('"NaN"', "0.5", '"Infinity"', '"-Infinity"')
-    lines = "".join(f'{{"type":"EpisodeEnded","round":1,"accuracy":{word}}}\n' for word in words)
+    lines = "".join(f'{{"type":"EpisodeEnded","round":1,"score":{word}}}\n' for word in words)
     (tmp_path / "events-00001.jsonl").write_text(lines)
 
-    query = DUCKDB[-1].replace("telemetry/demo", str(tmp_path)).replace("median(accuracy)", "list(accuracy)")
+    query = DUCKDB[-1].replace("telemetry/demo", str(tmp_path)).replace("median(score)", "list(score)")
 
     [(_, values, _)] = duckdb.sql(query).fetchall()
     assert repr(values) == "[nan, 0.5, inf, -inf]"

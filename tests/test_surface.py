@@ -82,7 +82,7 @@ EVENTS = {
     "chance_loss chance_score batches growth_interval versions config",
     "RoundStarted": "round",
     "EpisodeStarted": "round env structure settings",
-    "EnvStepped": "round step env op target train_loss train_accuracy loss accuracy reward reward_parts value "
+    "EnvStepped": "round step env op target train_loss train_score loss score reward reward_parts value "
     "op_probability op_probabilities decision grad_norm parameter_ratio loss_scale growth_tracker "
     "skipped_batches overflows_by_owner metrics slots",
     "SeedMoved": "round step env slot before after blueprint reason",
@@ -98,8 +98,8 @@ EVENTS = {
     "AnomalyLeft": "rule where env",
     "AnomalyEnded": "rule where env",
     "GovernorRolledBack": "round step env reason value threshold penalty culled",
-    "EpisodeEnded": "round env accuracy best_accuracy episode_return parameter_ratio fossilized culled",
-    "CheckpointSaved": "round step path bytes accuracy seconds written origin",
+    "EpisodeEnded": "round env score best_score episode_return parameter_ratio fossilized culled",
+    "CheckpointSaved": "round step path bytes score seconds written origin",
     "ControlRequested": "kind origin path env ignored",
     "DecisionExplained": "round step env choices without",
     "Paused": "round step origin reason cause",
@@ -182,7 +182,7 @@ def test_surface_configuration_choices_are_unchanged() -> None:
 
 def test_surface_events_and_fields_are_unchanged() -> None:
     """The fields `seq` and `time`, common to all events, are left out."""
-    assert (ev.SCHEMA_VERSION, CHECKPOINT_FORMAT) == (2, 9)
+    assert (ev.SCHEMA_VERSION, CHECKPOINT_FORMAT) == (1, 1)
     assert {kind.__name__: fields(kind) for kind in get_args(ev.AnyEvent)} == EVENTS
     assert {
         kind.__name__: fields(kind)

@@ -61,8 +61,8 @@ def train(task: Task | str, **settings: Any) -> TrainedRun:
     return TrainedRun(
         directory=engine.directory,
         status=state.status,
-        rounds=len(state.accuracy),
-        score=state.accuracy[-1][1] if state.accuracy else None,
+        rounds=len(state.scores_by_round),
+        score=state.scores_by_round[-1][1] if state.scores_by_round else None,
     )
 
 

@@ -103,7 +103,7 @@ class Rule(StrEnum):
     """Anomaly rule. Values are on disk, in `AnomalyFound.rule`."""
 
     NON_FINITE_LOSS = "non-finite loss"
-    NON_FINITE_ACCURACY = "non-finite accuracy"
+    NON_FINITE_SCORE = "non-finite score"
     NON_FINITE_GRADIENT = "non-finite gradient"
     EXPLODING_GRADIENT = "exploding gradient"
     LOSS_ABOVE_CHANCE = "loss above chance"

@@ -63,7 +63,7 @@ def test_log_has_dated_lines_for_rounds_and_notable_events() -> None:
 
 def test_round_line_has_accuracy_update_and_pace() -> None:
     state = fold(RUN)
-    minimum, median, maximum = state.accuracy[-1]
+    minimum, median, maximum = state.scores_by_round[-1]
 
     [line] = [line for line in printed([*RUN]) if "round 2/2: " in line]
 

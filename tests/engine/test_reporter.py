@@ -72,7 +72,7 @@ def test_step_event_has_the_measurements_of_its_env(watched: Watched) -> None:
         assert len(events) == len(readings) == STEPS
         for event, (measured, parameters) in zip(events, readings, strict=True):
             assert (event.train_loss, event.loss) == (told(measured.train_loss), told(measured.loss))
-            assert (event.train_accuracy, event.accuracy) == (told(measured.train_accuracy), told(measured.accuracy))
+            assert (event.train_score, event.score) == (told(measured.train_score), told(measured.score))
             assert (event.grad_norm, event.parameter_ratio) == (told(measured.grad_norm, 4), told(parameters / host))
 
 
@@ -142,8 +142,8 @@ def test_run_state_has_the_last_step(watched: Watched) -> None:
     for env in range(ENVS):
         state, events = watched.live.state.envs[env], watched.stepped(env)
         assert state.stepped == events[-1]
-        assert state.accuracy == [event.accuracy for event in events]
-        assert state.best_accuracy == max(event.accuracy for event in events)
+        assert state.scores == [event.score for event in events]
+        assert state.best_score == max(event.score for event in events)
 
 
 def test_reward_parts_sum_to_the_reward(watched: Watched) -> None:
@@ -151,12 +151,12 @@ def test_reward_parts_sum_to_the_reward(watched: Watched) -> None:
     for env in range(ENVS):
         events = watched.stepped(env)
         assert all(event.reward == sum(event.reward_parts.values()) for event in events)
-        assert {*events[-1].reward_parts} == {"accuracy", "rent", "op", "contribution"}
+        assert {*events[-1].reward_parts} == {"score", "rent", "op", "contribution"}
         total = math.fsum(event.reward for event in events)
         assert watched.live.state.envs[env].returns == [ended[env].episode_return]
         assert ended[env].episode_return == pytest.approx(total, abs=STEPS * 3 * 5e-6)  # each part has five decimals
-        assert ended[env].accuracy == events[-1].accuracy
-        assert ended[env].best_accuracy == max(event.accuracy for event in events)
+        assert ended[env].score == events[-1].score
+        assert ended[env].best_score == max(event.score for event in events)
         assert ended[env].parameter_ratio == events[-1].parameter_ratio
 
 
@@ -198,7 +198,7 @@ def test_loss_and_accuracy_are_of_the_validation_split(tmp_path: Path) -> None:
     hits, loss = evaluate(env.network, env.splits.validation[0], env.splits.validation[1], env.network.alphas())
     stepped = live.state.envs[0].stepped
     assert stepped is not None
-    assert stepped.accuracy == pytest.approx(hits.mean().item(), rel=1e-4)
+    assert stepped.score == pytest.approx(hits.mean().item(), rel=1e-4)
     assert stepped.loss == pytest.approx(loss, rel=1e-4)
 
 

@@ -121,7 +121,7 @@ def test_fault_without_user_loses_at_most_the_round(tmp_path: Path, monkeypatch:
     (saved,) = state.checkpoints
     assert (saved.origin, saved.round, saved.step) == ("fault", 1, 4)
     episodes = read_checkpoint(Path(saved.path)).state["episodes"]
-    assert [len(episode["view"]["accuracies"]) for episode in episodes] == [1] * len(episodes)  # of fresh hosts
+    assert [len(episode["view"]["scores"]) for episode in episodes] == [1] * len(episodes)  # of fresh hosts
 
     resumed = LiveRun(tmp_path / "failed", resume=Path(saved.path), checkpoint_every=0).start()
     assert resumed.finish().status == "done"

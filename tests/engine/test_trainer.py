@@ -142,11 +142,11 @@ def test_restore_emits_the_original_checkpoint_details(
     live.control.put(RequestKind.CHECKPOINT, "test")
     saved = live.wait_for(ev.CheckpointSaved)
     last = [event for event in live.events if isinstance(event, ev.EnvStepped)][-len(live.run.pool.envs) :]
-    assert saved.accuracy == pytest.approx(median(event.accuracy for event in last), rel=1e-4)
+    assert saved.score == pytest.approx(median(event.score for event in last), rel=1e-4)
     live.control.put(RequestKind.STEP, "test")
     live.control.put(RequestKind.RESTORE, "test", saved.path)
     again = live.wait_for(ev.CheckpointSaved)
-    assert again.accuracy == saved.accuracy
+    assert again.score == saved.score
     assert again.written == pytest.approx(saved.time, abs=1.0)  # by the clock of the file system
     assert (again.origin, again.seconds, saved.written) == ("restore", None, None)
     live.control.put(RequestKind.ABANDON, "test")

@@ -78,7 +78,7 @@ def test_shapley_is_measured_at_episode_end_without_effects() -> None:
     assert len(last.shapley) >= 2
     assert set(last.shapley) == set(last.contributions)
     for one, other in zip(ablated, valued, strict=True):
-        assert one.accuracy == other.accuracy
+        assert one.score == other.score
         assert one.contributions.keys() == other.contributions.keys()
         for slot, pair in one.contributions.items():
             assert other.contributions[slot] == pytest.approx(pair, abs=1e-6)

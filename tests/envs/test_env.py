@@ -142,7 +142,7 @@ def test_epoch_weighs_samples_equally() -> None:
         measured = measure(env, 0)
         assert measured.train_loss == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
         hits = (logits.argmax(dim=1) == labels).float()
-        assert measured.train_accuracy == pytest.approx(hits.mean().item(), rel=1e-6)
+        assert measured.train_score == pytest.approx(hits.mean().item(), rel=1e-6)
 
 
 # Who trains whom

@@ -28,7 +28,7 @@ ILL, AT = 1, 2
 """Index of the env that breaks down, and index of the step in which it does."""
 
 
-def view(losses: list[float], accuracies: list[float], train_loss: float | None = None) -> EnvStatus:
+def view(losses: list[float], scores: list[float], train_loss: float | None = None) -> EnvStatus:
     return EnvStatus(
         env=0,
         slots=[],
@@ -36,19 +36,19 @@ def view(losses: list[float], accuracies: list[float], train_loss: float | None 
         chance_loss=CHANCE,
         chance_score=math.exp(-CHANCE),
         losses=losses,
-        accuracies=accuracies,
+        scores=scores,
         train_loss=train_loss,
     )
 
 
-def measurement(*, train_loss: float = 1.0, loss: float = 1.0, accuracy: float = 0.7, finite: bool = True) -> Any:
+def measurement(*, train_loss: float = 1.0, loss: float = 1.0, score: float = 0.7, finite: bool = True) -> Any:
     return EpochResult(
         metrics={},
         train_loss=train_loss,
-        train_accuracy=0.7,
+        train_score=0.7,
         weights_finite=finite,
         loss=loss,
-        accuracy=accuracy,
+        score=score,
         grad_norm=1.0,
         slot_grad_norms={},
         loss_scale=None,
@@ -66,7 +66,7 @@ def measurement(*, train_loss: float = 1.0, loss: float = 1.0, accuracy: float =
         (measurement(), None),
         (measurement(train_loss=math.nan), "its training loss is not finite"),
         (measurement(loss=math.inf), "its validation loss is not finite"),
-        (measurement(accuracy=math.nan), "its validation score is not finite"),
+        (measurement(score=math.nan), "its validation score is not finite"),
         (measurement(finite=False), "a weight is not finite"),
     ],
 )
@@ -76,7 +76,7 @@ def test_governor_finds_immediate_breakdowns(now: EpochResult, says: str | None)
 
 
 @pytest.mark.parametrize(
-    ("losses", "accuracies", "train_loss", "says"),
+    ("losses", "scores", "train_loss", "says"),
     [
         ([2.3], [0.1], None, None),  # before the first step
         ([2.3, 1.0], [0.1, 0.7], 0.9, None),
@@ -89,9 +89,9 @@ def test_governor_finds_immediate_breakdowns(now: EpochResult, says: str | None)
     ],
 )
 def test_governor_finds_lasting_breakdowns(
-    losses: list[float], accuracies: list[float], train_loss: float | None, says: str | None
+    losses: list[float], scores: list[float], train_loss: float | None, says: str | None
 ) -> None:
-    panic = find_collapse(view(losses, accuracies, train_loss))
+    panic = find_collapse(view(losses, scores, train_loss))
     assert (panic is not None and panic.reason.startswith(says)) if says else panic is None
 
 
@@ -182,7 +182,7 @@ def test_breakdown_in_first_step_restores_the_start(tmp_path: Path, monkeypatch:
     live = LiveRun(tmp_path, **{**OPTIONS, "policy": "static"})
     state = live.start().finish()
     (ended,) = [e for e in live.events if isinstance(e, ev.EpisodeEnded) and e.env == ILL]
-    assert ended.accuracy == ended.best_accuracy
+    assert ended.score == ended.best_score
     assert state.status == "done"
 
 
@@ -204,7 +204,7 @@ def test_rollback_restores_the_state_before_the_trouble(tmp_path: Path, monkeypa
     assert (back.env, back.step, back.reason) == (ILL, 4, "it is ill")
     (ended,) = [event for event in whole.events if isinstance(event, ev.EpisodeEnded) and event.env == ILL]
     good = next(e for e in whole.events if isinstance(e, ev.EnvStepped) and (e.env, e.step) == (ILL, 1))
-    assert ended.accuracy == good.accuracy
+    assert ended.score == good.score
 
     first = LiveRun(tmp_path / "parts", **OPTIONS).start_paused(3)
     first.control.put(RequestKind.STOP, "test")
@@ -341,9 +341,9 @@ def test_episode_end_after_rollback_describes_the_rest(tmp_path: Path, monkeypat
     assert back.culled
     (ended,) = [event for event in live.events if isinstance(event, ev.EpisodeEnded) and event.env == ILL]
     before = next(e for e in live.events if isinstance(e, ev.EnvStepped) and (e.env, e.step) == (ILL, 6))
-    assert ended.accuracy != before.accuracy
+    assert ended.score != before.score
     env = live.run.pool.envs[ILL]
-    assert ended.accuracy == pytest.approx(float(env.validate(last=False)[1]), rel=1e-4)
+    assert ended.score == pytest.approx(float(env.validate(last=False)[1]), rel=1e-4)
     assert ended.parameter_ratio == pytest.approx(env.network.parameter_ratio, rel=1e-4)
 
 

@@ -19,7 +19,7 @@ RETURNS = {
 
 def comparison(*policies: str) -> EvaluationReport:
     runs = {policy: [run(*map(episode, RETURNS[policy]))] for policy in policies}
-    return build_report(runs, checkpoints=["runs/a"], task="digits", steps=25, seed=7)
+    return build_report(runs, checkpoints=["runs/a"], task="digits", score_name="accuracy", steps=25, seed=7)
 
 
 def run(*episodes: EpisodeResult, plan: str | None = None) -> PolicyRun:
@@ -28,8 +28,8 @@ def run(*episodes: EpisodeResult, plan: str | None = None) -> PolicyRun:
 
 def episode(value: float, *, broke_down: bool = False) -> EpisodeResult:
     return EpisodeResult(
-        test_accuracy=0.9,
-        validation_accuracy=0.95,
+        test_score=0.9,
+        validation_score=0.95,
         parameter_ratio=2.0,
         net_return=value,
         test_return=value - 0.05,
@@ -47,6 +47,7 @@ def test_interval_of_training_seeds_is_over_seeds_and_episodes() -> None:
         {"ppo": trained, "static": fixed},
         checkpoints=["a", "b", "c"],
         task="digits",
+        score_name="accuracy",
         steps=25,
         seed=7,
     )
@@ -68,7 +69,14 @@ def test_interval_of_training_seeds_is_over_seeds_and_episodes() -> None:
 def test_policies_of_training_seeds_are_compared_seed_by_seed() -> None:
     trained = [run(episode(mean), episode(mean)) for mean in (0.5, 0.6, 0.7)]
     searched = [run(episode(mean - 0.1), episode(mean - 0.1), plan=f"plan {mean}") for mean in (0.5, 0.6, 0.7)]
-    found = build_report({"ppo": trained, "search": searched}, checkpoints=["a", "b", "c"], task="t", steps=2, seed=0)
+    found = build_report(
+        {"ppo": trained, "search": searched},
+        checkpoints=["a", "b", "c"],
+        task="t",
+        score_name="accuracy",
+        steps=2,
+        seed=0,
+    )
     (difference,) = found.differences
     assert difference.over == "training seeds and episodes"
     assert (difference.net_return.low, difference.net_return.high) == (pytest.approx(0.1), pytest.approx(0.1))
@@ -112,7 +120,7 @@ def test_report_json_has_every_episode_and_estimate() -> None:
     assert [[episode["net_return"] for episode in run] for run in static["episodes"]] == [RETURNS["static"]]
     expected = t_interval(RETURNS["ppo"])
     assert ppo["net_return"] == {"mean": expected.mean, "low": expected.low, "high": expected.high}
-    assert ppo["test_accuracy"]["mean"] == pytest.approx(0.9)
+    assert ppo["test_score"]["mean"] == pytest.approx(0.9)
 
 
 def test_report_distinguishes_better_from_undecided(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,7 +57,7 @@ def test_heuristic_fills_several_slots_in_an_episode() -> None:
     network = pool.envs[0].network
     kept = [slot for slot in network.slots if slot.stage.is_blended]
     assert len(kept) >= 2
-    assert results[0].test_accuracy > 0.8
+    assert results[0].test_score > 0.8
     assert results[0].parameter_ratio == network.parameter_ratio > 1.0
 
 
@@ -70,7 +70,7 @@ def test_net_return_is_gain_minus_rent_and_op_costs() -> None:
     charged = 3 * weights.op + sum(rent_cost(1 + sum(seeds[:count]) / host, host, weights) for count in (1, 2, 3))
     env.reset(0)
     first = env.validate(last=False)[1].item()
-    assert result.net_return == pytest.approx(result.validation_accuracy - first - charged)
+    assert result.net_return == pytest.approx(result.validation_score - first - charged)
 
 
 def test_evaluation_tests_on_the_test_split() -> None:
@@ -78,8 +78,8 @@ def test_evaluation_tests_on_the_test_split() -> None:
     (env,) = pool.envs
     with torch.no_grad():
         logits = env.network.eval()(env.splits.test[0], env.network.alphas())
-    assert result.test_accuracy == pytest.approx((logits.argmax(1) == env.splits.test[1]).float().mean().item())
-    assert result.test_accuracy != result.validation_accuracy
+    assert result.test_score == pytest.approx((logits.argmax(1) == env.splits.test[1]).float().mean().item())
+    assert result.test_score != result.validation_score
 
 
 def test_final_test_uses_the_alphas_of_the_last_validation() -> None:
@@ -120,5 +120,5 @@ def test_planted_seeds_are_in_the_network_from_the_start() -> None:
     assert bare == alone[1]
     assert first.parameter_ratio == grown[0].parameter_ratio
     rent = 3 * rent_cost(first.parameter_ratio, 390, config.reward_weights)
-    initial = alone[0].validation_accuracy - alone[0].net_return  # an episode without seeds has no costs
-    assert first.net_return == pytest.approx(first.validation_accuracy - initial - rent)
+    initial = alone[0].validation_score - alone[0].net_return  # an episode without seeds has no costs
+    assert first.net_return == pytest.approx(first.validation_score - initial - rent)

@@ -25,8 +25,8 @@ def report(policies: dict[str, tuple[float, float]] = POLICIES) -> EvaluationRep
     def run(accuracy: float, ratio: float) -> PolicyRun:
         episodes = [
             EpisodeResult(
-                test_accuracy=accuracy + change,
-                validation_accuracy=accuracy,
+                test_score=accuracy + change,
+                validation_score=accuracy,
                 parameter_ratio=ratio,
                 net_return=0.0,
                 test_return=0.0,
@@ -39,7 +39,7 @@ def report(policies: dict[str, tuple[float, float]] = POLICIES) -> EvaluationRep
         return PolicyRun(episodes=episodes, cpu_seconds=1.0)
 
     runs = {policy: [run(*values)] for policy, values in policies.items()}
-    return build_report(runs, checkpoints=["a"], task="digits", steps=2, seed=1000)
+    return build_report(runs, checkpoints=["a"], task="digits", score_name="accuracy", steps=2, seed=1000)
 
 
 def test_front_has_the_policies_that_no_other_one_dominates() -> None:

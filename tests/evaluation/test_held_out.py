@@ -240,7 +240,7 @@ def test_wide_host_has_as_many_parameters_and_pays_rent_for_them(tmp_path: Path)
     rent = first.steps * rent_cost(first.parameter_ratio, 390, config.reward_weights)
     gain = first.net_return + rent
     assert rent > 0.01
-    assert first.validation_accuracy - gain == pytest.approx(0.1, abs=0.1)  # the accuracy at the start: chance
+    assert first.validation_score - gain == pytest.approx(0.1, abs=0.1)  # the accuracy at the start: chance
 
 
 def grown_checkpoint(directory: Path) -> Path:

@@ -23,7 +23,7 @@ def poisoned(event: ev.AnyEvent) -> ev.AnyEvent:
         case ev.RunStarted():
             return replace(
                 event,
-                **dict.fromkeys(("task", "policy", "run", "score"), HOSTILE),
+                **dict.fromkeys(("task", "policy", "run", "score_name"), HOSTILE),
                 slot_names=[HOSTILE + str(number) for number in range(len(event.slot_names))],
                 lanes=[HOSTILE + lane for lane in event.lanes],
                 config={HOSTILE: HOSTILE, "task": HOSTILE},

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from esper.checkpoint.catalog import list_checkpoints
-from esper.history.closing import ENDED_STATUSES
+from esper.domain import TERMINAL_STATUSES
 from esper.history.history import open_history
 from tests.attach.viewers import wait_until
 from tests.runs import computed, only_run, recorded
@@ -131,7 +131,7 @@ def recover(directory: Path, whole: Path) -> None:
     before = list_checkpoints(run)
     history = open_history(run)
     assert history.length > 0
-    if history.state_at(history.length).status not in ENDED_STATUSES:
+    if history.state_at(history.length).status not in TERMINAL_STATUSES:
         resume_until_done(run)
     assert list_checkpoints(run)[-1] >= before[-1]
     assert_same_results(run, whole)

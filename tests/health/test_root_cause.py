@@ -58,7 +58,7 @@ def test_old_events_are_no_cause() -> None:
 def test_accuracy_drop_is_traced_to_a_seed_transition() -> None:
     move = ev.SeedMoved(round=1, step=3, env=0, slot="mid", before="blending", after="culled", blueprint="norm",
                         reason="cull")  # fmt: skip
-    cause = find_root_cause(state_after(*steps({"accuracy": 0.8}, {"accuracy": 0.8}, {"accuracy": 0.5}), move), 0)
+    cause = find_root_cause(state_after(*steps({"score": 0.8}, {"score": 0.8}, {"score": 0.5}), move), 0)
     assert cause.symptom is not None
     assert cause.symptom.text == "accuracy fell from 80.0% to 50.0%"
     assert [entry.text for entry in cause.chain] == ["mid blending → culled (cull)"]

@@ -63,7 +63,7 @@ def course(seed: int, length: int) -> list[ev.AnyEvent]:
                 env,
                 rounds,
                 step,
-                accuracy=accuracy,
+                score=accuracy,
                 grad_norm=norm(),
                 slots=slots,
                 skipped_batches=int(draw.random() < 0.4),
@@ -99,7 +99,7 @@ def broken_by_step(
 
     `active` are the rules whose anomaly is active in the env: their thresholds are lower, and need one step only.
     """
-    for rule, value in (("loss", event.train_loss), ("loss", event.loss), ("accuracy", event.accuracy)):
+    for rule, value in (("loss", event.train_loss), ("loss", event.loss), ("score", event.score)):
         if not math.isfinite(value):
             yield f"non-finite {rule}", value, None
     for value in (event.grad_norm, *(slot.grad_norm for slot in event.slots)):
@@ -232,6 +232,6 @@ def test_resumed_run_finds_the_same_anomalies(run: list[ev.AnyEvent], data: st.D
 def test_example_series_break_every_history_rule() -> None:
     begun = {one[1] for seed in range(10) for said in reference(course(seed, 160)) for one in said}
     assert begun >= {"exploding gradient", "loss above chance", "dead seed", "repeated skips"}
-    assert begun >= {"straggling lane", "non-finite accuracy"}
+    assert begun >= {"straggling lane", "non-finite score"}
     kinds = {one[0] for seed in range(10) for said in reference(course(seed, 160)) for one in said}
     assert kinds == {"found", "joined", "left", "ended"}

@@ -49,8 +49,8 @@ def update(**heads: ev.HeadReading) -> ev.PolicyUpdated:
     [
         (env_stepped(env=7, train_loss=math.nan), "non-finite loss", "error", "env 7"),
         (env_stepped(env=7, loss=math.inf), "non-finite loss", "error", "env 7"),
-        (env_stepped(env=7, accuracy=math.nan), "non-finite accuracy", "error", "env 7"),
-        (env_stepped(env=7, train_accuracy=math.nan), "non-finite accuracy", "error", "env 7"),
+        (env_stepped(env=7, score=math.nan), "non-finite score", "error", "env 7"),
+        (env_stepped(env=7, train_score=math.nan), "non-finite score", "error", "env 7"),
         (env_stepped(env=7, grad_norm=-math.inf), "non-finite gradient", "error", "env 7"),
         (env_stepped(env=7, slots=[SLOT]), "non-finite gradient", "error", "env 7"),
         (policy_updated(policy_loss=math.nan, heads={}), "non-finite update", "error", "policy loss"),
@@ -131,7 +131,7 @@ def course(*changes: Mapping[str, object], env: int = 0, round: int = 1) -> list
     """Return steps of an env, next to those of an env that stays at 90 %."""
     steps: list[ev.AnyEvent] = []
     for step, change in enumerate(changes, 1):
-        steps += [env_stepped(9, round, step, accuracy=0.9), env_stepped(env, round, step, **change)]
+        steps += [env_stepped(9, round, step, score=0.9), env_stepped(env, round, step, **change)]
     return steps
 
 
@@ -150,7 +150,7 @@ def explosion(*norms: float, env: int = 0) -> list[ev.AnyEvent]:
 
 
 def guessing(*losses: float) -> list[ev.AnyEvent]:
-    """Return the start of a run with two classes, whose loss of guessing is ln 2, and steps of an env with losses."""
+    """Return the start of a run with two classes, whose chance loss is ln 2, and steps of an env with losses."""
     start = msgspec.structs.replace(run_started(10), classes=2)
     changes = course(*({"train_loss": loss} for loss in losses))
     return [start, *(e for e in changes if isinstance(e, ev.EnvStepped) and e.env == 0)]
@@ -170,10 +170,10 @@ def rounds(*stalled: int, envs: int = 8) -> list[ev.AnyEvent]:
         run.append(ev.RoundStarted(round=round_))
         for env in range(envs):
             steps = [0.3, *[0.2] * LIMITS.stalled_steps] if env < count else [0.5] * LIMITS.stalled_steps + [0.9]
-            run += [env_stepped(env, round_, step, accuracy=value) for step, value in enumerate(steps, 1)]
+            run += [env_stepped(env, round_, step, score=value) for step, value in enumerate(steps, 1)]
             run.append(
                 ev.EpisodeEnded(
-                    round=round_, env=env, accuracy=steps[-1], best_accuracy=max(steps), episode_return=0.0,
+                    round=round_, env=env, score=steps[-1], best_score=max(steps), episode_return=0.0,
                     parameter_ratio=1.0, fossilized=0, culled=0,
                 )
             )  # fmt: skip
@@ -341,7 +341,7 @@ def test_rules_ignore_lookalikes(events: list[ev.AnyEvent]) -> None:
 
 
 def test_chance_is_that_of_the_structure_of_the_env() -> None:
-    """A loss of 0.75 is above that of guessing between two classes, and below that of guessing between three."""
+    """A loss of 0.75 is above the chance loss of two classes, and below that of three."""
     structures = [
         ev.StructureInfo(name=f"of_{classes}", slots=1, host_parameters=9, chance_loss=math.log(classes))
         for classes in (2, 3)
@@ -405,7 +405,7 @@ def test_noisy_memory_gives_no_forecast() -> None:
                for event in memories(*(1000 + growth * round_ for round_ in range(8)))]  # fmt: skip
         for event in stamp([run_started(), ev.RoundStarted(round=1), *run]):
             state.apply(event)
-        assert (predict_full_round(state.vitals.memories["cuda:0"], LIMITS.memory_growth) is not None) == grows
+        assert (predict_full_round(state.health.memories["cuda:0"], LIMITS.memory_growth) is not None) == grows
 
 
 def test_full_shared_memory_is_one_anomaly() -> None:
@@ -426,7 +426,7 @@ def test_lanes_of_one_cpu_share_one_memory() -> None:
     state = RunState()
     for event in stamp([device_sampled("cpu:0", allocated=5), device_sampled("cpu:1", allocated=7)]):
         state.apply(event)
-    assert [memory.peak for memory in state.vitals.memories.values()] == [5]
+    assert [memory.peak for memory in state.health.memories.values()] == [5]
 
 
 def test_run_resumed_on_other_devices_forgets_the_lanes_before() -> None:
@@ -446,7 +446,7 @@ def test_run_resumed_on_other_devices_forgets_the_lanes_before() -> None:
     state.apply(after)
     assert detector.check(after) == []
     assert state.active_anomalies() == []
-    assert (list(state.devices), list(state.vitals.lanes), list(state.vitals.memories)) == (
+    assert (list(state.devices), list(state.health.lanes), list(state.health.memories)) == (
         ["cpu:1"],
         ["cpu:1"],
         ["cpu"],

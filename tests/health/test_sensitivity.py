@@ -76,7 +76,7 @@ def test_hundredfold_learning_rate_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("after", "limit"), [(6, 20), (12, 8)], ids=["hardly trained", "trained"])
 def test_learning_rate_that_rises_hundredfold_is_found(after: int, limit: int, tmp_path: Path) -> None:
-    """An env that was trained is rolled back; one that was not stays at the loss of guessing.
+    """An env that was trained is rolled back; one that was not stays at the chance loss.
 
     The rounding of the CPU decides which env breaks down and after how many steps; some envs learn on. With random
     seeds 0 to 3, the first was found after 10 to 17 steps, and after 3 to 6 if the envs were trained.

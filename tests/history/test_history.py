@@ -320,7 +320,7 @@ def test_event_type_without_a_field_is_refused(tmp_path: Path) -> None:
         b"no line end at all",
         b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\n\xff\xfe\n",
         b'{"type":"Feature","geometry":null}\n',
-        b'{"accuracy": 0.5}\n' * 1000,
+        b'{"score": 0.5}\n' * 1000,
         b"{}",
     ],
 )

@@ -20,7 +20,7 @@ def moved(after: StageName) -> ev.SeedMoved:
 
 
 def stepped(**values: Any) -> ev.EnvStepped:
-    fields: dict[str, Any] = {"op": "wait", "train_loss": 1.0, "train_accuracy": 0.5, "loss": 1.0, "accuracy": 0.5}
+    fields: dict[str, Any] = {"op": "wait", "train_loss": 1.0, "train_score": 0.5, "loss": 1.0, "score": 0.5}
     return ev.EnvStepped(
         **STEP, **fields, reward=0.0, reward_parts={}, grad_norm=1.0, parameter_ratio=1.0, slots=[], **values
     )

@@ -39,7 +39,7 @@ class ScriptedEnv:
             chance_loss=PROFILE.chance.loss,
             chance_score=PROFILE.chance.score,
             losses=[2.5],
-            accuracies=[0.1],
+            scores=[0.1],
         )
 
     def apply(self, action: Action) -> list[StageTransition]:
@@ -57,7 +57,7 @@ class ScriptedEnv:
         view = self.view
         view.step += 1
         view.losses.append(view.losses[-1] * (1 - fall))
-        view.accuracies.append(view.accuracies[-1])
+        view.scores.append(view.scores[-1])
         view.parameter_ratio = self.env.network.parameter_ratio
         self.env.tick()
 

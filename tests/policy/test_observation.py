@@ -103,7 +103,7 @@ def test_culled_slot_shows_embargo_then_empty() -> None:
 def test_diverged_env_has_a_finite_observation(broken: float) -> None:
     env = grown(0)
     env.view.losses = [2.0, broken, broken]
-    env.view.train_loss, env.view.train_accuracy = broken, broken
+    env.view.train_loss, env.view.train_score = broken, broken
     env.slots[0].grad_norm = broken
     observed, _ = observe(env)
     assert torch.isfinite(observed).all()

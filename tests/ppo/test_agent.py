@@ -25,7 +25,7 @@ def agent_with(horizon: HorizonName) -> PPOAgent:
 
 def view(env: int, net: GrowingNetwork, step: int) -> EnvStatus:
     return EnvStatus(
-        env=env, slots=net.slots, steps=3, chance_loss=2.3, chance_score=0.1, step=step, losses=[2.0], accuracies=[0.3]
+        env=env, slots=net.slots, steps=3, chance_loss=2.3, chance_score=0.1, step=step, losses=[2.0], scores=[0.3]
     )
 
 

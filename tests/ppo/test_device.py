@@ -51,7 +51,7 @@ def views(step: int) -> list[EnvStatus]:
             chance_score=0.1,
             step=step,
             losses=[2.0],
-            accuracies=[0.3],
+            scores=[0.3],
         )
         for env, host in enumerate(hosts)
     ]

@@ -98,7 +98,7 @@ def test_shaped_without_contributions_equals_simplified(
 def test_reward_modes_differ_in_shaping_and_timing(steps: list[tuple[float, float, float]], mode: str) -> None:
     """The sums of accuracy and rent over an episode do not depend on the mode."""
     parts = play(mode, steps, 0.9)
-    assert math.isclose(sum(part["accuracy"] for part in parts), steps[-1][0] - 0.1, abs_tol=1e-9)
+    assert math.isclose(sum(part["score"] for part in parts), steps[-1][0] - 0.1, abs_tol=1e-9)
     assert math.isclose(sum(part["rent"] for part in parts), -sum(step[2] for step in steps), abs_tol=1e-9)
 
 

@@ -37,7 +37,7 @@ def population(envs: int = 16, rounds: int = 14, steps: int = 25, stop: int = 17
                     step=steps,
                     path=path,
                     bytes=3_400_000 + round_ * 1000,
-                    accuracy=0.8 + round_ / 1000,
+                    score=0.8 + round_ / 1000,
                     seconds=0.05,
                     origin="schedule",
                 )
@@ -90,7 +90,7 @@ def stepped(env: int, round_: int, step: int) -> ev.EnvStepped:
     grown = sum((reading.alpha or 0.0) for reading in slots)
     ceiling = 0.38 + 0.2 * grown - (env % 5) * 0.01
     accuracy = max(0.09, min(ceiling, 0.985) * (1 - math.exp(-step / (4 + env % 3))))
-    parts = {"accuracy": 0.02 * (env % 7) - 0.03, "contribution": 0.05 * grown, "rent": -0.004 * grown}
+    parts = {"score": 0.02 * (env % 7) - 0.03, "contribution": 0.05 * grown, "rent": -0.004 * grown}
     broken = (env, step) == (9, 17)
     acts = step % 3 == 0
     probabilities = {"wait": 0.38, "advance": 0.62} if acts else {"wait": 0.62, "germinate": 0.3, "cull": 0.08}
@@ -98,8 +98,8 @@ def stepped(env: int, round_: int, step: int) -> ev.EnvStepped:
         round=round_, step=step, env=env,
         op="advance" if acts else "wait", target="mid" if acts else None, op_probabilities=probabilities,
         decision={"slot": ev.HeadChoice(choice="mid", probability=0.55)} if acts else {},
-        train_loss=2.2 - 1.5 * accuracy, train_accuracy=min(accuracy + 0.03, 1.0), loss=2.3 - 1.6 * accuracy,
-        accuracy=accuracy, reward=sum(parts.values()), reward_parts=parts, value=0.31, op_probability=0.62,
+        train_loss=2.2 - 1.5 * accuracy, train_score=min(accuracy + 0.03, 1.0), loss=2.3 - 1.6 * accuracy,
+        score=accuracy, reward=sum(parts.values()), reward_parts=parts, value=0.31, op_probability=0.62,
         grad_norm=math.nan if broken else 0.35 + 0.11 * env + 0.02 * step, parameter_ratio=1 + 0.9 * grown,
         loss_scale=None if env == 5 else 512.0 if env == 7 else 32768.0,
         skipped_batches=3 * (env == 7), overflows_by_owner={"host": 3} if env == 7 else {}, slots=slots,
@@ -169,7 +169,7 @@ def _moves(env: int, round_: int, step: int) -> list[ev.AnyEvent]:
 def _episode(round_: int, env: int) -> ev.EpisodeEnded:
     accuracy = min(0.42 + 0.04 * round_ + 0.012 * ((env * 7) % 11) - 0.05, 0.97)
     return ev.EpisodeEnded(
-        round=round_, env=env, accuracy=accuracy, best_accuracy=accuracy, episode_return=0.6 + round_ / 40,
+        round=round_, env=env, score=accuracy, best_score=accuracy, episode_return=0.6 + round_ / 40,
         parameter_ratio=2.4, fossilized=2, culled=0,
     )  # fmt: skip
 

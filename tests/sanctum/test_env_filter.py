@@ -33,14 +33,14 @@ def envs() -> list[EnvState]:
         ev.RoundStarted(round=1),
         env_stepped(
             0,
-            accuracy=0.4,
+            score=0.4,
             op="germinate",
             loss_scale=32768.0,
             skipped_batches=3,
             overflows_by_owner={"host": 1, "mid": 2},
         ),
-        env_stepped(1, accuracy=0.6, grad_norm=math.nan, loss_scale=512.0, slots=dormant),
-        env_stepped(2, accuracy=0.5, reward=-0.2),
+        env_stepped(1, score=0.6, grad_norm=math.nan, loss_scale=512.0, slots=dormant),
+        env_stepped(2, score=0.5, reward=-0.2),
     ]
     state = RunState()
     for event in stamp(run):

@@ -24,8 +24,8 @@ SIZE = (120, 40)
 
 def small(grad_norm: float = 0.8) -> list[ev.AnyEvent]:
     """Accuracies 0.3, 0.5, 0.2, 0.4, …; the last env has not stepped."""
-    accuracies = [0.3, 0.5, 0.2, 0.4, 0.6]
-    steps = [env_stepped(env, accuracy=accuracy, grad_norm=grad_norm) for env, accuracy in enumerate(accuracies)]
+    scores = [0.3, 0.5, 0.2, 0.4, 0.6]
+    steps = [env_stepped(env, score=accuracy, grad_norm=grad_norm) for env, accuracy in enumerate(scores)]
     return stamp([run_started(6), ev.RoundStarted(round=1), *steps])
 
 
@@ -55,7 +55,7 @@ async def test_sort_key_cycles_columns_and_keeps_selected_env() -> None:
         assert cursor(app) == "02"
         await pilot.press("O")
         assert rows(app) == [2, 0, 3, 1, 4, 5]
-        session.say(*stamp([env_stepped(2, accuracy=0.9)], first=100))
+        session.say(*stamp([env_stepped(2, score=0.9)], first=100))
         await settle(pilot)
         assert rows(app) == [0, 3, 1, 4, 2, 5]
         assert cursor(app) == "02"
@@ -63,7 +63,7 @@ async def test_sort_key_cycles_columns_and_keeps_selected_env() -> None:
         for _ in range(9):
             await pilot.press("o")
             seen.append(str(table.border_title).split()[3])
-        assert seen == ["reward", "early", "mid", "late", "gradient", "loss", "lane", "env", "accuracy"]
+        assert seen == ["reward", "early", "mid", "late", "gradient", "loss", "lane", "env", "score"]
 
 
 async def test_clicking_column_heading_sorts_then_reverses() -> None:
@@ -105,7 +105,7 @@ async def test_filter_is_evaluated_again_each_step() -> None:
         await settle(pilot)
         await pilot.press("slash", *"acc<0.4", "enter")
         assert filter_message(app) == "2 of 6"
-        session.say(*stamp([env_stepped(2, accuracy=0.9)], first=100))
+        session.say(*stamp([env_stepped(2, score=0.9)], first=100))
         await settle(pilot)
         assert filter_message(app) == "1 of 6"
 
@@ -254,7 +254,7 @@ async def test_follow_selects_worst_env_until_cursor_moves() -> None:
         await settle(pilot)
         await pilot.press("f")
         assert cursor(app) == "02"
-        session.say(*stamp([env_stepped(2, accuracy=0.9)], first=100))
+        session.say(*stamp([env_stepped(2, score=0.9)], first=100))
         await settle(pilot)
         assert cursor(app) == "00"
         found = ev.AnomalyFound(rule="a", severity="error", where="env 4", env=4, value=1.0, text="env 04 is broken")
@@ -263,7 +263,7 @@ async def test_follow_selects_worst_env_until_cursor_moves() -> None:
         assert cursor(app) == "04"
         await pilot.press("k")
         assert cursor(app) == "03"
-        session.say(*stamp([env_stepped(1, accuracy=0.01)], first=300))
+        session.say(*stamp([env_stepped(1, score=0.01)], first=300))
         await settle(pilot)
         assert cursor(app) == "03"
 
@@ -289,7 +289,7 @@ async def test_copy_key_copies_env_as_json(monkeypatch: pytest.MonkeyPatch) -> N
         await settle(pilot)
         await pilot.press("j", "y")
         row = json.loads(copied[0])
-        assert (row["env"], row["lane"], row["stepped"]["accuracy"], row["stepped"]["grad_norm"]) == (
+        assert (row["env"], row["lane"], row["stepped"]["score"], row["stepped"]["grad_norm"]) == (
             1,
             "cpu:1",
             0.5,
@@ -337,10 +337,10 @@ async def test_screenshot_stays_in_the_directory_if_the_recorded_name_is_a_path(
     assert svg.parent == tmp_path / "here"
 
 
-def states(*accuracies: float | None) -> list[EnvState]:
+def states(*scores: float | None) -> list[EnvState]:
     return [
-        EnvState(env=env, lane="cpu:0", stepped=None if accuracy is None else env_stepped(env, accuracy=accuracy))
-        for env, accuracy in enumerate(accuracies)
+        EnvState(env=env, lane="cpu:0", stepped=None if accuracy is None else env_stepped(env, score=accuracy))
+        for env, accuracy in enumerate(scores)
     ]
 
 
@@ -364,7 +364,7 @@ def test_env_map_treats_high_as_bad_for_losses() -> None:
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 async def test_env_map_shows_outlier_among_64(size: tuple[int, int]) -> None:
-    steps = [env_stepped(env, accuracy=0.1 if env == 37 else 0.7 + env / 1000) for env in range(64)]
+    steps = [env_stepped(env, score=0.1 if env == 37 else 0.7 + env / 1000) for env in range(64)]
     app, session = live(stamp([run_started(64), ev.RoundStarted(round=1), *steps]))
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
@@ -376,7 +376,7 @@ async def test_env_map_shows_outlier_among_64(size: tuple[int, int]) -> None:
         assert not app.screen.query_one(EnvTable).display
         for env in range(64):
             assert f"{env:02d} ·bz" in panel.text
-        session.say(*stamp([env_stepped(37, accuracy=0.7)], first=1000))
+        session.say(*stamp([env_stepped(37, score=0.7)], first=1000))
         await settle(pilot)
         assert "!" not in panel.text
 

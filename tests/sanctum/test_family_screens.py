@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from esper.sanctum.screens.env_detail import EnvAccuracy
+from esper.sanctum.screens.env_detail import EnvScoreChart
 from esper.telemetry import events as ev
 from tests.runs import LiveRun, recorded
 from tests.sanctum.driving import live, screen_text, settle
@@ -33,7 +33,7 @@ async def test_every_screen_shows_envs_with_different_slots(events: list[ev.AnyE
         await pilot.press("1", "enter")
         await settle(pilot)
         for number in range(8):
-            title = str(app.screen.query_one(EnvAccuracy).border_title)
+            title = str(app.screen.query_one(EnvScoreChart).border_title)
             assert size[0] < 100 or contexts[number].structure in title  # a small screen has no borders
             await pilot.press("down")
             await settle(pilot)

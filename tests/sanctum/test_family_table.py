@@ -46,6 +46,6 @@ async def test_each_row_has_its_structure_and_each_structure_its_median(events: 
         (row,) = [line for line in rows if line[2:4].isdigit() and int(line[2:4]) == env]
         assert structure in row.split()
     for structure in set(contexts.values()):
-        middle = 100 * median(steps[env].accuracy for env in contexts if contexts[env] == structure)
+        middle = 100 * median(steps[env].score for env in contexts if contexts[env] == structure)
         (summary,) = [line for line in rows if line.startswith("│med") and structure in line]
         assert abs(float(summary.split()[1]) - middle) <= 0.051

@@ -12,10 +12,10 @@ from esper.history.divergence import GhostRun
 from esper.history.history import open_history
 from esper.history.playback import Playback
 from esper.sanctum.app import SanctumApp
-from esper.sanctum.screens.env_detail import EnvAccuracy
+from esper.sanctum.screens.env_detail import EnvScoreChart
 from esper.sanctum.source import ReplaySource
 from esper.sanctum.theme import DEFAULT_THEME
-from esper.sanctum.widgets.accuracy import PopulationAccuracy
+from esper.sanctum.widgets.population_score import PopulationScore
 from esper.sanctum.widgets.scrubber import Timeline
 from esper.telemetry import events as ev
 from tests.factory import example_run
@@ -30,9 +30,9 @@ def better(event: ev.AnyEvent) -> ev.AnyEvent:
     """Event of another run, equal until step 3 of round 2 and more accurate from then on."""
     match event:
         case ev.EnvStepped() if (event.round, event.step) >= (2, 3):
-            return msgspec.structs.replace(event, accuracy=0.975)
+            return msgspec.structs.replace(event, score=0.975)
         case ev.EpisodeEnded() if event.round >= 2:
-            return msgspec.structs.replace(event, accuracy=0.975)
+            return msgspec.structs.replace(event, score=0.975)
     return event
 
 
@@ -59,17 +59,17 @@ async def test_ghost_run_is_at_the_same_step(tmp_path: Path) -> None:
         await go(pilot, playback, 1, 4)
         assert app.view.ghost is not None
         assert (app.view.ghost.round, app.view.ghost.step) == (1, 4)
-        before = shown(app, PopulationAccuracy)
+        before = shown(app, PopulationScore)
         await go(pilot, playback, 4, 2)
         assert (app.view.ghost.round, app.view.ghost.step) == (4, 2)
-        chart = app.screen.query_one(PopulationAccuracy)
+        chart = app.screen.query_one(PopulationScore)
         assert "ghost 97.5" in str(chart.border_subtitle)
-        assert shown(app, PopulationAccuracy) != before
+        assert shown(app, PopulationScore) != before
         await pilot.press("enter")
         await settle(pilot)
-        assert "ghost 97.5" in str(app.screen.query_one(EnvAccuracy).border_subtitle)
+        assert "ghost 97.5" in str(app.screen.query_one(EnvScoreChart).border_subtitle)
         await go(pilot, playback, 2, 2)  # the runs are still equal here: the curve hides the ghost
-        assert app.view.ghost.envs[0].accuracy == playback.state.envs[0].accuracy
+        assert app.view.ghost.envs[0].scores == playback.state.envs[0].scores
 
 
 async def test_divergence_is_notified_once_and_stays_in_header(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ async def test_shorter_ghost_run_stays_at_its_end(tmp_path: Path) -> None:
     app, playback = beside(tmp_path, [better(event) for event in RUN[: rounds[3]]])
     async with app.run_test(size=SIZE) as pilot:
         await go(pilot, playback, 4, 5)
-        assert "ghost –" in str(app.screen.query_one(PopulationAccuracy).border_subtitle)
+        assert "ghost –" in str(app.screen.query_one(PopulationScore).border_subtitle)
         await pilot.press("enter")
         await settle(pilot)
-        assert "ghost" not in str(app.screen.query_one(EnvAccuracy).border_subtitle)
+        assert "ghost" not in str(app.screen.query_one(EnvScoreChart).border_subtitle)

@@ -76,7 +76,7 @@ async def test_blueprint_table_lists_results_by_blueprint() -> None:
         run_started(2, 3, 10), ev.RoundStarted(round=1),
         env_stepped(0), move(0, "germinated", "conv_small"), move(0, "fossilized", "conv_small"),
         move(1, "germinated", "norm"), move(1, "culled", "norm"), move(1, "germinated", "norm"),
-        *(ev.EpisodeEnded(round=1, env=env, accuracy=0.5, best_accuracy=0.5, episode_return=0.0, parameter_ratio=1.0,
+        *(ev.EpisodeEnded(round=1, env=env, score=0.5, best_score=0.5, episode_return=0.0, parameter_ratio=1.0,
                           fossilized=0, culled=0) for env in range(2)),
     ]  # fmt: skip
     app, _ = live(stamp(run))

@@ -211,7 +211,7 @@ async def test_memory_curve_label_shows_the_latest_sample() -> None:
         await settle(pilot)
         await pilot.press("5")
         await settle(pilot)
-        assert app.source.state.vitals.memories["cpu"].points[-1].used == 2 * 2**30
+        assert app.source.state.health.memories["cpu"].points[-1].used == 2 * 2**30
         assert "machine 3" in app.screen.query_one(MemoryChart).text
 
 

@@ -10,10 +10,10 @@ import pytest
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.overview import OverviewScreen
 from esper.sanctum.screens.overview_rows import StackedRows, divide_left_column, divide_stack
-from esper.sanctum.widgets.accuracy import PopulationAccuracy
 from esper.sanctum.widgets.env_map import EnvMap
 from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.header import Tabs
+from esper.sanctum.widgets.population_score import PopulationScore
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, run_started, stamp
 from tests.sanctum.driving import header, live, replay, screen_text, settle, shown
@@ -21,8 +21,8 @@ from tests.sanctum.population import population
 
 
 def step_of(envs: int) -> list[ev.AnyEvent]:
-    """Events of one step, whose accuracies rise with the env index."""
-    steps = [env_stepped(env, accuracy=0.2 + env / (2 * envs)) for env in range(envs)]
+    """Events of one step, whose scores rise with the env index."""
+    steps = [env_stepped(env, score=0.2 + env / (2 * envs)) for env in range(envs)]
     return [run_started(envs), ev.RoundStarted(round=1), *steps]
 
 
@@ -74,7 +74,7 @@ async def test_anomalies_and_worst_envs_are_in_sight_without_a_key(size: tuple[i
         ev.AnomalyFound(rule="b", severity="warning", where="env 50", env=50, value=1.0, text="env 50 is odd"),
     ]
     events = [*step_of(64), *found]
-    events[2 + 33] = env_stepped(33, accuracy=0.01)
+    events[2 + 33] = env_stepped(33, score=0.01)
     app, session = live(stamp(events))
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
@@ -83,8 +83,8 @@ async def test_anomalies_and_worst_envs_are_in_sight_without_a_key(size: tuple[i
         assert order[:2] == [60, 50]
         assert 33 in order
         assert 0 in order  # the selected env
-        session.say(*stamp([env_stepped(env, accuracy=0.2 + env / 100) for env in range(1, 64)], first=200))
-        session.say(*stamp([env_stepped(33, accuracy=0.02)], first=300))
+        session.say(*stamp([env_stepped(env, score=0.2 + env / 100) for env in range(1, 64)], first=200))
+        session.say(*stamp([env_stepped(33, score=0.02)], first=300))
         await settle(pilot)
         assert envs_in_sight(app) == order  # it does not change with every step
         await pilot.press("o", "home")
@@ -100,7 +100,7 @@ async def test_many_envs_are_shown_as_a_map_first(envs: int, *, is_map: bool) ->
         assert app.screen.query_one(EnvMap).display is is_map
         assert isinstance(app.focused, EnvMap if is_map else EnvTable)
         await pilot.press("w")
-        session.say(*stamp([env_stepped(2, accuracy=0.9)], first=2000))
+        session.say(*stamp([env_stepped(2, score=0.9)], first=2000))
         await settle(pilot)
         assert app.screen.query_one(EnvMap).display is not is_map
 
@@ -124,13 +124,13 @@ async def test_chart_gives_its_rows_to_the_table_first() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         await settle(pilot)
-        assert not app.screen.query_one(PopulationAccuracy).display
+        assert not app.screen.query_one(PopulationScore).display
         assert len(envs_in_sight(app)) == 16
     app, _ = live(population(envs=64))
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         await settle(pilot)
-        assert app.screen.query_one(PopulationAccuracy).outer_size.height == 9
+        assert app.screen.query_one(PopulationScore).outer_size.height == 9
 
 
 def test_rows_are_divided_without_a_rest() -> None:
@@ -156,7 +156,7 @@ async def test_table_keeps_dimmed_values_until_the_first_step_of_a_round() -> No
         values = [part for part in table.render_line(2) if "32.5" in part.text]
         dim = app.view.palette["dim"]
         assert [part.style.color for part in values if part.style] == [dim.color]
-        session.say(*stamp([env_stepped(1, accuracy=0.111)], first=200))
+        session.say(*stamp([env_stepped(1, score=0.111)], first=200))
         await settle(pilot)
         assert "11.1" in table.text.splitlines()[2]
         assert "20.0" in table.text.splitlines()[1]

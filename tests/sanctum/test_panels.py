@@ -13,20 +13,20 @@ from textual.widget import Widget
 
 from esper.sanctum.bindings import SCREEN_INFO
 from esper.sanctum.screens.env_detail import (
-    EnvAccuracy,
     EnvDetailScreen,
     EnvLifecycle,
     EnvRewardChart,
+    EnvScoreChart,
     EnvSlots,
     EnvStep,
     RewardComponents,
 )
 from esper.sanctum.screens.overview import DeviceList, LogPreview
 from esper.sanctum.theme import DEFAULT_THEME
-from esper.sanctum.widgets.accuracy import PopulationAccuracy
 from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.heads import HeadList
 from esper.sanctum.widgets.panel import Panel
+from esper.sanctum.widgets.population_score import PopulationScore
 from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.telemetry import events as ev
 from esper.telemetry.state import SERIES_POINTS, Keyframe
@@ -69,7 +69,7 @@ async def test_header_shows_run_status_and_counts() -> None:
 
 
 async def test_env_row_shows_all_columns() -> None:
-    step = env_stepped(1, accuracy=0.8764, reward=-0.1234, grad_norm=4.314, loss_scale=32768.0, slots=SLOTS)
+    step = env_stepped(1, score=0.8764, reward=-0.1234, grad_norm=4.314, loss_scale=32768.0, slots=SLOTS)
     app, _ = live(stamp([*beginning(), step]))
     async with app.run_test(size=ROOMY) as pilot:
         await settle(pilot)
@@ -97,7 +97,7 @@ async def test_env_row_distinguishes_missing_zero_and_nan() -> None:
 
 
 async def test_summary_rows_ignore_missing_values() -> None:
-    steps = [env_stepped(0, accuracy=0.2), env_stepped(1, accuracy=0.4, grad_norm=math.nan)]
+    steps = [env_stepped(0, score=0.2), env_stepped(1, score=0.4, grad_norm=math.nan)]
     app, _ = live(stamp([*beginning(), *steps]))
     async with app.run_test(size=ROOMY) as pilot:
         await settle(pilot)
@@ -221,7 +221,7 @@ async def test_log_panel_shows_latest_lines() -> None:
 async def test_population_accuracy_panel_shows_chart() -> None:
     ended = [
         ev.EpisodeEnded(
-            round=round_, env=env, accuracy=0.1 * round_ + env / 10, best_accuracy=1.0, episode_return=0.0,
+            round=round_, env=env, score=0.1 * round_ + env / 10, best_score=1.0, episode_return=0.0,
             parameter_ratio=1.0, fossilized=0, culled=0,
         )
         for round_ in (1, 2)
@@ -231,7 +231,7 @@ async def test_population_accuracy_panel_shows_chart() -> None:
     app, session = live(stamp(first))
     async with app.run_test(size=ROOMY) as pilot:
         await settle(pilot)
-        panel = app.screen.query_one(PopulationAccuracy)
+        panel = app.screen.query_one(PopulationScore)
         assert "two points" in panel.text
         session.say(*stamp(ended[3:], first=len(first) + 1))
         await settle(pilot)
@@ -241,12 +241,12 @@ async def test_population_accuracy_panel_shows_chart() -> None:
 
 async def test_accuracy_by_step_of_a_long_episode_shows_its_last_steps() -> None:
     run: list[ev.AnyEvent] = [run_started(2, 3, 400), ev.RoundStarted(round=1)]
-    run += [env_stepped(env, step=step, accuracy=step / 400) for step in range(1, 301) for env in range(2)]
-    run.append(env_stepped(0, step=301, accuracy=1.0))
+    run += [env_stepped(env, step=step, score=step / 400) for step in range(1, 301) for env in range(2)]
+    run.append(env_stepped(0, step=301, score=1.0))
     app, _ = live(stamp(run))
     async with app.run_test(size=ROOMY) as pilot:
         await settle(pilot)
-        panel = app.screen.query_one(PopulationAccuracy)
+        panel = app.screen.query_one(PopulationScore)
         assert str(panel.border_subtitle) == "median 75.0  min 75.0  max 75.0"
         axis = panel.text.splitlines()[-1].split()
         assert (axis[0], axis[-1]) == ("62", "301")
@@ -255,7 +255,7 @@ async def test_accuracy_by_step_of_a_long_episode_shows_its_last_steps() -> None
 async def test_accuracy_chart_shows_the_last_round_of_a_long_run() -> None:
     def ended(round_: int, accuracy: float) -> ev.EpisodeEnded:
         return ev.EpisodeEnded(
-            round=round_, env=0, accuracy=accuracy, best_accuracy=1.0, episode_return=0.0, parameter_ratio=1.0,
+            round=round_, env=0, score=accuracy, best_score=1.0, episode_return=0.0, parameter_ratio=1.0,
             fossilized=0, culled=0,
         )  # fmt: skip
 
@@ -268,7 +268,7 @@ async def test_accuracy_chart_shows_the_last_round_of_a_long_run() -> None:
         await settle(pilot)
         session.say(*stamp([ended(SERIES_POINTS + 5, 0.9), ev.RunEnded(outcome="done")], first=len(run) + 1))
         await settle(pilot)
-        assert str(app.screen.query_one(PopulationAccuracy).border_subtitle).startswith("median 90.0")
+        assert str(app.screen.query_one(PopulationScore).border_subtitle).startswith("median 90.0")
 
 
 async def test_env_screen_panels_show_the_selected_env() -> None:
@@ -285,7 +285,7 @@ async def test_env_screen_panels_show_the_selected_env() -> None:
         ),
         ev.GateRefused(round=1, step=1, env=2, slot="late", gate="G2", checks=checks),
         env_stepped(
-            2, op="germinate", target="late", accuracy=0.61, reward=0.125, slots=SLOTS, loss=1.234, op_probability=None,
+            2, op="germinate", target="late", score=0.61, reward=0.125, slots=SLOTS, loss=1.234, op_probability=None,
             skipped_batches=4, overflows_by_owner={"mid": 4},
         ),
     ]  # fmt: skip
@@ -295,8 +295,8 @@ async def test_env_screen_panels_show_the_selected_env() -> None:
         await pilot.press("end", "enter")
         await settle(pilot)
         assert isinstance(app.screen, EnvDetailScreen)
-        assert "env 02 on cpu:0" in str(app.screen.query_one(EnvAccuracy).border_title)
-        assert str(app.screen.query_one(EnvAccuracy).border_subtitle) == "best 61.0"
+        assert "env 02 on cpu:0" in str(app.screen.query_one(EnvScoreChart).border_title)
+        assert str(app.screen.query_one(EnvScoreChart).border_subtitle) == "best 61.0"
         assert str(app.screen.query_one(EnvRewardChart).border_subtitle) == "return +0.125"
         slots = app.screen.query_one(EnvSlots).text.splitlines()
         assert slots[1].split()[:4] == ["early", "F", "fossilized", "norm"]
@@ -315,7 +315,7 @@ async def test_env_screen_panels_show_the_selected_env() -> None:
 
 
 async def test_reward_components_always_show_the_largest() -> None:
-    parts = {"accuracy": 0.003, "rent": -0.005, "op": -0.001, "contribution": 0.0, "penalty": -1.0}
+    parts = {"score": 0.003, "rent": -0.005, "op": -0.001, "contribution": 0.0, "penalty": -1.0}
     step = env_stepped(0, reward=-1.003, reward_parts=parts)
     app, _ = live(stamp([*beginning(), step]))
     async with app.run_test(size=(80, 24)) as pilot:
@@ -339,7 +339,7 @@ async def test_panel_repaints_only_changed_lines(monkeypatch: pytest.MonkeyPatch
             return refresh(*regions)
 
         monkeypatch.setattr(table, "refresh", record)
-        session.say(*stamp([env_stepped(5, accuracy=0.9)], first=len(run) + 1))
+        session.say(*stamp([env_stepped(5, score=0.9)], first=len(run) + 1))
         app.source.tick(0.0)
         app.refresh_view()
         assert painted == [6, 12]  # row of env 5 and the maximum; median and minimum are unchanged
@@ -367,7 +367,7 @@ async def test_env_rows_render_like_textual(size: tuple[int, int], screen: str, 
         for theme in ("sanctum-light", DEFAULT_THEME, "other-rules"):
             app.theme = theme
             await settle(pilot)
-            session.say(*stamp([env_stepped(5, accuracy=0.9)], first=10**6))
+            session.say(*stamp([env_stepped(5, score=0.9)], first=10**6))
             await settle(pilot)
             for panel in app.screen.query(Panel):
                 width, height = panel.outer_size
@@ -397,7 +397,7 @@ async def test_panels_redraw_after_restore() -> None:
         changed = app.source.state.envs[0].stepped
         assert changed is not None
         app.source.state.envs[0].stepped = msgspec.structs.replace(
-            changed, accuracy=0.99
+            changed, score=0.99
         )  # the same position in another history
         session.say(Keyframe.from_state(app.source.state))
         await settle(pilot)

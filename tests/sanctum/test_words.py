@@ -31,9 +31,9 @@ from esper.sanctum.symbols import (
     size_cell,
 )
 from esper.sanctum.theme import DEFAULT_THEME
-from esper.sanctum.widgets.accuracy import PopulationAccuracy
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.heads import HeadNormChart
+from esper.sanctum.widgets.population_score import PopulationScore
 from esper.telemetry import events as ev
 from esper.telemetry.sentences import describe_transition
 from tests.factory import env_stepped, example_run, run_started, stamp
@@ -240,8 +240,8 @@ async def test_ghost_with_other_envs_and_steps_has_round_curves(tmp_path: Path) 
         playback.seek(playback.history.steps[3 * 5 - 1])  # the end of round 3
         await settle(pilot)
         assert (app.view.ghost.round, app.view.ghost.step) == (3, 8)
-        final = percent_cell(app.view.ghost.accuracy[-1][1]).text.strip()
-        assert f"ghost {final}" in str(app.screen.query_one(PopulationAccuracy).border_subtitle)
+        final = percent_cell(app.view.ghost.scores_by_round[-1][1]).text.strip()
+        assert f"ghost {final}" in str(app.screen.query_one(PopulationScore).border_subtitle)
         await pilot.press("enter")
         await settle(pilot)
         await pilot.press("escape", "2")

@@ -347,7 +347,7 @@ REFUSALS: list[tuple[Callable[[], Task], str]] = [
     ),
     (
         lambda: task(chance=Chance(loss=0.0, score=0.2)),
-        "chance of task own: the loss of a constant output is 0; it must be above 0",
+        "chance of task own: the chance loss is 0; it must be above 0",
     ),
 ]
 

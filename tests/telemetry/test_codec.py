@@ -112,7 +112,7 @@ def test_keyframe_round_trip_keeps_the_state() -> None:
 def test_keyframe_decodes_to_an_independent_state() -> None:
     keyframe = Keyframe.from_state(fold(example_run()))
 
-    keyframe.decode_state().envs[0].accuracy.append(1.0)
+    keyframe.decode_state().envs[0].scores.append(1.0)
 
     assert repr(keyframe.decode_state()) == repr(fold(example_run()))
     assert isinstance(keyframe.decode_state(), RunState)

@@ -70,7 +70,7 @@ def grown(
 
 def ended(env: int = 0) -> ev.EpisodeEnded:
     return ev.EpisodeEnded(
-        round=1, env=env, accuracy=0.5, best_accuracy=0.5, episode_return=0.0, parameter_ratio=1.0, fossilized=0,
+        round=1, env=env, score=0.5, best_score=0.5, episode_return=0.0, parameter_ratio=1.0, fossilized=0,
         culled=0,
     )  # fmt: skip
 
@@ -134,19 +134,19 @@ def test_ops_are_counted_by_round() -> None:
     assert len(state.ops) == 24
 
 
-@pytest.mark.parametrize("accuracies", [[math.nan, 0.5, 0.4], [0.5, math.nan, 0.4]])
-def test_best_accuracy_survives_a_nan(accuracies: list[float]) -> None:
-    steps = [env_stepped(0, 1, step, accuracy=accuracy) for step, accuracy in enumerate(accuracies, 1)]
-    assert folded(*steps).envs[0].best_accuracy == 0.5
+@pytest.mark.parametrize("scores", [[math.nan, 0.5, 0.4], [0.5, math.nan, 0.4]])
+def test_best_accuracy_survives_a_nan(scores: list[float]) -> None:
+    steps = [env_stepped(0, 1, step, score=accuracy) for step, accuracy in enumerate(scores, 1)]
+    assert folded(*steps).envs[0].best_score == 0.5
 
 
 def test_best_accuracy_includes_the_one_after_a_rollback() -> None:
-    assert folded(env_stepped(0, accuracy=0.1), ended()).envs[0].best_accuracy == 0.5
+    assert folded(env_stepped(0, score=0.1), ended()).envs[0].best_score == 0.5
 
 
 def test_best_env_is_the_first_that_reached_the_best_accuracy() -> None:
     scores = [(1, 1, 0.4), (3, 1, 0.6), (1, 2, 0.6), (2, 2, 0.6)]
-    state = folded(*(env_stepped(env, step=step, accuracy=accuracy) for env, step, accuracy in scores))
+    state = folded(*(env_stepped(env, step=step, score=accuracy) for env, step, accuracy in scores))
     assert state.best_env is state.envs[3]
     assert folded().best_env is None
 

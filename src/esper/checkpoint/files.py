@@ -67,9 +67,9 @@ class Checkpoint:
         return StepNumber.from_completed(self.round, self.step, self.config.steps)
 
     @property
-    def accuracy(self) -> float | None:
-        """Median over the envs of the last validation accuracy; None before the first one."""
-        last = [accuracy for episode in self.state["episodes"] for accuracy in episode["view"]["accuracies"][-1:]]
+    def score(self) -> float | None:
+        """Median over the envs of the last validation score; None before the first one."""
+        last = [score for episode in self.state["episodes"] for score in episode["view"]["scores"][-1:]]
         return median(last) if last else None
 
 

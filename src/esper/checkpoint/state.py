@@ -15,7 +15,7 @@ class ScheduleState(msgspec.Struct):
     start: float
     target: float
     steps: int
-    done: int
+    epochs_started: int
     curve: str
 
 
@@ -41,9 +41,9 @@ class ViewState(msgspec.Struct):
 
     step: int
     losses: list[float]
-    accuracies: list[float]
+    scores: list[float]
     train_loss: float | None
-    train_accuracy: float | None
+    train_score: float | None
     grad_norm: float | None
     parameter_ratio: float
     rent: float
@@ -54,10 +54,10 @@ class ViewState(msgspec.Struct):
 class RewardState(msgspec.Struct):
     """Reward function of an episode."""
 
-    taken: int
-    accuracy: float
+    steps_taken: int
+    score: float
     potential: float
-    unpaid: dict[str, float]
+    deferred_parts: dict[str, float]
 
 
 class EpisodeState(msgspec.Struct):
@@ -67,9 +67,9 @@ class EpisodeState(msgspec.Struct):
     reward: RewardState
     episode_return: float
     culled: int
-    out: bool
-    ill: int
-    refused: dict[str, list[str]]
+    inactive: bool
+    unhealthy_steps: int
+    gate_refusals: dict[str, list[str]]
     slots: list[SlotState]
     host_round: int
 

@@ -186,11 +186,11 @@ def format_summary(state: RunState, status: str | None = None) -> str:
         "env-steps/s",
     ]
     results: list[str] = []
-    if state.accuracy:
-        minimum, median, maximum = state.accuracy[-1]
-        results.append(f"last round: median {state.score} {median:.1%} ({minimum:.1%} to {maximum:.1%})")
+    if state.scores_by_round:
+        minimum, median, maximum = state.scores_by_round[-1]
+        results.append(f"last round: median {state.score_name} {median:.1%} ({minimum:.1%} to {maximum:.1%})")
     if best := state.best_env:
-        results.append(f"best {state.score} {best.best_accuracy:.1%}, env {best.env:02d}")
+        results.append(f"best {state.score_name} {best.best_score:.1%}, env {best.env:02d}")
     lines += ["; ".join(results)] if results else []
     lines.append(_summarise_anomalies(state))
     if state.checkpoints:
@@ -230,16 +230,16 @@ def _summarise_anomalies(state: RunState) -> str:
 
 
 def format_round(state: RunState, number: int) -> str:
-    """Return the results of the last finished round as one line: accuracy, return and policy update.
+    """Return the results of the last finished round as one line: score, return and policy update.
 
     Args:
         state: State in which that round is the last finished one.
         number: Number of that round, from 1.
     """
     total = state.started.rounds if state.started else NOT_MEASURED
-    minimum, median, maximum = state.accuracy[-1]
+    minimum, median, maximum = state.scores_by_round[-1]
     mean_return = statistics.fmean(env.returns[-1] for env in state.envs)
-    text = f"round {number}/{total}: {state.score} {median:.1%} ({minimum:.1%} to {maximum:.1%}), "
+    text = f"round {number}/{total}: {state.score_name} {median:.1%} ({minimum:.1%} to {maximum:.1%}), "
     text += f"return {mean_return:+.3f}"
     update = state.update
     if update is not None and update.round == number:

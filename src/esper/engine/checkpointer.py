@@ -26,7 +26,6 @@ from esper.envs.env_state import env_state_tensors, load_env_tensors
 from esper.lanes.errors import is_out_of_memory
 from esper.policy.agent import strip_prefix
 from esper.ranks import RankGroup
-from esper.tasks import with_task_settings
 from esper.telemetry.codec import encode_json, make_decoder
 from esper.telemetry.state import Keyframe
 
@@ -134,7 +133,7 @@ class Checkpointer:
         saved = ranks.run_on_rank0(lambda: self._read_from_this_run(path))
         with _as_checkpoint_error(f"{path} cannot be read"):
             size, written = ranks.run_on_rank0(lambda: size_and_time(path))
-        check_compatible(with_task_settings(saved.config), training.config, path)
+        check_compatible(saved.config, training.config, path)
         before: _TrainerState | None = None
         keyframe: Keyframe | None = None
         misfit: str | None = None

@@ -24,9 +24,9 @@ from esper.tasks.family import RENT
 _VIEW_FIELDS = (
     "step",
     "losses",
-    "accuracies",
+    "scores",
     "train_loss",
-    "train_accuracy",
+    "train_score",
     "grad_norm",
     "parameter_ratio",
     "rent",
@@ -68,8 +68,8 @@ class Episode:
         self.reward = RewardFunction(config.reward, config.reward_weights, config.ppo, config.steps)
         self.begin(math.nan, math.nan)
 
-    def begin(self, loss: float, accuracy: float) -> None:
-        """Start an episode with a fresh host, given its validation loss and accuracy."""
+    def begin(self, loss: float, score: float) -> None:
+        """Start an episode with a fresh host, given its validation loss and score."""
         rent = self.env.context.settings.get(RENT, self._base_weights.rent)
         self._weights = msgspec.structs.replace(self._base_weights, rent=float(rent))
         self.view = EnvStatus(
@@ -84,9 +84,9 @@ class Episode:
             kernel_size=self.env.profile.kernel_size,
             train_samples=count_samples(self.env.splits.train[0]),
             losses=[loss],
-            accuracies=[accuracy],
+            scores=[score],
         )
-        self.reward.begin(accuracy)
+        self.reward.begin(score)
         self.view.known_return = self.reward.known_return
         self.episode_return = 0.0
         self.culled = 0
@@ -104,15 +104,15 @@ class Episode:
         view, network = self.view, self.env.network
         view.step += 1
         view.losses.append(measured.loss)
-        view.accuracies.append(measured.accuracy)
-        view.train_loss, view.train_accuracy = measured.train_loss, measured.train_accuracy
+        view.scores.append(measured.score)
+        view.train_loss, view.train_score = measured.train_loss, measured.train_score
         view.grad_norm = measured.grad_norm
         view.parameter_ratio = network.parameter_ratio
         view.rent = rent_cost(network.parameter_ratio, network.host_parameter_count, self._weights)
         view.last_op, view.last_moved = action.op, bool(epoch.moves)
         # One value that is not finite would reach the policy's weights through the rewards.
         contributions = (value for value, _ in measured.contributions.values() if math.isfinite(value))
-        accuracy = measured.accuracy if math.isfinite(measured.accuracy) else view.chance_score
+        score = measured.score if math.isfinite(measured.score) else view.chance_score
         breakdown = find_non_finite(measured)
         symptom = breakdown or find_collapse(view)
         self.unhealthy_steps = self.unhealthy_steps + 1 if symptom else 0
@@ -120,7 +120,7 @@ class Episode:
             breakdown = symptom
         phi = contribution_potential(contributions) if self._measured else None
         is_op = action.op != Op.WAIT
-        parts = self.reward.step(accuracy, phi, view.rent, is_op=is_op, is_breakdown=breakdown is not None)
+        parts = self.reward.step(score, phi, view.rent, is_op=is_op, is_breakdown=breakdown is not None)
         self.episode_return += sum(parts.values())
         view.known_return = self.reward.known_return
         if not self.unhealthy_steps:
@@ -129,7 +129,7 @@ class Episode:
             return StepOutcome(parts)
         self.inactive = True
         removed = self.last_good.rollback()
-        del view.losses[-self.unhealthy_steps :], view.accuracies[-self.unhealthy_steps :]
+        del view.losses[-self.unhealthy_steps :], view.scores[-self.unhealthy_steps :]
         self.unhealthy_steps = 0
         self.update_parameter_ratio()
         return StepOutcome(parts, breakdown, removed)
@@ -159,9 +159,9 @@ class Episode:
             "reward": self.reward.state_dict(),
             "episode_return": self.episode_return,
             "culled": self.culled,
-            "out": self.inactive,
-            "ill": self.unhealthy_steps,
-            "refused": {str(index): list(names) for index, names in self.gate_refusals.items()},
+            "inactive": self.inactive,
+            "unhealthy_steps": self.unhealthy_steps,
+            "gate_refusals": {str(index): list(names) for index, names in self.gate_refusals.items()},
             "slots": [slot.lifecycle_state() for slot in self.env.network.slots],
             "host_round": self.env.round,
         }
@@ -180,11 +180,11 @@ class Episode:
         self.view.known_return = self.reward.known_return
         self.episode_return = saved["episode_return"]
         self.culled = saved["culled"]
-        self.inactive, self.unhealthy_steps = saved["out"], saved["ill"]
-        self.gate_refusals = {int(index): tuple(names) for index, names in saved["refused"].items()}
+        self.inactive, self.unhealthy_steps = saved["inactive"], saved["unhealthy_steps"]
+        self.gate_refusals = {int(index): tuple(names) for index, names in saved["gate_refusals"].items()}
 
 
 def revalidate(pool: EnvPool, episodes: Sequence[Episode]) -> None:
     """Re-validate envs after a rollback, because the rollback removed seeds."""
-    for episode, (loss, accuracy) in zip(episodes, pool.validate([episode.env for episode in episodes]), strict=True):
-        episode.view.losses[-1], episode.view.accuracies[-1] = loss, accuracy
+    for episode, (loss, score) in zip(episodes, pool.validate([episode.env for episode in episodes]), strict=True):
+        episode.view.losses[-1], episode.view.scores[-1] = loss, score

@@ -99,7 +99,7 @@ class GrowthObserver:
         self._steps = self._training.step + 1
         self._ended = time.perf_counter()
         active = [episode for episode in self._training.episodes if not episode.inactive]
-        scores = [(episode.view.accuracies[-1], episode.env) for episode in active]
+        scores = [(episode.view.scores[-1], episode.env) for episode in active]
         self._best = better_network(self._best, scores, self._steps)
         left = self._training.config.steps - self._steps
         if self._steps == 1 and left:
@@ -214,7 +214,7 @@ class GrowthObserver:
                 if ends:
                     return None
             epochs = zip(pool.envs, pool.step(actions, 0, step), strict=True)
-            scores = [(epoch.measured.accuracy, env) for env, epoch in epochs if epoch is not None]
+            scores = [(epoch.measured.score, env) for env, epoch in epochs if epoch is not None]
             best = better_network(best, scores, step + 1)
             found = f", best validation {self._task.score_name} {best.score:.1%}" if best else ""
             self._log(f"{name}: epoch {step + 1} of {self._steps}{found}")

@@ -85,7 +85,7 @@ def _best_env(episodes: list[dict[str, Any]]) -> int:
     """Return the index of the env with the best last validation score; the first of several."""
 
     def last_score(env: int) -> float:
-        scores = cast("list[float]", episodes[env]["view"]["accuracies"])
+        scores = cast("list[float]", episodes[env]["view"]["scores"])
         return scores[-1] if scores and math.isfinite(scores[-1]) else -math.inf
 
     return max(range(len(episodes)), key=last_score)

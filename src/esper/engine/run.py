@@ -154,7 +154,7 @@ class Run:
             seed=config.seed,
             host_parameters=self.pool.profile.host_parameters,
             structures=reporter.structure_infos(self.pool.task, self.pool.profile),
-            score=env.task.score_name,
+            score_name=env.task.score_name,
             chance_loss=env.profile.chance.loss,
             chance_score=env.profile.chance.score,
             batches=env.batches_per_epoch,

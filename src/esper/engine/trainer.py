@@ -100,8 +100,8 @@ class Trainer:
 
     def _begin_round(self) -> None:
         state = self.state
-        for episode, (loss, accuracy) in zip(state.episodes, state.pool.reset(state.round), strict=True):
-            episode.begin(loss, accuracy)
+        for episode, (loss, score) in zip(state.episodes, state.pool.reset(state.round), strict=True):
+            episode.begin(loss, score)
         self.run_control.stash_round_start()
         state.agent.begin_round(state.decision_uniforms())
         state.hub.emit_global(ev.RoundStarted(round=state.round + 1))

@@ -383,10 +383,10 @@ class Env:
                 slot.record_contribution(*contributions[index])
         return EpochResult(
             train_loss=trained[0],
-            train_accuracy=trained[1],
+            train_score=trained[1],
             weights_finite=bool(trained[2]),
             loss=validated[0],
-            accuracy=validated[1],
+            score=validated[1],
             grad_norm=norm_by_owner.get("host"),
             metrics=dict(zip(self.task.metrics, metrics, strict=True)),
             slot_grad_norms=slot_norms,

@@ -27,10 +27,10 @@ class EpochResult:
     """
 
     train_loss: float
-    train_accuracy: float
+    train_score: float
     weights_finite: bool
     loss: float
-    accuracy: float
+    score: float
     grad_norm: float | None
     metrics: dict[str, float]
     slot_grad_norms: dict[int, float]

@@ -20,7 +20,7 @@ TRAINED_MARGIN = 0.3
 CHANCE_MARGIN = 0.02
 """Validation score above chance, as a fraction, below which a trained network counts as collapsed."""
 LOSS_EXPLOSION_FACTOR = 2.0
-"""Training loss divided by the loss of guessing, above which the loss counts as exploded.
+"""Training loss divided by the chance loss, above which the loss counts as exploded.
 
 The validation loss is no sign of a breakdown: it also grows without bound in a network that overfits a small training
 set, while its score stays the same.
@@ -52,7 +52,7 @@ def find_non_finite(measured: EpochResult) -> Breakdown | None:
     for name, value in (
         ("training loss", measured.train_loss),
         ("validation loss", measured.loss),
-        ("validation score", measured.accuracy),
+        ("validation score", measured.score),
     ):
         if not math.isfinite(value):
             return Breakdown(f"its {name} is not finite", value, None)
@@ -67,11 +67,11 @@ def find_collapse(view: EnvStatus) -> Breakdown | None:
     The caller rolls the env back after `COLLAPSE_STEPS` consecutive collapses. A network that never beat chance is not
     rolled back: its earlier state is no better, and a new seed may help.
     """
-    chance, accuracy = view.chance_score, view.accuracies[-1]
-    if accuracy < chance + CHANCE_MARGIN and max(view.accuracies) > chance + TRAINED_MARGIN:
+    chance, score = view.chance_score, view.scores[-1]
+    if score < chance + CHANCE_MARGIN and max(view.scores) > chance + TRAINED_MARGIN:
         return Breakdown(
             f"it was trained, but its {view.score_name} has been at chance for {COLLAPSE_STEPS} steps",
-            accuracy,
+            score,
             chance + CHANCE_MARGIN,
         )
     limit, loss = LOSS_EXPLOSION_FACTOR * view.chance_loss, view.train_loss

@@ -29,12 +29,12 @@ class PolicyResult(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     over: str
     """Samples of the intervals: `training seeds and episodes`, or `episodes`."""
-    test_accuracy: IntervalEstimate
-    validation_accuracy: IntervalEstimate
+    test_score: IntervalEstimate
+    validation_score: IntervalEstimate
     parameter_ratio: IntervalEstimate
     net_return: IntervalEstimate
     test_return: IntervalEstimate
-    """Net return with the accuracy gained on the test split."""
+    """Net return with the score gained on the test split."""
     breakdowns: float
     """Fraction of the episodes in which the env broke down."""
     worst_return: float
@@ -56,7 +56,7 @@ class PairedDifference(msgspec.Struct, frozen=True, kw_only=True):
     """Samples of the intervals: `training seeds and episodes`, or `episodes`."""
     net_return: IntervalEstimate
     test_return: IntervalEstimate
-    test_accuracy: IntervalEstimate
+    test_score: IntervalEstimate
 
 
 class EvaluationReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +65,8 @@ class EvaluationReport(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: list[str]
     """One for each training seed."""
     task: str
+    score_name: str
+    """Name of the task's score."""
     steps: int
     """Steps per episode."""
     episodes: int
@@ -81,6 +83,7 @@ def build_report(
     *,
     checkpoints: Sequence[str],
     task: str,
+    score_name: str,
     steps: int,
     seed: int,
 ) -> EvaluationReport:
@@ -91,12 +94,14 @@ def build_report(
             episodes are the same for every policy and training seed.
         checkpoints: Paths of the evaluated checkpoints, one per training seed.
         task: Name of their task.
+        score_name: Name of its score.
         steps: Steps per episode.
         seed: Random seed of the episodes.
     """
     return EvaluationReport(
         checkpoints=list(checkpoints),
         task=task,
+        score_name=score_name,
         steps=steps,
         episodes=len(next(iter(runs.values()))[0].episodes),
         seed=seed,
@@ -117,8 +122,8 @@ def _policy_result(policy: str, runs: Sequence[PolicyRun]) -> PolicyResult:
     return PolicyResult(
         policy=policy,
         over=_over(runs),
-        test_accuracy=estimate("test_accuracy"),
-        validation_accuracy=estimate("validation_accuracy"),
+        test_score=estimate("test_score"),
+        validation_score=estimate("validation_score"),
         parameter_ratio=estimate("parameter_ratio"),
         net_return=estimate("net_return"),
         test_return=estimate("test_return"),
@@ -149,7 +154,7 @@ def _difference(
         over=_over(pairs),
         net_return=estimate(lambda episode: episode.net_return),
         test_return=estimate(lambda episode: episode.test_return),
-        test_accuracy=estimate(lambda episode: episode.test_accuracy),
+        test_score=estimate(lambda episode: episode.test_score),
     )
 
 

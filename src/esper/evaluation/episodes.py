@@ -59,8 +59,8 @@ def start_episodes(pool: EnvPool, config: Config, round_index: int) -> list[Epis
     """
     pool.reset_loss_scales()  # do not inherit those that the previous policy left
     episodes = [Episode(env, config) for env in pool.envs]
-    for episode, (loss, accuracy) in zip(episodes, pool.reset(round_index), strict=True):
-        episode.begin(loss, accuracy)
+    for episode, (loss, score) in zip(episodes, pool.reset(round_index), strict=True):
+        episode.begin(loss, score)
     return episodes
 
 
@@ -98,11 +98,11 @@ def play_episodes(
 
 
 def _result(episode: Episode, test_before: float, test_after: float, broke_down: bool) -> EpisodeResult:
-    accuracies = episode.view.accuracies
-    costs = accuracies[-1] - accuracies[0] - episode.episode_return
+    scores = episode.view.scores
+    costs = scores[-1] - scores[0] - episode.episode_return
     return EpisodeResult(
-        test_accuracy=test_after,
-        validation_accuracy=accuracies[-1],
+        test_score=test_after,
+        validation_score=scores[-1],
         parameter_ratio=episode.view.parameter_ratio,
         net_return=episode.episode_return,
         test_return=test_after - test_before - costs,

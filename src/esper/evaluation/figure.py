@@ -1,4 +1,4 @@
-"""Figures of an evaluation: test accuracy against parameters, with the Pareto front, as a file and as text."""
+"""Figures of an evaluation: test score against parameters, with the Pareto front, as a file and as text."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def pareto_front(results: Sequence[PolicyResult]) -> set[str]:
     with as few. Means are compared."""
 
     def dominates(other: PolicyResult, result: PolicyResult) -> bool:
-        accuracy = other.test_accuracy.mean - result.test_accuracy.mean
+        score = other.test_score.mean - result.test_score.mean
         parameters = other.parameter_ratio.mean - result.parameter_ratio.mean
-        return accuracy >= 0 and parameters <= 0 and (accuracy, parameters) != (0, 0)
+        return score >= 0 and parameters <= 0 and (score, parameters) != (0, 0)
 
     return {result.policy for result in results if not any(dominates(other, result) for other in results)}
 
@@ -69,7 +69,7 @@ def write_figure(report: EvaluationReport, path: Path) -> None:
         figure = figures.Figure(figsize=(9.0, 4.5), layout="constrained")
         axes = figure.add_subplot()
         for letter, result in zip(_LETTERS, report.policies, strict=False):
-            x, y = result.parameter_ratio, result.test_accuracy
+            x, y = result.parameter_ratio, result.test_score
             is_best = result.policy in front
             axes.errorbar(
                 x.mean,
@@ -90,14 +90,14 @@ def write_figure(report: EvaluationReport, path: Path) -> None:
         else:
             figure.legend(loc="outside right upper", frameon=False)
         best = sorted((r for r in report.policies if r.policy in front), key=lambda r: r.parameter_ratio.mean)
-        points = [(result.parameter_ratio.mean, 100 * result.test_accuracy.mean) for result in best]
+        points = [(result.parameter_ratio.mean, 100 * result.test_score.mean) for result in best]
         axes.step(*zip(*points, strict=True), where="post", color="#0b6e4f", lw=0.8, ls=":")
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
         axes.xaxis.set_major_formatter("×{x:g}")
         axes.xaxis.set_minor_locator(ticker.NullLocator())
         axes.set_xlabel("parameters, relative to the bare host")
-        axes.set_ylabel("test accuracy, %")
+        axes.set_ylabel(f"test {report.score_name}, %")
         axes.set_title(
             f"{report.task}: {report.episodes} held-out episodes, random seed {report.seed}; "
             f"{report.level:.0%} intervals; filled: Pareto front",
@@ -120,7 +120,7 @@ def draw_text(report: EvaluationReport, width: int, height: int) -> list[str]:
     """
     front = pareto_front(report.policies)
     columns = width - _MARGIN_COLUMNS
-    axis = linear_axis([100 * end for result in report.policies for end in _ends(result.test_accuracy)], height)
+    axis = linear_axis([100 * end for result in report.policies for end in _ends(result.test_score)], height)
     logs = [math.log(end) for result in report.policies for end in _ends(result.parameter_ratio) if end > 0]
     left, right = min(logs), max(logs)
     grid = [[" "] * columns for _ in range(height)]
@@ -133,13 +133,13 @@ def draw_text(report: EvaluationReport, width: int, height: int) -> list[str]:
         return height - 1 - round((percent - axis.low) / (axis.high - axis.low) * (height - 1))
 
     for result in report.policies:
-        x, y = result.parameter_ratio, result.test_accuracy
+        x, y = result.parameter_ratio, result.test_score
         for at in range(column(x.low), column(x.high) + 1):
             grid[row(100 * y.mean)][at] = "─"
         for at in range(row(100 * y.high), row(100 * y.low) + 1):
             grid[at][column(x.mean)] = "│"
     for letter, result in zip(_LETTERS, report.policies, strict=False):
-        line, at = grid[row(100 * result.test_accuracy.mean)], column(result.parameter_ratio.mean)
+        line, at = grid[row(100 * result.test_score.mean)], column(result.parameter_ratio.mean)
         line[at - 1 : at + 1] = [letter, "●" if result.policy in front else "○"]
     labels = {row(value): label for value, label in axis.ticks}
     lines = [f"{labels.get(index, ''):>{_MARGIN_COLUMNS - 2}} │{''.join(line)}" for index, line in enumerate(grid)]
@@ -149,7 +149,8 @@ def draw_text(report: EvaluationReport, width: int, height: int) -> list[str]:
         f"  {letter} {'●' if result.policy in front else '○'} {_label(result.policy)}"
         for letter, result in zip(_LETTERS, report.policies, strict=False)
     ]
-    return ["test accuracy, %, against parameters; ● no other policy is as accurate with fewer", *lines, *legend]
+    heading = f"test {report.score_name}, %, against parameters"
+    return [f"{heading}; ● no other policy is as good with fewer", *lines, *legend]
 
 
 def _ends(value: IntervalEstimate) -> tuple[float, float]:

@@ -87,6 +87,7 @@ class HeldOutEvaluation:
         self._lanes = resolve_devices(devices)
         self._prepared = prepare_held_out(self._trained[0], task_reference, accept_changed=accept_changed_task)
         task = self._prepared.task
+        self.score_name = task.score_name
         if WIDE in policies and task.wide_model is None:
             raise ConfigError(f"the task {task.name} has no wide_model; remove {WIDE} from --policies")
         self._search_episodes = [

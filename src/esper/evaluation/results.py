@@ -26,13 +26,13 @@ PER_TRAINING_SEED = (PPO, *EVALUATION_POLICIES)
 class EpisodeResult(msgspec.Struct, frozen=True, kw_only=True):
     """Results of one episode, at its end. Accuracies are fractions, 0 to 1."""
 
-    test_accuracy: float
-    validation_accuracy: float
+    test_score: float
+    validation_score: float
     parameter_ratio: float
     """Parameters of the network, divided by those of the bare host."""
     net_return: float
-    """Final minus initial validation accuracy, minus the rent of all steps and the costs of all ops: the undiscounted
-    return of the `simplified` reward. If the env broke down, the final accuracy is that of the step of the breakdown,
+    """Final minus initial validation score, minus the rent of all steps and the costs of all ops: the undiscounted
+    return of the `simplified` reward. If the env broke down, the final score is that of the step of the breakdown,
     not that after the rollback, and the penalty is subtracted."""
     test_return: float
     """The same with the gain on the test split, which nothing was chosen on, in place of that on the validation

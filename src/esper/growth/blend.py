@@ -92,7 +92,7 @@ class AlphaSchedule:
             "start": self.start,
             "target": self.target,
             "steps": self.steps,
-            "done": self.epochs_started,
+            "epochs_started": self.epochs_started,
             "curve": self.curve.value,
         }
 
@@ -104,7 +104,7 @@ class AlphaSchedule:
             target=state["target"],
             steps=state["steps"],
             curve=Curve(state["curve"]),
-            epochs_started=state["done"],
+            epochs_started=state["epochs_started"],
         )
 
 

@@ -53,7 +53,7 @@ class GateConfig:
     require_min_contribution: bool = False
     """G5: require a contribution of at least `min_contribution`."""
     min_contribution: float = 0.01
-    """G5: minimum contribution to the validation accuracy, as a fraction."""
+    """G5: minimum contribution to the validation score, as a fraction."""
     cull_age: int = 3
     """Minimum age in epochs at which the policy can cull a seed."""
     embargo_epochs: int = 5

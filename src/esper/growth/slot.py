@@ -76,7 +76,7 @@ class Slot(nn.Module):
         self.grad_norm: float | None = None
         """Mean gradient norm in the last epoch, set by the training loop; None if not measured."""
         self.contribution: float | None = None
-        """Validation accuracy with all seeds minus without this one, as a fraction; None if not measured."""
+        """Validation score with all seeds minus without this one, as a fraction; None if not measured."""
         self.contribution_se: float | None = None
         self.contribution_velocity: float | None = None
         """Moving average of the contribution's change between measurements; None before the second one."""
@@ -260,7 +260,7 @@ class Slot(nn.Module):
         self._empty(Stage.DORMANT)
 
     def record_contribution(self, contribution: float, standard_error: float) -> None:
-        """Store the seed's measured contribution to the validation accuracy (a fraction), and update its velocity.
+        """Store the seed's measured contribution to the validation score (a fraction), and update its velocity.
 
         A contribution that is not finite is ignored.
         """

@@ -49,8 +49,8 @@ class AnomalyDetector:
         """Continue from a state of the run. The detector takes ownership of the state."""
         rounds = self._context.health.rounds
         if rounds is not None:  # a restored checkpoint can be older than the last `--rounds`
-            state.vitals.rounds = rounds
-        self._context = RuleContext(state.vitals, self._thresholds)
+            state.health.rounds = rounds
+        self._context = RuleContext(state.health, self._thresholds)
         self._active = {}
         for anomaly in state.active_anomalies():
             found, scope = anomaly.found, SCOPE_BY_RULE.get(anomaly.found.rule)

@@ -19,7 +19,7 @@ MIN_STALLED_ENVS = 2
 """Minimum number of stalled envs: a single one is no reason to act."""
 NON_FINITE_RULES = {
     "loss": Rule.NON_FINITE_LOSS,
-    "accuracy": Rule.NON_FINITE_ACCURACY,
+    "score": Rule.NON_FINITE_SCORE,
     "gradient": Rule.NON_FINITE_GRADIENT,
 }
 """Keyed by a word in the name of the quantity."""
@@ -115,7 +115,7 @@ def _check_owner_norm(
 
 
 def check_chance(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
-    """Find a training loss that stays clearly above the loss of guessing, and does not fall.
+    """Find a training loss that stays clearly above the chance loss, and does not fall.
 
     An untrained network can start above it, and with a low learning rate it comes down slowly.
     """
@@ -132,7 +132,7 @@ def check_chance(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.Anom
     lasted = len(recent) == last and all(step.train_loss > limit for step in recent)
     if relief == 1.0 and (not lasted or event.train_loss < recent[0].train_loss):
         return ()
-    text = f"training loss {event.train_loss:.3g} at round {event.round} step {event.step}, above that of guessing "
+    text = f"training loss {event.train_loss:.3g} at round {event.round} step {event.step}, above the chance loss "
     text += f"({chance:.3g}) for {last} consecutive steps, and not falling"
     return (_env_warning(event, Rule.LOSS_ABOVE_CHANCE, event.train_loss, threshold, text),)
 
@@ -179,7 +179,7 @@ def check_stalls(event: ev.RoundStarted, context: RuleContext) -> Iterator[ev.An
             return
         fractions.append(stalled / total)
     text = f"{fractions[-1]:.0%} of the envs stalled in round {event.round - 1}, and {limits.stalled_envs:.0%} or more "
-    text += f"in each of the last {pluralise(len(rounds), 'round')}: their {context.health.score} stopped rising "
+    text += f"in each of the last {pluralise(len(rounds), 'round')}: their {context.health.score_name} stopped rising "
     text += f"{100 * limits.stalled_gap:.0f} points below the median"
     text += " of their structure" if context.health.chance_by_structure else ""
     yield ev.AnomalyFound(
@@ -195,15 +195,15 @@ def check_stalls(event: ev.RoundStarted, context: RuleContext) -> Iterator[ev.An
 def _count_stalled(envs: Iterable[EnvHealth], round_: int, limits: AnomalyConfig) -> tuple[int, int]:
     """Return the number of envs that had stalled at the end of a round, and the number of all envs.
 
-    Only envs of one structure are compared: the tasks of a family differ in the accuracy that they allow.
+    Only envs of one structure are compared: the tasks of a family differ in the score that they allow.
     """
     ends = [end for env in envs for end in env.ends if end.round == round_]
     stalled = 0
     for structure in {end.structure for end in ends}:
         alike = [end for end in ends if end.structure == structure]
-        finite = [end.accuracy for end in alike if math.isfinite(end.accuracy)]
+        finite = [end.score for end in alike if math.isfinite(end.score)]
         low = median(finite) - limits.stalled_gap if finite else -math.inf
-        stalled += sum(end.steps_since_best >= limits.stalled_steps and end.accuracy < low for end in alike)
+        stalled += sum(end.steps_since_best >= limits.stalled_steps and end.score < low for end in alike)
     return stalled, len(ends)
 
 

@@ -15,8 +15,8 @@ from esper.telemetry.health_stats import EnvStepStats
 from esper.telemetry.sentences import describe_transition, pluralise
 from esper.telemetry.state import RunState
 
-ACCURACY_DROP = 0.1
-"""Drop of the accuracy below the best of the episode that counts as a symptom."""
+SCORE_DROP = 0.1
+"""Drop of the score below the best of the episode that counts as a symptom."""
 MAX_GAP_STEPS = 3
 """Maximum number of steps between two signals of one chain."""
 LOSS_RISE_FACTOR = 1.5
@@ -52,7 +52,7 @@ def find_root_cause(state: RunState, env: int) -> RootCause:
 
     If the env has no symptom, an active anomaly is the symptom.
     """
-    health = state.vitals.envs.get(env)
+    health = state.health.envs.get(env)
     slots = state.started.slot_names if state.started else []
     past = [anomaly for anomaly in reversed(state.anomalies.values()) if env in anomaly.envs]
     of_episode = [anomaly for anomaly in past if anomaly.last_round == state.round]
@@ -60,7 +60,7 @@ def find_root_cause(state: RunState, env: int) -> RootCause:
     recent = health.recent if health is not None else []
     this_round = max(state.round, recent[-1].round if recent else 0)
     recent = [step for step in recent if step.round == this_round]
-    found = _last_symptom(recent, slots) or _active_anomaly(state, env, recent)
+    found = _last_symptom(recent, slots, state.score_name) or _active_anomaly(state, env, recent)
     if found is None:
         return RootCause(None, [], of_episode, earlier)
     last, symptom = found
@@ -83,9 +83,9 @@ def _is_same_finding(symptom: ChainEntry, signal: ChainEntry) -> bool:
     return same and signal.seq == symptom.seq
 
 
-def _last_symptom(recent: list[EnvStepStats], slots: Sequence[str]) -> tuple[int, ChainEntry] | None:
-    """Return index and entry of the last start of the worst symptom: non-finite, else accuracy drop, else skip."""
-    for find_symptom in (partial(_non_finite, slots=slots), _accuracy_drop, _skips):
+def _last_symptom(recent: list[EnvStepStats], slots: Sequence[str], score_name: str) -> tuple[int, ChainEntry] | None:
+    """Return index and entry of the last start of the worst symptom: non-finite, else score drop, else skip."""
+    for find_symptom in (partial(_non_finite, slots=slots), partial(_score_drop, name=score_name), _skips):
         for index in range(len(recent) - 1, -1, -1):
             episode = [step for step in recent[: index + 1] if step.round == recent[index].round]
             text = find_symptom(episode)
@@ -119,12 +119,12 @@ def _non_finite(episode: list[EnvStepStats], slots: Sequence[str]) -> str | None
     return f"not finite: {', '.join(broken)}" if broken else None
 
 
-def _accuracy_drop(episode: list[EnvStepStats]) -> str | None:
+def _score_drop(episode: list[EnvStepStats], name: str) -> str | None:
     if len(episode) < 2:
         return None
-    best = max(step.accuracy for step in episode[:-1])
-    now = episode[-1].accuracy
-    return f"accuracy fell from {best:.1%} to {now:.1%}" if now < best - ACCURACY_DROP else None
+    best = max(step.score for step in episode[:-1])
+    now = episode[-1].score
+    return f"{name} fell from {best:.1%} to {now:.1%}" if now < best - SCORE_DROP else None
 
 
 def _skips(episode: list[EnvStepStats]) -> str | None:

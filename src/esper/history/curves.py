@@ -17,7 +17,7 @@ from esper.telemetry.series import min_median_max
 
 ALL = "all envs"
 """Group of the curves over all envs. It sorts before the other groups."""
-_ENV_VALUES = ("accuracy", "loss", "train_accuracy", "train_loss", "reward", "value", "grad_norm", "parameter_ratio")
+_ENV_VALUES = ("score", "loss", "train_score", "train_loss", "reward", "value", "grad_norm", "parameter_ratio")
 _UPDATE_VALUES = (
     "kl",
     "entropy",
@@ -61,6 +61,7 @@ class RunCurves:
 
     def __init__(self, *, per_env: bool = False) -> None:
         self._per_env = per_env
+        self._score_name = "score"
         self._steps = 0
         """Number of steps of an episode."""
         self._step = 0
@@ -75,7 +76,7 @@ class RunCurves:
         """Yield what an event adds."""
         match event:
             case ev.RunStarted():
-                self._steps = event.steps
+                self._score_name, self._steps = event.score_name, event.steps
             case ev.EnvStepped():
                 self._step = StepNumber(event.round, event.step).steps_done(self._steps)
                 self._env_steps += 1
@@ -106,7 +107,7 @@ class RunCurves:
             return
         curves: dict[str, float] = {}
         for name, values in {
-            "accuracy": [episode.accuracy for episode in self._ended],
+            self._score_name: [episode.score for episode in self._ended],
             "return": [episode.episode_return for episode in self._ended],
             "parameters": [episode.parameter_ratio for episode in self._ended],
         }.items():
@@ -136,7 +137,9 @@ class RunCurves:
         yield from self._of_fields(group, event, _ENV_VALUES)
         for name in KEYS["reward_parts"]:
             if name in event.reward_parts:
-                yield Point(f"{group}/reward {name}", self._step, event.reward_parts[name], event.time)
+                yield Point(
+                    f"{group}/reward {self._curve_name(name)}", self._step, event.reward_parts[name], event.time
+                )
         for name, value in event.metrics.items():
             yield Point(f"{group}/{name}", self._step, value, event.time)
 
@@ -146,7 +149,12 @@ class RunCurves:
         for field in fields:
             value = getattr(source, field)
             if value is not None:
-                yield Point(f"{group}/{field}", self._step, value, source.time if time is None else time)
+                curve = f"{group}/{self._curve_name(field)}"
+                yield Point(curve, self._step, value, source.time if time is None else time)
+
+    def _curve_name(self, field: str) -> str:
+        """Return the name of a field, with that of the task's score in place of "score"."""
+        return field.replace("score", self._score_name)
 
 
 def hyperparameters(config: Mapping[str, Any]) -> dict[str, bool | float | str]:

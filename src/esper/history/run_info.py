@@ -33,8 +33,8 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Last started round, from 1."""
     rounds: int | None = None
     """Configured number of rounds."""
-    best_accuracy: float | None = None
-    """Maximum validation accuracy of any env at any step, a fraction."""
+    best_score: float | None = None
+    """Maximum validation score of any env at any step, a fraction."""
     bytes: int
     """Size of all files in the directory, including checkpoints."""
     started: float | None = None
@@ -58,7 +58,7 @@ def read_run_info(directory: Path, written: float, now: float) -> RunInfo:
         state, live = _last_state(directory), is_being_written(directory, written, now)
     except (ReadError, OSError) as error:
         return RunInfo(run=name, path=path, bytes=size, written=written, state="unreadable", problem=str(error))
-    best_accuracies = [env.best_accuracy for env in state.envs if env.best_accuracy is not None]
+    best_scores = [env.best_score for env in state.envs if env.best_score is not None]
     started = state.started
     return RunInfo(
         run=name,
@@ -70,7 +70,7 @@ def read_run_info(directory: Path, written: float, now: float) -> RunInfo:
         policy=started.policy if started else None,
         round=state.round if started else None,
         rounds=started.rounds if started else None,
-        best_accuracy=max(best_accuracies, default=None),
+        best_score=max(best_scores, default=None),
         started=state.start_time if started else None,
     )
 

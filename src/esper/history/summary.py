@@ -19,8 +19,8 @@ class RoundSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Results of the episodes of a finished round."""
 
     round: int
-    accuracy: tuple[float, float, float]
-    """Minimum, median and maximum validation accuracy at the end of the episodes, fractions."""
+    score: tuple[float, float, float]
+    """Minimum, median and maximum validation score at the end of the episodes, fractions."""
     episode_return: float
     """Undiscounted return, mean over the envs."""
     parameter_ratio: float
@@ -28,9 +28,9 @@ class RoundSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BestResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Maximum validation accuracy, and where it was first reached."""
+    """Maximum validation score, and where it was first reached."""
 
-    accuracy: float
+    score: float
     env: int
     round: int
     step: int
@@ -84,8 +84,8 @@ class RunSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Configured number of rounds."""
     steps: int
     """Number of steps of an episode."""
-    score: str = "accuracy"
-    """Name of the task's score, which all fields called `accuracy` hold."""
+    score_name: str = "accuracy"
+    """Name of the task's score."""
     steps_done: int = 0
     """Number of completed steps over all rounds."""
     env_steps: int = 0
@@ -154,7 +154,7 @@ def summarise(history: History, now: float) -> RunSummary | None:
         duration=history.duration,
         rounds=started.rounds,
         steps=started.steps,
-        score=started.score,
+        score_name=started.score_name,
         steps_done=state.steps_done,
         env_steps=builder.env_steps,
         env_steps_per_second=builder.env_steps / wall_s if wall_s > 0 else None,
@@ -221,20 +221,20 @@ class _SummaryBuilder:
     def _add_step(self, event: ev.EnvStepped) -> None:
         self.env_steps += 1
         self._steps[event.env] = event.step
-        self._note_accuracy(event)
+        self._note_score(event)
         if event.metrics:
             self._metrics[event.env] = event.metrics
         if event.skipped_batches:
             self.skipped_batches += event.skipped_batches
             self.overflows_by_owner.update(event.overflows_by_owner)
 
-    def _note_accuracy(self, event: ev.EnvStepped | ev.EpisodeEnded) -> None:
-        if math.isfinite(event.accuracy) and (self.best is None or event.accuracy > self.best.accuracy):
+    def _note_score(self, event: ev.EnvStepped | ev.EpisodeEnded) -> None:
+        if math.isfinite(event.score) and (self.best is None or event.score > self.best.score):
             step = self._steps.get(event.env, 0)
-            self.best = BestResult(accuracy=event.accuracy, env=event.env, round=event.round, step=step)
+            self.best = BestResult(score=event.score, env=event.env, round=event.round, step=step)
 
     def _add_episode(self, event: ev.EpisodeEnded) -> None:
-        self._note_accuracy(event)  # measured again if the env was rolled back
+        self._note_score(event)  # measured again if the env was rolled back
         self._episodes[event.env] = event
         if len(self._episodes) < self._envs:
             return
@@ -247,7 +247,7 @@ class _SummaryBuilder:
         self.finished.append(
             RoundSummary(
                 round=event.round,
-                accuracy=min_median_max([episode.accuracy for episode in episodes]),
+                score=min_median_max([episode.score for episode in episodes]),
                 episode_return=statistics.fmean(episode.episode_return for episode in episodes),
                 parameter_ratio=statistics.fmean(episode.parameter_ratio for episode in episodes),
             )

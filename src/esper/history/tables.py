@@ -66,7 +66,7 @@ class Table(NamedTuple):
 
 
 KEYS: Mapping[str, tuple[str, ...]] = {
-    "reward_parts": ("accuracy", "rent", "op", "contribution", "penalty"),
+    "reward_parts": ("score", "rent", "op", "contribution", "penalty"),
     "op_probabilities": tuple(op.name.lower() for op in Op),
     "decision": HEADS[1:],
     "choices": HEADS,

@@ -201,7 +201,7 @@ class EnvPool:
             return lane.submit(envs, work)
 
         found = self._run_on_lanes(self.envs, start)
-        return [(loss, accuracy) for [[loss, accuracy, *_]] in (found[env.index] for env in self.envs)]
+        return [(loss, score) for [[loss, score, *_]] in (found[env.index] for env in self.envs)]
 
     def reset_loss_scales(self) -> None:
         """Give every env the initial loss scale."""
@@ -229,7 +229,7 @@ class EnvPool:
     def validate(self, envs: Sequence[Env]) -> list[tuple[float, float]]:
         """Return validation loss and score of some envs in their current state."""
         found = self._run_on_lanes(envs, lambda lane, part: lane.submit(part, _validate_seeded))
-        return [(loss, accuracy) for [[loss, accuracy, *_]] in (found[env.index] for env in envs)]
+        return [(loss, score) for [[loss, score, *_]] in (found[env.index] for env in envs)]
 
     def tick(self) -> list[list[StageTransition]]:
         """Tick the slots of every env, and return the transitions of each."""

@@ -87,12 +87,12 @@ class EnvStatus:
         chance_score: Score of a constant output, a fraction.
         score_name: Name of the task's score, for messages.
         losses: Validation losses: before the first step, then after each step.
-        accuracies: Validation scores, fractions, at the same times.
+        scores: Validation scores, fractions, at the same times.
         train_loss: Training loss of the last step; None before the first.
-        train_accuracy: Training accuracy of the last step; None before the first.
+        train_score: Training score of the last step; None before the first.
         grad_norm: Gradient norm of the host in the last step; None before the first, and if it is frozen.
         parameter_ratio: Parameters of host and seeds over those of the bare host.
-        rent: Rent of the last step, in units of accuracy.
+        rent: Rent of the last step, in units of the score.
         rent_weight: Rent of a step for each natural logarithm of the parameters; see `rent_cost`.
         host_parameters: Number of parameters of the bare host.
         kernel_size: Largest kernel size of the host's convolutions; 1 without any.
@@ -110,9 +110,9 @@ class EnvStatus:
     chance_score: float
     score_name: str = "accuracy"
     losses: list[float] = field(default_factory=list[float])
-    accuracies: list[float] = field(default_factory=list[float])
+    scores: list[float] = field(default_factory=list[float])
     train_loss: float | None = None
-    train_accuracy: float | None = None
+    train_score: float | None = None
     grad_norm: float | None = None
     parameter_ratio: float = 1.0
     rent: float = 0.0

@@ -36,7 +36,7 @@ class HeuristicRules:
         rotation: Blueprints to plant, in turn. A slot that offers none of them gets those that it offers.
         plateau_drop: Relative drop of the validation loss over two steps, below which it has plateaued.
         min_remaining: Minimum rest of the episode, as a fraction of its steps, in which a new seed can earn its rent.
-        min_contribution: Minimum contribution to the accuracy, as a fraction, of a seed to fossilize.
+        min_contribution: Minimum contribution to the score, as a fraction, of a seed to fossilize.
         trial_steps: Number of steps at the target alpha after which a seed is fossilized or culled.
     """
 

@@ -107,9 +107,9 @@ def write_observation(
 
 def _base_features(view: EnvStatus) -> list[float]:
     losses = _recent(view.losses)
-    scores = [_gain(score, view) for score in _recent(view.accuracies)]
-    trained = view.train_loss is not None and view.train_accuracy is not None
-    train_score = _gain(view.train_accuracy or 0.0, view) if trained else 0.0
+    scores = [_gain(score, view) for score in _recent(view.scores)]
+    trained = view.train_loss is not None and view.train_score is not None
+    train_score = _gain(view.train_score or 0.0, view) if trained else 0.0
     norm = view.grad_norm
     stages = [slot.stage for slot in view.slots]
     return [

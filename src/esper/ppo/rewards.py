@@ -1,15 +1,15 @@
 """Rewards r(s, a, s') of a step, measured after the action has taken effect.
 
-    shaped      Δ accuracy + w·(γ·Φ(s') − Φ(s)) − rent − op
-    simplified  Δ accuracy − rent − op
+    shaped      Δ score + w·(γ·Φ(s') − Φ(s)) − rent − op
+    simplified  Δ score − rent − op
     sparse      at the last step only: the simplified rewards of the whole episode
 
 Φ is the sum of the contributions of all seeds, so that the shaping telescopes over every slot and does not change the
 optimal policy (Ng, Harada and Russell, 1999). If the end of an episode is terminal, Φ is 0 there: otherwise the final Φ
 would remain as a reward for contributions (Grzes, 2017). A seed that is not in the forward pass contributes 0 to Φ by
 definition. If no contributions are measured, the shaped reward has no contribution component. Every op except WAIT has
-the same small cost, so that the policy unlearns ops without effect. All rewards are in units of validation accuracy, as
-a fraction.
+the same small cost, so that the policy unlearns ops without effect. All rewards are in units of the validation
+score, as a fraction.
 """
 
 from __future__ import annotations
@@ -59,41 +59,41 @@ class RewardFunction:
         self._steps = steps
         self.begin(0.0)
 
-    def begin(self, accuracy: float) -> None:
+    def begin(self, score: float) -> None:
         """Start an episode.
 
         Args:
-            accuracy: Validation accuracy of the initialised host.
+            score: Validation score of the initialised host.
         """
         self._steps_taken = 0
-        self._accuracy = accuracy
+        self._score = score
         self._potential = 0.0
-        self._deferred_parts = {"accuracy": 0.0, "rent": 0.0, "op": 0.0}
+        self._deferred_parts = {"score": 0.0, "rent": 0.0, "op": 0.0}
 
     @property
     def known_return(self) -> float:
         """Part of the return from here on that does not depend on what happens: a baseline for the critic.
 
-        Gains in accuracy and Φ count from their current values. The return therefore contains −accuracy − w·Φ,
+        Gains in score and Φ count from their current values. The return therefore contains −score − w·Φ,
         exactly for a discount factor of 1. In the mode `sparse`, it also contains the components of all steps so far.
         """
-        return sum(self._deferred_parts.values()) - self._accuracy - self._weights.contribution * self._potential
+        return sum(self._deferred_parts.values()) - self._score - self._weights.contribution * self._potential
 
     def step(
-        self, accuracy: float, potential_now: float | None, rent_now: float, *, is_op: bool, is_breakdown: bool = False
+        self, score: float, potential_now: float | None, rent_now: float, *, is_op: bool, is_breakdown: bool = False
     ) -> dict[str, float]:
         """Return the components of a step's reward by name; their sum is the reward.
 
         Args:
-            accuracy: Validation accuracy after the step.
+            score: Validation score after the step.
             potential_now: Φ after the step; None if no contributions are measured.
             rent_now: Rent of the step.
             is_op: True if the op was not WAIT.
             is_breakdown: True if the env broke down in this step, which ends its episode.
         """
         self._steps_taken += 1
-        parts = {"accuracy": accuracy - self._accuracy, "rent": -rent_now, "op": -self._weights.op if is_op else 0.0}
-        self._accuracy = accuracy
+        parts = {"score": score - self._score, "rent": -rent_now, "op": -self._weights.op if is_op else 0.0}
+        self._score = score
         if self._mode == "shaped" and potential_now is not None:
             if is_breakdown or (self._terminal_at_limit and self._steps_taken == self._steps):
                 potential_now = 0.0
@@ -108,15 +108,15 @@ class RewardFunction:
     def state_dict(self) -> dict[str, object]:
         """Return the state of the episode as JSON-compatible values."""
         return {
-            "taken": self._steps_taken,
-            "accuracy": self._accuracy,
+            "steps_taken": self._steps_taken,
+            "score": self._score,
             "potential": self._potential,
-            "unpaid": dict(self._deferred_parts),
+            "deferred_parts": dict(self._deferred_parts),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the result of `state_dict`."""
-        self._steps_taken = state["taken"]
-        self._accuracy = state["accuracy"]
+        self._steps_taken = state["steps_taken"]
+        self._score = state["score"]
         self._potential = state["potential"]
-        self._deferred_parts = dict(state["unpaid"])
+        self._deferred_parts = dict(state["deferred_parts"])

@@ -76,8 +76,8 @@ def _of_step(value: Callable[[EnvStepped], float | None]) -> Callable[[EnvState]
 
 NUMERIC_FIELDS: dict[str, Measure] = {
     "env": lambda env: env.env,
-    "score": _of_step(lambda step: step.accuracy),
-    "best": lambda env: env.best_accuracy,
+    "score": _of_step(lambda step: step.score),
+    "best": lambda env: env.best_score,
     "reward": _of_step(lambda step: step.reward),
     "return": lambda env: env.episode_return,
     "loss": _of_step(lambda step: step.loss),
@@ -308,28 +308,28 @@ def worst_severity_by_env(state: RunState, muted_rules: Container[str]) -> dict[
 
 
 def worst_env(envs: Sequence[EnvState], severities: Mapping[int, str]) -> int | None:
-    """Return the worst env: by severity of its anomalies, then by a NaN accuracy, then by a low accuracy.
+    """Return the worst env: by severity of its anomalies, then by a NaN score, then by a low score.
 
     None if there are no envs.
     """
 
     def badness(env: EnvState) -> tuple[int, bool, float]:
         known = severities.get(env.env)
-        return 0 if known == "error" else 1 if known else 2, *_by_accuracy(env)
+        return 0 if known == "error" else 1 if known else 2, *_by_score(env)
 
     return min(envs, key=badness).env if envs else None
 
 
 def find_worst(envs: Sequence[EnvState], previous: Collection[int], count: int) -> frozenset[int]:
-    """Return the envs with the lowest accuracies, `count` at most.
+    """Return the envs with the lowest scores, `count` at most.
 
     An env of the `previous` result stays while it is among the worst `2 * count`, so that the result rarely changes.
     """
-    worst = [env.env for env in nsmallest(2 * count, envs, key=_by_accuracy) if env.latest is not None]
+    worst = [env.env for env in nsmallest(2 * count, envs, key=_by_score) if env.latest is not None]
     return frozenset(sorted(worst, key=lambda env: env not in previous)[:count])
 
 
-def _by_accuracy(env: EnvState) -> tuple[bool, float]:
-    """Sort key: NaN first, then the lowest accuracy; an env without a step last."""
-    accuracy = env.latest.accuracy if env.latest else math.inf
-    return not math.isnan(accuracy), accuracy
+def _by_score(env: EnvState) -> tuple[bool, float]:
+    """Sort key: NaN first, then the lowest score; an env without a step last."""
+    score = env.latest.score if env.latest else math.inf
+    return not math.isnan(score), score

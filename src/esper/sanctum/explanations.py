@@ -21,12 +21,12 @@ class MetricHelp(NamedTuple):
 
 
 METRIC_HELP: dict[str, MetricHelp] = {
-    "accuracy": MetricHelp(
-        "validation accuracy after the step",
+    "score": MetricHelp(
+        "validation score after the step: the accuracy, or the task's own score",
         "%",
         "rises within an episode; its final value rises over the rounds",
         "an env stalls if it ends {limits.stalled_gap:.0%} behind the median (in a family: of its structure), without "
-        "a better accuracy for {limits.stalled_steps} steps: press {keys[view.why]} for the root cause",
+        "a better score for {limits.stalled_steps} steps: press {keys[view.why]} for the root cause",
     ),
     "reward": MetricHelp(
         "reward of the policy for the step; the sum of its components",
@@ -191,7 +191,7 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "none: the policy learns this",
     ),
     "contribution": MetricHelp(
-        "accuracy with all seeds minus without this one, ± standard error",
+        "score with all seeds minus without this one, ± standard error",
         "pp (percentage points)",
         "above 0 by more than its standard error before a seed is kept",
         "check whether the policy culls seeds with a negative contribution",
@@ -220,18 +220,18 @@ METRIC_HELP: dict[str, MetricHelp] = {
 _NON_FINITE_HELP = "{} is NaN or infinite"
 RULE_HELP: dict[Rule, str] = {
     Rule.NON_FINITE_LOSS: _NON_FINITE_HELP.format("the loss of an env"),
-    Rule.NON_FINITE_ACCURACY: _NON_FINITE_HELP.format("the accuracy of an env"),
+    Rule.NON_FINITE_SCORE: _NON_FINITE_HELP.format("the score of an env"),
     Rule.NON_FINITE_GRADIENT: _NON_FINITE_HELP.format("the gradient of a host or seed"),
     Rule.EXPLODING_GRADIENT: "the gradient norm of a host, or of a seed that affects the output, is above the clipping "
     "norm and above {limits.explosion_factor:g} times its median in the episode, for {limits.explosion_steps} steps",
-    Rule.LOSS_ABOVE_CHANCE: "the training loss of an env is above {limits.chance_factor:g} times that of guessing for "
+    Rule.LOSS_ABOVE_CHANCE: "the training loss of an env is above {limits.chance_factor:g} times the chance loss for "
     "{limits.chance_steps} steps, and does not fall: the learning rate may be too high",
     Rule.DEAD_SEED: "the gradient norm of a seed that trains is below {limits.dead_gradient:g} for "
     "{limits.dead_seed_steps} steps",
     Rule.REPEATED_SKIPS: "an env skipped batches, because of overflows, in {limits.skipped_steps} steps in a row",
     Rule.STALLED_ENV: "two or more envs, and {limits.stalled_envs:.0%} of all, stalled in each of "
     "{limits.stalled_rounds} rounds: they ended {limits.stalled_gap:.0%} behind the median (in a family: of their "
-    "structure), without a better accuracy for {limits.stalled_steps} steps",
+    "structure), without a better score for {limits.stalled_steps} steps",
     Rule.GOVERNOR_ROLLBACK: "an env broke down and was rolled back to its last good state",
     Rule.NON_FINITE_HEAD: _NON_FINITE_HELP.format("the gradient of a policy head"),
     Rule.NON_FINITE_UPDATE: _NON_FINITE_HELP.format("a loss or the gradient of the policy"),

@@ -72,7 +72,7 @@ class ViewState:
     env_filter: EnvFilter | None = None
     """Filter of the env table and the env heat map; None to show all envs."""
     charset: str = "braille"
-    """Characters that the terminal can draw, one of `charset.CHARSETS`."""
+    """Characters that the terminal can draw: `braille`, `block` or `ascii`."""
     keys: Sequence[KeyBinding] = KEYS
     """Table of all keys, with the keys of the user."""
     frame_stats: FrameStats = field(default_factory=FrameStats)

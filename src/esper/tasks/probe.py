@@ -306,7 +306,7 @@ class _Probe:
     def _chance(self, model: nn.Module) -> Chance:
         chance = self.task.chance or self._measure_chance(model)
         if chance.loss <= 0:
-            problem = f"the loss of a constant output is {chance.loss:.3g}; it must be above 0: add a constant to it"
+            problem = f"the chance loss is {chance.loss:.3g}; it must be above 0: add a constant to the loss"
             raise self._user.error("chance" if self.task.chance else "loss", problem)
         return chance
 

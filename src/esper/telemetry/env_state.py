@@ -19,13 +19,13 @@ class EnvState(msgspec.Struct, kw_only=True, omit_defaults=True):
     previous: ev.EnvStepped | None = None
     """Last step of the previous episode, until this episode has a step."""
     episode_return: float = 0.0
-    accuracy: list[float] = []
-    """Validation accuracy of each step of this episode."""
+    scores: list[float] = []
+    """Validation score of each step of this episode."""
     rewards: list[float] = []
     returns: list[float] = []
     """Return of each of the last finished episodes."""
-    best_accuracy: float | None = None
-    """Maximum validation accuracy over all steps, and over all ends of episodes: a rollback changes the network."""
+    best_score: float | None = None
+    """Maximum validation score over all steps, and over all ends of episodes: a rollback changes the network."""
     best_after: int = 0
     """Number of completed steps of the run after which it was measured first."""
     moves: list[ev.SeedMoved] = []

@@ -25,8 +25,8 @@ class StructureInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Number of its slots, the first ones of `slot_names`."""
     host_parameters: int
     """Parameters of the bare host."""
-    chance_loss: float | None = None
-    """Loss of a constant output; absent in recordings of older versions."""
+    chance_loss: float
+    """Loss of a constant output."""
 
 
 class SlotReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -47,7 +47,7 @@ class SlotReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     grad_norm: float | None = None
     """L2 norm of the seed's gradient before clipping, mean over the epoch; absent if the seed did not train."""
     contribution: float | None = None
-    """Validation accuracy with all seeds minus accuracy without this one; absent if not measured."""
+    """Validation score with all seeds minus the score without this one; absent if not measured."""
     contribution_se: float | None = None
     """Standard error of the contribution, paired over the validation samples; absent if not measured."""
     shapley: float | None = None

@@ -1,7 +1,7 @@
 """Telemetry events: everything that a run records about itself.
 
 Each event is one line of JSON with a `type`, a sequence number `seq` (from 1, without gaps) and a wall-clock `time` in
-seconds since the epoch. Rounds and steps are counted from 1, envs from 0. Accuracies, fractions and alphas are between
+seconds since the epoch. Rounds and steps are counted from 1, envs from 0. Scores, fractions and alphas are between
 0 and 1, durations are in seconds, and sizes are in bytes.
 
 A field that was not measured is `None`, and is absent from the JSON. A measured value that is not finite is written as
@@ -11,8 +11,6 @@ the string "NaN", "Infinity" or "-Infinity", as in the JSON mapping of protobuf.
 from __future__ import annotations
 
 from typing import Any, TypeAlias
-
-from msgspec.structs import force_setattr
 
 from esper.domain import Severity, StageName
 from esper.telemetry.anomalies import AnomalyEnded as AnomalyEnded
@@ -30,11 +28,8 @@ from esper.telemetry.event_parts import HeadReading as HeadReading
 from esper.telemetry.event_parts import SlotReading as SlotReading
 from esper.telemetry.event_parts import StructureInfo as StructureInfo
 
-SCHEMA_VERSION = 2
-"""Version of the events. It increases when an event or field is removed or changes its meaning, not for new ones.
-
-2: `RunStarted.slot_names` was `slots`. Recordings of both versions are read.
-"""
+SCHEMA_VERSION = 1
+"""Version of the events. It increases when an event or field is removed or changes its meaning, not for new ones."""
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag=True):
@@ -50,10 +45,8 @@ class RunStarted(Event, frozen=True, kw_only=True, tag=True):
     """Number of rounds in the run."""
     steps: int
     """Number of steps in an episode."""
-    slot_names: list[str] = []
+    slot_names: list[str]
     """Names of the slots, in the order of the forward pass."""
-    slots: list[str] | None = None
-    """The same in recordings of schema 1, where `slots` had another type than in EnvStepped; then absent here."""
     lanes: list[str]
     """Name of each env's lane, by env index: `lanes[3] == "cuda:1"`."""
     seed: int
@@ -62,27 +55,20 @@ class RunStarted(Event, frozen=True, kw_only=True, tag=True):
     """Parameters of the bare host; of a family, those of the structure with the most slots."""
     structures: list[StructureInfo] = []
     """Structures of a family of tasks; empty for another task."""
-    classes: int | None = None
-    """Number of classes that the hosts tell apart. Newer recordings have `chance_loss` instead."""
-    score: str = "accuracy"
-    """Name of the task's score, which all fields called `accuracy` hold."""
-    chance_loss: float | None = None
-    """Loss of a constant output; absent in recordings of older versions."""
-    chance_score: float | None = None
-    """Score of a constant output; absent in recordings of older versions."""
-    batches: int | None = None
+    score_name: str
+    """Name of the task's score."""
+    chance_loss: float
+    """Loss of a constant output."""
+    chance_score: float
+    """Score of a constant output."""
+    batches: int
     """Number of batches in one epoch of an env."""
     growth_interval: int | None = None
     """Batches without overflow after which the loss scale doubles; absent without loss scaling."""
     versions: dict[str, str]
     """Versions of esper-sanctum, Python and torch."""
-    config: dict[str, Any] = {}
+    config: dict[str, Any]
     """Resolved configuration, as in `run.json`."""
-
-    def __post_init__(self) -> None:
-        if self.slots is not None:
-            force_setattr(self, "slot_names", self.slots)
-            force_setattr(self, "slots", None)
 
 
 class RoundStarted(Event, frozen=True, kw_only=True, tag=True):
@@ -102,15 +88,15 @@ class EnvStepped(Event, frozen=True, kw_only=True, tag=True):
     target: str | None = None
     """Name of the slot that the op applies to; absent for wait."""
     train_loss: float
-    """Training cross-entropy in nats, mean over the epoch."""
-    train_accuracy: float
-    """Training accuracy over the epoch."""
+    """Training loss, mean over the epoch."""
+    train_score: float
+    """Score on the training split, mean over the epoch."""
     loss: float
-    """Validation cross-entropy in nats."""
-    accuracy: float
-    """Validation accuracy."""
+    """Validation loss; the cross-entropy in nats, unless the task has its own loss."""
+    score: float
+    """Score on the validation split."""
     reward: float
-    """Reward of the step, in units of validation accuracy."""
+    """Reward of the step, in units of the score."""
     reward_parts: dict[str, float]
     """Components of the reward, which sum to it, keyed by name."""
     value: float | None = None
@@ -273,7 +259,7 @@ class GovernorRolledBack(Event, frozen=True, kw_only=True, tag=True):
     threshold: float | None = None
     """Limit of the value, in the same unit; absent if the value only had to be finite."""
     penalty: float = 0.0
-    """Penalty for the breakdown in units of validation accuracy; a component of the step's reward."""
+    """Penalty for the breakdown in units of the score; a component of the step's reward."""
     culled: list[str] = []
     """Names of the slots whose seed was removed."""
 
@@ -294,10 +280,10 @@ class EpisodeEnded(Event, frozen=True, kw_only=True, tag=True):
 
     round: int
     env: int
-    accuracy: float
-    """Validation accuracy after the last step."""
-    best_accuracy: float
-    """Maximum validation accuracy of the episode."""
+    score: float
+    """Validation score after the last step."""
+    best_score: float
+    """Maximum validation score of the episode."""
     episode_return: float
     """Undiscounted sum of the rewards."""
     parameter_ratio: float
@@ -317,8 +303,8 @@ class CheckpointSaved(Event, frozen=True, kw_only=True, tag=True):
     """Directory of the checkpoint."""
     bytes: int
     """Size of its files in bytes."""
-    accuracy: float | None = None
-    """Last validation accuracy, median over the envs; absent before the first step."""
+    score: float | None = None
+    """Last validation score, median over the envs; absent before the first step."""
     seconds: float | None = None
     """Seconds that writing it took; absent if the run was restored from it."""
     written: float | None = None

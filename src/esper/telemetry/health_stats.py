@@ -36,7 +36,7 @@ class EnvStepStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
     round: int
     step: int
     loss: float
-    accuracy: float
+    score: float
     grad_norm: float | None
     """L2 norm of the host's gradient before clipping, mean over the epoch; None if the host is frozen."""
     slots: list[float | None]
@@ -44,18 +44,17 @@ class EnvStepStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
     scale: float | None
     skipped_batches: int
     """Number of batches skipped because of an overflow."""
-    train_loss: float = math.nan
-    """NaN in keyframes of versions that did not keep it."""
+    train_loss: float
 
 
 class EpisodeEnd(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """End of one episode of one env."""
 
     round: int
-    accuracy: float
-    """Validation accuracy after the last step."""
+    score: float
+    """Validation score after the last step."""
     steps_since_best: int
-    """Steps since the best accuracy, among the kept steps."""
+    """Steps since the best score, among the kept steps."""
     structure: str | None = None
     """Structure of its host; None if the task is not a family."""
 
@@ -92,16 +91,16 @@ class EnvHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.skipped_batches += event.skipped_batches
             append_bounded(self.skipped_by_step, (self.steps, event.skipped_batches), MAX_SCALE_CHANGES)
         step = EnvStepStats(
-            event.seq, event.round, event.step, event.loss, event.accuracy, event.grad_norm,
+            event.seq, event.round, event.step, event.loss, event.score, event.grad_norm,
             norms, event.loss_scale, event.skipped_batches, event.train_loss,
         )  # fmt: skip
         append_bounded(self.recent, step, MAX_STEPS)
 
     def fold_end(self, event: ev.EpisodeEnded) -> None:
         """Process the end of an episode of this env."""
-        accuracies = [step.accuracy for step in self.episode if step.round == event.round]
-        best = accuracies.index(max(accuracies)) if accuracies else 0
-        end = EpisodeEnd(event.round, event.accuracy, max(len(accuracies) - 1 - best, 0), self.structure)
+        scores = [step.score for step in self.episode if step.round == event.round]
+        best = scores.index(max(scores)) if scores else 0
+        end = EpisodeEnd(event.round, event.score, max(len(scores) - 1 - best, 0), self.structure)
         append_bounded(self.ends, end, MAX_EPISODES)
 
     @property
@@ -122,7 +121,7 @@ class EnvHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
             scales.append(change[1] if change else None)
         return scales[::-1]
 
-    def recent_skips(self, steps: int) -> dict[int, int]:
+    def recent_skipped(self, steps: int) -> dict[int, int]:
         """Return the number of skipped batches by index, from 0, among the last `steps` steps."""
         first = max(self.steps - steps, 0)
         return {number - first - 1: count for number, count in self.skipped_by_step if number > first}
@@ -254,12 +253,12 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     slots: list[str] = []
     """Names of the slots."""
-    score: str = "accuracy"
+    score_name: str = "accuracy"
     """Name of the task's score."""
     chance_loss: float | None = None
-    """Loss of a constant output; None if the recording does not have it."""
+    """Loss of a constant output; None before the run has started."""
     chance_by_structure: dict[str, float] = {}
-    """Loss of a constant output in each structure of a family, keyed by its name; empty for another task."""
+    """Chance loss of each structure of a family, keyed by its name; empty for another task."""
     rounds: int | None = None
     """Number of rounds in the run."""
     round: int = 0
@@ -267,17 +266,13 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     lanes: dict[str, LaneHealth] = {}
     memories: dict[str, MemoryHealth] = {}
     """Keyed by `memory_name`."""
-    bad: dict[str, NonFiniteCount] = {}
+    non_finite: dict[str, NonFiniteCount] = {}
     """Counts of non-finite values, keyed by env and quantity."""
 
     def fold_start(self, event: ev.RunStarted) -> None:
         """Process the start of a run."""
-        self.slots, self.score, self.chance_loss = event.slot_names, event.score, event.chance_loss
-        if self.chance_loss is None and event.classes:
-            self.chance_loss = math.log(event.classes)
-        self.chance_by_structure = {
-            structure.name: structure.chance_loss for structure in event.structures if structure.chance_loss is not None
-        }
+        self.slots, self.score_name, self.chance_loss = event.slot_names, event.score_name, event.chance_loss
+        self.chance_by_structure = {structure.name: structure.chance_loss for structure in event.structures}
         self.rounds = event.rounds
         # A run that was resumed on other devices has other lanes.
         memories = {memory_name(lane) for lane in event.lanes}
@@ -285,7 +280,7 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.memories = {name: memory for name, memory in self.memories.items() if name in memories}
 
     def chance_of(self, env: int) -> float | None:
-        """Return the loss of a constant output in the episode of an env; None if the recording does not have it."""
+        """Return the chance loss in the episode of an env; None if it is not known."""
         structure = self.envs[env].structure
         return self.chance_loss if structure is None else self.chance_by_structure.get(structure)
 
@@ -305,16 +300,16 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         norms = [slot.grad_norm for slot in event.slots]
         env.fold(event, norms)
         # The sum is finite only if every term is. It can also overflow; `_non_finite` then finds nothing.
-        total = event.train_loss + event.loss + event.train_accuracy + event.accuracy
+        total = event.train_loss + event.loss + event.train_score + event.score
         for norm in (event.grad_norm, *norms):
             if norm is not None:
                 total += norm
         if math.isfinite(total):
             return []
-        bad = self._non_finite(event)
-        for what, value in bad:
+        found = self._non_finite(event)
+        for what, value in found:
             self._count(f"env {event.env:02d}: {what}", value, event.seq, event.round, event.step, event.env)
-        return bad
+        return found
 
     def fold_end(self, event: ev.EpisodeEnded) -> None:
         """Process the end of an episode of an env."""
@@ -356,8 +351,8 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         values = [
             ("the training loss", event.train_loss),
             ("the validation loss", event.loss),
-            ("the training accuracy", event.train_accuracy),
-            ("the validation accuracy", event.accuracy),
+            (f"the training {self.score_name}", event.train_score),
+            (f"the validation {self.score_name}", event.score),
         ]
         if event.grad_norm is not None:
             values.append(("the gradient of the host", event.grad_norm))
@@ -367,10 +362,10 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         return [(name, value) for name, value in values if not math.isfinite(value)]
 
     def _count(self, name: str, value: float, seq: int, round_: int, step: int | None, env: int | None) -> None:
-        known = self.bad.get(name)
+        known = self.non_finite.get(name)
         if known is None:
             known = NonFiniteCount(first_round=round_, first_step=step, last_seq=seq, env=env)
-            self.bad[name] = known
+            self.non_finite[name] = known
         known.count(value, seq)
 
 

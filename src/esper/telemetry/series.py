@@ -74,7 +74,7 @@ class StepTrace(msgspec.Struct, array_like=True, frozen=True, gc=False):
     stages: str
     """First letter of each slot's stage."""
     contributions: list[float | None]
-    """Contribution of each slot's seed, as accuracy; None if not measured."""
+    """Contribution of each slot's seed, as a fraction; None if not measured."""
     parts: dict[str, float]
     """Components of the reward, keyed by name."""
     op: str
@@ -117,7 +117,7 @@ class BlueprintStats(msgspec.Struct, kw_only=True, omit_defaults=True):
     judged: int = 0
     """Number of seeds with a measured final contribution: they were culled, or their episode has ended."""
     contributions: float = 0.0
-    """Sum of the final contributions of these seeds, as accuracy."""
+    """Sum of the final contributions of these seeds, as a fraction."""
     sized: int = 0
     """Number of seeds with a known number of parameters."""
     parameters: int = 0
@@ -125,7 +125,7 @@ class BlueprintStats(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def contribution(self) -> float | None:
-        """Mean final contribution, as accuracy; None if none was measured."""
+        """Mean final contribution, as a fraction; None if none was measured."""
         return self.contributions / self.judged if self.judged else None
 
     @property

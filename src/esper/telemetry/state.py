@@ -80,10 +80,10 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Number of choices of each op, for each of the last rounds."""
     blueprints: dict[str, BlueprintStats] = {}
     """Statistics of each blueprint, over all envs and rounds."""
-    accuracy: list[tuple[float, float, float]] = []
-    """Minimum, median and maximum final accuracy of the episodes of each of the last rounds."""
+    scores_by_round: list[tuple[float, float, float]] = []
+    """Minimum, median and maximum final score of the episodes of each of the last rounds."""
     finals: list[float] = []
-    """Final accuracies of the finished episodes of the current round."""
+    """Final scores of the finished episodes of the current round."""
     devices: dict[str, ev.DeviceSampled] = {}
     walls: list[float] = []
     """Duration of each of the last steps, seconds."""
@@ -94,7 +94,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     phases: dict[str, float] = {}
     """Seconds spent in each phase since the start of the run."""
     anomalies: dict[str, Anomaly] = {}
-    vitals: RunHealth = msgspec.field(default_factory=RunHealth)
+    health: RunHealth = msgspec.field(default_factory=RunHealth)
     timing: ev.PhaseTimed | None = None
     """Timing of the last step; None before the first."""
     checkpoints: list[ev.CheckpointSaved] = []
@@ -110,9 +110,9 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
             append_bounded(self.log, line, MAX_LOG_LINES)
 
     @property
-    def score(self) -> str:
-        """Name of the task's score, which all fields called `accuracy` hold."""
-        return self.started.score if self.started else "accuracy"
+    def score_name(self) -> str:
+        """Name of the task's score."""
+        return self.started.score_name if self.started else "accuracy"
 
     @property
     def steps_done(self) -> int:
@@ -138,9 +138,9 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def best_env(self) -> EnvState | None:
-        """The env that was the first to reach the best accuracy of the run; None before the first measurement."""
-        measured = [env for env in self.envs if env.best_accuracy is not None]
-        return max(measured, key=lambda env: (env.best_accuracy, -env.best_after), default=None)
+        """The env that was the first to reach the best score of the run; None before the first measurement."""
+        measured = [env for env in self.envs if env.best_score is not None]
+        return max(measured, key=lambda env: (env.best_score, -env.best_after), default=None)
 
     def active_anomalies(self) -> list[Anomaly]:
         """Return the anomalies that have not ended: errors first, then by start, newest first."""
@@ -153,7 +153,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.envs = [EnvState(env=i, lane=lane) for i, lane in enumerate(event.lanes)]
         self.started = event
         self.status = "running"
-        self.vitals.fold_start(event)
+        self.health.fold_start(event)
         self._drop_lanes(self.devices.keys() - set(event.lanes), event.time)
         for env, lane in zip(self.envs, event.lanes, strict=True):
             env.lane, env.revision = lane, event.seq
@@ -178,36 +178,36 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
             env.episode_return = 0.0
             env.previous = env.latest
             env.stepped = env.rolled_back = env.explained = None
-            env.accuracy, env.rewards, env.moves, env.refusals, env.trace = [], [], [], {}, []
+            env.scores, env.rewards, env.moves, env.refusals, env.trace = [], [], [], {}, []
 
     def _episode_started(self, event: ev.EpisodeStarted) -> None:
         env = self.envs[event.env]
         env.revision, env.context = event.seq, event
-        self.vitals.fold_context(event)
+        self.health.fold_context(event)
 
     def _env_stepped(self, event: ev.EnvStepped) -> None:
         env = self.envs[event.env]
         env.revision = event.seq
         env.stepped, env.previous = event, None
         self.working += 1
-        self.vitals.fold_step(event)
+        self.health.fold_step(event)
         env.episode_return += event.reward
-        env.accuracy.append(event.accuracy)
+        env.scores.append(event.score)
         env.rewards.append(event.reward)
         env.trace.append(StepTrace.from_event(event))
-        if len(env.accuracy) > SERIES_POINTS:
-            for ring in (env.accuracy, env.rewards, env.trace):
+        if len(env.scores) > SERIES_POINTS:
+            for ring in (env.scores, env.rewards, env.trace):
                 del ring[:-SERIES_POINTS]
         if not self.ops:  # the keyframe was written by a version without op counts
             self.ops.append({})
         counts = self.ops[-1]
         counts[event.op] = counts.get(event.op, 0) + 1
-        self._note_accuracy(env, event.accuracy, event.step)
+        self._note_score(env, event.score, event.step)
 
-    def _note_accuracy(self, env: EnvState, accuracy: float, step: int) -> None:
-        """Update the best accuracy of an env with one that was measured after a step of the current round."""
-        if math.isfinite(accuracy) and (env.best_accuracy is None or accuracy > env.best_accuracy):
-            env.best_accuracy = accuracy
+    def _note_score(self, env: EnvState, score: float, step: int) -> None:
+        """Update the best score of an env with one that was measured after a step of the current round."""
+        if math.isfinite(score) and (env.best_score is None or score > env.best_score):
+            env.best_score = score
             env.best_after = StepNumber(self.round, step).steps_done(self.started.steps if self.started else 0)
 
     def _seed_moved(self, event: ev.SeedMoved) -> None:
@@ -244,7 +244,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def _policy_updated(self, event: ev.PolicyUpdated) -> None:
         self.update = event
-        self.vitals.fold_update(event)
+        self.health.fold_update(event)
         for name, reading in event.heads.items():
             head = self.heads.setdefault(name, HeadState())
             append_bounded(head.grad_norm, reading.grad_norm, SERIES_POINTS)
@@ -255,7 +255,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def _device_sampled(self, event: ev.DeviceSampled) -> None:
         self.devices[event.device] = event
-        self.vitals.fold_sample(event)
+        self.health.fold_sample(event)
 
     def _phase_timed(self, event: ev.PhaseTimed) -> None:
         self.round, self.step, self.timing = event.round, event.step, event
@@ -306,17 +306,17 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _episode_ended(self, event: ev.EpisodeEnded) -> None:
         env = self.envs[event.env]
         env.revision = event.seq
-        self.vitals.fold_end(event)
+        self.health.fold_end(event)
         append_bounded(env.returns, event.episode_return, SERIES_POINTS)
         for reading in env.stepped.slots if env.stepped else ():
             if reading.blueprint is not None:
                 self.blueprints.setdefault(reading.blueprint, BlueprintStats()).add_final_contribution(
                     reading.contribution
                 )
-        self._note_accuracy(env, event.accuracy, self.step)  # measured again if the env was rolled back
-        self.finals.append(event.accuracy)
+        self._note_score(env, event.score, self.step)  # measured again if the env was rolled back
+        self.finals.append(event.score)
         if len(self.finals) == len(self.envs):
-            append_bounded(self.accuracy, min_median_max(self.finals), SERIES_POINTS)
+            append_bounded(self.scores_by_round, min_median_max(self.finals), SERIES_POINTS)
 
     def _checkpoint_saved(self, event: ev.CheckpointSaved) -> None:
         append_bounded(self.checkpoints, event, SERIES_POINTS)

@@ -66,7 +66,7 @@ def test_csv_keeps_values_distinguishable(run: Path, tmp_path: Path) -> None:
 
     steps = rows(out / "EnvStepped.csv")
     events = [event for event in EVENTS if isinstance(event, ev.EnvStepped)]
-    assert [float(row["accuracy"]) for row in steps] == [event.accuracy for event in events]
+    assert [float(row["score"]) for row in steps] == [event.score for event in events]
     assert [float(row["reward_parts_rent"]) for row in steps] == [event.reward_parts["rent"] for event in events]
     last = steps[-1]
     assert (last["loss"], last["grad_norm"], last["value"]) == ("NaN", "-inf", "")
@@ -97,7 +97,7 @@ def test_parquet_has_the_same_rows_with_types(run: Path, tmp_path: Path, monkeyp
     assert {name: counts[name] for name in KINDS} == dict(KINDS)
     steps = parquet.read_table(out / "EnvStepped.parquet")
     events = [event for event in EVENTS if isinstance(event, ev.EnvStepped)]
-    assert steps["accuracy"].to_pylist() == [event.accuracy for event in events]
+    assert steps["score"].to_pylist() == [event.score for event in events]
     assert steps["seq"].to_pylist() == sorted(event.seq for event in events)
     assert [str(steps.schema.field(name).type) for name in ("env", "time", "decision_tempo_choice")] == [
         "int64",
@@ -134,7 +134,7 @@ def test_tensorboard_shows_all_envs_first(run: Path, tmp_path: Path) -> None:
     rounds = [event.round for event in EVENTS if isinstance(event, ev.PolicyUpdated)]
     for name, value in (("min", min), ("median", statistics.median), ("max", max)):
         wanted = [
-            value([event.accuracy for event in EVENTS if isinstance(event, ev.EpisodeEnded) and event.round == number])
+            value([event.score for event in EVENTS if isinstance(event, ev.EpisodeEnded) and event.round == number])
             for number in rounds
         ]
         points = found.Scalars(f"all envs/accuracy {name}")
@@ -157,7 +157,7 @@ def test_tensorboard_shows_single_envs_on_request(run: Path, tmp_path: Path) -> 
     found.Reload()
     events = [event for event in EVENTS if isinstance(event, ev.EnvStepped) and event.env == 1]
     points = found.Scalars("env 01/accuracy")
-    assert [point.value for point in points] == pytest.approx([event.accuracy for event in events])
+    assert [point.value for point in points] == pytest.approx([event.score for event in events])
     assert [point.step for point in points] == [(event.round - 1) * 5 + event.step for event in events]
     assert [point.wall_time for point in points] == [event.time for event in events]
     assert math.isnan(found.Scalars("env 03/loss")[-1].value)

@@ -43,9 +43,9 @@ def test_grow_writes_the_best_network_of_the_round(tmp_path: Path, capsys: pytes
     run = only(tmp_path)
     structure = read_structure(run / "grown")
     steps = [event for event in recorded(run) if isinstance(event, ev.EnvStepped)]
-    best = max(steps, key=lambda step: step.accuracy)
+    best = max(steps, key=lambda step: step.score)
     assert structure.provenance.step == best.step
-    assert structure.validation_score == pytest.approx(best.accuracy, abs=1e-5)
+    assert structure.validation_score == pytest.approx(best.score, abs=1e-5)
     assert not any(isinstance(event, ev.PolicyUpdated) for event in recorded(run))
     output = capsys.readouterr().out
     assert "a step takes about" in output
@@ -80,7 +80,7 @@ def test_growth_ends_when_nothing_improves(tmp_path: Path, capsys: pytest.Captur
     options = ("--training.host-learning-rate", "1e-9", "--training.seed-learning-rate", "1e-9", "--policy", "static")
     assert grow(tmp_path, "--steps", "12", "--patience", "3", *options) == EXIT_OK
     stepped = [event for event in recorded(only(tmp_path)) if isinstance(event, ev.EnvStepped)]
-    best = max(stepped, key=lambda step: step.accuracy)
+    best = max(stepped, key=lambda step: step.score)
     assert max(event.step for event in stepped) == best.step + 3 < 12
     assert "no network has become better for 3 steps" in capsys.readouterr().out
 
@@ -197,7 +197,7 @@ def test_harvest_takes_the_best_env_or_the_one_that_is_named(
     assert main([*train, "--telemetry-dir", str(tmp_path / "runs")]) == EXIT_OK
     run = only(tmp_path / "runs")
     last = [event for event in recorded(run) if isinstance(event, ev.EnvStepped)][-3:]
-    best = max(last, key=lambda event: event.accuracy).env
+    best = max(last, key=lambda event: event.score).env
     assert main(["harvest", str(run), "--to", str(tmp_path / "best")]) == EXIT_OK
     assert read_structure(tmp_path / "best").provenance.env == best
     other = (best + 1) % 3

@@ -102,7 +102,7 @@ def test_own_task_trains_and_is_recorded_under_its_name(directory: Path) -> None
     assert run(*SHORT, "--task", "own_peaks.py", "--rounds", "1", "--devices", "cpu:0") == EXIT_OK
     events = recorded(only_run(directory))
     started = next(event for event in events if isinstance(event, ev.RunStarted))
-    assert (started.task, started.slot_names, started.score) == ("peaks", ["body"], "recall")
+    assert (started.task, started.slot_names, started.score_name) == ("peaks", ["body"], "recall")
     assert started.chance_loss == pytest.approx(1.0986, abs=0.05)
     steps = [event for event in events if isinstance(event, ev.EnvStepped)]
     assert all(set(step.metrics) == {"margin"} for step in steps)

@@ -21,7 +21,7 @@ from tests.factory import example_run, stamp
 from tests.recording.recordings import fold, recording, write_segment
 
 RUN = example_run()
-BEST = max(event.accuracy for event in RUN if isinstance(event, ev.EnvStepped | ev.EpisodeEnded))
+BEST = max(event.score for event in RUN if isinstance(event, ev.EnvStepped | ev.EpisodeEnded))
 
 
 def ending(last: ev.AnyEvent | None, until: int = 60) -> bytes:
@@ -90,7 +90,7 @@ def test_runs_reads_only_the_last_segment(tmp_path: Path, capsys: pytest.Capture
     [run] = listed(tmp_path, capsys)
 
     assert (run["state"], run["task"], run["policy"]) == ("done", "digits_impaired", "ppo")
-    assert (run["round"], run["rounds"], run["best_accuracy"]) == (2, 2, BEST)
+    assert (run["round"], run["rounds"], run["best_score"]) == (2, 2, BEST)
     assert run["bytes"] == sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 

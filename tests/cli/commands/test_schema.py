@@ -35,7 +35,7 @@ def test_recording_lines_conform_to_the_schema() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("loss", "nan"), ("loss", None), ("accuracy", "0.5"), ("env", 0.5), ("slots", {}), ("type", "X")],
+    [("loss", "nan"), ("loss", None), ("score", "0.5"), ("env", 0.5), ("slots", {}), ("type", "X")],
 )
 def test_invalid_events_do_not_conform_to_the_schema(field: str, value: object) -> None:
     line: Any = msgspec.json.decode(encode_json(env_stepped()))

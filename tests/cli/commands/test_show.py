@@ -43,14 +43,14 @@ def test_summary_takes_rounds_and_best_from_events(run: Path, capsys: pytest.Cap
     assert shown["env_steps_per_second"] == pytest.approx(60 / (15 * 0.2))
     for number, finished in enumerate(shown["finished"], start=1):
         episodes = [episode for episode in EPISODES if episode.round == number]
-        accuracies = [episode.accuracy for episode in episodes]
-        assert finished["accuracy"] == [min(accuracies), statistics.median(accuracies), max(accuracies)]
+        scores = [episode.score for episode in episodes]
+        assert finished["score"] == [min(scores), statistics.median(scores), max(scores)]
         assert finished["episode_return"] == pytest.approx(statistics.fmean(e.episode_return for e in episodes))
         assert finished["parameter_ratio"] == pytest.approx(1.4)
     assert len(shown["finished"]) == 3
-    best = max([*STEPS, *EPISODES], key=lambda event: event.accuracy)
+    best = max([*STEPS, *EPISODES], key=lambda event: event.score)
     step = best.step if isinstance(best, ev.EnvStepped) else 5
-    assert shown["best"] == {"accuracy": best.accuracy, "env": best.env, "round": best.round, "step": step}
+    assert shown["best"] == {"score": best.score, "env": best.env, "round": best.round, "step": step}
 
 
 def test_summary_counts_anomalies_seeds_and_checkpoints(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,21 +130,21 @@ def test_summary_adds_up_skips_rollbacks_and_pauses(tmp_path: Path, capsys: pyte
 
 
 def test_summary_nan_accuracy_is_never_the_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = hand_made(tmp_path, env_stepped(0, accuracy=float("nan")), env_stepped(1, accuracy=0.25))
+    path = hand_made(tmp_path, env_stepped(0, score=float("nan")), env_stepped(1, score=0.25))
 
-    assert as_json("show", path, capsys=capsys)["best"]["accuracy"] == 0.25
+    assert as_json("show", path, capsys=capsys)["best"]["score"] == 0.25
 
 
 def test_summary_best_includes_the_accuracy_after_a_rollback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended = ev.EpisodeEnded(
-        round=1, env=1, accuracy=0.25, best_accuracy=0.25, episode_return=0.0, parameter_ratio=1.0, fossilized=0,
+        round=1, env=1, score=0.25, best_score=0.25, episode_return=0.0, parameter_ratio=1.0, fossilized=0,
         culled=0,
     )  # fmt: skip
-    path = hand_made(tmp_path, env_stepped(0, accuracy=0.1), env_stepped(1, step=1, accuracy=0.05), ended)
+    path = hand_made(tmp_path, env_stepped(0, score=0.1), env_stepped(1, step=1, score=0.05), ended)
 
-    assert as_json("show", path, capsys=capsys)["best"] == {"accuracy": 0.25, "env": 1, "round": 1, "step": 1}
+    assert as_json("show", path, capsys=capsys)["best"] == {"score": 0.25, "env": 1, "round": 1, "step": 1}
 
 
 def test_show_prints_the_summary(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,6 @@ from esper.cli.options import EXIT_OK, Parser, add_run_argument
 from esper.config import ConfigError
 from esper.formatting import NOT_MEASURED, align_columns, format_duration, format_number, strip_control
 from esper.history.summary import RoundSummary, RunSummary, config_diff, config_value
-from esper.tasks import with_recorded_settings
 from esper.telemetry.codec import encode_json
 from esper.telemetry.sentences import format_lanes
 from esper.text_plot import draw_curve, finite_range
@@ -30,8 +29,8 @@ _ROWS: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
     ("env-steps", lambda run: f"{run.env_steps:,}"),
     ("env-steps/s", lambda run: format_number(run.env_steps_per_second, ",.0f")),
     ("recorded", lambda run: format_duration(run.duration)),
-    ("best accuracy", lambda run: format_number(run.best.accuracy if run.best else None, ".1%")),
-    ("last round: accuracy", lambda run: _from_last_round(run, lambda last: format_number(last.accuracy[1], ".1%"))),
+    ("best {score}", lambda run: format_number(run.best.score if run.best else None, ".1%")),
+    ("last round: {score}", lambda run: _from_last_round(run, lambda last: format_number(last.score[1], ".1%"))),
     ("last round: return", lambda run: _from_last_round(run, lambda last: format_number(last.episode_return, "+.3f"))),
     (
         "last round: parameters",
@@ -45,10 +44,10 @@ _ROWS: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
     ("rollbacks", lambda run: str(run.rollbacks)),
     ("checkpoints", lambda run: str(run.checkpoints)),
 )
-"""Heading and cell of each table row. Accuracy is the median over the envs, return and parameters the mean."""
+"""Heading and cell of each table row. The score is the median over the envs, return and parameters the mean."""
 
 _CURVES: tuple[tuple[str, Callable[[RoundSummary], float], str], ...] = (
-    ("accuracy, median over the envs", lambda finished: finished.accuracy[1], ".1%"),
+    ("{score}, median over the envs", lambda finished: finished.score[1], ".1%"),
     ("return, mean over the envs", lambda finished: finished.episode_return, "+.3f"),
 )
 """Title, value per finished round, and number format of each plot."""
@@ -72,6 +71,7 @@ def run(arguments: Sequence[str]) -> int:
     width = shutil.get_terminal_size().columns
     print("\n".join(align_columns(list(_table_rows(summaries)))))
     for title, metric, spec in _CURVES:
+        title = title.format(score=_score_name(summaries))
         print("\n".join(["", *map(strip_control, _plots(title, metric, spec, summaries, width))]))
     return EXIT_OK
 
@@ -79,14 +79,20 @@ def run(arguments: Sequence[str]) -> int:
 def _table_rows(summaries: Sequence[RunSummary]) -> Iterator[tuple[str, ...]]:
     yield "run", *(summary.run for summary in summaries)
     for heading, format_cell in _ROWS:
-        yield heading, *map(format_cell, summaries)
+        yield heading.format(score=_score_name(summaries)), *map(format_cell, summaries)
     for key, values in _config_differences(summaries).items():
         yield f"config: {key}", *values
 
 
+def _score_name(summaries: Sequence[RunSummary]) -> str:
+    """Return the name of the score of all runs; "score" if their tasks name it differently."""
+    names = {summary.score_name for summary in summaries}
+    return names.pop() if len(names) == 1 else "score"
+
+
 def _config_differences(summaries: Sequence[RunSummary]) -> dict[str, tuple[str, ...]]:
     """Return the configuration keys whose values differ, each with its value in every run."""
-    first, *others = configs = [with_recorded_settings(summary.config) for summary in summaries]
+    first, *others = configs = [summary.config for summary in summaries]
     keys = dict.fromkeys(key for other in others for key in config_diff(first, other))
     return {key: tuple(format_config_value(config_value(config, key)) for config in configs) for key in keys}
 

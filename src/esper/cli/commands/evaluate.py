@@ -36,9 +36,7 @@ JOURNALS = "evaluations"
 MAX_PLOT_COLUMNS, PLOT_ROWS = 100, 16
 """Maximum width and height of the plot of a terminal."""
 DEFAULT_POLICIES = tuple(name for name in POLICY_NAMES if name != PLAN)
-_HEADINGS = ("test accuracy", "parameters", "net return")
 _MORE_HEADINGS = ("net return on test", "worst", "broken", "over", "CPU s")
-_DIFFERENCES = ("net return", "on test", "test accuracy")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -75,6 +73,7 @@ def run(arguments: Sequence[str]) -> int:
         runs,
         checkpoints=list(map(str, checkpoints)),
         task=held_out.config.task,
+        score_name=held_out.score_name,
         steps=held_out.config.steps,
         seed=journal.seed,
     )
@@ -166,7 +165,7 @@ def _parser() -> Parser:
         "--devices", nargs="+", default=["auto"], metavar="DEVICES", help="devices of the lanes (default: auto)"
     )
     parser.add_argument(
-        "--figure", type=Path, metavar="FILE", help="draw accuracy against parameters as .svg, .pdf or .png"
+        "--figure", type=Path, metavar="FILE", help="draw the score against parameters as .svg, .pdf or .png"
     )
     parser.add_argument("--json", action="store_true", help="print JSON that includes the results of each episode")
     return parser
@@ -200,9 +199,9 @@ def caption(report: EvaluationReport) -> str:
     return (
         f"{report.episodes} held-out episodes of {report.steps} steps on {report.task}, "
         f"random seed {report.seed}, the same for every policy. {trained}Mean and {report.level:.0%} t interval over "
-        "what the table says. Parameters: relative to the bare host. Net return: final validation accuracy − initial − "
-        "rent of all steps − costs of all ops; on the test split, with the accuracy there. Worst: mean net return of "
-        "the worst 5 % of the episodes. Broken: episodes that broke down. CPU s: CPU time for all episodes, in seconds."
+        "what the table says. Parameters: relative to the bare host. Net return: final validation score − initial − "
+        "rent of all steps − costs of all ops; on the test split, with the score there. Worst: mean net return of the "
+        "worst 5 % of the episodes. Broken: episodes that broke down. CPU s: CPU time for all episodes, in seconds."
     )
 
 
@@ -210,10 +209,11 @@ def to_text(report: EvaluationReport) -> str:
     """Format a report as plain text, one line per policy and per difference."""
     text = [caption(report)]
     for result in report.policies:
-        cells = zip((*_HEADINGS, *_MORE_HEADINGS), (*_cells(result), *_more_cells(result)), strict=True)
+        cells = zip((*_headings(report), *_MORE_HEADINGS), (*_cells(result), *_more_cells(result)), strict=True)
         text.append(f"{result.policy:10} " + ", ".join(f"{heading} {cell}" for heading, cell in cells))
     for difference in report.differences:
-        cells = zip(_DIFFERENCES, _difference_cells(difference), strict=True)
+        headings = ("net return", "on test", f"test {report.score_name}")
+        cells = zip(headings, _difference_cells(difference), strict=True)
         words = ", ".join(f"{heading} {cell}" for heading, cell in cells)
         text.append(f"{_pair(difference):21} {words}, {_verdict(difference.net_return)}")
     return "\n".join([*text, *_found_plans(report)])
@@ -226,7 +226,7 @@ def print_table(report: EvaluationReport) -> None:
     from rich.table import Table
 
     console = Console(highlight=False, markup=False)
-    for headings, cells_of in ((_HEADINGS, _cells), (_MORE_HEADINGS, _more_cells)):
+    for headings, cells_of in ((_headings(report), _cells), (_MORE_HEADINGS, _more_cells)):
         table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         table.add_column("policy", overflow="fold")
         for heading in headings:
@@ -236,7 +236,9 @@ def print_table(report: EvaluationReport) -> None:
         console.print(table)
     if report.differences:
         returns = Table("difference of net return", "paired", "", box=SIMPLE_HEAD, pad_edge=False)
-        on_test = Table("difference", "net return on test", "test accuracy", box=SIMPLE_HEAD, pad_edge=False)
+        on_test = Table(
+            "difference", "net return on test", f"test {report.score_name}", box=SIMPLE_HEAD, pad_edge=False
+        )
         for difference in report.differences:
             net_return, *test = _difference_cells(difference)
             returns.add_row(_pair(difference), net_return, _verdict(difference.net_return))
@@ -257,10 +259,14 @@ def _found_plans(report: EvaluationReport) -> list[str]:
     ]
 
 
+def _headings(report: EvaluationReport) -> tuple[str, ...]:
+    return f"test {report.score_name}", "parameters", "net return"
+
+
 def _cells(result: PolicyResult) -> tuple[str, ...]:
-    accuracy, parameters = result.test_accuracy, result.parameter_ratio
+    score, parameters = result.test_score, result.parameter_ratio
     return (
-        f"{accuracy.mean:.1%} [{100 * accuracy.low:.1f}, {100 * accuracy.high:.1f}]",
+        f"{score.mean:.1%} [{100 * score.low:.1f}, {100 * score.high:.1f}]",
         f"×{parameters.mean:.3g} [{parameters.low:.3g}, {parameters.high:.3g}]",
         result.net_return.signed,
     )
@@ -277,11 +283,11 @@ def _more_cells(result: PolicyResult) -> tuple[str, ...]:
 
 
 def _difference_cells(difference: PairedDifference) -> tuple[str, ...]:
-    accuracy = difference.test_accuracy
+    score = difference.test_score
     return (
         difference.net_return.signed,
         difference.test_return.signed,
-        f"{accuracy.mean:+.1%} [{accuracy.low:+.1%}, {accuracy.high:+.1%}]",
+        f"{score.mean:+.1%} [{score.low:+.1%}, {score.high:+.1%}]",
     )
 
 

@@ -60,7 +60,7 @@ def _row(info: RunInfo, now: float) -> tuple[str, ...]:
         info.task or NOT_MEASURED,
         info.policy or NOT_MEASURED,
         f"{info.round}/{info.rounds}" if info.rounds is not None else NOT_MEASURED,
-        format_number(info.best_accuracy, ".1%"),
+        format_number(info.best_score, ".1%"),
         format_bytes(info.bytes),
         format_age(now - info.written),
     )

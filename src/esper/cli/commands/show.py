@@ -99,13 +99,13 @@ def _format_default(key: str, default: Any) -> str:
 def _learning_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     best = summary.best
     location = f" (env {best.env:02d}, round {best.round} step {best.step})" if best else ""
-    yield f"best {summary.score}", format_number(best.accuracy if best else None, ".1%") + location
+    yield f"best {summary.score_name}", format_number(best.score if best else None, ".1%") + location
     if not summary.finished:
-        yield summary.score, f"{NOT_MEASURED}: no finished round"
+        yield summary.score_name, f"{NOT_MEASURED}: no finished round"
         return
-    minimum, median, maximum = summary.finished[-1].accuracy
-    yield summary.score, f"median {median:.1%} in the last finished round, {minimum:.1%} to {maximum:.1%}"
-    medians = [finished.accuracy[1] for finished in summary.finished]
+    minimum, median, maximum = summary.finished[-1].score
+    yield summary.score_name, f"median {median:.1%} in the last finished round, {minimum:.1%} to {maximum:.1%}"
+    medians = [finished.score[1] for finished in summary.finished]
     yield "", f"{_sparkline(medians, 0.0, 1.0)}  by round, from 0 to 100%"
     for name, (low, middle, high) in summary.metrics.items():
         yield name, f"median {middle:.4g} in the last finished round, {low:.4g} to {high:.4g}"

@@ -45,7 +45,7 @@ class CheckpointPicker(ModalScreen[str | None]):
         with Vertical(id="dialog"):
             yield Static("Restore a checkpoint", id="question")
             table: DataTable[Text] = DataTable(cursor_type="row")
-            score = f"{strip_control(short_score_name(self._current().score))} %"
+            score = f"{strip_control(short_score_name(self._current().score_name))} %"
             for heading in ("round", "step", "time", score, "size", "origin"):
                 table.add_column(Text(heading))
             for saved in self._checkpoints:
@@ -53,7 +53,7 @@ class CheckpointPicker(ModalScreen[str | None]):
                     Text(str(saved.round), justify="right"),
                     Text(str(saved.step), justify="right"),
                     Text(format_time_of_day(saved.written or saved.time)),
-                    Text(percent_cell(saved.accuracy).text),
+                    Text(percent_cell(saved.score).text),
                     Text(format_bytes(saved.bytes), justify="right"),
                     Text(ellipsise(strip_control(saved.origin), 12)),
                 )

@@ -85,7 +85,7 @@ class LaneUtilisation(Panel):
             .append("  util %   °C     W", "head")
         ]
         for name, sample in self.state.devices.items():
-            lane = self.state.vitals.lanes[name]
+            lane = self.state.health.lanes[name]
             line = (
                 self.line().append("▲" if name in stragglers else " ", "warning").append_fitted(strip_control(name), 9)
             )
@@ -163,7 +163,7 @@ class MemoryChart(Panel):
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw the chart of the chosen memory, or a message if there are fewer than two points."""
-        memories = self.state.vitals.memories
+        memories = self.state.health.memories
         if not memories:
             return [self.line().append(" no memory sample yet", "dim")] if self.state.started else []
         index = self._index % len(memories)

@@ -1,4 +1,4 @@
-"""The env screen: accuracy, reward, slots, last step and lifecycle of the selected env."""
+"""The env screen: score, reward, slots, last step and lifecycle of the selected env."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from esper.sanctum.symbols import (
     slot_labels,
 )
 from esper.sanctum.view import ExplanationNeeded
-from esper.sanctum.widgets.accuracy import percent_ticks
 from esper.sanctum.widgets.chart import Chart
 from esper.sanctum.widgets.env_decision import EnvDecision
 from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.panel import Line
+from esper.sanctum.widgets.population_score import percent_ticks
 from esper.telemetry.events import EnvStepped, GateCheck, GateRefused, SeedMoved, SlotReading
 from esper.telemetry.sentences import describe_context, describe_transition
 from esper.telemetry.state import EnvState
@@ -49,7 +49,7 @@ _VALUE_COLS = 8
 
 
 class EnvDetailScreen(RunScreen):
-    """The selected env: accuracy and reward by step, slots, last step, lifecycle, and why the policy decided so."""
+    """The selected env: score and reward by step, slots, last step, lifecycle, and why the policy decided so."""
 
     AUTO_FOCUS = ""
     CATEGORIES = (KeyCategory.DETAIL,)
@@ -58,7 +58,7 @@ class EnvDetailScreen(RunScreen):
     def body(self) -> ComposeResult:
         """Yield the charts, the slots, and the last step beside the lifecycle."""
         with Horizontal(id="env-charts"):
-            yield EnvAccuracy(self.view)
+            yield EnvScoreChart(self.view)
             yield EnvRewardChart(self.view)
         yield EnvSlots(self.view)
         with Horizontal(id="env-details"):
@@ -90,32 +90,32 @@ class EnvDetailScreen(RunScreen):
         self.dismiss()
 
 
-class EnvAccuracy(EnvPanel):
-    """Validation accuracy by step of this episode, and that of the ghost run."""
+class EnvScoreChart(EnvPanel):
+    """Validation score by step of this episode, and that of the ghost run."""
 
-    METRICS = ("accuracy",)
+    METRICS = ("score",)
 
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
-        """Draw the chart; the border shows the env, its lane, and the best accuracy."""
-        self.panel_title = f"env {env.env:02d} on {strip_control(env.lane)} ─ {strip_control(self.state.score)} %"
+        """Draw the chart; the border shows the env, its lane, and the best score."""
+        self.panel_title = f"env {env.env:02d} on {strip_control(env.lane)} ─ {strip_control(self.state.score_name)} %"
         if env.context is not None:
             self.panel_title += f" ─ {strip_control(describe_context(env.context))}"
-        best, run_best = max(filter(math.isfinite, env.accuracy), default=None), env.best_accuracy
+        best, run_best = max(filter(math.isfinite, env.scores), default=None), env.best_score
         self.panel_subtitle = f"best {percent_cell(best).text.strip()}"
         if run_best != best:
             self.panel_subtitle += f"  run best {percent_cell(run_best).text.strip()}"
-        x_length, first = self.axis(env.accuracy)
+        x_length, first = self.axis(env.scores)
         ghost = self.ghost
-        if ghost is not None and ghost.accuracy:
-            self.panel_subtitle += f"  ghost {percent_cell(ghost.accuracy[-1]).text.strip()}"
+        if ghost is not None and ghost.scores:
+            self.panel_subtitle += f"  ghost {percent_cell(ghost.scores[-1]).text.strip()}"
         chart = Chart(
-            values=env.accuracy,
+            values=env.scores,
             x_length=x_length,
             first=first,
             low=0.0,
             high=1.0,
             ticks=percent_ticks(size.height),
-            extra_curves=[(ghost.accuracy[:x_length], "dim")] if ghost is not None else [],
+            extra_curves=[(ghost.scores[:x_length], "dim")] if ghost is not None else [],
         )
         return chart.lines(self.view.palette, *size)
 
@@ -193,7 +193,7 @@ class EnvSlots(EnvPanel):
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
         """Draw the heading and the slots."""
         assert self.state.started is not None
-        score = strip_control(self.state.score)
+        score = strip_control(self.state.score_name)
         self.panel_title = f"slots ─ contribution: {score} lost without it, pp"
         wide = size.width >= _ALPHA_BAR_MIN_COLS
         head = self.line().append(" slot    stage          blueprint  ", "head")
@@ -228,7 +228,7 @@ def _draw_slot(line: Line, slot: SlotReading, *, wide: bool) -> Line:
 class EnvStep(EnvPanel):
     """Op, losses, gradient norm and loss scale of the last step."""
 
-    METRICS = ("accuracy", "gradient norm", "loss scale")
+    METRICS = ("score", "gradient norm", "loss scale")
 
     PANEL_TITLE = "last step"
 
@@ -239,7 +239,7 @@ class EnvStep(EnvPanel):
             return [self.line().append(" no step yet in this round", "dim")]
         target = f" {strip_control(step.target)}" if step.target else ""
         lines = [self.line().append(" op ", "dim").append(f"{strip_control(step.op)}{target}", "bright")]
-        values = _values(step, self.state.score)
+        values = _values(step, self.state.score_name)
         columns = 2 if len(values) >= size.height and size.width >= 2 * (_VALUE_NAME_COLS + _VALUE_COLS) else 1
         rows = -(-len(values) // columns)
         for row in range(rows):
@@ -255,7 +255,7 @@ def _values(step: EnvStepped, score: str) -> list[tuple[str, Cell]]:
     values = [
         ("loss", number_cell(step.loss, 3, 3)),
         ("train loss", number_cell(step.train_loss, 3, 3)),
-        (f"train {strip_control(short_score_name(score))} %", percent_cell(step.train_accuracy)),
+        (f"train {strip_control(short_score_name(score))} %", percent_cell(step.train_score)),
         ("host norm", norm_cell(step.grad_norm)),
         ("op chance", number_cell(step.op_probability, 3, 3)),
         ("value", number_cell(step.value, 3, 3)),
@@ -277,8 +277,8 @@ class RewardComponents(EnvPanel):
     PANEL_TITLE = "reward components"
 
     def _name_of(self, part: str) -> str:
-        """Return the name of a component, with that of the task's score in place of the accuracy."""
-        return strip_control(self.state.score if part == "accuracy" else part).replace("_", " ")
+        """Return the name of a component, with that of the task's score in place of "score"."""
+        return strip_control(self.state.score_name if part == "score" else part).replace("_", " ")
 
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
         """Draw one line per component, and the sum."""

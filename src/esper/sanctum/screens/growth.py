@@ -61,7 +61,7 @@ class GrowthScreen(RunScreen):
 class GrowthChart(EnvRowsPanel):
     """One row per env: a strip of stage letters by step for each slot, and the blueprint of its seed if it fits."""
 
-    METRICS = ("growth timeline", "accuracy")
+    METRICS = ("growth timeline", "score")
 
     PANEL_TITLE = "growth in this episode ─ stage by step"
 
@@ -101,7 +101,7 @@ class GrowthChart(EnvRowsPanel):
         line = self.line().append("env   ", "head")
         for label in slot_labels(started.slot_names, slot_width):
             line.append_fitted(f"{label} {steps}", slot_width, "head").append(" ")
-        return line.append(f"{strip_control(short_score_name(started.score))} %", "head")
+        return line.append(f"{strip_control(short_score_name(started.score_name))} %", "head")
 
     def _row(
         self,
@@ -136,7 +136,7 @@ class GrowthChart(EnvRowsPanel):
                 )
             line.append(" ")
         return line.append_cell(
-            percent_cell(env.stepped.accuracy if env.stepped else None), "bright" if selected else None
+            percent_cell(env.stepped.score if env.stepped else None), "bright" if selected else None
         )
 
 
@@ -169,7 +169,7 @@ class BlueprintTable(Panel):
         sort_column = list(_BLUEPRINT_COLUMNS)[self._sort_index]
         self.panel_title = f"blueprints, whole run ─ by {sort_column} ↓"
         blueprints = self.state.blueprints
-        self.panel_subtitle = f"{strip_control(self.state.score)} lost without it, pp"
+        self.panel_subtitle = f"{strip_control(self.state.score_name)} lost without it, pp"
         if size.height <= len(blueprints):
             self.panel_subtitle = f"{size.height - 1} of {len(blueprints)}"
         if not blueprints:

@@ -45,7 +45,7 @@ _NUMBERS = (
 )
 """Special values as the screens write them, with their meanings."""
 _LABELS = (
-    ("accuracy", "validation accuracy after the last step; the curve is this episode, 0 to 100 %"),
+    ("accuracy", "validation accuracy (or the task's own score); the curve is this episode, 0 to 100 %"),
     ("reward", "reward of the last step"),
     ("↶ out", "the env is inactive until the next round, after a rollback"),
     ("early…", "a slot: stage, blueprint and alpha (blending weight of the seed, 0 to 1)"),
@@ -53,15 +53,15 @@ _LABELS = (
     ("scale", "loss scale of the env; – without loss scaling"),
     ("skip %", "batches skipped because a gradient overflowed, since the start of the run"),
     ("lane", "device and thread or process that trains the env"),
-    ("contribution", "accuracy lost without this seed, in percentage points (pp), ± standard error"),
+    ("contribution", "score lost without this seed, in percentage points (pp), ± standard error"),
     ("median", "median over the envs that have stepped; for a slot, the number of envs in each stage"),
     ("!", "in the env heat map: an outlier on the worse side (3.5 robust standard deviations), or NaN"),
     ("•", "a row that is pinned to the top"),
-    ("▼", "a row at the top because its accuracy is among the lowest, when not all envs fit"),
+    ("▼", "a row at the top because its score is among the lowest, when not all envs fit"),
     ("░", "range from the minimum to the maximum of the envs"),
     ("KL", "change of the policy by the last update, nats"),
     ("clipped", "fraction of decisions that the last update clipped"),
-    ("explained", "explained variance: accuracy of the predicted returns, 1 is perfect"),
+    ("explained", "explained variance: fit of the predicted returns, 1 is perfect"),
     ("busy", "fraction of the step in which the lane worked"),
 )
 """Labels and glyphs of the panels, with their meanings."""

@@ -88,7 +88,7 @@ class LossScaleTable(EnvRowsPanel):
         if started is None:
             return []
         num_owners = 1 + len(started.slot_names)
-        health_by_env = self.state.vitals.envs
+        health_by_env = self.state.health.envs
         spare = max(width - _FIXED_COLUMNS, 0)
         has_scaling = any(health.scales for health in health_by_env.values())
         heat_map_width = max((spare * 3 // 5 if has_scaling else spare) // num_owners - 1, 0)
@@ -126,10 +126,10 @@ class LossScaleTable(EnvRowsPanel):
         line = Line(self.view.palette, selected=selected).append("▸" if selected else " ", "key")
         line.append(f"{env.env:02d}", "bright" if selected else "dim")
         line.append(SEVERITIES[severity].glyph if severity else " ", severity or "normal").pad_to(5)
-        step, health = env.stepped, self.state.vitals.envs.get(env.env)
+        step, health = env.stepped, self.state.health.envs.get(env.env)
         line.append_cell(scale_cell(step.loss_scale if step else None)).append(" ")
         has_scaling = step is not None and step.loss_scale is not None
-        batches = health.steps * started.batches if health and started.batches else 0
+        batches = health.steps * started.batches if health else 0
         skipped = health.skipped_batches / batches if health and batches and has_scaling else None
         line.append_cell(percent_cell(skipped), "dim").append(" ")
         steps = steps_until_growth(started, env)
@@ -154,7 +154,7 @@ class LossScaleChart(Panel):
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw the chart, a line of skip ticks, and the axis."""
         self.panel_title = f"env {self.view.selected_env:02d} ─ loss scale"
-        health = self.state.vitals.envs.get(self.view.selected_env)
+        health = self.state.health.envs.get(self.view.selected_env)
         if health is None or not health.scales:
             self.panel_subtitle = None
             return [self.line().append(" no loss scaling", "dim")] if self.state.started else []
@@ -165,7 +165,7 @@ class LossScaleChart(Panel):
         values = [exponents[dot * steps // dots] for dot in range(dots)]  # constant between two steps
         chart = Chart(values=values, x_length=dots, low=axis.low, high=axis.high, ticks=axis.ticks)
         lines = chart.lines(self.view.palette, size.width, size.height - 1)[:-1]
-        skips = health.recent_skips(_CHART_STEPS)
+        skips = health.recent_skipped(_CHART_STEPS)
         skip_columns = {step * dots // steps // 2 for step in skips}
         skip_line = self.line().append("skip".rjust(Y_AXIS_COLUMNS), "dim").append("  ")
         for column in range(dots // 2):
@@ -224,7 +224,7 @@ class NonFiniteList(Panel):
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw the rows, latest first. Each has at least one line; a text that does not fit ends in an ellipsis."""
-        non_finite = self.state.vitals.bad
+        non_finite = self.state.health.non_finite
         if not non_finite:
             return [self.line().append(" all recorded values are finite", "dim")] if self.state.started else []
         self.panel_subtitle = pluralise(len(non_finite), "quantity", "quantities")
@@ -249,7 +249,7 @@ class NonFiniteList(Panel):
 def steps_until_growth(started: RunStarted, env: EnvState) -> float | None:
     """Return the number of steps without overflow until the loss scale doubles; None without loss scaling."""
     step = env.stepped
-    if step is None or step.growth_tracker is None or not started.growth_interval or not started.batches:
+    if step is None or step.growth_tracker is None or not started.growth_interval:
         return None
     num_envs = started.lanes.count(env.lane) if started.config.get("scaler") == "device" else 1
     return math.ceil((started.growth_interval - step.growth_tracker) / (started.batches * num_envs))
@@ -282,7 +282,7 @@ def _draw_scales(line: Line, health: EnvHealth | None, layout: _Layout) -> None:
         return
     end = line.width + layout.scale_width
     if health is not None:
-        scales, skips = health.recent_scales(layout.scale_width), health.recent_skips(layout.scale_width)
+        scales, skips = health.recent_scales(layout.scale_width), health.recent_skipped(layout.scale_width)
         block = {scale: sparkline([scale_exponent(scale)], layout.low, layout.high) for scale in set(scales)}
         curve, start = "".join([block[scale] for scale in scales]), 0
         for step in sorted(skips):

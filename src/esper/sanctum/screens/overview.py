@@ -1,4 +1,4 @@
-"""The overview screen: envs and their accuracy, policy heads, devices, and the latest log lines."""
+"""The overview screen: envs and their scores, policy heads, devices, and the latest log lines."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.screens.overview_rows import StackedRows, divide_left_column, divide_stack
 from esper.sanctum.symbols import SEVERITIES, Cell, compact_cell, number_cell, percent_cell, wrap_cells
 from esper.sanctum.view import ViewState
-from esper.sanctum.widgets.accuracy import PopulationAccuracy
 from esper.sanctum.widgets.env_map import EnvMap
 from esper.sanctum.widgets.env_table import EnvTable, FilterBox
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.heads import HeadList
 from esper.sanctum.widgets.panel import Line, Panel
+from esper.sanctum.widgets.population_score import PopulationScore
 from esper.telemetry.events import DeviceSampled
 from esper.telemetry.health_stats import memory_name
 from esper.telemetry.log_lines import LogLine
@@ -85,14 +85,14 @@ class OverviewPanels(Container):
             low, slim = self.screen.has_class("-low"), self.screen.has_class("-slim")
             self._stack(divide_stack(self.size.height, envs, heads, devices, short=low, slim=slim))
         else:
-            self._set_height(PopulationAccuracy, divide_left_column(self.size.height, envs))
+            self._set_height(PopulationScore, divide_left_column(self.size.height, envs))
             for panel in self.query("#right > *"):
                 panel.display, panel.styles.height = True, None
             right = self.query_one("#right")
             right.styles.height, right.display = None, True
 
     def _stack(self, rows: StackedRows) -> None:
-        self._set_height(PopulationAccuracy, rows.chart, titled=True)
+        self._set_height(PopulationScore, rows.chart, titled=True)
         self._set_height(HeadList, rows.heads, titled=rows.heads > 1)
         self._set_height(DeviceList, rows.devices, titled=rows.devices > 1)
         self._set_height(LogPreview, rows.log, titled=rows.log > _MAX_BARE_LOG_ROWS)
@@ -107,7 +107,7 @@ class OverviewPanels(Container):
 
 
 class OverviewScreen(RunScreen):
-    """Envs and their accuracy, policy heads, devices and log."""
+    """Envs and their scores, policy heads, devices and log."""
 
     AUTO_FOCUS = "EnvTable"
     CATEGORIES = (KeyCategory.ROWS, KeyCategory.TABLE, KeyCategory.OVERVIEW)
@@ -125,7 +125,7 @@ class OverviewScreen(RunScreen):
                 yield EnvTable(self.view)
                 yield EnvMap(self.view)
                 yield FilterBox()
-                yield PopulationAccuracy(self.view)
+                yield PopulationScore(self.view)
             with Vertical(id="right"):
                 yield HeadList(self.view)
                 yield DeviceList(self.view)
@@ -188,7 +188,7 @@ class OverviewScreen(RunScreen):
 
     def _parse(self, text: str) -> EnvFilter:
         state = self.view.source.state
-        lanes, score = (state.started.lanes, state.started.score) if state.started else ([], "accuracy")
+        lanes, score = (state.started.lanes, state.started.score_name) if state.started else ([], "accuracy")
         return EnvFilter(text, parse_filter(text, lanes, score, FamilyNames.of(state)))
 
     def _preview(self, text: str) -> None:

@@ -36,11 +36,11 @@ PIN_GLYPH = "•"
 INACTIVE_LABEL = f"{MARK_SYMBOLS[MarkKind.ROLLBACK][0].glyph} out"
 """Shown in place of the reward of an inactive env."""
 WORST_GLYPH = "▼"
-"""Marks an env that is at the top because its accuracy is among the lowest."""
+"""Marks an env that is at the top because its score is among the lowest."""
 STRUCTURE = "structure"
 """Name of the column with the structure of a family that an env has in this round."""
 _LONG_LABEL_COLS = 7
-"""Width of the first column from which "median" and an accuracy of 100 % fit side by side."""
+"""Width of the first column from which "median" and a score of 100 % fit side by side."""
 _LAYOUTS = ((10, 6, 2), (10, 0, 2), (10, 0, 1), (6, 0, 1), (0, 0, 2), (0, 0, 1))
 """Widths of a blueprint's name, of the bar of alpha, and of the gap between columns; widest layout first."""
 _MIN_SPARKLINE_COLS, _MAX_SPARKLINE_COLS = 4, 26
@@ -59,7 +59,7 @@ class Layout:
     label: int
     """Width of the first column: cursor, env index and anomaly."""
     sparkline: int = 0
-    """Width of the accuracy sparkline; 0 if it does not fit."""
+    """Width of the score sparkline; 0 if it does not fit."""
     blueprint: int = 0
     """Width of a blueprint's name; 0 if it does not fit."""
     alpha_bar: int = 0
@@ -140,7 +140,7 @@ def _fixed_width(layout: Layout, slots: int) -> int:
 def sortable_columns(started: RunStarted) -> list[str]:
     """Return the names of the sortable columns, from left to right."""
     structure = [STRUCTURE] if started.structures else []
-    return ["env", "accuracy", "reward", *started.slot_names, "gradient norm", "loss scale", *structure, "lane"]
+    return ["env", "score", "reward", *started.slot_names, "gradient norm", "loss scale", *structure, "lane"]
 
 
 def header_row(
@@ -151,15 +151,15 @@ def header_row(
     Returns:
         The line, and for each column its range of terminal columns and its name.
     """
-    score, slots = started.score, started.slot_names
+    score_name, slots = started.score_name, started.slot_names
     structure = [STRUCTURE] if started.structures else []
     widths = [layout.label, 5 + layout.gap + layout.sparkline, 6, *(layout.slot for _ in slots)]
     widths += [layout.grad_norm, layout.loss_scale, *(layout.structure for _ in structure), layout.lane]
-    accuracy = f"{strip_control(score)} %"
-    if len(accuracy) + (sort_column == "accuracy") >= widths[1] + layout.gap:
-        accuracy = f"{strip_control(short_score_name(score))} %"
+    score = f"{strip_control(score_name)} %"
+    if len(score) + (sort_column == "score") >= widths[1] + layout.gap:
+        score = f"{strip_control(short_score_name(score_name))} %"
     names = ["" for _ in slots] if layout.stages_only else slot_labels(slots, layout.slot + layout.gap - 1)
-    labels = ["env".rjust(1 + layout.digits), accuracy, "reward", *names, "  |g|", "scale", *structure, "lane"]
+    labels = ["env".rjust(1 + layout.digits), score, "reward", *names, "  |g|", "scale", *structure, "lane"]
     line = Line(palette)
     ranges: list[tuple[range, str]] = []
     start = 0
@@ -195,7 +195,7 @@ def sort_value(column: str, started: RunStarted) -> Callable[[EnvState], float |
     structures = [structure.name for structure in started.structures]
     known: dict[str, Callable[[EnvState], float | None]] = {
         "env": NUMERIC_FIELDS["env"],
-        "accuracy": NUMERIC_FIELDS["score"],
+        "score": NUMERIC_FIELDS["score"],
         "reward": NUMERIC_FIELDS["reward"],
         "gradient norm": NUMERIC_FIELDS["grad"],
         "loss scale": NUMERIC_FIELDS["scale"],
@@ -241,11 +241,11 @@ def draw_row(
     return line.extend(values if env.stepped else values.in_role("dim"))
 
 
-def _draw_values(layout: Layout, started: RunStarted, env: EnvState, accuracy_role: str | None) -> StyledText:
+def _draw_values(layout: Layout, started: RunStarted, env: EnvState, score_role: str | None) -> StyledText:
     """Draw the columns of a row after the first."""
     gap, step = " " * layout.gap, env.latest
-    line = StyledText().append_cell(percent_cell(step.accuracy if step else None), accuracy_role).append(gap)
-    samples = sample_to_width(env.accuracy, min(started.steps, SERIES_POINTS), layout.sparkline)
+    line = StyledText().append_cell(percent_cell(step.score if step else None), score_role).append(gap)
+    samples = sample_to_width(env.scores, min(started.steps, SERIES_POINTS), layout.sparkline)
     line.append(sparkline(samples, 0.0, 1.0), "spark").append(gap)
     reward = number_cell(step.reward if step else None, 2, 3, signed=True, fixed=True)
     if env.rolled_back:

@@ -46,7 +46,7 @@ def _percent_cell(fraction: float | None) -> Cell:
 
 
 METRICS = (
-    Metric("accuracy %", NUMERIC_FIELDS["score"], True, _percent_cell),
+    Metric("score %", NUMERIC_FIELDS["score"], True, _percent_cell),
     Metric("reward", NUMERIC_FIELDS["reward"], True),
     Metric("return", NUMERIC_FIELDS["return"], True),
     Metric("loss", NUMERIC_FIELDS["loss"], False),
@@ -111,7 +111,7 @@ class EnvMap(Panel, can_focus=True):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.MAP)]
-    METRICS = ("accuracy", "stage")
+    METRICS = ("score", "stage")
 
     def __init__(self, view: ViewState) -> None:
         super().__init__(view)
@@ -200,8 +200,8 @@ class EnvMap(Panel, can_focus=True):
         return True
 
     def _name_of(self, metric: Metric) -> str:
-        """Return the name of a metric, with that of the task's score in place of the accuracy."""
-        return metric.name.replace("accuracy", strip_control(self.state.score))
+        """Return the name of a metric, with that of the task's score in place of "score"."""
+        return metric.name.replace("score", strip_control(self.state.score_name))
 
     def _write_titles(self, standings: Sequence[EnvStanding], metric: Metric) -> None:
         self.panel_title = (

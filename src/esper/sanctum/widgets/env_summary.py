@@ -63,7 +63,7 @@ def _aggregate_row(
 ) -> Line:
     steps = [env.stepped for env in envs if env.stepped] or [env.previous for env in envs if env.previous]
     columns = (
-        _finite([step.accuracy for step in steps]),
+        _finite([step.score for step in steps]),
         _finite([step.reward for step in steps]),
         _finite([step.grad_norm for step in steps]),
         _finite([step.loss_scale for step in steps]),
@@ -92,7 +92,7 @@ def _draw_aggregate(
 ) -> Line:
     gap = " " * layout.gap
     *measured, scales = columns
-    accuracy, reward, grad_norm = (AGGREGATES[name](values) if values else None for values in measured)
+    score, reward, grad_norm = (AGGREGATES[name](values) if values else None for values in measured)
     aggregate_scales = median_scale if name == "median" else AGGREGATES[name]
     scale = aggregate_scales(scales) if scales else None
     label = name if len(name) < layout.label else name[:3]
@@ -100,7 +100,7 @@ def _draw_aggregate(
         label = strip_control(structure)
     line = Line(palette).append_fitted(label, layout.label, "head")
     role = "bright" if name == "median" else "dim"
-    line.append_cell(percent_cell(accuracy), role).append(gap)
+    line.append_cell(percent_cell(score), role).append(gap)
     line.append(" " * layout.sparkline).append(gap)
     line.append_cell(number_cell(reward, 2, 3, signed=True, fixed=True), role).append(gap)
     for counts in stages:

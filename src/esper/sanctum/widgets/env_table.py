@@ -36,10 +36,10 @@ class EnvTable(EnvRowsPanel):
     """Heading, sorted rows of the envs that pass the filter, and summary rows.
 
     Only the rows of envs that changed are drawn again. Sorting keeps the selected env. In the initial order, the envs
-    with anomalies and the ones with the lowest accuracies come first if not all envs fit.
+    with anomalies and the ones with the lowest scores come first if not all envs fit.
     """
 
-    METRICS = ("accuracy", "reward", "stage", "gradient norm", "loss scale")
+    METRICS = ("score", "reward", "stage", "gradient norm", "loss scale")
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.TABLE)]
 
     def __init__(self, view: ViewState) -> None:
@@ -49,7 +49,7 @@ class EnvTable(EnvRowsPanel):
         """Columns of the terminal that each heading occupies, for clicks."""
         self._pinned: frozenset[int] = frozenset()
         self._worst: frozenset[int] = frozenset()
-        """Envs with the lowest accuracies that are shown first."""
+        """Envs with the lowest scores that are shown first."""
         self._following = False
         self._worst_first = False
         """True if envs with anomalies and the worst ones come first."""
@@ -144,7 +144,8 @@ class EnvTable(EnvRowsPanel):
 
     def _write_titles(self, count: int) -> None:
         total = len(self.state.envs)
-        title = f"envs ─ by {self._sort_column} {'↓' if self._descending else '↑'}"
+        column = self.state.score_name if self._sort_column == "score" else self._sort_column
+        title = f"envs ─ by {column} {'↓' if self._descending else '↑'}"
         if self._pinned:
             title += f" ─ {len(self._pinned)} pinned"
         if self._worst_first:

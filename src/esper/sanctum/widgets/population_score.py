@@ -1,4 +1,4 @@
-"""Chart of the population's accuracy by round; before the second round has ended, by step."""
+"""Chart of the population's score by round; before the second round has ended, by step."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ def percent_ticks(height: int) -> Sequence[tuple[float, str]]:
     return _PERCENT_TICKS if height >= 10 else _PERCENT_TICKS[::2] if height >= 5 else _PERCENT_TICKS[::4]
 
 
-class PopulationAccuracy(Panel):
+class PopulationScore(Panel):
     """Median over the envs as a curve, minimum to maximum as a band, and the median of a ghost run."""
 
-    METRICS = ("accuracy",)
+    METRICS = ("score",)
 
     def cache_key(self) -> Hashable:
         """Return a key that changes with each round, with the ghost run, and, in a chart by step, with each event."""
         state = self.state
         ghost = self.view.ghost
-        num_rounds = len(state.accuracy)  # limited, so that it does not change with each round of a long run
+        num_rounds = len(state.scores_by_round)  # limited, so that it does not change with each round of a long run
         by_step = state.seq if num_rounds < 2 else 0
         return num_rounds, state.round, len(state.finals), by_step, ghost and ghost.seq
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw the chart, or a hint if there are fewer than two points."""
-        by_round = len(self.state.accuracy) >= 2
-        points_by_step = {} if by_round else accuracy_by_step(self.state)
-        points = self.state.accuracy if by_round else [*points_by_step.values()]
+        by_round = len(self.state.scores_by_round) >= 2
+        points_by_step = {} if by_round else score_by_step(self.state)
+        points = self.state.scores_by_round if by_round else [*points_by_step.values()]
         x_axis = "round" if by_round else f"step of round {self.state.round}"
-        self.panel_title = f"validation {strip_control(self.state.score)} % ─ by {x_axis}"
+        self.panel_title = f"validation {strip_control(self.state.score_name)} % ─ by {x_axis}"
         if len(points) < 2 or self.state.started is None:
             self.panel_subtitle = None
             return [self.line().append(" a curve needs two points", "dim")] if self.state.started else []
@@ -75,23 +75,25 @@ class PopulationAccuracy(Panel):
         if ghost is None:
             return []
         if not by_round:
-            points = accuracy_by_step(ghost) if ghost.round == self.state.round else {}
+            points = score_by_step(ghost) if ghost.round == self.state.round else {}
             steps = range(first, max(points, default=0) + 1)
             return [points[step][1] if step in points else None for step in steps]
-        start = first - 1 - (_rounds_finished(ghost) - len(ghost.accuracy))
+        start = first - 1 - (_rounds_finished(ghost) - len(ghost.scores_by_round))
         indices = range(start, start + count)
-        return [ghost.accuracy[index][1] if 0 <= index < len(ghost.accuracy) else None for index in indices]
+        return [
+            ghost.scores_by_round[index][1] if 0 <= index < len(ghost.scores_by_round) else None for index in indices
+        ]
 
 
-def accuracy_by_step(state: RunState) -> dict[int, tuple[float, float, float]]:
-    """Return minimum, median and maximum accuracy of each kept step that every env has finished in the current round.
+def score_by_step(state: RunState) -> dict[int, tuple[float, float, float]]:
+    """Return minimum, median and maximum score of each kept step that every env has finished in the current round.
 
     Keyed by step number.
     """
     ends = [env.stepped.step if env.stepped else 0 for env in state.envs]
-    first = max((end - len(env.accuracy) + 1 for end, env in zip(ends, state.envs, strict=True)), default=1)
+    first = max((end - len(env.scores) + 1 for end, env in zip(ends, state.envs, strict=True)), default=1)
     return {
-        step: min_median_max([env.accuracy[step - end - 1] for end, env in zip(ends, state.envs, strict=True)])
+        step: min_median_max([env.scores[step - end - 1] for end, env in zip(ends, state.envs, strict=True)])
         for step in range(first, min(ends, default=0) + 1)
     }
 

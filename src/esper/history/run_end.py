@@ -1,21 +1,19 @@
-"""Closes the recording of a run that was killed after its last checkpoint, when all of its rounds were done."""
+"""Records the end of a run that was killed after its last checkpoint, when all of its rounds were done."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 
+from esper.domain import TERMINAL_STATUSES
 from esper.history.history import open_history
 from esper.recording.recorder import Recorder, RecordingError
 from esper.recording.run_lock import RunLock
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe
 
-ENDED_STATUSES = frozenset({"done", "stopped", "failed"})
-"""Statuses of a run that recorded its end."""
 
-
-def close_recording(run: Path) -> bool:
+def record_run_end(run: Path) -> bool:
     """Record the end of a run whose rounds are all done. Does nothing if the run has recorded an end.
 
     Returns:
@@ -29,7 +27,7 @@ def close_recording(run: Path) -> bool:
     try:
         history = open_history(run)
         state = history.state_at(history.length)
-        if state.status in ENDED_STATUSES:
+        if state.status in TERMINAL_STATUSES:
             return False
         recorder = Recorder(run)
         recorder.put(Keyframe.from_state(state))

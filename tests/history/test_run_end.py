@@ -8,8 +8,8 @@ from esper.checkpoint.catalog import checkpoint_path
 from esper.checkpoint.files import write_checkpoint
 from esper.cli.main import main
 from esper.config import Config
-from esper.history.closing import close_recording
 from esper.history.history import open_history
+from esper.history.run_end import record_run_end
 from esper.recording.recorder import Recorder, RecordingError, write_manifest
 from esper.recording.run_lock import RunLock
 from tests.factory import example_run
@@ -59,6 +59,6 @@ def test_fewer_rounds_than_are_done_are_refused(tmp_path: Path, capsys: pytest.C
 def test_live_run_is_not_closed(killed: Path) -> None:
     lock = RunLock(killed)
     with pytest.raises(RecordingError, match="is being trained by process"):
-        close_recording(killed)
+        record_run_end(killed)
     lock.release()
-    assert close_recording(killed)
+    assert record_run_end(killed)
