@@ -17,7 +17,7 @@ from esper.disk import UnsafeFileError, read_regular
 from esper.domain import VERSION
 from esper.telemetry.codec import DECODE_ERRORS, encode_json
 
-CHECKPOINT_FORMAT = 9
+CHECKPOINT_FORMAT = 1
 MANIFEST_FILE = "manifest.json"
 TENSORS_FILE = "tensors.safetensors"
 STATE_FILE = "state.json"

@@ -44,10 +44,10 @@ class EvaluationKey(msgspec.Struct, frozen=True, kw_only=True):
     """Digests of the task's files, keyed by path; empty for a built-in task."""
     package: str
     """Result of `package_digest`."""
-    torch: str = ""
-    """Version of torch; empty in journals of older versions."""
-    devices: list[str] = []
-    """Kinds of the devices (`device_kinds`), on which rounding depends; empty in journals of older versions."""
+    torch: str
+    """Version of torch."""
+    devices: list[str]
+    """Kinds of the devices (`device_kinds`), on which rounding depends."""
 
 
 class _Header(msgspec.Struct, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from esper.config import TaskError
 from esper.tasks.loading import check_task_reference, is_own_task, load_task
 from esper.tasks.registry import TASK_NAMES
-from esper.tasks.settings import fill_in_settings, own_values, with_recorded_settings, with_task_settings
+from esper.tasks.settings import fill_in_settings, own_values, with_task_settings
 
 __all__ = [
     "TASK_NAMES",
@@ -15,6 +15,5 @@ __all__ = [
     "is_own_task",
     "load_task",
     "own_values",
-    "with_recorded_settings",
     "with_task_settings",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any
 
 import msgspec
 
@@ -77,19 +76,6 @@ def _override(task: Task, name: str, learning_rate: float | None, shared: dict[s
 def with_task_settings(config: Config) -> Config:
     """Return the configuration with the settings of its built-in task filled in; of other tasks, unchanged."""
     return fill_in_settings(config, get_built_in(config.task)) if is_built_in(config.task) else config
-
-
-def with_recorded_settings(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a recorded configuration with the settings of its built-in task, which older recordings lack.
-
-    Args:
-        config: Configuration as a recording stores it; may be of another version of this program.
-    """
-    name, recorded = config.get("task", ""), config.get("training", {})
-    if not is_built_in(name) or not isinstance(recorded, dict):
-        return config
-    settings = {key.replace("_", "-"): value for key, value in settings_of(get_built_in(name)).items()}
-    return {**config, "training": {**settings, **recorded}}
 
 
 def own_values(name: str) -> dict[str, float | None]:

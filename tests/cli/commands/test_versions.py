@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from esper.cli.main import main
-from esper.history.history import open_history
-from esper.telemetry.codec import encode_json
 from esper.telemetry.events import SCHEMA_VERSION
 from tests.factory import example_run
-from tests.recording.recordings import fold, recording, write_segment
+from tests.recording.recordings import recording, write_segment
 
 RUN = example_run()
 
@@ -38,32 +36,14 @@ def test_newer_recording_is_shown_with_a_notice(tmp_path: Path, capsys: pytest.C
     ]
 
 
-def test_recording_of_schema_1_is_read_as_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its RunStarted has `slots`, also in the Keyframe of a later segment, in place of `slot_names`."""
-    middle = len(RUN) // 2
-    new = [recording(RUN[:middle]), recording(RUN[middle:], fold(RUN[:middle]))]
-    for number, content in enumerate(new, 1):
-        assert b'"slot_names":' in content
-        write_segment(tmp_path / "new", number, content)
-        write_segment(tmp_path / "old", number, content.replace(b'"slot_names":', b'"slots":'))
-
-    assert replay(tmp_path / "new") == 0
-    summary = capsys.readouterr()
-    assert replay(tmp_path / "old") == 0
-    assert capsys.readouterr() == summary
-    old, current = open_history(tmp_path / "old"), open_history(tmp_path / "new")
-    assert list(map(encode_json, old.events())) == list(map(encode_json, current.events()))
-    assert encode_json(old.state_at(old.length)) == encode_json(current.state_at(old.length))
-
-
 def test_missing_field_is_refused_with_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_segment(tmp_path, 1, recording(RUN).replace(b'"accuracy":', b'"precision":'))
+    path = write_segment(tmp_path, 1, recording(RUN).replace(b'"score":', b'"precision":'))
 
     assert replay(tmp_path) == 2
 
     refusal = capsys.readouterr().err
     assert refusal.startswith(f"esper-sanctum: {path}, line 4: this version cannot read EnvStepped: ")
-    assert "missing required field `accuracy`" in refusal
+    assert "missing required field `score`" in refusal
     assert refusal.count("\n") == 1
 
 

@@ -48,7 +48,7 @@ from esper.process import RankInfo
 from esper.recording.run_lock import LockHolder, read_holder
 from esper.recording.runs import list_runs, resolve_run
 from esper.stop_signals import replace_handlers, restore_handlers
-from esper.tasks import is_own_task, with_task_settings
+from esper.tasks import is_own_task
 
 if TYPE_CHECKING:
     from esper.engine.thread import EngineThread
@@ -162,7 +162,7 @@ def _resolve_config_and_checkpoint(
     check_own_code_is_named(manifest.origin, saved, resume, {*options, *table})
     # The name of a task that is the user's code is known only once it is imported; the engine compares it then.
     compared = msgspec.structs.replace(config, task=saved.task) if is_own_task(config.task) else config
-    check_compatible(with_task_settings(saved), with_task_settings(compared), checkpoint)
+    check_compatible(saved, compared, checkpoint)
     if config.rounds <= manifest.round < saved.rounds:
         raise ConfigError(
             f"{resume} has done {manifest.round} of its {saved.rounds} rounds; --rounds must be above {manifest.round}"
@@ -178,10 +178,10 @@ def _end_complete_run(resume: str, run: Path, rounds: int) -> int:
         ReadError: The recording cannot be read.
         RecordingError: A process trains the run, or the recording cannot be written.
     """
-    from esper.history.closing import close_recording  # few runs need it
+    from esper.history.run_end import record_run_end  # few runs need it
 
     more = f"train more with --rounds N, N > {rounds}"
-    if not close_recording(run):
+    if not record_run_end(run):
         raise ConfigError(f"{resume} has finished all of its {rounds} rounds; {more}")
     print(f"{run.name} is complete: its {rounds} rounds were done when it was killed. Its end is recorded now; {more}.")
     return EXIT_OK
