@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-    for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+    for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 }
 BLOCKS = [block for page in PAGES.values() for block in re.findall(r"(?ms)^```\w*\n(.*?)^```", page)]
 LINES = [line for block in BLOCKS for line in block.replace("\\\n", " ").splitlines()]
@@ -70,6 +70,20 @@ def anchors(page: str) -> set[str]:
     """Return the fragments with which GitHub links to the headings of a page."""
     headings = re.findall(r"(?m)^#+ (.+)$", re.sub(r"(?ms)^```.*?^```", "", page))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name.startswith("docs/log/")])
+def test_log_entries_are_newest_first_and_follow_the_template(name: str) -> None:
+    days = [int(day) for day in re.findall(r"(?m)^## (\d+) ", PAGES[name])]
+    entries = re.split(r"(?m)^### ", PAGES[name])[1:]
+
+    assert days == sorted(set(days), reverse=True)
+    assert [
+        title
+        for entry in entries
+        for title in [entry.partition("\n")[0]]
+        if re.findall(r"(?m)^\*\*(\w+)\.\*\* ?", entry) != ["Question", "Runs", "Result", "Decision"]
+    ] == []
 
 
 def test_source_files_named_in_pages_exist() -> None:

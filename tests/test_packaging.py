@@ -77,7 +77,7 @@ def test_sdist_holds_documentation_and_its_tests(tmp_path: Path) -> None:
     (built,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(built) as archive:
         files = {name.partition("/")[2] for name in archive.getnames()}
-    pages = {str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").iterdir()]}
+    pages = {str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.*")]}
     assert "docs/overview.svg" in pages
     assert {*pages, "tests/test_docs.py", "benchmarks/engine.py", ".ci/run"} <= files
 

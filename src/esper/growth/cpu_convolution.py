@@ -5,10 +5,10 @@ alternatives:
 
 - `_RowConvolution`, for small pictures: one matrix product over whole rows. In channels_last a row of W · C values is
   about as long as a vector. A row of the output is the product of three rows of the input and the kernel, arranged as a
-  band matrix: up to three times the multiplications in two thirds of the time (docs/experiments.md, "a convolution of
+  band matrix: up to three times the multiplications in two thirds of the time (docs/log/2026-11.md, "Convolution by
   rows").
 - `_conv_two_pixels`, for wide pictures in colour: in channels_last, two neighbouring pixels of the output are one pixel
-  with twice the channels, computed by one kernel of four columns (docs/experiments.md, "two pixels at a time").
+  with twice the channels, computed by one kernel of four columns (docs/log/2026-11.md, "Two pixels at a time").
 
 The gradient of a kernel takes a hundred times as long in float16 as in float32 on CPUs. For float16, inputs and outputs
 are therefore rounded to float16, and the computation runs in float32, in which GPUs accumulate as well.

@@ -39,7 +39,7 @@ class FastBatchNorm2d(nn.BatchNorm2d):
     """Batch norm that does not count batches (only a cumulative average needs the count).
 
     With at most `MAX_SLOW_CHANNELS` channels in float32 on CPUs, it trains in the contiguous layout, which takes two
-    thirds of the time, both copies included (docs/experiments.md, "batch norm of four channels").
+    thirds of the time, both copies included (docs/log/2026-11.md, "Batch norm of four channels").
     """
 
     def forward(self, input: Tensor) -> Tensor:

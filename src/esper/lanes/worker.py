@@ -5,7 +5,7 @@ buffers, momenta and loss scale. The worker returns the results and the new tens
 state into, so a worker that dies costs one step, and a new one replaces it.
 
 All envs of a step travel in one message each way: between two epochs the code of the transfer has left the CPU caches,
-and runs several times slower (`docs/experiments.md`, "one message a step").
+and runs several times slower (`docs/log/2026-11.md`, "One message per lane and step").
 """
 
 from __future__ import annotations
