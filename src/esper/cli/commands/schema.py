@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import msgspec
 
 from esper.cli.options import EXIT_OK, Parser
 from esper.config import ConfigError
+from esper.docstrings import field_docstrings
 from esper.formatting import suggest
 from esper.history import run_info, summary
 from esper.history.run_info import RunInfo
 from esper.history.summary import RunSummary
-from esper.telemetry import anomalies, control_events, env_state, event_parts
 from esper.telemetry import events as ev
+from esper.telemetry import state
 from esper.telemetry.codec import NON_FINITE_STRINGS
-from esper.telemetry.state import Keyframe, Record
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _OUTPUTS: dict[str, tuple[Any, ModuleType, str]] = {
@@ -82,55 +81,31 @@ def run(arguments: Sequence[str]) -> int:
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of one line of a recording: an event, or the keyframe that starts a segment."""
-    documented = _documented(ev, anomalies, control_events, env_state, event_parts, Keyframe)
-    for kind in (*get_args(ev.AnyEvent), Keyframe):
-        bases = (documented.get(base.__name__, {}) for base in reversed(kind.__mro__))
-        documented[kind.__name__] = {field: text for base in bases for field, text in base.items()}
     return {
         "$schema": _DIALECT,
         "title": f"Line of an esper-sanctum recording, schema {ev.SCHEMA_VERSION}",
         "description": inspect.cleandoc(ev.__doc__ or ""),
-        **_schema_of(Record, documented),
+        **_schema_of(state.Record, ev, state),
     }
 
 
 def output_schema(command: str) -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of the output of a command with `--json`."""
     kind, module, title = _OUTPUTS[command]
-    return {"$schema": _DIALECT, "title": title, **_schema_of(kind, _documented(module))}
+    return {"$schema": _DIALECT, "title": title, **_schema_of(kind, module)}
 
 
-def _schema_of(kind: Any, documented: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Return the schema of a type, with the descriptions of the fields of its structs."""
+def _schema_of(kind: Any, *modules: ModuleType) -> dict[str, Any]:
+    """Return the schema of a type, with descriptions of the fields of its structs, which the modules contain."""
     schema = msgspec.json.schema(kind)
+    structs = {name: struct for module in modules for name, struct in vars(module).items()}
     for name, definition in schema["$defs"].items():
+        texts = field_docstrings(structs[name])
         for field, value in definition["properties"].items():
-            value["description"] = documented[name].get(field) or _COMMON_FIELDS[field]
+            value["description"] = texts.get(field) or _COMMON_FIELDS[field]
     _allow_not_finite(schema)
     schema["$defs"]["NotFinite"] = _NOT_FINITE
     return schema
-
-
-def _documented(*sources: Any) -> dict[str, dict[str, str]]:
-    """Return the docstring of each field, keyed by struct and field. Read from the source: Python discards them.
-
-    Args:
-        sources: Modules and classes.
-    """
-    classes = [node for source in sources for node in ast.parse(inspect.getsource(source)).body]
-    return {node.name: dict(_field_texts(node)) for node in classes if isinstance(node, ast.ClassDef)}
-
-
-def _field_texts(body: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    name = None
-    for node in body.body:
-        match node:
-            case ast.AnnAssign(target=ast.Name(id=name)):
-                pass
-            case ast.Expr(value=ast.Constant(value=str(text))) if name is not None:
-                yield name, inspect.cleandoc(text)
-            case _:
-                name = None
 
 
 def _allow_not_finite(node: Any) -> None:
