@@ -16,7 +16,8 @@ import pytest
 from esper.checkpoint.manifest import CHECKPOINT_FORMAT
 from esper.cli.commands import COMMANDS
 from esper.cli.main import main
-from esper.config import AmpName, Config, CounterfactualName, PolicyName, RewardName, ScalerName
+from esper.config import AmpName, Config, CounterfactualName, HorizonName, PolicyName, RewardName, ScalerName
+from esper.config_fields import list_fields
 from esper.control import RequestKind
 from esper.domain import HEADS, Op, Stage
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend, Curve
@@ -75,6 +76,7 @@ CHOICES = {
     "counterfactual": "ablation shapley off",
     "amp": "auto off tf32 bf16 fp16",
     "scaler": "env device",
+    "ppo.horizon": "episode continuing",
 }
 
 EVENTS = {
@@ -177,7 +179,9 @@ def test_surface_configuration_choices_are_unchanged() -> None:
         "counterfactual": words(get_args(CounterfactualName)),
         "amp": words(get_args(AmpName)),
         "scaler": words(get_args(ScalerName)),
+        "ppo.horizon": words(get_args(HorizonName)),
     } == CHOICES
+    assert {field.key: words(field.choices) for field in list_fields(Config) if field.choices} == CHOICES
 
 
 def test_surface_events_and_fields_are_unchanged() -> None:

@@ -1,4 +1,4 @@
-"""Base class of the tables of the configuration, and limits of values that several of them use."""
+"""Base class of the tables of the configuration, and annotations of their fields: limits, units and choices."""
 
 from __future__ import annotations
 
@@ -24,3 +24,17 @@ SgdLearningRate = Annotated[float, Meta(gt=0, le=100)]
 Momentum = Annotated[float, Meta(ge=0, lt=1)]
 StepCount = Annotated[int, Meta(ge=1, le=50)]
 """Number of steps over which a rule looks back; `MAX_STEPS` of `telemetry/health_stats.py` are kept."""
+
+
+def unit(name: str) -> Meta:
+    """Return the annotation of a number with a unit.
+
+    Args:
+        name: Plural, e.g. `steps`.
+    """
+    return Meta(extra={"unit": name})
+
+
+def choices(**meanings: str) -> Meta:
+    """Return the annotation of a text with one explanation for each of its words."""
+    return Meta(extra={"choices": meanings})

@@ -1,4 +1,4 @@
-"""Description of every configuration key, read from the annotations of the configuration's structs.
+"""Description of every configuration key, read from the docstrings and annotations of the configuration's fields.
 
 Help texts, ranges and TOML comments are generated from these descriptions, so none of them is written twice.
 """
@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
+
+from esper.docstrings import field_docstrings
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigField:
     """One key of the configuration."""
 
+    section: type[msgspec.Struct]
+    """Struct that has the field."""
     key: str
     """Dotted name, e.g. `ppo.learning-rate`; without a dot for keys outside the tables."""
-    description: str
-    """Noun phrase or imperative, for help and comments."""
     unit: str
     """Plural unit, e.g. `steps`; empty for plain numbers and text."""
     range: str
@@ -38,6 +40,11 @@ class ConfigField:
     def name(self) -> str:
         """Key inside its table."""
         return self.key.rpartition(".")[2]
+
+    @property
+    def description(self) -> str:
+        """Noun phrase or imperative, for help and comments, on one line."""
+        return " ".join(field_docstrings(self.section)[self.name.replace("-", "_")].split())
 
     @property
     def details(self) -> str:
@@ -63,11 +70,11 @@ def list_fields(section: type[msgspec.Struct], prefix: str = "") -> Iterator[Con
         metas = list(_metas(hint))
         extra = {name: value for meta in metas for name, value in (meta.extra or {}).items()}
         yield ConfigField(
+            section=section,
             key=key,
-            description=" ".join(meta.description for meta in metas if meta.description),
             unit=extra.get("unit", ""),
             range=_range(metas),
-            choices=_choices(hint, extra.get("choices", {})),
+            choices=extra.get("choices", {}),
             default=field.default,
         )
 
@@ -95,9 +102,3 @@ def _range(metas: list[Meta]) -> str:
         return f"{limits['ge']:,} to {limits['le']:,}"
     signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
     return ", ".join(f"{signs[name]}{value:,}" for name, value in limits.items())
-
-
-def _choices(hint: Any, meanings: dict[str, str]) -> dict[str, str]:
-    """Return the words of a `Literal` with their explanations, in its order; of a text, those that are described."""
-    plain = get_args(hint)[0] if get_origin(hint) is not Literal else hint
-    return {word: meanings[word] for word in get_args(plain)} if get_origin(plain) is Literal else meanings

@@ -103,16 +103,15 @@ def read_toml(file: Path, description: str) -> dict[str, Any]:
 def check_keys(table: Mapping[str, Any], section: type[msgspec.Struct], where: str) -> None:
     """Refuse unknown keys. Unlike msgspec, suggest the nearest valid one."""
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(section)}
+    tables = {key: kind for key, kind in fields.items() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)}
     for key, value in table.items():
         if key not in fields:
             raise ConfigError(f"unknown key {key!r} in {where}: {suggest(key, fields)}")
-        kind = fields[key]
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        if key in tables:
             if not isinstance(value, dict):
                 raise ConfigError(f"{key!r} in {where} must be a table, [{key}]")
-            check_keys(cast("dict[str, Any]", value), kind, f"[{key}] of {where}")
+            check_keys(cast("dict[str, Any]", value), tables[key], f"[{key}] of {where}")
         elif isinstance(value, dict):
-            tables = [name for name, kind in fields.items() if isinstance(kind, type)]
             raise ConfigError(f"unknown table {key!r} in {where}: {suggest(key, tables)}")
 
 

@@ -65,10 +65,16 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **parser_arguments)
         self._negative_number_matcher = _NEGATIVE_NUMBER
         self._commands = commands
-        self.complete_help: dict[argparse.Action, str] = {}
-        """Help texts of `--help-all` that differ from those of `--help`."""
+        self.fields: dict[argparse.Action, ConfigField] = {}
+        """Configuration keys of the options that set one."""
         self.tables: dict[str, Any] = {}
         """Argument groups that only `--help-all` lists, keyed by configuration table. Their type is private."""
+
+    def format_help(self) -> str:
+        """Return the help. The texts of configuration keys are read here, because a run starts without them."""
+        for action, field in self.fields.items():
+            action.help = action.help or _escaped(_summary_of(field))
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Print one sentence and exit with code 2."""
@@ -101,8 +107,8 @@ class _HelpAll(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         assert isinstance(parser, Parser)
-        for action, text in parser.complete_help.items():
-            action.help = text
+        for action, field in parser.fields.items():
+            action.help = _escaped(_details_of(field))
         for table, group in parser.tables.items():
             group.description = table_description(Config, table)
         parser.print_help()
@@ -122,21 +128,24 @@ def add_run_options(parser: Parser) -> None:
     for field in list_fields(Config):
         if field.table and field.table not in parser.tables:
             parser.tables[field.table] = parser.add_argument_group(f"[{field.table}]")
-        default = _default_of(field)
         action = parser.tables.get(field.table, parser).add_argument(
             f"--{field.key}",
             dest=field.key.replace("-", "_"),
             nargs="+" if isinstance(field.default, tuple) else None,
             metavar=(field.unit or field.name.rpartition("-")[2]).upper(),
-            help=argparse.SUPPRESS if field.table else _escaped(_summary_of(field) + default),
+            help=argparse.SUPPRESS if field.table else None,
         )
-        parser.complete_help[action] = _escaped(field.details + _tasks_of(field) + default)
+        parser.fields[action] = field
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with any of the keys printed by config")
 
 
 def _summary_of(field: ConfigField) -> str:
     choices = f": {', '.join(field.choices)}" if field.choices else ""
-    return field.description + choices + _tasks_of(field)
+    return field.description + choices + _tasks_of(field) + _default_of(field)
+
+
+def _details_of(field: ConfigField) -> str:
+    return field.details + _tasks_of(field) + _default_of(field)
 
 
 def _tasks_of(field: ConfigField) -> str:
