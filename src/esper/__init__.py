@@ -12,10 +12,9 @@ if TYPE_CHECKING:
     from esper.api import TrainedRun, grow, train
     from esper.checkpoint.manifest import CheckpointError
     from esper.config import ConfigError, TaskError
-    from esper.engine.task_report import TaskReport
-    from esper.engine.task_report import check_task as check
+    from esper.engine.task_report import TaskReport, check
     from esper.growth.blueprints import blueprint
-    from esper.growth.layers import mark_zero_init as starts_at_zero
+    from esper.growth.layers import starts_at_zero
     from esper.harvest.files import load_grown
     from esper.harvest.grown import Grown
     from esper.harvest.structure import HarvestError
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
     from esper.tasks.losses import Loss, accuracy, cross_entropy
     from esper.tasks.optimizers import SGD, AdamW
     from esper.tasks.splits import Splits
-    from esper.tasks.task import Chance, Task
-    from esper.tasks.task import SlotPath as Slot
+    from esper.tasks.task import Chance, Slot, Task
 
 __version__ = domain.VERSION
 
@@ -75,7 +73,7 @@ _SOURCES = {
     "RecordingError": "esper.recording.recorder:RecordingError",
     "RunFailedError": "esper.lanes.errors:RunFailedError",
     "Setting": "esper.tasks.family:Setting",
-    "Slot": "esper.tasks.task:SlotPath",
+    "Slot": "esper.tasks.task:Slot",
     "Splits": "esper.tasks.splits:Splits",
     "Task": "esper.tasks.task:Task",
     "TaskError": "esper.config:TaskError",
@@ -83,11 +81,11 @@ _SOURCES = {
     "TrainedRun": "esper.api:TrainedRun",
     "accuracy": "esper.tasks.losses:accuracy",
     "blueprint": "esper.growth.blueprints:blueprint",
-    "check": "esper.engine.task_report:check_task",
+    "check": "esper.engine.task_report:check",
     "cross_entropy": "esper.tasks.losses:cross_entropy",
     "grow": "esper.api:grow",
     "load_grown": "esper.harvest.files:load_grown",
-    "starts_at_zero": "esper.growth.layers:mark_zero_init",
+    "starts_at_zero": "esper.growth.layers:starts_at_zero",
     "train": "esper.api:train",
 }
 """Module and attribute of each public name."""

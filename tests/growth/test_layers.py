@@ -13,8 +13,8 @@ from esper.growth.layers import (
     global_avg_pool,
     initialise_,
     make_group_norm,
-    mark_zero_init,
     max_pool_2x2,
+    starts_at_zero,
 )
 from tests.growth.hosts import generator, grow, network
 
@@ -124,7 +124,7 @@ def test_initialise_differs_between_random_seeds() -> None:
 
 
 def test_initialise_respects_kaiming_bound_and_zero_mark() -> None:
-    plain, zero = nn.Conv2d(16, 64, 3), mark_zero_init(nn.Conv2d(16, 64, 3))
+    plain, zero = nn.Conv2d(16, 64, 3), starts_at_zero(nn.Conv2d(16, 64, 3))
     initialise_(plain, generator())
     initialise_(zero, generator())
     bound = (6 / (16 * 9)) ** 0.5

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from esper.tasks.optimizers import SGD
 from esper.tasks.splits import Splits
-from esper.tasks.task import SlotPath, Task
+from esper.tasks.task import Slot, Task
 
 SAMPLES, FEATURES, CLASSES, LENGTH, VOCABULARY = 64, 12, 5, 7, 20
 
@@ -112,5 +112,5 @@ def task(model: Callable[[], nn.Module] = mlp, slots: Any = None, data: Any = fe
 
 def causal_task(**options: Any) -> Task:
     """Return a language model with a slot after its attention and one after its linear layer."""
-    slots = {"attention": SlotPath("attention", layout="BTC"), "mix": SlotPath("mix", layout="BTC")}
+    slots = {"attention": Slot("attention", layout="BTC"), "mix": Slot("mix", layout="BTC")}
     return task(Causal, slots, tokens, **options)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.engine.task_report import check_task
+from esper.engine.task_report import check
 from esper.tasks.builtin import mnist1d, recall
 from esper.tasks.losses import accuracy
 from esper.tasks.splits import Splits
@@ -88,7 +88,7 @@ def test_score_counts_the_questions_only(questions: Splits) -> None:
 
 
 def test_tasks_can_be_grown() -> None:
-    report = check_task("recall")
+    report = check("recall")
     assert report.profile.is_causal
     assert all("self_attention" in site.blueprints for site in report.profile.sites)
-    assert [site.layout for site in check_task("mnist1d").profile.sites] == ["BCL"] * 3
+    assert [site.layout for site in check("mnist1d").profile.sites] == ["BCL"] * 3

@@ -23,7 +23,7 @@ from esper.tasks.data_loading import load_data
 from esper.tasks.probe import probe_task
 from esper.tasks.profile import TaskProfile
 from esper.tasks.splits import Splits
-from esper.tasks.task import Chance, SlotPath, Task
+from esper.tasks.task import Chance, Slot, Task
 from tests.growth.hosts import grow
 from tests.tasks.models import (
     CLASSES,
@@ -100,7 +100,7 @@ class Ahead(Causal):
         return self.head(self.mix(h + mixed))
 
 
-MIX = {"mix": SlotPath("mix", layout="BTC")}
+MIX = {"mix": Slot("mix", layout="BTC")}
 
 
 def test_model_that_looks_ahead_is_not_causal() -> None:
@@ -256,19 +256,19 @@ REFUSALS: list[tuple[Callable[[], Task], str]] = [
     (lambda: task(lambda: Function(lambda a, x, _: x), SLOT_A), "does not depend on the output of 'a'"),
     (lambda: task(lambda: Sequence("outputs"), {"a": "rnn"}, sequence_classes), "pass layout= BCL, BTC or TBC"),
     (
-        lambda: task(lambda: Sequence("outputs"), {"a": SlotPath("rnn", layout="TBC")}, sequence_classes),
+        lambda: task(lambda: Sequence("outputs"), {"a": Slot("rnn", layout="TBC")}, sequence_classes),
         "axis 0 is the batch, not axis 1 as in TBC",
     ),
     (
-        lambda: task(lambda: Sequence("state"), {"a": SlotPath("rnn", layout="BTC")}, sequence_classes),
+        lambda: task(lambda: Sequence("state"), {"a": Slot("rnn", layout="BTC")}, sequence_classes),
         "does not depend on the output of 'rnn'",
     ),
-    (lambda: task(slots={"a": SlotPath("1", layout="BX")}), "unknown layout 'BX'"),
+    (lambda: task(slots={"a": Slot("1", layout="BX")}), "unknown layout 'BX'"),
     (
         lambda: task(lambda: mlp().bfloat16(), data=lambda _: in_bfloat16(features())),
         "slots['first'] of task own: '1' returns torch.bfloat16, and seeds are float32; convert the model",
     ),
-    (lambda: task(slots={"a": SlotPath("1", layout="BCHW")}), "layout BCHW has 4 axes"),
+    (lambda: task(slots={"a": Slot("1", layout="BCHW")}), "layout BCHW has 4 axes"),
     (
         lambda: task(blueprints=["conv_light"]),
         "these fit: norm, linear_lowrank, mlp",
@@ -375,7 +375,7 @@ def test_nested_tensors_are_refused() -> None:
             h = self.encoder(self.embedding(x), src_key_padding_mask=torch.arange(x.shape[1]).expand(x.shape) > 4)
             return self.head(h.mean(1))
 
-    slots = {"a": SlotPath("encoder.layers.0", layout="BTC")}
+    slots = {"a": Slot("encoder.layers.0", layout="BTC")}
     assert "pass enable_nested_tensor=False" in refusal(task(Padded, slots, sequence_classes))
 
 

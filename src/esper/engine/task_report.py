@@ -83,7 +83,7 @@ class TaskReport:
 
 
 @restored_generators()
-def check_task(task: Task | str, data_dir: Path | None = None) -> TaskReport:
+def check(task: Task | str, data_dir: Path | None = None) -> TaskReport:
     """Run one epoch of a task's bare host on the CPU, and report the results.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from esper.growth.layers import global_avg_pool, mark_zero_init
+from esper.growth.layers import global_avg_pool, starts_at_zero
 from esper.growth.layouts import Layout
 
 INITIAL_RAMP_EPOCHS = (3, 5, 8)
@@ -160,7 +160,7 @@ class BlendGate(nn.Module):
         self._layout = layout
         hidden = max(8, channels // 4)
         self.hidden = nn.Linear(channels, hidden)
-        self.out = mark_zero_init(nn.Linear(hidden, 1))
+        self.out = starts_at_zero(nn.Linear(hidden, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the gate values, which broadcast over the features: [B, 1, 1, 1] for [B, C, H, W]."""

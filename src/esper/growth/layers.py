@@ -110,7 +110,7 @@ def make_group_norm(channels: int) -> nn.GroupNorm:
 _ZERO_START = "starts_at_zero"
 
 
-def mark_zero_init(module: ModuleT) -> ModuleT:
+def starts_at_zero(module: ModuleT) -> ModuleT:
     """Mark a layer so that `initialise_` sets its weight and bias to zero."""
     setattr(module, _ZERO_START, True)
     return module
@@ -125,7 +125,7 @@ def initialise_(module: nn.Module, generator: torch.Generator) -> None:
     that a module has the same initial values on every device.
 
     Convolutions and linear layers: Kaiming-uniform for ReLU, biases zero. Norms: ones and zeros, fresh statistics.
-    Layers marked by `mark_zero_init`: zeros.
+    Layers marked by `starts_at_zero`: zeros.
 
     Raises:
         TypeError: A layer of another type has parameters or buffers.

@@ -36,7 +36,7 @@ from esper.tasks.hosts import build_host, find_submodule, named_tensors
 from esper.tasks.losses import loss_of
 from esper.tasks.profile import TaskProfile, combine_profiles
 from esper.tasks.splits import Splits, TaskData, take
-from esper.tasks.task import Chance, SlotPath, Task
+from esper.tasks.task import Chance, Slot, Task
 from esper.tasks.user_calls import UserCalls
 
 _BATCHES = (4, 6)
@@ -83,7 +83,7 @@ class _Probe:
         self.splits = splits
         self._user = UserCalls(task)
         self.paths = {
-            name: path if isinstance(path, SlotPath) else SlotPath(path)
+            name: path if isinstance(path, Slot) else Slot(path)
             for name, path in task.slots.items()
             if not slots or name in slots
         }

@@ -21,7 +21,7 @@ their mean, a scalar."""
 
 
 @dataclass(frozen=True)
-class SlotPath:
+class Slot:
     """The place of a slot in a model.
 
     Attributes:
@@ -100,7 +100,7 @@ class Task:
 
     name: str
     model: Callable[[], nn.Module]
-    slots: Mapping[str, str | SlotPath]
+    slots: Mapping[str, str | Slot]
     data: Callable[[Path | None], Splits]
     optimizer: SGD | AdamW
     seed_optimizer: SGD | AdamW
@@ -140,7 +140,7 @@ class Task:
         found += [
             f"slots[{slot!r}] must be the path of a submodule or esper.Slot(path), not {describe_type(path)}"
             for slot, path in self.slots.items()
-            if not _is_text(path) and not isinstance(path, SlotPath)
+            if not _is_text(path) and not isinstance(path, Slot)
         ]
         for name in ("batch_size", "validation_batch", "samples_per_epoch"):
             value = getattr(self, name)

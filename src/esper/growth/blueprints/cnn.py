@@ -21,7 +21,7 @@ from esper.growth.layers import (
     initialise_,
     make_conv,
     make_group_norm,
-    mark_zero_init,
+    starts_at_zero,
 )
 
 
@@ -31,7 +31,7 @@ class NormSeed(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.norm = mark_zero_init(make_group_norm(channels))
+        self.norm = starts_at_zero(make_group_norm(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, C, H, W] or [B, C, L] to the same shape."""
@@ -49,7 +49,7 @@ class SqueezeExciteSeed(nn.Module):
         super().__init__()
         hidden = max(1, channels // 4)
         self.squeeze = nn.Linear(channels, hidden)
-        self.excite = mark_zero_init(nn.Linear(hidden, channels))
+        self.excite = starts_at_zero(nn.Linear(hidden, channels))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Map [B, C, H, W] to the same shape."""
@@ -66,7 +66,7 @@ class DepthwiseSeed(nn.Module):
         super().__init__()
         self.spatial = make_conv(channels, channels, 3, groups=channels)
         self.mix = PointwiseConv(channels, channels)
-        self.norm = mark_zero_init(make_group_norm(channels))
+        self.norm = starts_at_zero(make_group_norm(channels))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Map [B, C, H, W] to the same shape."""
@@ -88,7 +88,7 @@ class BottleneckSeed(nn.Module):
         self.down_norm = make_group_norm(inner)
         self.spatial = make_conv(inner, inner, 3)
         self.spatial_norm = make_group_norm(inner)
-        self.up = mark_zero_init(PointwiseConv(inner, channels, bias=True))
+        self.up = starts_at_zero(PointwiseConv(inner, channels, bias=True))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Map [B, C, H, W] to the same shape."""
@@ -102,7 +102,7 @@ class _ConvSeed(nn.Module):
     def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__()
         self.conv = conv
-        self.norm = mark_zero_init(make_group_norm(conv.out_channels))
+        self.norm = starts_at_zero(make_group_norm(conv.out_channels))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         return x_BCHW + F.silu(self.norm(self.conv(x_BCHW)))
@@ -133,7 +133,7 @@ class ConvHeavySeed(nn.Module):
         self.first = make_conv(channels, channels, 3)
         self.first_norm = make_group_norm(channels)
         self.second = make_conv(channels, channels, 3)
-        self.norm = mark_zero_init(make_group_norm(channels))
+        self.norm = starts_at_zero(make_group_norm(channels))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Map [B, C, H, W] to the same shape."""

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from esper.growth.blueprints.registry import blueprint
-from esper.growth.layers import initialise_, mark_zero_init
+from esper.growth.layers import initialise_, starts_at_zero
 
 
 @blueprint("norm", "BC", "BTC", causal="always", initialise=initialise_)
@@ -20,7 +20,7 @@ class LayerNormSeed(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.norm = mark_zero_init(nn.LayerNorm(channels))
+        self.norm = starts_at_zero(nn.LayerNorm(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., C] to the same shape."""
@@ -38,7 +38,7 @@ class LowRankSeed(nn.Module):
         super().__init__()
         rank = max(1, channels // 8)
         self.down = nn.Linear(channels, rank, bias=False)
-        self.up = mark_zero_init(nn.Linear(rank, channels, bias=False))
+        self.up = starts_at_zero(nn.Linear(rank, channels, bias=False))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., C] to the same shape."""
@@ -56,7 +56,7 @@ class MlpSeed(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(channels)
         self.hidden = nn.Linear(channels, 2 * channels)
-        self.out = mark_zero_init(nn.Linear(2 * channels, channels))
+        self.out = starts_at_zero(nn.Linear(2 * channels, channels))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., C] to the same shape."""

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from esper.growth.blueprints.registry import blueprint
-from esper.growth.layers import initialise_, make_group_norm, mark_zero_init
+from esper.growth.layers import initialise_, make_group_norm, starts_at_zero
 
 KERNEL_SIZE = 3
 """Number of positions of every convolution."""
@@ -39,7 +39,7 @@ class SelfAttentionSeed(nn.Module):
         self.causal = causal
         self.norm = nn.LayerNorm(channels)
         self.project_in = nn.Linear(channels, 3 * channels, bias=False)
-        self.project_out = mark_zero_init(nn.Linear(channels, channels))
+        self.project_out = starts_at_zero(nn.Linear(channels, channels))
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         """Map [B, T, C] to the same shape."""
@@ -59,7 +59,7 @@ class TokenDepthwiseSeed(nn.Module):
         self.causal = causal
         self.norm = nn.LayerNorm(channels)
         self.spatial = nn.Conv1d(channels, channels, KERNEL_SIZE, groups=channels, bias=False)
-        self.mix = mark_zero_init(nn.Linear(channels, channels))
+        self.mix = starts_at_zero(nn.Linear(channels, channels))
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         """Map [B, T, C] to the same shape."""
@@ -75,7 +75,7 @@ class TokenConvSeed(nn.Module):
         super().__init__()
         self.causal = causal
         self.norm = nn.LayerNorm(channels)
-        self.conv = mark_zero_init(nn.Conv1d(channels, channels, KERNEL_SIZE))
+        self.conv = starts_at_zero(nn.Conv1d(channels, channels, KERNEL_SIZE))
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         """Map [B, T, C] to the same shape."""
@@ -94,7 +94,7 @@ class SequenceSqueezeExciteSeed(nn.Module):
         super().__init__()
         hidden = max(1, channels // 4)
         self.squeeze = nn.Linear(channels, hidden)
-        self.excite = mark_zero_init(nn.Linear(hidden, channels))
+        self.excite = starts_at_zero(nn.Linear(hidden, channels))
 
     def forward(self, x_BCL: Tensor) -> Tensor:
         """Map [B, C, L] to the same shape."""
@@ -110,7 +110,7 @@ class SequenceDepthwiseSeed(nn.Module):
         super().__init__()
         self.spatial = nn.Conv1d(channels, channels, KERNEL_SIZE, padding="same", groups=channels, bias=False)
         self.mix = nn.Conv1d(channels, channels, 1, bias=False)
-        self.norm = mark_zero_init(make_group_norm(channels))
+        self.norm = starts_at_zero(make_group_norm(channels))
 
     def forward(self, x_BCL: Tensor) -> Tensor:
         """Map [B, C, L] to the same shape."""
@@ -124,7 +124,7 @@ class SequenceConvLightSeed(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.conv = nn.Conv1d(channels, channels, KERNEL_SIZE, padding="same", bias=False)
-        self.norm = mark_zero_init(make_group_norm(channels))
+        self.norm = starts_at_zero(make_group_norm(channels))
 
     def forward(self, x_BCL: Tensor) -> Tensor:
         """Map [B, C, L] to the same shape."""
@@ -140,7 +140,7 @@ class SequenceConvHeavySeed(nn.Module):
         self.first = nn.Conv1d(channels, channels, KERNEL_SIZE, padding="same", bias=False)
         self.first_norm = make_group_norm(channels)
         self.second = nn.Conv1d(channels, channels, KERNEL_SIZE, padding="same", bias=False)
-        self.norm = mark_zero_init(make_group_norm(channels))
+        self.norm = starts_at_zero(make_group_norm(channels))
 
     def forward(self, x_BCL: Tensor) -> Tensor:
         """Map [B, C, L] to the same shape."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from esper.tasks.optimizers import SGD
-from esper.tasks.task import Chance, SlotPath, Task
+from esper.tasks.task import Chance, Slot, Task
 
 if TYPE_CHECKING:
     import torch
@@ -155,7 +155,7 @@ MNIST1D_TASK = Task(
     name="mnist1d",
     model=build_host,
     wide_model=build_host,
-    slots={name: SlotPath(path, layout="BCL") for name, path in (("early", "0"), ("mid", "2"), ("late", "4"))},
+    slots={name: Slot(path, layout="BCL") for name, path in (("early", "0"), ("mid", "2"), ("late", "4"))},
     data=load,
     chance=Chance(loss=math.log(CLASSES), score=1 / CLASSES),
     optimizer=SGD(0.05),

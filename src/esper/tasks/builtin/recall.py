@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from esper.tasks.optimizers import AdamW
-from esper.tasks.task import Chance, SlotPath, Task
+from esper.tasks.task import Chance, Slot, Task
 
 if TYPE_CHECKING:
     import torch
@@ -98,7 +98,7 @@ RECALL_TASK = Task(
     name="recall",
     model=build_host,
     wide_model=build_host,
-    slots={"first": SlotPath("mixed.0", layout="BTC"), "second": SlotPath("mixed.1", layout="BTC")},
+    slots={"first": Slot("mixed.0", layout="BTC"), "second": Slot("mixed.1", layout="BTC")},
     data=load,
     chance=Chance(loss=math.log(VALUES), score=1 / VALUES),
     optimizer=AdamW(1e-2),
