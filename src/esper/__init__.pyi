@@ -1,0 +1,29 @@
+from .api import TrainedRun as TrainedRun
+from .api import grow as grow
+from .api import train as train
+from .checkpoint.manifest import CheckpointError as CheckpointError
+from .config import ConfigError as ConfigError
+from .config import TaskError as TaskError
+from .engine.task_report import TaskReport as TaskReport
+from .engine.task_report import check as check
+from .growth.blueprints import blueprint as blueprint
+from .growth.layers import starts_at_zero as starts_at_zero
+from .harvest.files import load_grown as load_grown
+from .harvest.grown import Grown as Grown
+from .harvest.structure import HarvestError as HarvestError
+from .lanes.errors import RunFailedError as RunFailedError
+from .recording.recorder import RecordingError as RecordingError
+from .recording.segments import ReadError as ReadError
+from .tasks.family import Family as Family
+from .tasks.family import Setting as Setting
+from .tasks.losses import Loss as Loss
+from .tasks.losses import accuracy as accuracy
+from .tasks.losses import cross_entropy as cross_entropy
+from .tasks.optimizers import SGD as SGD
+from .tasks.optimizers import AdamW as AdamW
+from .tasks.splits import Splits as Splits
+from .tasks.task import Chance as Chance
+from .tasks.task import Slot as Slot
+from .tasks.task import Task as Task
+
+__version__: str
