@@ -76,7 +76,7 @@ async def test_harvest_that_fails_says_why(run: Path, tmp_path: Path, monkeypatc
 async def test_harvest_without_a_process_says_why(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "esper.sanctum.controllers.harvest.python_command", lambda *_: ([str(tmp_path / "no-such-python")], {})
+        "esper.sanctum.actions.harvest.python_command", lambda *_: ([str(tmp_path / "no-such-python")], {})
     )
     app = dashboard(run, 2)
     async with app.run_test(size=SIZE) as pilot:

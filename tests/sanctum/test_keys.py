@@ -12,10 +12,10 @@ from textual.widgets._toast import Toast
 
 from esper.control import RequestKind
 from esper.history.timeline import MarkKind
+from esper.sanctum.actions.run import BROWSER_MESSAGE
+from esper.sanctum.actions.sharing import NO_SELECTION_MESSAGE
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.bindings import KEYS, Availability, KeyCategory
-from esper.sanctum.controllers.run_actions import BROWSER_MESSAGE
-from esper.sanctum.controllers.sharing import NO_SELECTION_MESSAGE
 from esper.sanctum.screens.checkpoint_picker import CheckpointPicker
 from esper.sanctum.screens.dialogs import QuitDialog
 from esper.sanctum.screens.env_detail import EnvDetailScreen

@@ -86,8 +86,8 @@ async def test_anomaly_list_mutes_a_rule_and_marks_as_seen() -> None:
 
 def fall_silent(app: SanctumApp) -> None:
     """Let 1000 s pass without an event."""
-    app.diagnosis_actions.update_stats(0.0)
-    app.diagnosis_actions.update_stats(1000.0)
+    app.update_stats(0.0)
+    app.update_stats(1000.0)
 
 
 async def test_rule_of_a_silent_engine_can_be_muted_and_unmuted() -> None:
@@ -142,12 +142,12 @@ async def test_muted_rule_does_not_ring(monkeypatch: pytest.MonkeyPatch) -> None
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("M")
-        app.diagnosis_actions.update_stats(0.0)
+        app.update_stats(0.0)
         rung.clear()
         again = [ev.AnomalyEnded(rule="late", where="env 1", env=1), found(1, "late")]
         session.say(*stamp(again, first=len(RUN) + 1, start=RUN[-1].time + 1000))
         await settle(pilot)
-        app.diagnosis_actions.update_stats(100.0)
+        app.update_stats(100.0)
         assert rung == []
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from esper.sanctum.controllers.diagnosis import (
+from esper.sanctum.actions.diagnosis import (
     MAX_NOTIFICATION_CHARS,
     NOTIFY_INTERVAL_S,
     NOTIFY_PROTOCOLS,

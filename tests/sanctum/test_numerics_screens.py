@@ -380,10 +380,10 @@ async def test_bell_rings_when_an_anomaly_begins(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(SanctumApp, "bell", lambda self, rung=rung: rung.append(1))
         async with app.run_test(size=(120, 40)) as pilot:
             await settle(pilot)
-            app.diagnosis_actions.update_stats(0.0)
+            app.update_stats(0.0)
             found = ev.AnomalyFound(rule="r", severity="error", where="env 2", env=2, value=1.0, text="broken")
             session.say(*stamp([found, env_stepped()], first=100))
             await settle(pilot)
-            app.diagnosis_actions.update_stats(0.2)
-            app.diagnosis_actions.update_stats(0.4)
+            app.update_stats(0.2)
+            app.update_stats(0.4)
             assert len(rung) == bell

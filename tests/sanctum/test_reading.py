@@ -235,5 +235,5 @@ async def test_log_line_that_was_not_read_is_gone_to_later(tmp_path: Path) -> No
         assert app.source.state.round <= 1
         assert "not read yet" in notices(app)[-1]
         await read_until(pilot, lambda: app.source.fraction_read is None)
-        app.playback_actions.run_deferred_action()
+        app.run_deferred_action()
         assert (app.source.state.round, app.source.state.step) == (ROUNDS, STEPS)

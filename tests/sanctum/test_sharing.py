@@ -13,8 +13,8 @@ from esper.cli.dashboard import DisplayOptions
 from esper.cli.main import main
 from esper.history.history import open_history
 from esper.history.playback import Playback
+from esper.sanctum.actions import sharing
 from esper.sanctum.app import SanctumApp
-from esper.sanctum.controllers import sharing
 from esper.sanctum.source import LiveSource, ReplaySource, RunSource
 from esper.sanctum.theme import DEFAULT_THEME
 from esper.telemetry import events as ev

@@ -242,7 +242,7 @@ def tick_until_arrived(app: SanctumApp) -> None:
     """Tick often enough to read a recording and go to the requested moment."""
     for _ in range(10):
         app.source.tick(0.0)
-        app.playback_actions.run_deferred_action()
+        app.run_deferred_action()
 
 
 async def test_bookmark_set_in_the_present_is_reachable(tmp_path: Path) -> None:
@@ -307,12 +307,12 @@ async def test_past_of_a_live_run_does_not_hide_or_fake_a_silent_engine(tmp_path
         await settle(pilot)
         await pilot.press("shift+left")
         assert app.source.playback is not None
-        app.diagnosis_actions.update_stats(0.0)
+        app.update_stats(0.0)
         session.say(RUN[HALF])  # the playhead stays, but the engine reports
         await settle(pilot)
-        app.diagnosis_actions.update_stats(1000.0)
+        app.update_stats(1000.0)
         assert app.view.stale is None
-        app.diagnosis_actions.update_stats(2000.0)
+        app.update_stats(2000.0)
         assert app.view.stale is not None
 
 

@@ -207,7 +207,7 @@ class Timeline(Panel, can_focus=True):
         try:
             playback.seek_time(fraction * self._end_of_bar(playback))
         except ReadError as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
         self.update()  # the other panels are updated in the next tick
 
     def on_focus(self) -> None:

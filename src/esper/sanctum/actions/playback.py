@@ -9,10 +9,10 @@ from esper.history.address import Moment
 from esper.history.history import History
 from esper.history.playback import Playback
 from esper.recording.segments import ReadError
-from esper.sanctum.controllers import AppServices
+from esper.sanctum.actions.base import BaseApp
 from esper.sanctum.screens.go_to import GoToDialog
 from esper.sanctum.source import RunSource
-from esper.sanctum.view import GoToMoment, ViewState
+from esper.sanctum.view import GoToMoment
 
 PLAYBACK_SPEEDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, float("inf"))
 """Recorded seconds per second of playing; infinity is as fast as possible."""
@@ -20,21 +20,17 @@ END_MOMENT = "100%"
 """The end of a recording, as the user types it."""
 
 
-class PlaybackActions:
+class PlaybackActions(BaseApp):
     """Move the playhead. The first action that seeks in a live run opens its past, and leaves the present.
 
     Every method that moves the playhead raises `ReadError` if the recording cannot be read.
 
     Args:
         source: Source of the recording.
-        view: State that all panels share.
-        app: Services of the app.
     """
 
-    def __init__(self, source: RunSource, view: ViewState, app: AppServices) -> None:
-        self._source = source
-        self._view = view
-        self._app = app
+    def __init__(self, source: RunSource) -> None:
+        super().__init__(source)
         self._deferred_action: Callable[[], None] | None = None
         """Action to run as soon as there is a playhead."""
 
@@ -45,87 +41,87 @@ class PlaybackActions:
 
     def run_deferred_action(self) -> None:
         """Run the action that waits for a playhead, once there is one. Called at every tick."""
-        if self._deferred_action is not None and self._source.playback is not None:
+        if self._deferred_action is not None and self.source.playback is not None:
             action, self._deferred_action = self._deferred_action, None
             try:
                 action()
             except ReadError as error:
-                self._app.notify(str(error), severity="error", markup=False)
+                self.notify(str(error), severity="error")
 
-    def toggle_play(self) -> None:
+    def action_play(self) -> None:
         """Play or hold; at the end, play from the start."""
         if (playback := self._require_playback()) is not None:
             if not playback.playing and playback.position >= playback.length:
                 playback.seek_start()
             playback.playing = not playback.playing
-            self._app.refresh_view()
+            self.refresh_view()
 
-    def step(self, delta: int) -> None:
+    def action_replay_step(self, delta: int) -> None:
         """Hold, and move by `delta` steps."""
-        entry = partial(self.step, delta) if delta < 0 else None
+        entry = partial(self.action_replay_step, delta) if delta < 0 else None
         if (playback := self._require_playback(entry)) is not None:
             playback.playing = False
             playback.step(delta)
-            self._app.refresh_view()
+            self.refresh_view()
 
-    def step_round(self, delta: int) -> None:
+    def action_replay_round(self, delta: int) -> None:
         """Hold, and move by `delta` rounds."""
-        entry = partial(self.step_round, delta) if delta < 0 else None
+        entry = partial(self.action_replay_round, delta) if delta < 0 else None
         if (playback := self._require_playback(entry)) is not None:
             playback.playing = False
             playback.step_round(delta)
-            self._app.refresh_view()
+            self.refresh_view()
 
-    def change_speed(self, delta: int) -> None:
+    def action_replay_speed(self, delta: int) -> None:
         """Set the next faster speed if `delta` is positive, else the next slower one."""
         if (playback := self._require_playback()) is not None:
             slower = [speed for speed in PLAYBACK_SPEEDS if speed < playback.speed]
             faster = [speed for speed in PLAYBACK_SPEEDS if speed > playback.speed]
             playback.speed = (faster or [PLAYBACK_SPEEDS[-1]])[0] if delta > 0 else (slower or [PLAYBACK_SPEEDS[0]])[-1]
-            self._app.refresh_view()
+            self.refresh_view()
 
-    def seek_start(self) -> None:
+    def action_replay_start(self) -> None:
         """Move to the start."""
-        if (playback := self._require_playback(self.seek_start)) is not None:
+        if (playback := self._require_playback(self.action_replay_start)) is not None:
             playback.seek_start()
-            self._app.refresh_view()
+            self.refresh_view()
 
-    def seek_end(self) -> None:
+    def action_replay_end(self) -> None:
         """Move to the end, once it was read; in a live run, return to its present."""
-        if self._source.live:
-            self.return_to_live()
+        if self.source.live:
+            self.action_rejoin()
         elif (playback := self._require_playback()) is not None:
-            if self._source.fraction_read is not None:
+            if self.source.fraction_read is not None:
                 self.go_to(END_MOMENT)
             else:
                 playback.seek_end()
-        self._app.refresh_view()
+        self.refresh_view()
 
-    def return_to_live(self) -> None:
+    def action_rejoin(self) -> None:
         """Return to the present of a live run, and drop the action that waits for its past."""
         self._deferred_action = None
-        self._source.return_to_live()
-        self._app.refresh_view()
+        self.source.return_to_live()
+        self.refresh_view()
 
-    def seek_mark(self, delta: int) -> None:
+    def action_mark(self, delta: int) -> None:
         """Hold, and move to the next mark if `delta` is positive, else to the previous one; select its env."""
-        entry = partial(self.seek_mark, delta) if delta < 0 else None
+        entry = partial(self.action_mark, delta) if delta < 0 else None
         if (playback := self._require_playback(entry)) is not None:
             playback.playing = False
-            mark = playback.seek_mark(delta, self._view.selected_env, self._view.mark_filter)
+            mark = playback.seek_mark(delta, self.view.selected_env, self.view.mark_filter)
             if mark is None:
-                fraction = self._source.fraction_read
+                fraction = self.source.fraction_read
                 read = f" in the {100 * fraction:.0f} % that were read" if delta > 0 and fraction is not None else ""
-                group = self._view.mark_group
+                group = self.view.mark_group
                 kind = "mark" if group == "all" else f"mark of the kind {group}"
-                self._app.notify(f"No {kind} {'after' if delta > 0 else 'before'} this moment{read}.", timeout=3)
+                self.notify(f"No {kind} {'after' if delta > 0 else 'before'} this moment{read}.", timeout=3)
             else:
-                self._view.select(mark.env)
-            self._app.refresh_view()
+                self.view.select(mark.env)
+            self.refresh_view()
 
-    def toggle_bookmark(self) -> None:
+    def action_bookmark(self) -> None:
         """Set or remove a bookmark at the moment on the screen; the present of a live run is not left."""
-        self._toggle_bookmark(self._source.live_state.seq if self._source.playback is None else None)
+        self._toggle_bookmark(self.source.live_state.seq if self.source.playback is None else None)
 
     def go_to_event(self, target: GoToMoment, *, waited: bool = False) -> None:
         """Hold, and move to the end of the step of the event of `target`, as soon as it was read.
@@ -144,7 +140,7 @@ class PlaybackActions:
         if not self._was_read(history, target.seq):
             self._deferred_action = partial(self.go_to_event, target, waited=True)
             if not waited:
-                self._app.notify("This moment was not read yet; it is shown as soon as it was.", timeout=5)
+                self.notify("This moment was not read yet; it is shown as soon as it was.", timeout=5)
             return
         playback.seek(history.step_end(history.position_of_event(target.seq)))
 
@@ -156,9 +152,9 @@ class PlaybackActions:
         last_step = history.steps[-1] if history.steps else 0
         return history.log.last_seq >= seq and history.position_of_event(seq) <= last_step
 
-    def choose_moment(self) -> None:
+    def action_go_to(self) -> None:
         """Let the user type a moment, and move there."""
-        self._choose_moment(stay=self._source.live and self._source.playback is None)
+        self._choose_moment(stay=self.source.live and self.source.playback is None)
 
     def go_to(self, moment: str) -> None:
         """Move to a moment, given as text, once it was read."""
@@ -171,20 +167,18 @@ class PlaybackActions:
             entry: Action to run in the past; `run_deferred_action` runs it once a long recording is read. None if the
                 action has no effect in the present.
         """
-        if self._source.playback is not None:
+        if self.source.playback is not None:
             self._deferred_action = None  # the user has moved on
         elif entry is not None:
-            refusal = self._source.start_playback()
-            reading = self._source.playback is None and not refusal
+            refusal = self.source.start_playback()
+            reading = self.source.playback is None and not refusal
             self._deferred_action = entry if reading else None
             if refusal:
-                self._app.notify(refusal, severity="warning", markup=False)
+                self.notify(refusal, severity="warning")
             elif reading:
-                key = self._view.key_names["time.live"]
-                self._app.notify(
-                    f"Reading the recording of this run. Press {key} to stay live.", timeout=3, markup=False
-                )
-        return self._source.playback
+                key = self.view.key_names["time.live"]
+                self.notify(f"Reading the recording of this run. Press {key} to stay live.", timeout=3)
+        return self.source.playback
 
     def _toggle_bookmark(self, present: int | None) -> None:
         """Set or remove a bookmark at event number `present`; at the playhead if `present` is None."""
@@ -193,9 +187,9 @@ class PlaybackActions:
                 playback.seek(playback.history.position_of_event(present))
             is_set = playback.toggle_bookmark()
             if present is not None:
-                self._source.return_to_live()
-            self._app.notify("Bookmark set." if is_set else "Bookmark removed.", timeout=2)
-            self._app.refresh_view()
+                self.source.return_to_live()
+            self.notify("Bookmark set." if is_set else "Bookmark removed.", timeout=2)
+            self.refresh_view()
 
     def _choose_moment(self, *, stay: bool, moment: str = "") -> None:
         """Open the dialog; if the user cancels and `stay` is true, return to the present.
@@ -205,16 +199,16 @@ class PlaybackActions:
             moment: Moment to go to without typing; empty to let the user type one.
         """
         playback = self._require_playback(partial(self._choose_moment, stay=stay, moment=moment))
-        if playback is None or isinstance(self._app.screen, GoToDialog):
+        if playback is None or isinstance(self.screen, GoToDialog):
             return
 
         def go(moment: Moment | None) -> None:
             if moment is not None:
                 playback.playing = False
                 playback.seek(moment.position)
-                self._view.select(moment.env)
+                self.view.select(moment.env)
             elif stay:
-                self._source.return_to_live()
-            self._app.refresh_view()
+                self.source.return_to_live()
+            self.refresh_view()
 
-        self._app.push_screen(GoToDialog(playback.history, moment), go)
+        self.push_screen(GoToDialog(playback.history, moment), go)

@@ -1,4 +1,4 @@
-"""Diagnosis actions: anomalies, root cause, explanations; and the watch over a silent engine, with notifications."""
+"""Diagnosis actions: anomalies and root cause; and the watch over a silent engine, with notifications."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ import time
 from collections.abc import Collection
 from itertools import takewhile
 from statistics import median
-from typing import Protocol
 
 from esper.domain import TERMINAL_STATUSES
 from esper.formatting import strip_control
 from esper.health.rules import check_stale
-from esper.sanctum.controllers import AppServices
+from esper.sanctum.actions.navigation import NavigationActions
 from esper.sanctum.screens.choices import AnomalyList, root_cause_list
-from esper.sanctum.screens.help import MetricHelpScreen
 from esper.sanctum.source import RunSource
 from esper.sanctum.symbols import ellipsise
-from esper.sanctum.view import GoToMoment, ViewState
-from esper.sanctum.widgets.panel import Panel
+from esper.sanctum.view import GoToMoment
 from esper.telemetry import events as ev
 from esper.telemetry.log_lines import LogLine
 
@@ -32,50 +29,24 @@ SAME_CAUSE_S = 60.0
 MAX_NOTIFICATION_CHARS = 200
 
 
-class DiagnosisServices(AppServices, Protocol):
-    """Services of the app that `DiagnosisActions` uses."""
-
-    def action_help(self) -> None:
-        """Open the help screen."""
-        ...
-
-    def bell(self) -> None:
-        """Ring the bell of the terminal."""
-        ...
-
-    def on_go_to_moment(self, target: GoToMoment) -> None:
-        """Show a moment, and its env or screen."""
-        ...
-
-    def write_to_terminal(self, sequence: str) -> None:
-        """Write an escape sequence to the terminal."""
-        ...
-
-
-class DiagnosisActions:
+class DiagnosisActions(NavigationActions):
     """Show the problems of a run, and alert the user to them.
 
     Args:
         source: Source of the run.
-        view: State that all panels share.
-        app: Services of the app.
         bell: Ring the bell when an anomaly begins.
         notify_protocol: Escape sequence for desktop notifications, one of `NOTIFY_PROTOCOLS`; None to send none.
     """
 
-    def __init__(
-        self, source: RunSource, view: ViewState, app: DiagnosisServices, *, bell: bool, notify_protocol: str | None
-    ) -> None:
-        self._source = source
-        self._view = view
-        self._app = app
+    def __init__(self, source: RunSource, *, bell: bool, notify_protocol: str | None) -> None:
+        super().__init__(source)
         self._bell_enabled = bell
         self._notify_protocol = notify_protocol
         self._alerts = Alerts(source)
 
-    def start(self) -> None:
+    def start_alerts(self) -> None:
         """Begin to watch the source, once it has started; events that it has read by then cause no alert."""
-        self._alerts = Alerts(self._source)
+        self._alerts = Alerts(self.source)
 
     def update_stats(self, now: float) -> None:
         """Record a frame, and check whether the engine has stopped reporting.
@@ -83,70 +54,58 @@ class DiagnosisActions:
         Args:
             now: Monotonic time, seconds.
         """
-        state, stats = self._source.live_state, self._view.frame_stats
-        at_present = self._source.following or (self._source.live and self._source.playback is None)
+        state, stats = self.source.live_state, self.view.frame_stats
+        at_present = self.source.following or (self.source.live and self.source.playback is None)
         stats.record_frame(now, state.seq, time.thread_time(), shows_age=at_present and state.status == "running")
-        is_running = self._source.live and self._source.alive and state.status == "running"
+        is_running = self.source.live and self.source.alive and state.status == "running"
         cadence = median(state.walls[-50:]) if is_running and state.walls else None
-        stale = check_stale(cadence, stats.age, self._view.thresholds.limits)
-        self._notify(now, stale if self._view.stale is None else None)
-        if (stale is None) != (self._view.stale is None):
-            self._view.stale = stale
-            self._app.refresh_view()
+        stale = check_stale(cadence, stats.age, self.view.thresholds.limits)
+        self._alert(now, stale if self.view.stale is None else None)
+        if (stale is None) != (self.view.stale is None):
+            self.view.stale = stale
+            self.refresh_view()
 
-    def show_anomalies(self) -> None:
+    def action_anomalies(self) -> None:
         """Open the list of all anomalies."""
-        self._app.push_screen(AnomalyList(self._view), self._close_anomalies)
+        self.push_screen(AnomalyList(self.view), self._show_anomaly)
 
-    def mute_first(self) -> None:
+    def action_mute(self) -> None:
         """Mute the rule of the first anomaly at the top of the screen."""
-        found, keys = next(iter(self._view.unmuted_anomalies()), None), self._view.key_names
+        found, keys = next(iter(self.view.unmuted_anomalies()), None), self.view.key_names
         if found is None:
             text = f"No anomaly is left to mute. Press {keys['view.anomalies']} to list all, and to unmute rules."
         else:
-            self._view.toggle_muted(found.rule)
+            self.view.toggle_muted(found.rule)
             text = (
                 f"Muted: {found.rule}. To unmute it, press {keys['view.anomalies']}, select its line, "
                 f"and press {keys['view.mute']}."
             )
-        self._app.notify(text, timeout=5, markup=False)
-        self._app.refresh_view()
+        self.notify(text, timeout=5)
+        self.refresh_view()
 
-    def _close_anomalies(self, target: GoToMoment | None) -> None:
-        self._go_to(target)
-        self._app.refresh_view()  # other rules may be muted
-
-    def show_root_cause(self) -> None:
+    def action_why(self) -> None:
         """Open the root cause of the anomalies of the selected env."""
-        if self._view.selected_env < len(self._source.state.envs):
-            causes = root_cause_list(self._view)
-            self._app.push_screen(causes, self._go_to)
+        if self.view.selected_env < len(self.source.state.envs):
+            self.push_screen(root_cause_list(self.view), self._show_anomaly)
 
-    def explain(self) -> None:
-        """Explain the metrics of the focused panel, then those of the other visible panels."""
-        panels = [panel for panel in self._app.screen.query(Panel) if panel.METRICS and panel.display]
-        panels.sort(key=lambda panel: not panel.has_focus)
-        metrics = list(dict.fromkeys(name for panel in panels for name in panel.METRICS))
-        if metrics:
-            explanation = MetricHelpScreen(self._view, metrics)
-            self._app.push_screen(explanation, lambda more: self._app.action_help() if more else None)
-        else:
-            self._app.action_help()
-
-    def _notify(self, now: float, stale: ev.AnomalyFound | None) -> None:
+    def _alert(self, now: float, stale: ev.AnomalyFound | None) -> None:
         """Ring the bell and send a desktop notification for news."""
-        if self._alerts.scan_new(stale, self._view.muted_rules) and self._bell_enabled:
-            self._app.bell()
+        if self._alerts.scan_new(stale, self.view.muted_rules) and self._bell_enabled:
+            self.bell()
         text = self._alerts.pop_due(now)
         if text is not None and self._notify_protocol is not None:
-            started = self._source.live_state.started
+            started = self.source.live_state.started
             title = f"esper-sanctum {started.run}" if started else "esper-sanctum"
             tmux = "TMUX" in os.environ
-            self._app.write_to_terminal(notification_escape(self._notify_protocol, title, text, tmux=tmux))
+            sequence = notification_escape(self._notify_protocol, title, text, tmux=tmux)
+            if self._driver is not None:
+                self._driver.write(sequence)  # each frame is one call too, so that the two never mix
 
-    def _go_to(self, target: GoToMoment | None) -> None:
+    def _show_anomaly(self, target: GoToMoment | None) -> None:
         if target is not None:
-            self._app.on_go_to_moment(target)
+            self.on_go_to_moment(target)
+        else:
+            self.refresh_view()  # other rules may be muted
 
 
 class Alerts:
@@ -157,7 +116,7 @@ class Alerts:
     """
 
     def __init__(self, source: RunSource) -> None:
-        self._source = source
+        self.source = source
         self._state = source.live_state
         self._last_seq = self._state.seq
         """Number of the last event that was scanned."""
@@ -175,7 +134,7 @@ class Alerts:
             stale: Anomaly of a silent engine, which no event reports, if it has just begun.
             muted_rules: Rules whose anomalies are not reported.
         """
-        source, state = self._source, self._source.live_state
+        source, state = self.source, self.source.live_state
         if state is not self._state:  # a keyframe or a seek replaced the state: its events are not news
             self._state, self._last_seq = state, state.seq
         lines = list(takewhile(lambda line: line.seq > self._last_seq, reversed(state.log)))

@@ -1,0 +1,1 @@
+"""Actions of the app: one base class of the app per subject."""

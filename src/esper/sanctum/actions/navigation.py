@@ -1,0 +1,53 @@
+"""Navigation actions: open the screens, the env that an event is about, and the pages of help."""
+
+from __future__ import annotations
+
+from esper.sanctum.actions.playback import PlaybackActions
+from esper.sanctum.screens.env_detail import EnvDetailScreen
+from esper.sanctum.screens.help import HelpScreen, LegendScreen, MetricHelpScreen
+from esper.sanctum.view import GoToMoment
+from esper.sanctum.widgets.panel import Panel
+
+
+class NavigationActions(PlaybackActions):
+    """Open screens. An event also has a moment, to which the playhead moves."""
+
+    def on_go_to_moment(self, target: GoToMoment) -> None:
+        """Show the moment of an event if there is a recording, and the env or screen that it is about."""
+        self.go_to_event(target)
+        if target.env is not None:
+            self.view.select(target.env)
+            self.action_open_env()
+        elif target.screen is not None:
+            self.action_go(target.screen)
+        self.refresh_view()
+
+    def action_open_env(self) -> None:
+        """Open the selected env."""
+        if self.source.state.envs and not isinstance(self.screen, EnvDetailScreen):
+            self.push_screen(EnvDetailScreen(self.view))
+
+    def action_go(self, name: str) -> None:
+        """Open the screen of a number key, and close all dialogs and env screens."""
+        while len(self.screen_stack) > 1:
+            self.pop_screen()
+        self.switch_mode(name)
+
+    def action_help(self) -> None:
+        """Open the help screen."""
+        self.push_screen(HelpScreen(self.view))
+
+    def action_legend(self) -> None:
+        """Explain the letters of the stages of a slot."""
+        self.push_screen(LegendScreen(self.view))
+
+    def action_explain(self) -> None:
+        """Explain the metrics of the focused panel, then those of the other visible panels."""
+        panels = [panel for panel in self.screen.query(Panel) if panel.METRICS and panel.display]
+        panels.sort(key=lambda panel: not panel.has_focus)
+        metrics = list(dict.fromkeys(name for panel in panels for name in panel.METRICS))
+        if metrics:
+            explanation = MetricHelpScreen(self.view, metrics)
+            self.push_screen(explanation, lambda more: self.action_help() if more else None)
+        else:
+            self.action_help()
