@@ -11,7 +11,7 @@ from esper.cli.main import main
 from esper.config import ConfigError
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.bindings import KEYS, KeyBinding
-from esper.sanctum.keymap import PRESETS, apply_keys, find_conflicts, key_label, load_keys
+from esper.sanctum.keymap import PRESETS, apply_keys, find_conflicts, load_keys
 from esper.sanctum.screens.dialogs import QuitDialog
 from esper.sanctum.screens.help import HelpScreen, MetricHelpScreen
 from esper.sanctum.screens.policy import UpdateCharts
@@ -77,15 +77,6 @@ def test_ids_of_actions_are_unique_and_kept() -> None:
 def test_preset_names_actions_and_has_no_conflicts(preset: str) -> None:
     assert PRESETS[preset].keys() <= {key.id for key in KEYS}
     assert not [(a.id, b.id, shared) for a, b, shared in find_conflicts(apply_keys(PRESETS[preset]))]
-
-
-def test_labels_follow_from_the_keys() -> None:
-    """Of a few keys, the label leaves out a second one."""
-    assert [(key.label, key_label(key.keys)) for key in KEYS if key.label != key_label(key.keys)] == [
-        ("<", "< ,"),
-        (">", "> ."),
-        ("ctrl+c", "ctrl+c ctrl+q"),
-    ]
 
 
 def test_without_a_file_keys_are_the_table(file: Path) -> None:

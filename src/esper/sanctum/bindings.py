@@ -10,6 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from textual.binding import Binding
+from textual.keys import format_key
 
 
 class KeyCategory(Enum):
@@ -49,8 +50,6 @@ class KeyBinding:
     category: KeyCategory
     keys: str
     """Textual's names of the keys, separated by commas."""
-    label: str
-    """Keys as the footer and the help screen show them."""
     name: str
     """One or two words, for the footer and the command palette."""
     description: str
@@ -67,6 +66,26 @@ class KeyBinding:
     def id(self) -> str:
         """Id of the action and of its Textual binding: `time.go-to`."""
         return f"{self.category.name.lower()}.{self.name.replace(' ', '-')}"
+
+    @property
+    def label(self) -> str:
+        """Keys as the footer and the help screen show them: `↑ k` for `up,k`."""
+        return _SHORT_LABELS.get(self.keys) or " ".join(_label(name) for name in self.keys.split(","))
+
+
+_SHORT_LABELS = {"less_than_sign,comma": "<", "greater_than_sign,full_stop": ">", "ctrl+c,ctrl+q": "ctrl+c"}
+"""Labels that leave out the second key. Keyed by `KeyBinding.keys`."""
+_LABELS = {"enter": "↵", "escape": "Esc", "pageup": "PgUp", "pagedown": "PgDn", "space": "space"}
+"""Labels that differ from Textual's. Keyed by Textual's name of the key."""
+
+
+def _label(key: str) -> str:
+    if key.startswith("shift+"):
+        return f"⇧{_label(key.removeprefix('shift+'))}"
+    if key in _LABELS or "+" in key:
+        return _LABELS.get(key, key)
+    character = format_key(key)
+    return character if len(character) == 1 else key.capitalize()
 
 
 class ScreenInfo(NamedTuple):
@@ -93,32 +112,18 @@ VIEW_NAMES = (*SCREEN_INFO, ENV_VIEW)
 
 KEYS: tuple[KeyBinding, ...] = (
     *(
-        KeyBinding(KeyCategory.SCREENS, screen.key, screen.key, name, screen.description, f"go('{name}')")
+        KeyBinding(KeyCategory.SCREENS, screen.key, name, screen.description, f"go('{name}')")
         for name, screen in SCREEN_INFO.items()
     ),
     KeyBinding(
-        KeyCategory.RUN, "p", "p", "pause", "pause after the current step, or resume", "pause", True, Availability.LIVE
+        KeyCategory.RUN, "p", "pause", "pause after the current step, or resume", "pause", True, Availability.LIVE
     ),
-    KeyBinding(KeyCategory.RUN, "s", "s", "step", "run one step of a paused run", "step", False, Availability.LIVE),
-    KeyBinding(
-        KeyCategory.RUN, "c", "c", "checkpoint", "write a checkpoint now", "checkpoint", True, Availability.LIVE
-    ),
-    KeyBinding(
-        KeyCategory.RUN,
-        "r",
-        "r",
-        "restore",
-        "restore a checkpoint",
-        "restore",
-        True,
-        Availability.LIVE,
-    ),
-    KeyBinding(
-        KeyCategory.RUN, "Q", "Q", "stop", "end the run, after a confirmation", "stop", False, Availability.LIVE
-    ),
+    KeyBinding(KeyCategory.RUN, "s", "step", "run one step of a paused run", "step", False, Availability.LIVE),
+    KeyBinding(KeyCategory.RUN, "c", "checkpoint", "write a checkpoint now", "checkpoint", True, Availability.LIVE),
+    KeyBinding(KeyCategory.RUN, "r", "restore", "restore a checkpoint", "restore", True, Availability.LIVE),
+    KeyBinding(KeyCategory.RUN, "Q", "stop", "end the run, after a confirmation", "stop", False, Availability.LIVE),
     KeyBinding(
         KeyCategory.RUN,
-        "d",
         "d",
         "detach",
         "leave the dashboard; a detached run continues",
@@ -126,54 +131,34 @@ KEYS: tuple[KeyBinding, ...] = (
         False,
         Availability.LIVE,
     ),
+    KeyBinding(KeyCategory.TIME, "space", "play", "play or pause the recording", "play", True, Availability.REPLAY),
+    KeyBinding(KeyCategory.TIME, "left", "step back", "back one step", "replay_step(-1)"),
+    KeyBinding(KeyCategory.TIME, "right", "step", "forward one step", "replay_step(1)", True, Availability.REPLAY),
+    KeyBinding(KeyCategory.TIME, "shift+left", "round back", "back one round", "replay_round(-1)"),
     KeyBinding(
-        KeyCategory.TIME, "space", "space", "play", "play or pause the recording", "play", True, Availability.REPLAY
+        KeyCategory.TIME, "shift+right", "round", "forward one round", "replay_round(1)", True, Availability.REPLAY
     ),
-    KeyBinding(KeyCategory.TIME, "left", "←", "step back", "back one step", "replay_step(-1)"),
-    KeyBinding(KeyCategory.TIME, "right", "→", "step", "forward one step", "replay_step(1)", True, Availability.REPLAY),
-    KeyBinding(KeyCategory.TIME, "shift+left", "⇧←", "round back", "back one round", "replay_round(-1)"),
+    KeyBinding(KeyCategory.TIME, "less_than_sign,comma", "slower", "lower playback speed", "replay_speed(-1)"),
+    KeyBinding(KeyCategory.TIME, "greater_than_sign,full_stop", "faster", "higher playback speed", "replay_speed(1)"),
+    KeyBinding(KeyCategory.TIME, "left_curly_bracket", "start", "go to the start", "replay_start"),
     KeyBinding(
-        KeyCategory.TIME,
-        "shift+right",
-        "⇧→",
-        "round",
-        "forward one round",
-        "replay_round(1)",
-        True,
-        Availability.REPLAY,
-    ),
-    KeyBinding(KeyCategory.TIME, "less_than_sign,comma", "<", "slower", "lower playback speed", "replay_speed(-1)"),
-    KeyBinding(
-        KeyCategory.TIME, "greater_than_sign,full_stop", ">", "faster", "higher playback speed", "replay_speed(1)"
-    ),
-    KeyBinding(KeyCategory.TIME, "left_curly_bracket", "{", "start", "go to the start", "replay_start"),
-    KeyBinding(
-        KeyCategory.TIME,
-        "right_curly_bracket",
-        "}",
-        "end",
-        "go to the end; in a live run, return to live",
-        "replay_end",
+        KeyCategory.TIME, "right_curly_bracket", "end", "go to the end; in a live run, return to live", "replay_end"
     ),
     KeyBinding(
         KeyCategory.TIME,
         "end",
-        "End",
         "live",
         "return from the past of a live run to live",
         "rejoin",
         priority=True,
         when=Availability.LIVE,
     ),
-    KeyBinding(
-        KeyCategory.TIME, "g", "g", "go to", "go to round:14, step:812, anomaly:1, 1h20m, 12:30 or 40%", "go_to"
-    ),
-    KeyBinding(KeyCategory.TIME, "Y", "Y", "address", "copy the address of this view, for replay", "copy_address"),
-    KeyBinding(KeyCategory.TIME, "X", "X", "excerpt", "save two minutes before and after as a recording", "cut"),
-    KeyBinding(KeyCategory.TIME, "m", "m", "bookmark", "set or remove a bookmark at this moment", "bookmark"),
+    KeyBinding(KeyCategory.TIME, "g", "go to", "go to round:14, step:812, anomaly:1, 1h20m, 12:30 or 40%", "go_to"),
+    KeyBinding(KeyCategory.TIME, "Y", "address", "copy the address of this view, for replay", "copy_address"),
+    KeyBinding(KeyCategory.TIME, "X", "excerpt", "save two minutes before and after as a recording", "cut"),
+    KeyBinding(KeyCategory.TIME, "m", "bookmark", "set or remove a bookmark at this moment", "bookmark"),
     KeyBinding(
         KeyCategory.TIME,
-        "n",
         "n",
         "next mark",
         "next mark: anomaly, rollback, checkpoint, fossilization, bookmark",
@@ -181,100 +166,94 @@ KEYS: tuple[KeyBinding, ...] = (
         True,
         Availability.REPLAY,
     ),
-    KeyBinding(KeyCategory.TIME, "N", "N", "previous mark", "previous mark", "mark(-1)"),
-    KeyBinding(KeyCategory.TIMELINE, "f", "f", "kind", "show and visit only the next kind of marks", "next_group"),
-    KeyBinding(KeyCategory.TIMELINE, "home", "Home", "start", "go to the start", "start", False, Availability.REPLAY),
+    KeyBinding(KeyCategory.TIME, "N", "previous mark", "previous mark", "mark(-1)"),
+    KeyBinding(KeyCategory.TIMELINE, "f", "kind", "show and visit only the next kind of marks", "next_group"),
+    KeyBinding(KeyCategory.TIMELINE, "home", "start", "go to the start", "start", False, Availability.REPLAY),
     KeyBinding(
         KeyCategory.TIMELINE,
         "end",
-        "End",
         "end",
         "go to the end; in a live run, return to live",
         "end",
         False,
         Availability.REPLAY,
     ),
-    KeyBinding(KeyCategory.ROWS, "up,k", "↑ k", "up", "previous env", "move(-1)"),
-    KeyBinding(KeyCategory.ROWS, "down,j", "↓ j", "down", "next env", "move(1)"),
-    KeyBinding(KeyCategory.ROWS, "pageup", "PgUp", "page up", "one page up", "page(-1)"),
-    KeyBinding(KeyCategory.ROWS, "pagedown", "PgDn", "page down", "one page down", "page(1)"),
-    KeyBinding(KeyCategory.ROWS, "home", "Home", "first", "first env", "first"),
-    KeyBinding(KeyCategory.ROWS, "end", "End", "last", "last env", "last"),
-    KeyBinding(KeyCategory.ROWS, "enter", "↵", "env", "open the selected env", "app.open_env", True),
-    KeyBinding(KeyCategory.TABLE, "o", "o", "sort", "sort by the next column (or click a heading)", "order", True),
-    KeyBinding(KeyCategory.TABLE, "O", "O", "reverse", "reverse the sort order", "reverse"),
-    KeyBinding(KeyCategory.TABLE, "f", "f", "follow", "follow the worst env", "follow"),
-    KeyBinding(KeyCategory.TABLE, "P", "P", "pin", "pin the env to the top, or unpin it", "pin"),
-    KeyBinding(KeyCategory.MAP, "left,h", "← h", "left", "env to the left", "move_selection(-1, 0)"),
-    KeyBinding(KeyCategory.MAP, "right,l", "→ l", "right", "env to the right", "move_selection(1, 0)"),
-    KeyBinding(KeyCategory.MAP, "up,k", "↑ k", "up", "env above", "move_selection(0, -1)"),
-    KeyBinding(KeyCategory.MAP, "down,j", "↓ j", "down", "env below", "move_selection(0, 1)"),
-    KeyBinding(KeyCategory.MAP, "o", "o", "metric", "colour by the next metric", "metric", True),
-    KeyBinding(KeyCategory.MAP, "enter", "↵", "env", "open the selected env", "app.open_env", True),
+    KeyBinding(KeyCategory.ROWS, "up,k", "up", "previous env", "move(-1)"),
+    KeyBinding(KeyCategory.ROWS, "down,j", "down", "next env", "move(1)"),
+    KeyBinding(KeyCategory.ROWS, "pageup", "page up", "one page up", "page(-1)"),
+    KeyBinding(KeyCategory.ROWS, "pagedown", "page down", "one page down", "page(1)"),
+    KeyBinding(KeyCategory.ROWS, "home", "first", "first env", "first"),
+    KeyBinding(KeyCategory.ROWS, "end", "last", "last env", "last"),
+    KeyBinding(KeyCategory.ROWS, "enter", "env", "open the selected env", "app.open_env", True),
+    KeyBinding(KeyCategory.TABLE, "o", "sort", "sort by the next column (or click a heading)", "order", True),
+    KeyBinding(KeyCategory.TABLE, "O", "reverse", "reverse the sort order", "reverse"),
+    KeyBinding(KeyCategory.TABLE, "f", "follow", "follow the worst env", "follow"),
+    KeyBinding(KeyCategory.TABLE, "P", "pin", "pin the env to the top, or unpin it", "pin"),
+    KeyBinding(KeyCategory.MAP, "left,h", "left", "env to the left", "move_selection(-1, 0)"),
+    KeyBinding(KeyCategory.MAP, "right,l", "right", "env to the right", "move_selection(1, 0)"),
+    KeyBinding(KeyCategory.MAP, "up,k", "up", "env above", "move_selection(0, -1)"),
+    KeyBinding(KeyCategory.MAP, "down,j", "down", "env below", "move_selection(0, 1)"),
+    KeyBinding(KeyCategory.MAP, "o", "metric", "colour by the next metric", "metric", True),
+    KeyBinding(KeyCategory.MAP, "enter", "env", "open the selected env", "app.open_env", True),
     KeyBinding(
         KeyCategory.OVERVIEW,
         "slash",
-        "/",
         "filter",
         "filter envs: text, score<0.5, stage:blending, device:cuda:1, anomaly",
         "filter",
         True,
     ),
-    KeyBinding(KeyCategory.OVERVIEW, "escape", "Esc", "clear filter", "show all envs", "clear"),
-    KeyBinding(KeyCategory.OVERVIEW, "w", "w", "map", "show the env heat map or the table", "map", True),
-    KeyBinding(KeyCategory.DETAIL, "up,k", "↑ k", "previous", "previous env", "move(-1)"),
-    KeyBinding(KeyCategory.DETAIL, "down,j", "↓ j", "next", "next env", "move(1)"),
+    KeyBinding(KeyCategory.OVERVIEW, "escape", "clear filter", "show all envs", "clear"),
+    KeyBinding(KeyCategory.OVERVIEW, "w", "map", "show the env heat map or the table", "map", True),
+    KeyBinding(KeyCategory.DETAIL, "up,k", "previous", "previous env", "move(-1)"),
+    KeyBinding(KeyCategory.DETAIL, "down,j", "next", "next env", "move(1)"),
     KeyBinding(
-        KeyCategory.DETAIL, "o", "o", "decision", "explain the last decision; hide the explanation", "decision", True
+        KeyCategory.DETAIL, "o", "decision", "explain the last decision; hide the explanation", "decision", True
     ),
-    KeyBinding(KeyCategory.DETAIL, "escape", "Esc", "back", "return to the previous screen", "back"),
-    KeyBinding(KeyCategory.POLICY, "up,k", "↑ k", "previous", "decisions of the previous env", "move(-1)"),
-    KeyBinding(KeyCategory.POLICY, "down,j", "↓ j", "next", "decisions of the next env", "move(1)"),
-    KeyBinding(KeyCategory.POLICY, "o", "o", "metric", "show the next update metric first", "next_figure", True),
-    KeyBinding(KeyCategory.POLICY, "enter", "↵", "env", "open the selected env", "app.open_env"),
-    KeyBinding(KeyCategory.GROWTH, "o", "o", "sort", "sort the blueprints by the next column", "order", True),
-    KeyBinding(KeyCategory.DEVICES, "o", "o", "memory", "show the next memory", "next_memory", True),
-    KeyBinding(KeyCategory.LOG, "up,k", "↑ k", "up", "previous line", "move(-1)"),
-    KeyBinding(KeyCategory.LOG, "down,j", "↓ j", "down", "next line", "move(1)"),
-    KeyBinding(KeyCategory.LOG, "pageup", "PgUp", "page up", "one page up", "page(-1)"),
-    KeyBinding(KeyCategory.LOG, "pagedown", "PgDn", "page down", "one page down", "page(1)"),
-    KeyBinding(KeyCategory.LOG, "home", "Home", "first", "oldest line", "first"),
-    KeyBinding(KeyCategory.LOG, "end", "End", "last", "newest line; follow new ones", "last"),
-    KeyBinding(KeyCategory.LOG, "slash", "/", "search", "show only lines that contain a text", "screen.search", True),
-    KeyBinding(KeyCategory.LOG, "f", "f", "kind", "show the next kind of event", "kind", True),
-    KeyBinding(KeyCategory.LOG, "v", "v", "severity", "raise the minimum severity", "level", True),
-    KeyBinding(KeyCategory.LOG, "e", "e", "this env", "show only the selected env, or all envs", "env", True),
-    KeyBinding(KeyCategory.LOG, "escape", "Esc", "clear filter", "show all lines", "clear"),
+    KeyBinding(KeyCategory.DETAIL, "escape", "back", "return to the previous screen", "back"),
+    KeyBinding(KeyCategory.POLICY, "up,k", "previous", "decisions of the previous env", "move(-1)"),
+    KeyBinding(KeyCategory.POLICY, "down,j", "next", "decisions of the next env", "move(1)"),
+    KeyBinding(KeyCategory.POLICY, "o", "metric", "show the next update metric first", "next_figure", True),
+    KeyBinding(KeyCategory.POLICY, "enter", "env", "open the selected env", "app.open_env"),
+    KeyBinding(KeyCategory.GROWTH, "o", "sort", "sort the blueprints by the next column", "order", True),
+    KeyBinding(KeyCategory.DEVICES, "o", "memory", "show the next memory", "next_memory", True),
+    KeyBinding(KeyCategory.LOG, "up,k", "up", "previous line", "move(-1)"),
+    KeyBinding(KeyCategory.LOG, "down,j", "down", "next line", "move(1)"),
+    KeyBinding(KeyCategory.LOG, "pageup", "page up", "one page up", "page(-1)"),
+    KeyBinding(KeyCategory.LOG, "pagedown", "page down", "one page down", "page(1)"),
+    KeyBinding(KeyCategory.LOG, "home", "first", "oldest line", "first"),
+    KeyBinding(KeyCategory.LOG, "end", "last", "newest line; follow new ones", "last"),
+    KeyBinding(KeyCategory.LOG, "slash", "search", "show only lines that contain a text", "screen.search", True),
+    KeyBinding(KeyCategory.LOG, "f", "kind", "show the next kind of event", "kind", True),
+    KeyBinding(KeyCategory.LOG, "v", "severity", "raise the minimum severity", "level", True),
+    KeyBinding(KeyCategory.LOG, "e", "this env", "show only the selected env, or all envs", "env", True),
+    KeyBinding(KeyCategory.LOG, "escape", "clear filter", "show all lines", "clear"),
     KeyBinding(
-        KeyCategory.LOG, "enter", "↵", "go", "go to the moment and the env of the line; open a group", "choose", True
+        KeyCategory.LOG, "enter", "go", "go to the moment and the env of the line; open a group", "choose", True
     ),
-    KeyBinding(KeyCategory.VIEW, "t", "t", "theme", "next theme", "next_theme", True),
-    KeyBinding(KeyCategory.VIEW, "y", "y", "copy", "copy the selected env as JSON", "copy_env"),
-    KeyBinding(
-        KeyCategory.VIEW, "E", "E", "harvest", "write the network of the selected env as ordinary files", "harvest"
-    ),
-    KeyBinding(KeyCategory.VIEW, "S", "S", "screenshot", "save a screenshot as SVG", "save_svg"),
-    KeyBinding(KeyCategory.VIEW, "ctrl+p", "ctrl+p", "commands", "list all commands", "command_palette"),
-    KeyBinding(KeyCategory.ANOMALIES, "enter", "↵", "go", "go to the worst anomaly", "visit"),
-    KeyBinding(KeyCategory.VIEW, "a", "a", "anomalies", "list all anomalies", "anomalies"),
-    KeyBinding(KeyCategory.VIEW, "M", "M", "mute", "mute the rule of the first anomaly", "mute"),
-    KeyBinding(KeyCategory.VIEW, "W", "W", "why", "root cause of the selected env's anomalies", "why"),
+    KeyBinding(KeyCategory.VIEW, "t", "theme", "next theme", "next_theme", True),
+    KeyBinding(KeyCategory.VIEW, "y", "copy", "copy the selected env as JSON", "copy_env"),
+    KeyBinding(KeyCategory.VIEW, "E", "harvest", "write the network of the selected env as ordinary files", "harvest"),
+    KeyBinding(KeyCategory.VIEW, "S", "screenshot", "save a screenshot as SVG", "save_svg"),
+    KeyBinding(KeyCategory.VIEW, "ctrl+p", "commands", "list all commands", "command_palette"),
+    KeyBinding(KeyCategory.ANOMALIES, "enter", "go", "go to the worst anomaly", "visit"),
+    KeyBinding(KeyCategory.VIEW, "a", "anomalies", "list all anomalies", "anomalies"),
+    KeyBinding(KeyCategory.VIEW, "M", "mute", "mute the rule of the first anomaly", "mute"),
+    KeyBinding(KeyCategory.VIEW, "W", "why", "root cause of the selected env's anomalies", "why"),
     KeyBinding(
         KeyCategory.VIEW,
         "question_mark",
-        "?",
         "help",
         "explain the metrics on this screen; twice: this page",
         "explain",
         True,
     ),
-    KeyBinding(KeyCategory.VIEW, "f1", "F1", "keys", "this page", "help"),
-    KeyBinding(KeyCategory.VIEW, "i", "i", "legend", "explain the letters of the stages of a slot", "legend"),
-    KeyBinding(KeyCategory.VIEW, "q", "q", "quit", "quit; confirm first if this ends the run", "quit", True),
+    KeyBinding(KeyCategory.VIEW, "f1", "keys", "this page", "help"),
+    KeyBinding(KeyCategory.VIEW, "i", "legend", "explain the letters of the stages of a slot", "legend"),
+    KeyBinding(KeyCategory.VIEW, "q", "quit", "quit; confirm first if this ends the run", "quit", True),
     KeyBinding(
         KeyCategory.VIEW,
         "ctrl+c,ctrl+q",
-        "ctrl+c",
         "interrupt",
         "quit; in a browser, copy the selected text",
         "interrupt",

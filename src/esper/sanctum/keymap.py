@@ -28,18 +28,10 @@ from esper.sanctum.bindings import APP_CATEGORIES, KEYS, KeyBinding, KeyCategory
 
 PRESETS: dict[str, dict[str, str]] = {
     "arrows": {
-        "rows.up": "up",
-        "rows.down": "down",
-        "map.left": "left",
-        "map.right": "right",
-        "map.up": "up",
-        "map.down": "down",
-        "detail.previous": "up",
-        "detail.next": "down",
-        "policy.previous": "up",
-        "policy.next": "down",
-        "log.up": "up",
-        "log.down": "down",
+        key.id: arrow
+        for key in KEYS
+        for arrow, _, letter in [key.keys.partition(",")]
+        if letter and arrow in {"up", "down", "left", "right"}
     },
     "vim": {
         "time.step-back": "left,h",
@@ -75,18 +67,6 @@ _EVERYWHERE = (*APP_CATEGORIES, KeyCategory.ANOMALIES, KeyCategory.TIMELINE)
 _MODIFIERS = frozenset({"alt", "ctrl", "shift"})
 _NAMED_KEYS = [key.value for key in Keys if key.value.isalnum() and key not in {Keys.Return, Keys.Tab}]
 """Names of the keys without a character, such as `f5`. Tab moves the focus."""
-_LABELS = {
-    "up": "↑",
-    "down": "↓",
-    "left": "←",
-    "right": "→",
-    "enter": "↵",
-    "escape": "Esc",
-    "pageup": "PgUp",
-    "pagedown": "PgDn",
-    "space": "space",
-}
-"""Labels of keys that are neither a character nor their name with a capital."""
 
 
 def keys_file() -> Path:
@@ -118,9 +98,7 @@ def load_keys() -> tuple[KeyBinding, ...]:
 def apply_keys(*changes: Mapping[str, str]) -> tuple[KeyBinding, ...]:
     """Return the table `KEYS` with other keys, keyed by the id of the action. Later changes take precedence."""
     keys = {id_: text for change in changes for id_, text in change.items()}
-    return tuple(
-        replace(key, keys=keys[key.id], label=key_label(keys[key.id])) if key.id in keys else key for key in KEYS
-    )
+    return tuple(replace(key, keys=keys.get(key.id, key.keys)) for key in KEYS)
 
 
 def find_conflicts(keys: Iterable[KeyBinding]) -> Iterator[tuple[KeyBinding, KeyBinding, str]]:
@@ -137,39 +115,24 @@ def find_conflicts(keys: Iterable[KeyBinding]) -> Iterator[tuple[KeyBinding, Key
             yield first, second, shared[0]
 
 
-def key_label(keys: str) -> str:
-    """Return the label of keys, which are separated by commas: `↑ k` for `up,k`."""
-    return " ".join(_label_one(name) for name in keys.split(","))
-
-
-def _label_one(name: str) -> str:
-    if name.startswith("shift+"):
-        return f"⇧{_label_one(name.removeprefix('shift+'))}"
-    if name in _LABELS or "+" in name:
-        return _LABELS.get(name, name)
-    character = format_key(name)
-    return character if len(character) == 1 else name.capitalize()
-
-
 def _apply_together(first: KeyBinding, second: KeyBinding) -> bool:
     return any({first.category, second.category} <= {*_EVERYWHERE, *screen} for screen in _SCREENS)
 
 
 def _read_actions(table: Mapping[str, object], file: Path) -> Iterator[tuple[str, str]]:
     """Yield the id and the keys of each action of a file; a name stands for all actions that have it."""
-    ids = {key.id for key in KEYS}
-    names = {key.id.partition(".")[2] for key in KEYS}
-    for name, value in table.items():
-        if not isinstance(value, dict):
-            if name not in names:
-                raise ConfigError(f"unknown action {name!r} in {file}: {_suggest_action(name)}")
-            yield from ((id_, _read_keys(value, name, file)) for id_ in ids if id_.partition(".")[2] == name)
-    for category, actions in table.items():
-        if isinstance(actions, dict):
-            for name, value in cast("dict[str, object]", actions).items():
-                if (id_ := f"{category}.{name}") not in ids:
-                    raise ConfigError(f"unknown action {id_!r} in {file}: {_suggest_action(id_)}")
-                yield id_, _read_keys(value, id_, file)
+    values: dict[str, object] = {}
+    for name, value in sorted(table.items(), key=lambda item: isinstance(item[1], dict)):  # ids override names
+        if isinstance(value, dict):
+            values |= {f"{name}.{action}": keys for action, keys in cast("dict[str, object]", value).items()}
+        else:
+            values[name] = value
+    for name, value in values.items():
+        ids = [key.id for key in KEYS if name in {key.id, key.id.partition(".")[2]}]
+        if not ids:
+            raise ConfigError(f"unknown action {name!r} in {file}: {_suggest_action(name)}")
+        keys = _read_keys(value, name, file)
+        yield from ((id_, keys) for id_ in ids)
 
 
 def _suggest_action(name: str) -> str:
