@@ -31,8 +31,8 @@ class CheckpointPicker(ModalScreen[str | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "cancel"),
-        *bindings_of("cancel", "run.restore", "view.quit"),
+        Binding("escape", "dismiss", "cancel"),
+        *bindings_of("dismiss", "run.restore", "view.quit"),
     ]
 
     def __init__(self, checkpoints: list[CheckpointSaved], current: Callable[[], RunState]) -> None:
@@ -80,10 +80,6 @@ class CheckpointPicker(ModalScreen[str | None]):
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Return the checkpoint chosen with Enter or a click."""
         self.dismiss(self._checkpoints[event.cursor_row].path)
-
-    def action_cancel(self) -> None:
-        """Close without a choice."""
-        self.dismiss(None)
 
 
 def existing_checkpoints(events: Iterable[CheckpointSaved], run: Path | None) -> list[CheckpointSaved]:

@@ -41,8 +41,8 @@ class MomentList(ModalScreen[GoToMoment | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "back"),
-        *bindings_of("cancel", "view.anomalies", "view.why", "view.quit"),
+        Binding("escape", "dismiss", "back"),
+        *bindings_of("dismiss", "view.anomalies", "view.why", "view.quit"),
     ]
 
     def __init__(self, heading: str, choices: list[tuple[Text, GoToMoment]], *, indent: int = 0) -> None:
@@ -71,10 +71,6 @@ class MomentList(ModalScreen[GoToMoment | None]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Return the moment chosen with Enter or a click."""
         self.dismiss(self._choices[event.option_index][1])
-
-    def action_cancel(self) -> None:
-        """Close without a choice."""
-        self.dismiss(None)
 
 
 class _RuleRow(NamedTuple):

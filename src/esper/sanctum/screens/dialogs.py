@@ -80,8 +80,8 @@ class HarvestDialog(ModalScreen[bool]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "cancel"),
-        *bindings_of("cancel", "view.harvest", "view.quit"),
+        Binding("escape", "dismiss(False)", "cancel"),
+        *bindings_of("dismiss(False)", "view.harvest", "view.quit"),
     ]
 
     def __init__(self, question: str) -> None:
@@ -97,7 +97,3 @@ class HarvestDialog(ModalScreen[bool]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Close with the answer chosen with Enter or a click."""
         self.dismiss(event.option_id == "harvest")
-
-    def action_cancel(self) -> None:
-        """Close without a harvest."""
-        self.dismiss(False)

@@ -29,7 +29,7 @@ class GoToDialog(ModalScreen[Moment | None]):
         moment: Moment to go to at once; empty to let the user type one.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "cancel")]
 
     def __init__(self, history: History, moment: str = "") -> None:
         super().__init__()
@@ -72,7 +72,3 @@ class GoToDialog(ModalScreen[Moment | None]):
             bar = "━" * filled + "─" * (_BAR_COLS - filled)
             hint = f"{bar} reading the recording: {100 * fraction:.0f} %\nEsc cancel"
         self.query_one("#hint", Static).update(hint)
-
-    def action_cancel(self) -> None:
-        """Close without a choice."""
-        self.dismiss(None)

@@ -77,8 +77,8 @@ class HelpScreen(ModalScreen[None]):
     """Page with all keys, symbols, labels, ops and heads."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss_help", "back"),
-        *bindings_of("dismiss_help", "view.help", "view.keys", "view.quit"),
+        Binding("escape", "dismiss", "back"),
+        *bindings_of("dismiss", "view.help", "view.keys", "view.quit"),
     ]
 
     def __init__(self, view: ViewState) -> None:
@@ -140,15 +140,11 @@ class HelpScreen(ModalScreen[None]):
             )
         page.append("\n")
 
-    def action_dismiss_help(self) -> None:
-        """Close the page."""
-        self.dismiss()
-
 
 class LegendScreen(HelpScreen):
     """Page with the stages of a slot."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("dismiss_help", "view.legend")]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("dismiss", "view.legend")]
 
     def page(self) -> Text:
         """Return the section of the stages."""
@@ -170,9 +166,9 @@ class MetricHelpScreen(ModalScreen[bool]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "close(False)", "back"),
-        *bindings_of("close(False)", "view.quit"),
-        *bindings_of("close(True)", "view.help", "view.keys"),
+        Binding("escape", "dismiss(False)", "back"),
+        *bindings_of("dismiss(False)", "view.quit"),
+        *bindings_of("dismiss(True)", "view.help", "view.keys"),
     ]
 
     def __init__(self, view: ViewState, metrics: Sequence[str]) -> None:
@@ -214,7 +210,3 @@ class MetricHelpScreen(ModalScreen[bool]):
             page.append(f"  {rule}\n", self._palette["head"]).append(f"{indent}{wrapped}\n", self._palette["normal"])
         recovery = wrap(RECOVERY_HELP.format(limits=self._limits), _METRIC_TEXT_COLS + _METRIC_INDENT - 2)
         page.append("".join(f"  {line}\n" for line in recovery), self._palette["dim"]).append("\n")
-
-    def action_close(self, show_keys: bool) -> None:
-        """Close the page; the app then opens the page of keys if `show_keys` is true."""
-        self.dismiss(show_keys)
