@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from esper.attach.session import AttachedRun
 from esper.domain import TERMINAL_STATUSES
@@ -12,117 +13,41 @@ from esper.history.divergence import GhostRun
 from esper.history.history import History, open_history
 from esper.history.playback import Playback
 from esper.recording.segments import ReadError
-from esper.sanctum.requests import PendingRequests, RemotePendingRequests
-from esper.sanctum.run_handle import RunHandle
-from esper.telemetry.state import Keyframe, RunState
+from esper.sanctum.requests import PendingRequests, RemotePendingRequests, RequestSink
+from esper.telemetry.state import Keyframe, Record, RunState
 
 READ_BUDGET_S = 0.08
 """Maximum seconds per tick spent on reading a recording."""
 
 
-class RunSource(Protocol):
-    """Source of the run state that the dashboard shows.
+class RunHandle(Protocol):
+    """Run whose engine a live source starts and reads from."""
 
-    Read `state` again at each use: a keyframe, a seek or a restore replaces the object.
-    """
-
-    live: bool
-    """True for a run, False for a recording."""
-    attached: bool
-    """True if the run trains in another process, and continues when the dashboard exits."""
+    records: queue.SimpleQueue[Record]
 
     @property
-    def state(self) -> RunState:
-        """State on the screen: at the playhead if there is one, else of the run now."""
-        ...
-
-    @property
-    def requests(self) -> PendingRequests | None:
-        """Pending requests to the engine; None for a recording."""
-        ...
-
-    @property
-    def live_state(self) -> RunState:
-        """Present state of the run; differs from `state` while the past of a live run is shown."""
-        ...
-
-    @property
-    def playback(self) -> Playback | None:
-        """Playhead of a recording or of the past of a live run; None while its present is shown."""
-        ...
-
-    def start_playback(self) -> str | None:
-        """Open the past of a live run, now or within the next ticks. Return a message if that is impossible."""
-        ...
-
-    def return_to_live(self) -> None:
-        """Show the present of a live run again."""
+    def fatal_error(self) -> str | None:
+        """Error message if the run could not be set up, else None."""
         ...
 
     @property
     def directory(self) -> Path | None:
-        """Run directory or recording file; None before the run is set up."""
+        """Run directory; None before the run is set up."""
         ...
 
     @property
-    def ghost_run(self) -> GhostRun | None:
-        """Ghost run that is overlaid on a replay; None if there is none."""
+    def control(self) -> RequestSink:
+        """Queue that accepts requests for the engine."""
         ...
 
     @property
-    def alive(self) -> bool:
+    def is_engine_alive(self) -> bool:
         """True while the engine runs."""
         ...
 
-    @property
-    def failure(self) -> str | None:
-        """Error that ends the dashboard; None if there is none. The caller prints it once the terminal is restored."""
-        ...
-
-    @property
-    def following(self) -> bool:
-        """True if the end of a recording is shown, and the view moves on as the recording grows."""
-        ...
-
-    @property
-    def fraction_read(self) -> float | None:
-        """Fraction of the recording that was read, while it is read for the first time; else None."""
-        ...
-
-    @property
-    def history(self) -> History | None:
-        """Recording, as far as it was read; None if none of it was."""
-        ...
-
-    def read_log(self, wanted: bool) -> None:
-        """Read the recording of a live run for its log lines in the next ticks, or do not read on."""
-        ...
-
-    @property
-    def notices(self) -> Sequence[str]:
-        """Messages about damaged or skipped parts of the recording. The sequence only grows."""
-        ...
-
-    def pop_messages(self) -> list[str]:
-        """Return the messages about a past that can no longer be shown, since the last call."""
-        ...
-
     def start(self) -> None:
-        """Start the source. Called once, after the first frame."""
+        """Start the engine in a thread, which also imports torch."""
         ...
-
-    def tick(self, seconds: float) -> bool:
-        """Apply the events of the last `seconds`, and return True if the screen must be updated."""
-        ...
-
-
-def _fraction_read(history: History) -> float | None:
-    return history.fraction_read if history.fraction_read < 1 else None
-
-
-def run_has_ended(source: RunSource) -> bool:
-    """Return True if the run has ended or its engine is gone."""
-    return source.live_state.status in TERMINAL_STATUSES or not source.alive
 
 
 class LiveSource:
@@ -135,13 +60,17 @@ class LiveSource:
     live = True
     following = False
     attached = False
+    """True if the run trains in another process, and continues when the dashboard exits."""
     ghost_run = None
 
     def __init__(self, run: RunHandle) -> None:
         self._run = run
         self.live_state = RunState()
+        """Present state of the run; differs from `state` while the past is shown."""
         self.playback: Playback | None = None
+        """Playhead of the past; None while the present is shown."""
         self.notices: Sequence[str] = ()
+        """Messages about damaged or skipped parts of the recording. The sequence only grows."""
         self._messages: list[str] = []
         self._past: Playback | None = None
         """Last playback. Kept because it holds the history that was read, and the bookmarks."""
@@ -169,11 +98,11 @@ class LiveSource:
 
     @property
     def failure(self) -> str | None:
-        """Error message if the run could not be set up, else None."""
+        """Error message if the run could not be set up, else None. Printed once the terminal is restored."""
         return self._run.fatal_error
 
     def start(self) -> None:
-        """Start the engine."""
+        """Start the engine. Called once, after the first frame."""
         self._run.start()
         self._started = True
 
@@ -216,7 +145,11 @@ class LiveSource:
         return before != (playback.position, playback.length, playback.playing, playback.speed)
 
     def start_playback(self) -> str | None:
-        """Open the recording so far, at its end; a long recording opens within the next ticks."""
+        """Open the recording so far, at its end; a long recording opens within the next ticks.
+
+        Returns:
+            A message if that is impossible, else None.
+        """
         if self.playback is None and not self._entering:
             if self._run.directory is None:
                 return "No recording yet."
@@ -315,6 +248,7 @@ class ReplaySource:
         self.playback = playback
         self.ghost_run = ghost_run
         self.failure: str | None = None
+        """Error that ends the dashboard, and is printed once the terminal is restored."""
         self._hold = hold
         self._follow = follow
         self._seen: tuple[object, ...] = ()
@@ -393,3 +327,19 @@ class ReplaySource:
         seen = (*position, self.ghost_run and self.ghost_run.comparison_label)
         changed, self._seen = seen != self._seen, seen
         return changed
+
+
+RunSource: TypeAlias = LiveSource | ReplaySource
+"""Source of the run state that the dashboard shows.
+
+Read `state` again at each use: a keyframe, a seek or a restore replaces the object.
+"""
+
+
+def run_has_ended(source: RunSource) -> bool:
+    """Return True if the run has ended or its engine is gone."""
+    return source.live_state.status in TERMINAL_STATUSES or not source.alive
+
+
+def _fraction_read(history: History) -> float | None:
+    return history.fraction_read if history.fraction_read < 1 else None
