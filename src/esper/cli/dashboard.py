@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from esper.cli.options import NARRATIONS
 from esper.cli.streams import discard_broken_output
 from esper.config import ConfigError
+from esper.process import freeze_loaded_objects
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,7 +115,7 @@ def show_dashboard(
     initial_view: str = "overview",
     moment: str | None = None,
 ) -> int:
-    """Open the dashboard, wait until the user leaves it, and return its exit code.
+    """Open the dashboard, wait until the user leaves it, and restore the terminal.
 
     Args:
         source: Run or recording to show.
@@ -123,13 +124,19 @@ def show_dashboard(
         initial_view: Name of the view that is shown first.
         moment: Moment of a recording to go to as soon as it was read; None to stay at the start.
 
+    Returns:
+        Exit code: 0; 128 + n if signal n abandoned the run; 1 if the dashboard failed.
+
     Raises:
         ConfigError: As `check_terminal` does.
     """
     keys = check_terminal(display.theme)
-    from esper.sanctum.launch import run_dashboard
+    from esper.sanctum.app import SanctumApp
 
+    app = SanctumApp(source, **display._asdict(), env=env, initial_view=initial_view, moment=moment, keys=keys)
+    freeze_loaded_objects()
     try:
-        return run_dashboard(source, **display._asdict(), env=env, initial_view=initial_view, moment=moment, keys=keys)
+        app.run()
     finally:
         discard_broken_output()  # if the terminal was closed
+    return 1 if app.return_code is None else app.return_code  # None: the input thread failed

@@ -26,7 +26,7 @@ from esper.sanctum.driver import ResilientDriver
 from esper.sanctum.screens import SCREEN_CLASSES, open_screen
 from esper.sanctum.screens.base import FULL_COLUMNS, FULL_ROWS, MIN_COLUMNS, MIN_ROWS
 from esper.sanctum.source import RunSource
-from esper.sanctum.symbols import CharsetFilter, key_name
+from esper.sanctum.symbols import CharsetFilter, detect_charset, key_name
 from esper.sanctum.theme import find_theme, load_themes
 from esper.sanctum.view import ViewState
 from esper.telemetry.sentences import pluralise
@@ -46,6 +46,17 @@ _HEIGHTS = [(0, "-flat"), (MIN_ROWS, "-low"), (FULL_ROWS, "-short"), (34, "-medi
 
 class SanctumApp(DiagnosisActions, RunActions, SharingActions, HarvestActions):
     """Dashboard app. Exits when the user quits, or when the run has ended after a stop request.
+
+    Args:
+        source: Source of the run.
+        theme: Name of the theme.
+        symbols: Character set, one of `symbols.CHARSETS`.
+        bell: Ring the bell of the terminal when an anomaly begins.
+        notify: Escape sequence for desktop notifications, one of `NOTIFY_PROTOCOLS`; None to send none.
+        env: Index of the env that is selected first.
+        initial_view: View that is opened first, one of `bindings.VIEW_NAMES`.
+        moment: Moment of a recording to go to as soon as it was read; None to stay at the start.
+        keys: Table of all keys, with the keys of the user.
 
     Raises:
         ThemeError: The theme is unknown, or a theme file is invalid.
@@ -72,14 +83,15 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, HarvestActions):
         keys: Sequence[KeyBinding] = KEYS,
     ) -> None:
         super().__init__(source, bell=bell, notify_protocol=notify)
-        self._charset = CharsetFilter(symbols)
+        charset = detect_charset(symbols)
+        self._charset = CharsetFilter(charset)
         self.palettes = load_themes(ansi16=self.console.color_system == "standard")
         palette = find_theme(theme, self.palettes)
         for name in list(self.available_themes):
             self.unregister_theme(name)  # Textual's themes have no colours for stages
         for known in self.palettes.values():
             self.register_theme(known.theme)
-        self.view = ViewState(source, palette, env, charset=symbols, keys=keys)
+        self.view = ViewState(source, palette, env, charset=charset, keys=keys)
         self._initial_view = initial_view
         self._initial_moment = moment
         for name in SCREEN_CLASSES:
