@@ -21,9 +21,9 @@ from esper.sanctum.actions.diagnosis import DiagnosisActions
 from esper.sanctum.actions.harvest import HarvestActions
 from esper.sanctum.actions.run import RunActions
 from esper.sanctum.actions.sharing import SharingActions
-from esper.sanctum.bindings import APP_CATEGORIES, ENV_VIEW, KEYS, KeyBinding, bindings
+from esper.sanctum.bindings import APP_CATEGORIES, ENV_VIEW, KEYS, SCREEN_INFO, KeyBinding, bindings
 from esper.sanctum.driver import ResilientDriver
-from esper.sanctum.screens import SCREEN_CLASSES, open_screen
+from esper.sanctum.screens import open_screen
 from esper.sanctum.screens.base import FULL_COLUMNS, FULL_ROWS, MIN_COLUMNS, MIN_ROWS
 from esper.sanctum.source import RunSource
 from esper.sanctum.symbols import CharsetFilter, detect_charset, key_name
@@ -94,7 +94,7 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, HarvestActions):
         self.view = ViewState(source, palette, env, charset=charset, keys=keys)
         self._initial_view = initial_view
         self._initial_moment = moment
-        for name in SCREEN_CLASSES:
+        for name in SCREEN_INFO:
             self.add_mode(name, partial(open_screen, name, self.view))  # pyright: ignore[reportUnknownMemberType] (Screen[Any])
         self._ticked = 0.0
         self._num_warned = 0

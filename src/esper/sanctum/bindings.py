@@ -103,7 +103,7 @@ SCREEN_INFO: dict[str, ScreenInfo] = {
     "devices": ScreenInfo("5", "memory by owner, lane load, time by phase"),
     "log": ScreenInfo("6", "notable events, with filter and search"),
 }
-"""Screens by name, in the order of the tabs. `screens.SCREEN_CLASSES` has their classes."""
+"""Screens by name, in the order of the tabs. `screens.open_screen` finds their classes."""
 
 ENV_VIEW = "env"
 """Name of the view that shows one env."""

@@ -7,17 +7,10 @@ from importlib import import_module
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.view import ViewState
 
-SCREEN_CLASSES = {
-    "overview": "OverviewScreen",
-    "policy": "PolicyScreen",
-    "growth": "GrowthScreen",
-    "numerics": "NumericsScreen",
-    "devices": "DevicesScreen",
-    "log": "LogScreen",
-}
-"""Class names, keyed by the screen names of `bindings.SCREEN_INFO`, which are also the module names."""
-
 
 def open_screen(name: str, view: ViewState) -> RunScreen:
-    """Return a new screen. Its module is imported here, so that the first frame waits for only one screen."""
-    return getattr(import_module(f"{__name__}.{name}"), SCREEN_CLASSES[name])(view, name)
+    """Return a new screen: `policy` is the class `PolicyScreen` in the module `policy`.
+
+    The module is imported here, so that the first frame waits for only one screen.
+    """
+    return getattr(import_module(f"{__name__}.{name}"), f"{name.capitalize()}Screen")(view, name)
