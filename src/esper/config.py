@@ -85,17 +85,17 @@ class PPOConfig(Section, frozen=True, kw_only=True):
 
 
 class RewardConfig(Section, frozen=True, kw_only=True):
-    """Weights of the reward components. The unit of the reward is validation accuracy, a fraction."""
+    """Weights of the reward components. The unit of the reward is the validation score, a fraction."""
 
-    rent: Annotated[NonNegativeWeight, unit("accuracy")] = 0.002
+    rent: Annotated[NonNegativeWeight, unit("score")] = 0.002
     """rent per step, times ln(1 + grown / host parameters)"""
     rent_floor: Annotated[PositiveInt, unit("parameters")] = 200
     """minimum of the host parameters in the rent; smaller hosts pay as if they had this many"""
-    op: Annotated[NonNegativeWeight, unit("accuracy")] = 0.001
+    op: Annotated[NonNegativeWeight, unit("score")] = 0.001
     """cost of every op except WAIT"""
     contribution: NonNegativeWeight = 0.1
     """weight of the contribution potential; it changes the learning, not the optimum"""
-    penalty: Annotated[NonNegativeWeight, unit("accuracy")] = 1.0
+    penalty: Annotated[NonNegativeWeight, unit("score")] = 1.0
     """penalty of a step in which an env breaks down and is rolled back"""
 
 
@@ -161,8 +161,8 @@ class Config(Section, frozen=True, kw_only=True):
     reward: Annotated[
         RewardName,
         choices(
-            shaped="accuracy gain and contribution potential, minus costs",
-            simplified="accuracy gain minus rent and op costs",
+            shaped="score gain and contribution potential, minus costs",
+            simplified="score gain minus rent and op costs",
             sparse="simplified, all at the last step",
         ),
     ] = "shaped"

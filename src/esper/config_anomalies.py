@@ -19,7 +19,7 @@ class AnomalyConfig(Section, frozen=True, kw_only=True):
     explosion_steps: Annotated[StepCount, unit("steps")] = 3
     """consecutive steps with such a norm, above the clipping norm, of a host or a seed that affects the output"""
     chance_factor: Annotated[float, Meta(ge=1)] = 1.02
-    """multiple of the loss of guessing above which a training loss is too high"""
+    """multiple of the chance loss above which a training loss is too high"""
     chance_steps: Annotated[int, Meta(ge=2, le=50), unit("steps")] = 5
     """consecutive steps in which the training loss of an env is too high, and does not fall"""
     skipped_steps: Annotated[StepCount, unit("steps")] = 3
@@ -29,9 +29,9 @@ class AnomalyConfig(Section, frozen=True, kw_only=True):
     dead_seed_steps: Annotated[StepCount, unit("steps")] = 3
     """consecutive steps in which a seed is dead"""
     stalled_steps: Annotated[StepCount, unit("steps")] = 10
-    """steps without a better accuracy, at the end of an episode, from which on an env is stalled"""
-    stalled_gap: Annotated[UnitFraction, unit("accuracy")] = 0.1
-    """distance of a stalled env's final accuracy to the median of all envs; in a family, to that of its structure"""
+    """steps without a better score, at the end of an episode, from which on an env is stalled"""
+    stalled_gap: Annotated[UnitFraction, unit("score")] = 0.1
+    """distance of a stalled env's final score to the median of all envs; in a family, to that of its structure"""
     stalled_envs: UnitFraction = 0.25
     """fraction of the envs that stall, two envs or more"""
     stalled_rounds: Annotated[int, Meta(ge=1, le=10), unit("rounds")] = 3
