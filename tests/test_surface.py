@@ -1,7 +1,7 @@
 """The public surface, word for word: commands, options, configuration keys, event fields, stored values.
 
 Removing a name or changing its meaning breaks scripts, TOML files, checkpoints or recordings. `SCHEMA` in
-`telemetry/events.py` and `CHECKPOINT_FORMAT` in `checkpoint/manifest.py` count such changes.
+`telemetry/events/` and `CHECKPOINT_FORMAT` in `checkpoint/manifest.py` count such changes.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ CHOICES = {
 }
 
 EVENTS = {
-    "RunStarted": "run task policy rounds steps slot_names slots lanes seed host_parameters structures classes score "
+    "RunStarted": "run task policy rounds steps slot_names lanes seed host_parameters structures score_name "
     "chance_loss chance_score batches growth_interval versions config",
     "RoundStarted": "round",
     "EpisodeStarted": "round env structure settings",

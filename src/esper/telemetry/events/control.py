@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from esper.telemetry.event_parts import Event, HeadChoice
+from esper.telemetry.events.base import Event
 
 
 class ControlRequested(Event, frozen=True, kw_only=True, tag=True):
@@ -18,19 +18,6 @@ class ControlRequested(Event, frozen=True, kw_only=True, tag=True):
     """Env whose decision is to be explained; absent for other requests."""
     ignored: str | None = None
     """Reason for which the engine ignores the request; absent if it does not."""
-
-
-class DecisionExplained(Event, frozen=True, kw_only=True, tag=True):
-    """The policy explained its decision for an env, after a request."""
-
-    round: int
-    step: int
-    env: int
-    choices: dict[str, HeadChoice]
-    """Choice of each head that the op uses, keyed by head."""
-    without: dict[str, dict[str, float]]
-    """Probabilities of the same choices after one group of features was replaced by its mean, or the memory by its
-    initial state; keyed by group and head."""
 
 
 class Paused(Event, frozen=True, kw_only=True, tag=True):
