@@ -24,7 +24,6 @@ import numpy as np
 
 from esper.checkpoint.manifest import digest
 from esper.config import Config
-from esper.engine.task_setup import PreparedTask, prepare_task
 from esper.evaluation.headroom import FOLDS, Array, best_plan, headroom, predicted_gain
 from esper.evaluation.held_out import evaluation_key
 from esper.evaluation.journal import EvaluationJournal, open_search_journal
@@ -37,6 +36,7 @@ from esper.policy.baselines import StaticAgent
 from esper.policy.plan import parse_plan
 from esper.policy.plan_agent import PlanAgent
 from esper.seeding import make_generator
+from esper.tasks.prepare import PreparedTask, prepare_task
 
 IDLE = ""
 """The plan that never grows a seed."""

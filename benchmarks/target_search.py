@@ -20,7 +20,6 @@ from esper.checkpoint.catalog import find_checkpoint
 from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.config import Config
 from esper.engine.agent_factory import build_trained
-from esper.engine.task_setup import PreparedTask
 from esper.engine.trained_policy import policy_of
 from esper.evaluation.cpu_time import cpu_seconds
 from esper.evaluation.episodes import run_episodes
@@ -36,6 +35,7 @@ from esper.policy.plan_agent import PlanAgent
 from esper.recording.runs import resolve_run
 from esper.seeding import evaluation_seed, make_generator
 from esper.tasks.contexts import draw_context
+from esper.tasks.prepare import PreparedTask
 
 POLICY = "policy"
 

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from esper.config import Config
-from esper.engine.task_setup import prepare_task
 from esper.evaluation.search import find_best, halving_schedule
 from esper.evaluation.training_hosts import TrainingHosts
 from esper.lanes.devices import resolve_devices
 from esper.policy.heuristic import DEFAULT_RULES, HeuristicAgent, HeuristicRules
+from esper.tasks.prepare import prepare_task
 
 
 def main() -> None:

@@ -15,11 +15,24 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
+
 from esper.config import ConfigError
 from esper.formatting import suggest
 
 _PACKAGE = Path(__file__).parent
 """Directory of the package esper."""
+
+
+class TaskOrigin(msgspec.Struct, frozen=True):
+    """Source of a task that is the user's own code."""
+
+    reference: str
+    """The task as the user named it on the command line."""
+    digests: dict[str, str]
+    """BLAKE2b digests of its file and of the modules beside it, keyed by relative path."""
+    shares_prefix: bool
+    """True if counterfactuals share the part of the forward pass before a slot."""
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
 from esper.config import Config, PPOConfig
 from esper.control import RequestKind
-from esper.engine.harvest import harvest_checkpoint
 from esper.envs.env import Env
 from esper.envs.hosts import HostFactory
 from esper.growth.lifecycle import StageTransition
+from esper.harvest.checkpoint import harvest_checkpoint
 from esper.policy.actions import Action
 from esper.tasks import TaskError, load_task
 from esper.tasks.contexts import draw_context

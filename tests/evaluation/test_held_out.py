@@ -252,7 +252,7 @@ def grown_checkpoint(directory: Path) -> Path:
 
 def test_wide_host_is_refused_for_a_task_without_one(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = load_task("digits_impaired")
-    monkeypatch.setattr("esper.engine.task_setup.load_task", lambda _: _without_wide_model(task))
+    monkeypatch.setattr("esper.tasks.prepare.load_task", lambda _: _without_wide_model(task))
     with pytest.raises(ConfigError, match="has no wide_model"), opened(checkpoint, "ppo", "wide"):
         pass
 

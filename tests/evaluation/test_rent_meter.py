@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from esper.config import Config
-from esper.engine.task_setup import prepare_task
 from esper.envs.epoch_result import EpochResult
 from esper.envs.governor import Breakdown
 from esper.evaluation.episodes import run_episodes
@@ -16,6 +15,7 @@ from esper.evaluation.rent_meter import RentMeter
 from esper.lanes.pool import EnvPool
 from esper.policy.plan import parse_plan
 from esper.policy.plan_agent import PlanAgent
+from esper.tasks.prepare import prepare_task
 
 STEPS = 8
 BROKEN_AT = 5

@@ -7,9 +7,9 @@ from contextlib import closing
 import pytest
 
 from esper.config import Config
-from esper.engine.task_setup import prepare_task
 from esper.evaluation.training_hosts import TrainingHosts
 from esper.policy.baselines import StaticAgent
+from esper.tasks.prepare import prepare_task
 
 
 @pytest.mark.parametrize("task", ["digits", "digits_family"])

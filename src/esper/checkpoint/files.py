@@ -29,7 +29,6 @@ from esper.checkpoint.manifest import (
     CheckpointError,
     FileEntry,
     Manifest,
-    TaskOrigin,
     config_from_manifest,
     digest,
     read_manifest,
@@ -40,6 +39,7 @@ from esper.config import Config
 from esper.disk import make_directory, replace_synced, sync_directory, write_synced
 from esper.domain import StepNumber
 from esper.telemetry.codec import encode_json
+from esper.user_code import TaskOrigin
 
 
 @dataclass(frozen=True)

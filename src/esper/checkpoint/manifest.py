@@ -16,6 +16,7 @@ from esper.config import Config
 from esper.disk import UnsafeFileError, read_regular
 from esper.domain import VERSION
 from esper.telemetry.codec import DECODE_ERRORS, encode_json
+from esper.user_code import TaskOrigin
 
 CHECKPOINT_FORMAT = 1
 MANIFEST_FILE = "manifest.json"
@@ -43,17 +44,6 @@ class FileEntry(msgspec.Struct, frozen=True):
 
     bytes: int
     blake2b: str
-
-
-class TaskOrigin(msgspec.Struct, frozen=True):
-    """Source of a task that is the user's own code."""
-
-    reference: str
-    """The task as the user named it on the command line."""
-    digests: dict[str, str]
-    """BLAKE2b digests of its file and of the modules beside it, keyed by relative path."""
-    shares_prefix: bool
-    """True if counterfactuals share the part of the forward pass before a slot."""
 
 
 Count = Annotated[int, msgspec.Meta(ge=0)]

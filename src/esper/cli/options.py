@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, cast, get_args
 
 from esper.checkpoint.catalog import find_checkpoint
-from esper.checkpoint.manifest import TaskOrigin, config_from_manifest, read_manifest
+from esper.checkpoint.manifest import config_from_manifest, read_manifest
 from esper.config import Config, ConfigError
 from esper.config_fields import ConfigField, list_fields, table_description
 from esper.formatting import strip_control, suggest
 from esper.policy.loading import is_own_policy
 from esper.recording.runs import resolve_run
 from esper.tasks import TASK_NAMES, check_task_reference, own_values
+from esper.user_code import TaskOrigin
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 NarrationDetail = Literal["summary", "all"]

@@ -23,7 +23,6 @@ from esper.engine.commands import harvest_command, resume_options
 from esper.engine.growth import Growth
 from esper.engine.growth_observer import GrowthObserver
 from esper.engine.run_control import RankedRequestQueue
-from esper.engine.task_setup import SavedTask, prepare_task
 from esper.engine.trained_policy import policy_label
 from esper.engine.trainer import Trainer
 from esper.engine.training_state import TrainingState
@@ -41,6 +40,7 @@ from esper.ranks import RankGroup, RankLostError, destroy_ranks, init_ranks
 from esper.recording.recorder import Recorder, RecordingError, write_manifest
 from esper.recording.run_lock import RunLock
 from esper.recording.runs import make_run_directory
+from esper.tasks.prepare import SavedTask, prepare_task
 from esper.tasks.task import Task
 from esper.telemetry import events as ev
 from esper.telemetry.hub import EventHub, FirstRankEventHub, OtherRankEventHub

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from esper.checkpoint.manifest import TaskOrigin
 from esper.config import Config
 from esper.domain import StepNumber
 from esper.engine.episode import Episode
@@ -14,6 +13,7 @@ from esper.policy.agent import Agent
 from esper.ranks import SINGLE_RANK, RankGroup
 from esper.seeding import decision_uniforms
 from esper.telemetry.hub import EventHub
+from esper.user_code import TaskOrigin
 
 
 class TrainingState:

@@ -19,7 +19,6 @@ from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import CheckpointError, read_manifest
 from esper.config import Config, ConfigError, TrainingConfig
 from esper.engine.agent_factory import build_agent, build_trained
-from esper.engine.task_setup import PreparedTask, SavedTask, prepare_task
 from esper.engine.trained_policy import policy_of
 from esper.evaluation.cpu_time import cpu_seconds
 from esper.evaluation.episodes import run_episodes
@@ -36,6 +35,7 @@ from esper.policy.loading import POLICY_NAMES
 from esper.policy.plan import PLAN, split_plan
 from esper.seeding import evaluation_seed
 from esper.tasks import load_task
+from esper.tasks.prepare import PreparedTask, SavedTask, prepare_task
 
 _SHARED_OPTIONS = ("task", "steps", "slots", "reward_weights", "training", "amp", "scaler", "counterfactual")
 """Options that all evaluated checkpoints must share, because their policies play the same episodes."""

@@ -8,7 +8,6 @@ from contextlib import closing
 import msgspec
 
 from esper.config import Config
-from esper.engine.task_setup import PreparedTask
 from esper.evaluation.cpu_time import cpu_seconds
 from esper.evaluation.journal import EvaluationJournal
 from esper.evaluation.results import RANDOM_SEARCH, SEARCH
@@ -17,6 +16,7 @@ from esper.evaluation.training_hosts import TrainingHosts
 from esper.policy.plan import parse_plan
 from esper.policy.plan_agent import PlanAgent
 from esper.seeding import make_generator
+from esper.tasks.prepare import PreparedTask
 
 SCHEDULES: dict[str, Callable[[int], list[Rung]]] = {SEARCH: halving_schedule, RANDOM_SEARCH: random_schedule}
 """Function from the number of episodes to the rungs, keyed by policy."""

@@ -8,12 +8,12 @@ import msgspec
 from torch import Tensor
 
 from esper.config import Config
-from esper.engine.task_setup import PreparedTask
 from esper.evaluation.episodes import play_episodes, start_episodes
 from esper.lanes.pool import EnvPool
 from esper.policy.actions import WAIT_DECISION, Decision
 from esper.policy.agent import Agent, EnvStatus
 from esper.policy.baselines import NonLearningAgent
+from esper.tasks.prepare import PreparedTask
 
 PARALLEL_CANDIDATES = 27
 """Maximum number of candidates that play at the same time: a power of three, as the rungs of successive halving."""

@@ -11,13 +11,13 @@ import msgspec
 from torch import nn
 
 from esper.config import Config
-from esper.engine.task_setup import PreparedTask
 from esper.evaluation.episodes import run_episodes
 from esper.evaluation.results import EpisodeResult
 from esper.lanes.pool import EnvPool
 from esper.policy.baselines import StaticAgent
 from esper.ppo.rewards import rent_cost
 from esper.seeding import forked_generators
+from esper.tasks.prepare import PreparedTask
 from esper.tasks.probe import probe_task
 
 _WIDTH_FACTORS = 200

@@ -1,14 +1,18 @@
-"""Loads the data of a task."""
+"""Loads the data of a task, once on each machine: the ranks of a run there share them."""
 
 from __future__ import annotations
 
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
 
 from esper.config import TaskError
+from esper.process import RankInfo
+from esper.ranks import RankGroup
 from esper.seeding import forked_generators, make_generator
 from esper.tasks.family import structures_of
-from esper.tasks.splits import Splits, TaskData
+from esper.tasks.splits import Splits, TaskData, read_data, write_data
 from esper.tasks.task import Task
 from esper.user_code import describe_exception
 
@@ -29,6 +33,45 @@ def load_data(task: Task, directory: Path | None) -> TaskData:
     return tuple(splits[structure.data] for structure in structures)
 
 
+def load_data_once(task: Task, directory: Path | None, ranks: RankGroup, info: RankInfo) -> TaskData:
+    """Load the data of a task on the first rank of each machine, which writes them to a file for the other ranks.
+
+    The file is removed as soon as all ranks have mapped it. Collective: all ranks must call it together.
+
+    Args:
+        task: Task whose data are loaded.
+        directory: Argument of the task's data function.
+        ranks: Ranks of the run.
+        info: Rank of this process and its place on its machine.
+
+    Raises:
+        TaskError: The data function of a rank fails, or the file cannot be written or read. Every rank raises it.
+        RankLostError: Another rank has ended or does not answer.
+    """
+    if ranks.is_single:
+        return load_data(task, directory)
+    data, path, problem = None, None, None
+    with ExitStack() as opened:
+        try:
+            if info.local_rank == 0:
+                data = load_data(task, directory)
+                file = opened.enter_context(tempfile.NamedTemporaryFile(prefix="esper-data-"))
+                write_data(data, file)
+                path = file.name
+        except (OSError, TaskError) as error:
+            problem = _describe(error, task)
+        outcomes = ranks.all_gather_object((path, problem))
+        _raise_first([problem for _, problem in outcomes])
+        try:
+            if data is None:
+                data = read_data(Path(str(outcomes[info.rank - info.local_rank][0])))
+        except OSError as error:
+            problem = _describe(error, task)
+        _raise_first(ranks.all_gather_object(problem))
+    assert data is not None
+    return data
+
+
 def _load_splits(task: Task, directory: Path | None) -> Splits:
     """Call a data function, with torch, numpy and random seeded, so that each call returns the same data."""
     try:
@@ -41,3 +84,15 @@ def _load_splits(task: Task, directory: Path | None) -> Splits:
     if not isinstance(splits, Splits):
         raise TaskError(f"data of task {task.name} returned a {type(splits).__name__}; return esper.Splits")
     return splits
+
+
+def _describe(error: OSError | TaskError, task: Task) -> str:
+    if isinstance(error, TaskError):
+        return str(error)
+    return f"data of task {task.name} cannot be shared by the ranks of this machine: {error.strerror or error}"
+
+
+def _raise_first(problems: list[str | None]) -> None:
+    for problem in problems:
+        if problem:
+            raise TaskError(problem)

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from esper.cli.commands.harvest import format_comparison, format_harvest
 from esper.cli.dashboard import DisplayOptions, add_screen_options, check_other_theme
-from esper.cli.harvest_text import format_comparison, format_harvest
 from esper.cli.options import EXIT_FAILED, EXIT_OK, NarrationDetail, Parser, add_run_options, given_options
 from esper.cli.run_display import print_engine_error, run_headless, run_in_dashboard
 from esper.config import ConfigError

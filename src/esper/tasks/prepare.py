@@ -8,19 +8,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from esper.checkpoint.manifest import TaskOrigin
 from esper.config import Config, ConfigError, TaskError
-from esper.engine.rank_data import load_data_once
 from esper.formatting import suggest
 from esper.process import RankInfo
 from esper.ranks import SINGLE_RANK, RankGroup
 from esper.tasks import fill_in_settings, load_task
+from esper.tasks.data_loading import load_data_once
 from esper.tasks.loading import describe_changes
 from esper.tasks.probe import probe_task
 from esper.tasks.profile import TaskProfile
 from esper.tasks.settings import override_settings
 from esper.tasks.splits import TaskData
 from esper.tasks.task import Task
+from esper.user_code import TaskOrigin
 
 
 class PreparedTask(NamedTuple):

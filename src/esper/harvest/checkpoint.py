@@ -14,7 +14,6 @@ from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
 from esper.config import ConfigError
 from esper.domain import VERSION
-from esper.engine.task_setup import SavedTask, prepare_task
 from esper.envs.env_state import load_tensors
 from esper.envs.hosts import HostFactory
 from esper.growth.lifecycle import GateConfig
@@ -24,6 +23,7 @@ from esper.harvest.model import check_is_one_structure, grown_seeds
 from esper.harvest.structure import Provenance
 from esper.policy.agent import strip_prefix
 from esper.tasks.hosts import named_tensors
+from esper.tasks.prepare import SavedTask, prepare_task
 
 
 def harvest_checkpoint(
