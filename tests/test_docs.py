@@ -97,9 +97,8 @@ def test_source_files_named_in_pages_exist() -> None:
 
 
 def test_scripts_in_commands_exist() -> None:
-    scripts = {
-        word for line in LINES for word in line.split() if re.fullmatch(r"(benchmarks|tests)/[\w/]+(\.py)?", word)
-    }
+    words = {word for line in LINES for word in line.split()}
+    scripts = {word for word in words if re.fullmatch(r"(benchmarks|research|tests)/[\w/]+(\.py)?", word)}
 
     assert scripts
     assert [script for script in sorted(scripts) if not (ROOT / script).exists()] == []

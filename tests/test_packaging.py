@@ -69,7 +69,9 @@ def test_wheel_contains_data_files(wheel: Path) -> None:
     assert "CC BY 4.0" in licence
     code = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*.py")}
     assert code <= files
-    assert not [file for file in files if file.startswith(("tests/", "benchmarks/")) or file.endswith(".pyc")]
+    assert not [
+        file for file in files if file.startswith(("tests/", "benchmarks/", "research/")) or file.endswith(".pyc")
+    ]
 
 
 def test_sdist_holds_documentation_and_its_tests(tmp_path: Path) -> None:
@@ -79,7 +81,7 @@ def test_sdist_holds_documentation_and_its_tests(tmp_path: Path) -> None:
         files = {name.partition("/")[2] for name in archive.getnames()}
     pages = {str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.*")]}
     assert "docs/overview.svg" in pages
-    assert {*pages, "tests/test_docs.py", "benchmarks/engine.py", ".ci/run"} <= files
+    assert {*pages, "tests/test_docs.py", "benchmarks/engine.py", "research/generalist.py", ".ci/run"} <= files
 
 
 def test_wheel_metadata_is_complete(wheel: Path) -> None:

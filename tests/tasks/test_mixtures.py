@@ -45,7 +45,7 @@ def test_mixture_has_the_structures_and_data_of_its_tasks() -> None:
 
 
 def test_family_of_the_shipped_policy_has_four_layouts_and_a_rent_everywhere() -> None:
-    task = mixture(str(Path(__file__).parents[2] / "benchmarks" / "generalist.py"))
+    task = mixture(str(Path(__file__).parents[2] / "research" / "generalist.py"))
     profile = probe_task(task, load_data(task, None))
     layouts = {site.layout for found in profile.structures for site in found.sites}
     assert layouts == {"BCHW", "BCL", "BTC", "BC"}

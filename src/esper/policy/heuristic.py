@@ -4,7 +4,7 @@ In each step, the first rule that applies to a slot decides: fossilize a seed th
 advance one that can; plant a seed in the first empty slot if the loss has plateaued, no seed is in isolation, and
 enough steps remain. Blueprints rotate; one that was culled is avoided for some steps. The numbers of the rules were
 chosen by net return on the validation split of `digits_impaired`, in 540 episodes of 40 steps on training hosts, with a
-rent of 0.002: `benchmarks/tune_heuristic.py --seed 50 --episodes 560`.
+rent of 0.002: `research/tune_heuristic.py --seed 50 --episodes 560`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_PENALTY = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class HeuristicRules:
-    """Numbers of the rules. The defaults were chosen by `benchmarks/tune_heuristic.py`.
+    """Numbers of the rules. The defaults were chosen by `research/tune_heuristic.py`.
 
     Attributes:
         rotation: Blueprints to plant, in turn. A slot that offers none of them gets those that it offers.

@@ -1,6 +1,6 @@
 """Measures the loss of a trained policy without its memory, and with the measurements of another env.
 
-    python benchmarks/adaptation.py --checkpoint RUN --seed 4000 --episodes 128
+    python -m research.adaptation --checkpoint RUN --seed 4000 --episodes 128
 
 A policy that adapts loses by both. All variants play the same held-out episodes; the differences are paired. The last
 of several checkpoints is followed by a line for all of them, with intervals over training seeds and episodes.

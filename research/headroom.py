@@ -1,7 +1,7 @@
 """Measures how much a policy could gain on a task family by knowing the context.
 
-    python benchmarks/headroom.py --task digits_family --seed 3000
-    python benchmarks/headroom.py --task FILE.py --seed 1 2
+    python -m research.headroom --task digits_family --seed 3000
+    python -m research.headroom --task FILE.py --seed 1 2
 
 Every plan plays each context in two orders: the same data, other initial weights and another order of the data. The
 tables show the gain in net return over the best plan for all contexts: of the best plan for each context, and of
@@ -21,13 +21,13 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from research.context_gain import FOLDS, Array, best_plan, headroom, predicted_gain
+from research.rent_meter import RentMeter
 
 from esper.checkpoint.manifest import digest
 from esper.config import Config
-from esper.evaluation.headroom import FOLDS, Array, best_plan, headroom, predicted_gain
 from esper.evaluation.held_out import evaluation_key
 from esper.evaluation.journal import EvaluationJournal, open_search_journal
-from esper.evaluation.rent_meter import RentMeter
 from esper.evaluation.training_hosts import TrainingHosts
 from esper.lanes.devices import resolve_devices
 from esper.policy.actions import Decision
@@ -188,8 +188,9 @@ def _play_order(
     run_seed = make_generator(seed, "headroom", order).initial_seed()
     config = msgspec.structs.replace(prepared.config, seed=run_seed, context_seed=seed)
     sites, blueprints = prepared.profile.sites, prepared.profile.blueprints
-    code = digest(Path(__file__).read_bytes())  # it computes what the journal keeps
-    name = digest("\n".join([code, str(options.steps), *plans]).encode())[:12]
+    files = (Path(__file__), Path(__file__).with_name("rent_meter.py"))  # they compute what the journal keeps
+    code = [digest(file.read_bytes()) for file in files]
+    name = digest("\n".join([*code, str(options.steps), *plans]).encode())[:12]
 
     def agent(plan: str) -> Agent:
         return PlanAgent(parse_plan(plan, config.steps), sites, blueprints) if plan else StaticAgent()

@@ -1,6 +1,6 @@
 """Compares the first try of a trained policy with a search on the target.
 
-    python benchmarks/target_search.py --checkpoint RUN --task digits_family --seed 5900
+    python -m research.target_search --checkpoint RUN --task digits_family --seed 5900
 
 Targets are contexts of a family. On each of them, a random search plays plans on one host and takes the one with the
 highest net return. Policy and plans then play fresh hosts of the same contexts. The policy has never seen the targets.

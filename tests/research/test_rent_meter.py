@@ -6,12 +6,12 @@ from contextlib import closing
 
 import msgspec
 import pytest
+from research.rent_meter import RentMeter
 
 from esper.config import Config
 from esper.envs.epoch_result import EpochResult
 from esper.envs.governor import Breakdown
 from esper.evaluation.episodes import run_episodes
-from esper.evaluation.rent_meter import RentMeter
 from esper.lanes.pool import EnvPool
 from esper.policy.plan import parse_plan
 from esper.policy.plan_agent import PlanAgent

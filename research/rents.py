@@ -1,6 +1,6 @@
 """Compares a trained policy at several rents with plans, and draws its front of accuracy against parameters.
 
-    python benchmarks/rents.py --checkpoint RUN --seed 5100 --plan "conv_heavy@first:0" "depthwise@first:0"
+    python -m research.rents --checkpoint RUN --seed 5100 --plan "conv_heavy@first:0" "depthwise@first:0"
 
 The policy observes the rent. At each rent it is compared with the plan that is best at that rent. The best plan is
 chosen on the same episodes, in favour of the plans. All policies play the same held-out episodes. With several
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from research.rent_meter import RentMeter
 
 from esper.checkpoint.catalog import find_checkpoint
 from esper.config import Config
@@ -27,7 +28,6 @@ from esper.evaluation.episodes import run_episodes
 from esper.evaluation.figure import check_figure, draw_text, write_figure
 from esper.evaluation.held_out import held_out_config, prepare_held_out, read_training_seeds
 from esper.evaluation.intervals import seeds_interval
-from esper.evaluation.rent_meter import RentMeter
 from esper.evaluation.results import PolicyRun
 from esper.lanes.devices import resolve_devices
 from esper.lanes.pool import EnvPool

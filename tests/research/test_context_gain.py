@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from esper.evaluation.headroom import headroom, predicted_gain
+from research.context_gain import headroom, predicted_gain
 
 CONTEXTS = 32
 HIDDEN_C = np.arange(CONTEXTS) % 2

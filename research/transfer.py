@@ -1,7 +1,7 @@
 """Families that show whether a policy transfers to deeper hosts than those of its training.
 
-    esper-sanctum --task benchmarks/transfer.py:SHALLOW --envs 32
-    esper-sanctum evaluate --checkpoint last --task benchmarks/transfer.py:DEEP
+    esper-sanctum --task research/transfer.py:SHALLOW --envs 32
+    esper-sanctum evaluate --checkpoint last --task research/transfer.py:DEEP
 
 The hosts of `SHALLOW` have two or three slots, and the host of `DEEP` has four. Both draw the settings of
 `digits_family`, whose deepest host is that of `DEEP`.

@@ -1,6 +1,6 @@
 """Anomalies of a recording by rule: those that it has, and those that the rules of this version find in its events.
 
-Run with `python -m benchmarks.alarms RUN…`, with the directories of recordings. Thresholds are those of the recording,
+Run with `python -m research.alarms RUN…`, with the directories of recordings. Thresholds are those of the recording,
 else the defaults.
 """
 

@@ -1,6 +1,6 @@
 """Writes the policy of a checkpoint into the package, as the one that `pretrained` names.
 
-    python benchmarks/ship_policy.py RUN
+    python -m research.ship_policy RUN
 
 Its model card, README.md beside it, is written by hand: training command, seeds, evaluation.
 """

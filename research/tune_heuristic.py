@@ -1,6 +1,6 @@
 """Chooses the numbers of the heuristic by successive halving, with as many episodes as the training of a policy has.
 
-    python benchmarks/tune_heuristic.py --seed 50
+    python -m research.tune_heuristic --seed 50
 
 Random rules and the current ones play the default task on hosts of a training run with that random seed. The result is
 copied by hand into the defaults of `HeuristicRules` in `esper/policy/heuristic.py`.

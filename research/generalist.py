@@ -1,6 +1,6 @@
 """The family on which the shipped policy is trained: hosts of four layouts, at five rents.
 
-    esper-sanctum --task benchmarks/generalist.py --envs 32
+    esper-sanctum --task research/generalist.py --envs 32
 
 Four small convolutional hosts with digits, one-dimensional convolutions (`mnist1d`), a transformer (`recall`) and an
 MLP (`spirals`). Importing this file imports torch.
