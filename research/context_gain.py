@@ -1,4 +1,4 @@
-"""Headroom of a task family: how much a policy can gain over the best constant plan by knowing the context.
+"""Gain of knowing the context over the best constant plan: of the best plan for each context, and of predictors.
 
 Every plan plays every context in two orders: other initial weights and another data order, the same context. The best
 plan is chosen by the returns of one order and scored by those of the other, because a maximum flatters the returns that
@@ -10,15 +10,18 @@ Shapes: O orders (two), C contexts, P plans, F features, N rows: one for each co
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.kernel_ridge import KernelRidge
 
 from esper.evaluation.intervals import IntervalEstimate, t_interval
 
 Array: TypeAlias = NDArray[np.float64]
+Predictor: TypeAlias = Callable[[Array], Array]
+"""Function that predicts the return of each plan, [N, P], from features, [N, F]."""
 
 RESAMPLES = 2000
 """Number of resamples of a bootstrap interval."""
@@ -28,7 +31,7 @@ PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Ridge penalties to choose from."""
 
 
-def headroom(return_OCP: Array, seed: int = 0) -> IntervalEstimate:
+def headroom(return_OCP: Array) -> IntervalEstimate:
     """Return the gain of the best plan for each context over the best plan for all contexts.
 
     Both plans are chosen on one order and scored on the other; the gain is the mean of both directions. The interval is
@@ -36,10 +39,9 @@ def headroom(return_OCP: Array, seed: int = 0) -> IntervalEstimate:
 
     Args:
         return_OCP: Net returns.
-        seed: Random seed of the resamples.
     """
     contexts = return_OCP.shape[1]
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     drawn = generator.integers(contexts, size=(RESAMPLES, contexts))
     resampled = [_mean_headroom(return_OCP[:, chosen]) for chosen in drawn]
     low, high = np.percentile(resampled, (2.5, 97.5))
@@ -81,10 +83,9 @@ def predicted_gain(
     gains: list[float] = []
     for context in range(contexts):
         others = [other for other in range(contexts) if other != context]
-        fitted = _fit(feature_OCF[:, others], return_OCP[:, others], kernel)
+        predict = _fit_best(feature_OCF[:, others], return_OCP[:, others], kernel)
         constant = best_plan(return_OCP[:, others].mean(axis=0))
-        for order in (0, 1):
-            predicted_P = fitted(feature_OCF[order, [context]])[0]
+        for predicted_P in predict(feature_OCF[:, context]):
             chosen = choices[int(predicted_P[choices].argmax())]
             difference_O = return_OCP[:, context, chosen] - return_OCP[:, context, constant]
             gains.append(float(difference_O.mean()))
@@ -92,47 +93,35 @@ def predicted_gain(
     return t_interval(gain_C.tolist())
 
 
-class _Ridge:
-    """Kernel ridge regression of the returns of all plans, with features scaled to unit variance."""
-
-    def __init__(self, feature_NF: Array, return_NP: Array, kernel: str, penalty: float) -> None:
-        self._center, spread = feature_NF.mean(axis=0), feature_NF.std(axis=0)
-        self._scale = np.where(spread > 0, spread, 1.0) * math.sqrt(feature_NF.shape[1])
-        self._mean_P = return_NP.mean(axis=0)
-        self._kernel = kernel
-        self._known_NF = self._scaled(feature_NF)
-        gram = self._similarity(self._known_NF)
-        self._weights_NP: Array = np.linalg.solve(gram + penalty * np.eye(len(gram)), return_NP - self._mean_P)
-
-    def __call__(self, feature_NF: Array) -> Array:
-        return self._similarity(self._scaled(feature_NF)) @ self._weights_NP + self._mean_P
-
-    def _scaled(self, feature_NF: Array) -> Array:
-        return (feature_NF - self._center) / self._scale
-
-    def _similarity(self, feature_NF: Array) -> Array:
-        products: Any = feature_NF @ self._known_NF.T
-        if self._kernel == "linear":
-            return products
-        squares = (feature_NF**2).sum(axis=1)[:, None] + (self._known_NF**2).sum(axis=1) - 2 * products
-        return np.exp(-squares / 2)
-
-
-def _fit(feature_OCF: Array, return_OCP: Array, kernel: str) -> _Ridge:
-    """Fit a ridge regression with the penalty that has the smallest error on contexts that were left out."""
-    contexts = feature_OCF.shape[1]
-
-    def rows(values: Array, chosen: Any) -> Array:
-        return values[:, chosen].reshape(-1, values.shape[2])
+def _fit_best(feature_OCF: Array, return_OCP: Array, kernel: str) -> Predictor:
+    """Fit a predictor with the penalty that has the smallest error on contexts that were left out."""
+    fold_C = np.arange(feature_OCF.shape[1]) % FOLDS
 
     def error(penalty: float) -> float:
         total = 0.0
-        for fold in range(FOLDS):
-            left_out = np.array([context % FOLDS == fold for context in range(contexts)])
-            ridge = _Ridge(rows(feature_OCF, ~left_out), rows(return_OCP, ~left_out), kernel, penalty)
-            misses = ridge(rows(feature_OCF, left_out)) - rows(return_OCP, left_out)
-            total += float((misses**2).sum())
+        for fold in np.unique(fold_C):
+            kept_C = fold_C != fold
+            predict = _fit(_rows(feature_OCF[:, kept_C]), _rows(return_OCP[:, kept_C]), kernel, penalty)
+            misses_NP = predict(_rows(feature_OCF[:, ~kept_C])) - _rows(return_OCP[:, ~kept_C])
+            total += float((misses_NP**2).sum())
         return total
 
-    everything = np.ones(contexts, dtype=bool)
-    return _Ridge(rows(feature_OCF, everything), rows(return_OCP, everything), kernel, min(PENALTIES, key=error))
+    return _fit(_rows(feature_OCF), _rows(return_OCP), kernel, min(PENALTIES, key=error))
+
+
+def _fit(feature_NF: Array, return_NP: Array, kernel: str, penalty: float) -> Predictor:
+    """Fit a kernel ridge regression of the returns of all plans, with features scaled to unit variance.
+
+    `KernelRidge` has no intercept, so the returns are centred.
+    """
+    center_F, spread_F, mean_P = feature_NF.mean(axis=0), feature_NF.std(axis=0), return_NP.mean(axis=0)
+    scale_F = np.where(spread_F > 0, spread_F, 1.0) * math.sqrt(len(spread_F))
+    # pyright takes the type of alpha from its default, 1.
+    ridge = KernelRidge(alpha=penalty, kernel=kernel, gamma=0.5)  # pyright: ignore[reportArgumentType]
+    ridge.fit((feature_NF - center_F) / scale_F, return_NP - mean_P)
+    return lambda feature_NF: ridge.predict((feature_NF - center_F) / scale_F) + mean_P
+
+
+def _rows(values: Array) -> Array:
+    """Return values by order and context as rows."""
+    return values.reshape(-1, values.shape[2])
