@@ -1,12 +1,15 @@
-"""Measures how much a policy could gain on a task family by knowing the context.
+"""How much could a policy gain on a task family by knowing the context?
 
-    python -m research.headroom --task digits_family --seed 3000
+    python -m research.headroom --task digits_family --seed 3000 --blueprints conv_light conv_heavy depthwise norm
     python -m research.headroom --task FILE.py --seed 1 2
 
 Every plan plays each context in two orders: the same data, other initial weights and another order of the data. The
 tables show the gain in net return over the best plan for all contexts: of the best plan for each context, and of
-predictors that choose a plan from observations. After an interruption, the same command continues. A family needs two
-random seeds: one to choose the family by, and a fresh one to confirm the figure.
+predictors that choose a plan from observations. A family needs two random seeds: one to choose the family by, and a
+fresh one to confirm the figure.
+
+Takes about half an hour for each random seed with 20 plans (64 contexts of `digits_family`, two cores), and some
+minutes more for the predictors. After an interruption, the same command continues.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 from research.context_gain import FOLDS, Array, best_plan, headroom, predicted_gain
+from research.policies import TELEMETRY_DIR, plan_agent
 from research.rent_meter import RentMeter
 
 from esper.checkpoint.manifest import digest
@@ -32,9 +36,7 @@ from esper.evaluation.training_hosts import TrainingHosts
 from esper.lanes.devices import resolve_devices
 from esper.policy.actions import Decision
 from esper.policy.agent import Agent, EnvStatus
-from esper.policy.baselines import StaticAgent
 from esper.policy.plan import parse_plan
-from esper.policy.plan_agent import PlanAgent
 from esper.seeding import make_generator
 from esper.tasks.prepare import PreparedTask, prepare_task
 
@@ -42,6 +44,12 @@ IDLE = ""
 """The plan that never grows a seed."""
 IDLE_STEPS, PROBE_STEPS = 10, 5
 """Number of steps that a predictor observes: of the idle host, and of the host with a first seed."""
+PROBE = "depthwise"
+"""Blueprint of that first seed."""
+RENTS = (0.001, 0.002, 0.004)
+DRAWN_RENT = (0.001, 0.008)
+"""Range of the rents that differ between contexts, drawn log-uniformly."""
+JOURNALS = TELEMETRY_DIR / "evaluations"
 
 
 class Played(msgspec.Struct, frozen=True):
@@ -103,10 +111,8 @@ def main() -> None:
         parser.error(f"--contexts must be {FOLDS} or more")
     if min(options.seed) < 1:
         parser.error("--seed must be 1 or more: 0 stands for other contexts in each order")
-    if min(*options.rents, *options.drawn_rent) <= 0:
-        parser.error("--rents and --drawn-rent must be above 0")
     prepared = prepare_task(Config(task=options.task, steps=options.steps))
-    plans = _plans(prepared, options.blueprints, options.probe, options.plan)
+    plans = _plans(prepared, options.blueprints, options.plan)
     parts: list[Results] = []
     for seed in options.seed:
         parts.append(_play(prepared, plans, seed, options))
@@ -122,19 +128,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--contexts", type=int, default=64, help="contexts per random seed")
     parser.add_argument("--seed", type=int, nargs="+", default=[1], help="random seeds of the contexts")
     parser.add_argument("--steps", type=int, default=40, help="steps of an episode")
-    parser.add_argument("--rents", type=float, nargs="+", default=[0.001, 0.002, 0.004])
-    parser.add_argument("--drawn-rent", type=float, nargs=2, default=[0.001, 0.008], help="range, log-uniform")
     parser.add_argument("--blueprints", nargs="+", help="blueprints of the plans (default: all that fit)")
-    parser.add_argument("--probe", default="depthwise", help="blueprint of the first seed of a policy that looks")
     parser.add_argument("--plan", nargs="+", default=[], help="further plans")
     parser.add_argument("--devices", nargs="+", default=["auto"])
-    parser.add_argument("--journals", type=Path, default=Path("telemetry/evaluations"))
     return parser
 
 
-def _plans(prepared: PreparedTask, wanted: Sequence[str] | None, probe: str, more: Sequence[str]) -> list[str]:
+def _plans(prepared: PreparedTask, wanted: Sequence[str] | None, more: Sequence[str]) -> list[str]:
     """Return the plans: each blueprint in the first slot, the first two and all; and the same after a first probe."""
     sites = prepared.profile.sites
+    probe = f"{PROBE}@{sites[0].name}:0"
     plans = {IDLE: None}
     for blueprint in wanted or prepared.profile.blueprints:
         offering = [site.name for site in sites if blueprint in site.blueprints]
@@ -142,17 +145,17 @@ def _plans(prepared: PreparedTask, wanted: Sequence[str] | None, probe: str, mor
             plans[" ".join(f"{blueprint}@{slot}:{step}" for step, slot in enumerate(offering[:count]))] = None
         later = [slot for slot in offering if slot != sites[0].name]
         seeds = [f"{blueprint}@{slot}:{PROBE_STEPS + step}" for step, slot in enumerate(later, start=1)]
-        plans[" ".join([f"{probe}@{sites[0].name}:0", *seeds])] = None
-    plans[f"{probe}@{sites[0].name}:0 cull@{sites[0].name}:{PROBE_STEPS + 1}"] = None
+        plans[" ".join([probe, *seeds])] = None
+    plans[f"{probe} cull@{sites[0].name}:{PROBE_STEPS + 1}"] = None
     return list(plans | dict.fromkeys(more))
 
 
-def _after_probe(plans: Sequence[str], probe: str, steps: int) -> list[int]:
+def _after_probe(plans: Sequence[str], steps: int) -> list[int]:
     """Return the indices of the plans that begin with the probe alone."""
     found: list[int] = []
     for index, plan in enumerate(plans):
         early = [op for op in (parse_plan(plan, steps) if plan else []) if op.step <= PROBE_STEPS]
-        if [op.name for op in early] == [probe] and early[0].step == 0 and not early[0].options:
+        if [op.name for op in early] == [PROBE] and early[0].step == 0 and not early[0].options:
             found.append(index)
     return found
 
@@ -161,13 +164,13 @@ def _play(prepared: PreparedTask, plans: Sequence[str], seed: int, options: argp
     """Play all plans in both orders of each context, or read them from the journal."""
     # One episode of each plan in a part: a later command can play more contexts.
     key = evaluation_key(prepared, resolve_devices(options.devices), episodes=1)
-    journal = open_search_journal(options.journals, "headroom", key)
+    journal = open_search_journal(JOURNALS, "headroom", key)
     by_order = [_play_order(prepared, plans, seed, order, journal, options) for order in range(2)]
 
     def table(of: str) -> Array:
         return np.array([[[getattr(played, of) for played in row] for row in rows] for rows in by_order])
 
-    probe = _after_probe(plans, options.probe, options.steps)[0]
+    probe = _after_probe(plans, options.steps)[0]
     return Results(
         gain_OCP=table("gain"),
         grown_OCP=table("grown"),
@@ -187,18 +190,14 @@ def _play_order(
 ) -> list[list[Played]]:
     run_seed = make_generator(seed, "headroom", order).initial_seed()
     config = msgspec.structs.replace(prepared.config, seed=run_seed, context_seed=seed)
-    sites, blueprints = prepared.profile.sites, prepared.profile.blueprints
-    files = (Path(__file__), Path(__file__).with_name("rent_meter.py"))  # they compute what the journal keeps
-    code = [digest(file.read_bytes()) for file in files]
+    files = ("headroom.py", "policies.py", "rent_meter.py")  # they compute what the journal keeps
+    code = [digest(Path(__file__).with_name(file).read_bytes()) for file in files]
     name = digest("\n".join([*code, str(options.steps), *plans]).encode())[:12]
-
-    def agent(plan: str) -> Agent:
-        return PlanAgent(parse_plan(plan, config.steps), sites, blueprints) if plan else StaticAgent()
 
     with closing(TrainingHosts(prepared, config, resolve_devices(options.devices), lambda _: None)) as hosts:
 
         def play(context: int) -> list[Played]:
-            observers = [Observer(agent(plan)) for plan in plans]
+            observers = [Observer(plan_agent(plan, prepared.profile, config.steps)) for plan in plans]
             returns = hosts.play(observers, context)
             print(f"seed {seed}, order {order}, context {context}: best {max(returns):+.3f}", file=sys.stderr)
             return [observer.played(found) for observer, found in zip(observers, returns, strict=True)]
@@ -233,10 +232,10 @@ def _flat(curves: Sequence[Sequence[float]]) -> list[float]:
 def _print_tables(title: str, results: Results, plans: Sequence[str], options: argparse.Namespace) -> None:
     """Print the headroom and the gains of the predictors as Markdown."""
     contexts = results.gain_OCP.shape[1]
-    low, high = np.log(options.drawn_rent)
+    low, high = np.log(DRAWN_RENT)
     drawn_C = np.exp(np.random.default_rng(0).uniform(low, high, contexts))
-    rents = {f"{rent:g}": np.full(contexts, rent) for rent in options.rents}
-    rents[f"drawn, {options.drawn_rent[0]:g} to {options.drawn_rent[1]:g}"] = drawn_C
+    rents = {f"{rent:g}": np.full(contexts, rent) for rent in RENTS}
+    rents[f"drawn, {DRAWN_RENT[0]:g} to {DRAWN_RENT[1]:g}"] = drawn_C
     print(f"\n{title}, {len(plans)} plans, gain over the best plan for all\n")
     print("| rent | best plan for all | its net return | best plan for each context |")
     print("|---|---|---|---|")
@@ -245,7 +244,7 @@ def _print_tables(title: str, results: Results, plans: Sequence[str], options: a
         best = best_plan(return_OCP.mean(axis=0))
         mean = return_OCP[..., best].mean()
         print(f"| {name} | {plans[best] or 'static'} | {mean:+.3f} | {headroom(return_OCP).signed} |")
-    after = _after_probe(plans, options.probe, options.steps)
+    after = _after_probe(plans, options.steps)
     print("\n| rent | predictor observes | chooses from | linear | rbf |")
     print("|---|---|---|---|---|")
     for name, rent_C in rents.items():
@@ -256,8 +255,8 @@ def _print_tables(title: str, results: Results, plans: Sequence[str], options: a
         for observes, features, chosen in (
             ("what is visible at step 0", visible, None),
             (f"also {IDLE_STEPS} steps of the idle host", idle, None),
-            (f"also {PROBE_STEPS} steps with a {options.probe} seed", probe, None),
-            (f"also {PROBE_STEPS} steps with a {options.probe} seed", probe, after),
+            (f"also {PROBE_STEPS} steps with a {PROBE} seed", probe, None),
+            (f"also {PROBE_STEPS} steps with a {PROBE} seed", probe, after),
         ):
             gains = [predicted_gain(features, returns[name], kernel, chosen).signed for kernel in ("linear", "rbf")]
             count = f"{len(chosen)} plans that begin so" if chosen else "all plans"

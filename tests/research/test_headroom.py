@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from research import headroom
+pytest.importorskip("sklearn")
+
+from research import context_gain, headroom
 
 OWN_FAMILY = """
 import esper
@@ -25,9 +27,11 @@ def test_tables_are_made_from_a_file_and_finished_episodes_are_not_played_again(
     monkeypatch.chdir(tmp_path)
     command = [
         *("headroom.py", "--task", "own_family.py", "--contexts", "8", "--steps", "8"),
-        *("--blueprints", "norm", "--rents", "0.002", "--devices", "cpu:0", "--seed", "1", "2"),
+        *("--blueprints", "norm", "--devices", "cpu:0", "--seed", "1", "2"),
     ]
     monkeypatch.setattr(sys, "argv", command)
+    monkeypatch.setattr(headroom, "RENTS", (0.002,))
+    monkeypatch.setattr(context_gain, "PENALTIES", (1.0,))
     headroom.main()
     first = capsys.readouterr()
     headroom.main()
