@@ -6,7 +6,7 @@ The policy plays held-out episodes as it is, without its memory, and with the me
 adapts loses by both. The differences are paired. With several checkpoints, which must be training seeds of one
 configuration, the last line is for all of them, with intervals over training seeds and episodes.
 
-Takes about 8 minutes for each checkpoint (128 episodes of `digits_family`, two cores).
+Takes about a quarter of an hour for each checkpoint (128 episodes of `digits_family`, two cores).
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""The family on which the shipped policy is trained: hosts of four layouts, at five rents.
+"""Can one policy serve four layouts and five rents? The family on which the shipped policy is trained.
 
-    esper-sanctum --task research/generalist.py --envs 32
+    esper-sanctum --no-tui --task research/generalist.py --envs 32 --rounds 180
 
 Four small convolutional hosts with digits, one-dimensional convolutions (`mnist1d`), a transformer (`recall`) and an
 MLP (`spirals`). Importing this file imports torch.
+
+Takes about 80 minutes (two cores). The whole command is in `src/esper/policies/generalist-v1/README.md`.
 
 Shapes: N samples.
 """

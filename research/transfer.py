@@ -1,10 +1,12 @@
-"""Families that show whether a policy transfers to deeper hosts than those of its training.
+"""Does a policy transfer to deeper hosts than those of its training? Two families to train and to evaluate it on.
 
-    esper-sanctum --task research/transfer.py:SHALLOW --envs 32
+    esper-sanctum --task research/transfer.py:SHALLOW --envs 32 --rounds 60
     esper-sanctum evaluate --checkpoint last --task research/transfer.py:DEEP
 
 The hosts of `SHALLOW` have two or three slots, and the host of `DEEP` has four. Both draw the settings of
 `digits_family`, whose deepest host is that of `DEEP`.
+
+The training of 60 rounds takes about an hour on one core, the evaluation minutes.
 """
 
 from __future__ import annotations
