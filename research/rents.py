@@ -68,8 +68,14 @@ def main() -> None:
             at_rent = msgspec.structs.replace(config, reward_weights=weights)
             runs[f"ppo at {rent:g}"] = [_play(pool, agent, at_rent) for agent in trained.agents(at_rent)]
     _print_table(runs, gains, grown)
-    paths = [str(path) for path in trained.paths]
-    report = build_report(runs, checkpoints=paths, task=task.name, steps=config.steps, seed=options.seed)
+    report = build_report(
+        runs,
+        checkpoints=[str(path) for path in trained.paths],
+        task=task.name,
+        steps=config.steps,
+        seed=options.seed,
+        score_name=task.score_name,
+    )
     print("\n".join(["", *draw_text(report, FIGURE_COLUMNS, FIGURE_ROWS)]))
     if options.figure:
         write_figure(report, options.figure)
