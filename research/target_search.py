@@ -27,7 +27,6 @@ from esper.evaluation.training_hosts import OneAgentPerEnv
 from esper.policy.agent import Agent
 from esper.seeding import evaluation_seed, make_generator
 from esper.tasks.contexts import draw_context
-from esper.tasks.prepare import PreparedTask
 
 POLICY = "policy"
 
