@@ -12,7 +12,6 @@ from urllib.parse import quote, unquote
 
 from esper.formatting import suggest
 from esper.history.history import History
-from esper.history.unread import is_undone
 
 MOMENT_KEYS = ("round", "step", "event", "anomaly")
 """Keys that name a moment, each counted as in `parse_moment`."""
@@ -153,7 +152,7 @@ def find_moment(text: str, history: History) -> Moment | None:
     if not history.is_fully_read:
         needs_end = _PERCENTAGE.fullmatch(text.strip()) is not None
         last_step = history.steps[-1] if history.steps else 0  # the step of a later position has not ended yet
-        if needs_end or position > last_step or is_undone(history, position):
+        if needs_end or position > last_step or history.is_undone(position):
             return None
     match = _COUNTED.fullmatch(text.strip())
     mark = history.marks.nth_anomaly(int(match[2])) if match is not None and match[1] == "anomaly" else None

@@ -21,7 +21,7 @@ from esper.history.log_index import LogIndex
 from esper.history.timeline import Marks, RecordedClock
 from esper.recording.decoder import DecodedSegment, Notices, UnreadableLine, partial_line_message
 from esper.recording.read_progress import count_read_bytes
-from esper.recording.segments import ReadError, list_segments, packed_path, plain_path
+from esper.recording.segments import ReadError, first_seq, list_segments, packed_path, plain_path
 from esper.telemetry import events as ev
 from esper.telemetry.codec import DECODE_ERRORS
 from esper.telemetry.events import EnvStepped, PhaseTimed, RoundStarted
@@ -252,6 +252,14 @@ class History:
     def unread_segments(self) -> list[Path]:
         """Return the plain paths of the segments that come after the one being read. Raises ReadError."""
         return [path for path in self._paths() if path > self._segment.path]
+
+    def is_undone(self, position: int) -> bool:
+        """Return True if unread segments undo events before a position, because the run restored a checkpoint.
+
+        Raises ReadError.
+        """
+        segments = self.unread_segments()
+        return bool(segments) and min(map(first_seq, segments)) < self.state_at(position).seq
 
     def _update_fraction_read(self, paths: list[Path]) -> None:
         if self.is_fully_read:

@@ -10,9 +10,8 @@ from pathlib import Path
 import msgspec
 
 from esper.history.log_index import LogIndex
-from esper.history.unread import first_seq
 from esper.process import NamedThread
-from esper.recording.segments import ReadError, Segment
+from esper.recording.segments import ReadError, Segment, first_seq
 from esper.telemetry import events as ev
 from esper.telemetry.codec import DECODE_ERRORS, make_decoder
 from esper.telemetry.log_lines import make_log_line

@@ -7,6 +7,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -34,6 +35,7 @@ ZSTD_LEVEL = 9
 
 _MAGIC = zstandard.MAGIC_NUMBER.to_bytes(4, "little")
 _SEGMENT_NAME = re.compile(r"events-(\d+)\.jsonl(\.zst)?")
+_KEYFRAME_SEQ = re.compile(rb'\{"type":"Keyframe","seq":(\d+)')
 
 
 class ReadError(Exception):
@@ -72,6 +74,20 @@ def segment_number(path: Path) -> int:
     match = _SEGMENT_NAME.fullmatch(path.name)
     assert match is not None
     return int(match[1])
+
+
+@lru_cache(maxsize=4096)
+def first_seq(path: Path) -> int:
+    """Return the event number of the Keyframe that a segment opens with; 0 if there is none.
+
+    Args:
+        path: Plain path.
+
+    Raises:
+        ReadError: The file cannot be read.
+    """
+    match = _KEYFRAME_SEQ.match(Segment(path).remainder(0))
+    return int(match[1]) if match else 0
 
 
 class Segment:
