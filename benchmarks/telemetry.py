@@ -21,7 +21,6 @@ from tests.recording.recordings import fold
 
 from esper.health.detector import AnomalyDetector
 from esper.history.history import History, open_history
-from esper.history.log_search import LogFilter, LogSearch
 from esper.history.playback import Playback
 from esper.history.run_log import RunLog
 from esper.process import freeze_loaded_objects
@@ -131,24 +130,26 @@ def measure_reading(directory: Path) -> Iterator[tuple[str, str]]:
 
 
 def measure_log(history: History) -> Iterator[tuple[str, str]]:
-    """Yield name and value of each measurement of the log: size, and searches from the newest line backwards."""
-    log = history.log
-    yield "log (≤ 32 bytes a line)", f"{len(log):,} lines, {log.num_bytes / max(len(log), 1):.1f} bytes a line"
-    oldest = log.line(0).text
-    for name, log_filter in (
-        ("every line", LogFilter()),
-        ("text of the oldest line", LogFilter(text=oldest)),
-        ("warnings", LogFilter(min_severity="warning")),
+    """Yield name and value of each measurement of the log: searches from the newest line backwards."""
+    log = RunLog()
+    log.update(history, (), math.inf)
+    oldest = log.row(0).text
+    for name, conditions in (
+        ("every line", {}),
+        ("text of the oldest line", {"text": oldest}),
+        ("env 0", {"env": 0}),
+        ("warnings", {"min_severity": "warning"}),
     ):
-        search = LogSearch(log, log_filter, set())
+        log = RunLog()
+        log.set_filter(**conditions)
         start, first = time.perf_counter(), math.nan
-        while not search.is_done:
-            search.advance(SEARCH_SLICE_S)
-            if len(search) and math.isnan(first):
+        while log.is_waiting:
+            log.update(history, (), SEARCH_SLICE_S)
+            if len(log) and math.isnan(first):
                 first = time.perf_counter() - start
         total = time.perf_counter() - start
         times = f"first hits {first * 1e3:.0f} ms, all {total * 1e3:.0f} ms"
-        yield f"search {name} (first ≤ 1,000)", f"{times}, {search.num_lines:,} lines"
+        yield f"search {name} (first ≤ 1,000)", f"{times}, {log.num_lines:,} lines"
 
 
 def measure_unread_log(directory: Path, rounds: int) -> Iterator[tuple[str, str]]:

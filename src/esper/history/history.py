@@ -17,7 +17,7 @@ from pathlib import Path
 from time import perf_counter
 
 from esper.history.keyframe_index import IndexEntry, KeyframeIndex, compress_state
-from esper.history.log_index import LogIndex
+from esper.history.log_database import LogDatabase
 from esper.history.timeline import Marks, RecordedClock
 from esper.recording.decoder import DecodedSegment, Notices, UnreadableLine, partial_line_message
 from esper.recording.read_progress import count_read_bytes
@@ -25,6 +25,7 @@ from esper.recording.segments import ReadError, first_seq, list_segments, packed
 from esper.telemetry import events as ev
 from esper.telemetry.codec import DECODE_ERRORS
 from esper.telemetry.events import EnvStepped, PhaseTimed, RoundStarted
+from esper.telemetry.log_lines import LogLine
 from esper.telemetry.state import Keyframe, RunState
 
 __all__ = ["History", "ReadError", "open_history"]
@@ -68,7 +69,7 @@ class History:
         """Positions at which a round is about to start: before its RoundStarted event."""
         self.marks = Marks()
         """Marks of notable events, and bookmarks of the user."""
-        self.log = LogIndex()
+        self.log = LogDatabase()
         """Log lines of all events, and those that the first Keyframe holds."""
         self._segment = DecodedSegment(plain_path(path))
         """Segment that is being read."""
@@ -320,7 +321,7 @@ class History:
         self._check_sequence(events)
         length, offset = self.length, self._clock.wall_offset_s
         apply, add_mark = self._state.apply, self.marks.add_for_event  # looked up once, for speed
-        recent = self._state.log
+        recent, new_lines = self._state.log, list[LogLine]()
         for event in events:
             time = event.time
             if time < last:
@@ -333,13 +334,14 @@ class History:
                 continue  # three of four events, and none of them has a mark
             add_mark(event, length, last - offset)
             if recent and recent[-1].seq == event.seq:
-                self.log.append(recent[-1])
+                new_lines.append(recent[-1])
             kind = type(event)
             if kind is RoundStarted:
                 self.rounds.append(length - 1)
             elif kind is PhaseTimed:
                 self.steps.append(length)
         self.length, self.duration = length, last - offset
+        self.log.extend(new_lines)
         return kept
 
     def _check_sequence(self, events: Sequence[ev.AnyEvent]) -> None:
@@ -377,7 +379,9 @@ class History:
         self._notices.check_new_types(text, [keyframe])
         kept = self._rewind(keyframe.seq)
         self._state = state
-        self.log.extend(state.log)  # those before the start of an excerpt, or in a gap
+        self.log.extend(
+            line for line in state.log if line.seq > self.log.last_seq
+        )  # those before the start of an excerpt, or in a gap
         self._resuming = True
         self._index_here(starts_segment=True)
         return kept

@@ -1,80 +1,106 @@
-"""The log of a whole run: lines read by a history, lines of unread segments, and the newest lines of a live run."""
+"""The log of a whole run: rows of the log lines that match a filter."""
 
 from __future__ import annotations
 
-import math
+from array import array
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from operator import itemgetter
+from time import perf_counter
+from typing import Any, NamedTuple
 
 from esper.history.history import History
-from esper.history.log_index import LogIndex
-from esper.history.log_search import LogFilter, LogRow, LogSearch
+from esper.history.log_database import MAX_SEQ, MIN_SEQ, LogDatabase, LogFilter
 from esper.history.unread_log import UnreadLog
 from esper.telemetry.log_lines import LogLine
 
+MIN_GROUP_LINES = 3
+"""Minimum number of equal lines of a step that form a group. Fewer take little room, and name their envs."""
+
+
+class LogRow(NamedTuple):
+    """A row of the log: one line, or several equal lines of a step."""
+
+    line: LogLine
+    """The line, or the first line of a group."""
+    num_lines: int = 1
+    """Number of lines of the group; 1 for a single line."""
+    is_open: bool = False
+    """The lines of the group are shown below it."""
+    in_group: bool = False
+    """The line belongs to the open group above it."""
+
+    @property
+    def text(self) -> str:
+        """Text of the line, or number and kind of the lines of a group."""
+        return f"{self.num_lines} {self.line.group}" if self.num_lines > 1 else self.line.text
+
 
 class RunLog:
-    """Rows of all log lines of a run that match a filter; `update` searches on."""
+    """Rows of the log lines of a run that match a filter, found from the newest line backwards, in time slices.
+
+    Covers the lines that a history has read, those of unread segments, and the newest lines of a live run. Equal lines
+    of a step form one row, unless a text is searched: then every line has its own.
+    """
 
     def __init__(self) -> None:
         self.filter = LogFilter()
+        self.num_lines = 0
+        """Number of matching lines found so far."""
+        self._log = LogDatabase()
         self._opened: set[int] = set()
         """Event numbers of the first lines of the groups that are open."""
-        self._recorded = self._search(LogIndex())
-        """Rows of the lines that the history has read."""
+        self._firsts = array("q")
+        """Event number of each row's line; in an open group, of the first line of the group. In rising order."""
+        self._seqs = array("q")
+        """Event number of each row's line."""
+        self._counts = array("q")
+        """Number of lines of each row; 0 for a line in an open group."""
+        self._pending: list[tuple[int, int]] = []
+        """Ranges of event numbers still to be searched, the newest at the end."""
+        self._read_until = 0
+        self._num_rewinds = 0
+        """`last_seq` and `num_rewinds` of the log when it was searched last."""
         self._unread_log: UnreadLog | None = None
+        self._num_unread_ranges = 0
+        """Number of ranges of the unread log that were added to `_pending`."""
+        self._newest: LogLine | None = None
+        """Line that `update` was given last, of those that the history had not read."""
         self._paused: History | None = None
         """History that reads nothing until the unread log has found the first line."""
-        self._unread: dict[Path, LogSearch] = {}
-        """Rows of segments that the history has not read completely, keyed by path in order."""
-        self._newer = self._search(LogIndex())
-        """Rows of lines that are not in the recording yet, or not read from it."""
-        self._newer_lines: list[LogLine] = []
         self._fraction_read = 1.0
 
     def __len__(self) -> int:
-        return sum(map(len, self._parts))
-
-    @property
-    def _parts(self) -> list[LogSearch]:
-        return [self._recorded, *self._unread.values(), self._newer]
-
-    @property
-    def num_lines(self) -> int:
-        """Number of matching lines found so far."""
-        return sum(part.num_lines for part in self._parts)
+        return len(self._firsts)
 
     @property
     def num_read_rows(self) -> int:
         """Number of rows of what the history has read: after them, rows may be missing until all is searched."""
-        return len(self._recorded)
+        return bisect_right(self._firsts, self._log.last_seq)
 
     @property
     def last_seq(self) -> int:
         """Event number of the newest line; 0 if there are no lines."""
-        return max(part.index.last_seq for part in self._parts)
+        return self._log.newest_seq
 
     @property
     def is_waiting(self) -> bool:
         """True if further calls of `update` may find rows although the history does not change."""
-        return self._unread_log is not None or not all(part.is_done for part in self._parts)
+        return self._unread_log is not None or bool(self._pending)
 
     @property
     def fraction_searched(self) -> float:
         """Fraction of the run that was searched."""
-        fraction = self._recorded.fraction * self._fraction_read
+        fraction, last = self._fraction_read, max(self.last_seq, 1)
         if self._unread_log is not None:  # the segment that the history reads now counts as one more
-            ahead = sum(part.fraction for part in self._unread.values()) / (self._unread_log.num_segments + 1)
-            fraction += (1 - self._fraction_read) * ahead
-        return fraction
+            fraction += (1 - fraction) * self._num_unread_ranges / (self._unread_log.num_segments + 1)
+        pending = sum(max(min(end, last) - max(begin, 0), 0) for begin, end in self._pending)
+        return fraction * max(1 - pending / last, 0)
 
     def set_filter(self, **changes: Any) -> None:
         """Change conditions of the filter, and search again."""
         self.filter = self.filter._replace(**changes)
-        self._recorded = self._search(self._recorded.index)
-        self._unread = {path: self._search(part.index) for path, part in self._unread.items()}
-        self._newer = self._search(self._newer.index)
+        self._restart()
 
     def update(self, history: History | None, newest: Sequence[LogLine], within: float) -> None:
         """Search further lines.
@@ -82,72 +108,129 @@ class RunLog:
         Args:
             history: History of the run, as far as it was read; None if none of it was.
             newest: Newest lines of a live run; the history may contain some of them.
-            within: Seconds after which the search of a part of the run is interrupted.
+            within: Seconds after which the search is interrupted.
         """
         if history is not None:
-            if history.log is not self._recorded.index:
-                self._recorded = self._search(history.log)
-            self._fraction_read = history.fraction_read
-            self._recorded.advance(within)
-            self._update_unread(history, within)
-        read_until = max(part.index.last_seq for part in self._parts[:-1])
-        lines = [line for line in newest if line.seq > read_until]
-        if lines != self._newer_lines:
-            self._newer_lines, index = lines, LogIndex()
-            index.extend(lines)
-            self._newer = self._search(index)
-        self._newer.advance(math.inf)
+            self._follow(history)
+            self._follow_unread(history)
+        self._add_newest(newest)
+        deadline = perf_counter() + within
+        while self._pending:
+            begin, end = self._pending.pop()
+            start = max(self._log.chunk_start(end), begin)
+            if start > begin:
+                insort(self._pending, (begin, start), key=itemgetter(1))
+            self._search(start, end)
+            if perf_counter() > deadline:
+                break
+        if self._unread_log is not None and history is not None:
+            may_find = self._unread_log.is_reading or len(self._unread_log.ranges) > self._num_unread_ranges
+            self._paused, history.is_paused = history, may_find and not self.num_lines
 
-    def _update_unread(self, history: History, within: float) -> None:
+    def _follow(self, history: History) -> None:
+        """Search lines that the history has read since the last call."""
+        log = history.log
+        if log is not self._log:
+            self._log, self._newest = log, None
+            self._restart()
+        elif log.num_rewinds != self._num_rewinds:
+            self._restart()
+        elif log.last_seq > self._read_until:
+            self._add_pending(self._read_until, log.last_seq)
+        self._read_until, self._num_rewinds = log.last_seq, log.num_rewinds
+        self._fraction_read = history.fraction_read
+
+    def _follow_unread(self, history: History) -> None:
         """Search the segments that the history has not read, once there is something to search for."""
         if history.fraction_read == 1:
             self.close()
         elif self._unread_log is None and self.filter != LogFilter():
-            self._unread_log = UnreadLog(history.unread_segments())
-        if self._unread_log is None:
-            return
-        is_reading = self._unread_log.is_reading
-        read_until, indexes = history.log.last_seq, self._unread_log.indexes.copy()
-        searches = {path: self._unread.get(path) or self._search(indexes[path]) for path in sorted(indexes)}
-        self._unread = searches
-        for search in searches.values():
-            search.drop_until(read_until)
-            search.advance(within)
-        self._paused, history.is_paused = history, is_reading and not self.num_lines
+            self._unread_log = UnreadLog(history.unread_segments(), self._log)
+        if self._unread_log is not None:
+            ranges = self._unread_log.ranges[self._num_unread_ranges :]
+            self._num_unread_ranges += len(ranges)
+            for begin, end in ranges:
+                self._add_pending(begin, end)
+
+    def _add_newest(self, newest: Sequence[LogLine]) -> None:
+        """Search the newest lines of a live run that are not read from its recording."""
+        known = self._log.last_seq
+        if self._newest is not None and self._newest.seq > known:
+            if self._newest in newest:
+                known = self._newest.seq
+            else:  # the run restored a checkpoint
+                self._newest = None
+                self.close()
+                self._log.drop_unread()
+                self._restart()
+        if self._unread_log is not None and self._unread_log.ranges:
+            known = max(known, self._unread_log.ranges[0][1])
+        if lines := [line for line in newest if line.seq > known]:
+            self._newest = lines[-1]
+            self._log.add_unread(lines)
+            self._add_pending(lines[0].seq - 1, MAX_SEQ)
 
     def close(self) -> None:
         """Stop reading the segments that the history has not read."""
         if self._unread_log is not None:
             self._unread_log.stop()
-            self._unread_log, self._unread = None, {}
+            self._unread_log, self._num_unread_ranges = None, 0
         if self._paused is not None:
             self._paused.is_paused, self._paused = False, None
 
     def row(self, number: int) -> LogRow:
         """Return a row, given its number from 0, the oldest first."""
-        part, local = self._locate(number)
-        return part.row(local)
+        first, count = self._firsts[number], self._counts[number]
+        line = self._log.line(self._seqs[number])
+        return LogRow(line, max(count, 1), is_open=count > 1 and first in self._opened, in_group=count == 0)
 
     def toggle(self, number: int) -> None:
         """Show or hide the lines of the group in a row."""
-        part, local = self._locate(number)
-        part.toggle(local)
+        first = self._firsts[number]
+        self._opened ^= {first}
+        self._search(*self._log.step_range(first - 1))
 
     def find(self, seq: int, *, is_group: bool = False) -> int:
-        """Return the number of the row of an event's line, or of the nearest earlier one; 0 if there is none."""
-        before = len(self)
-        for part in reversed(self._parts):
-            before -= len(part)
-            if (found := part.find(seq, is_group=is_group)) >= 0:
-                return before + found
-        return 0
+        """Return the number of the row of an event's line, or of the nearest earlier one; 0 if there is none.
 
-    def _locate(self, number: int) -> tuple[LogSearch, int]:
-        for part in self._parts[:-1]:
-            if number < len(part):
-                return part, number
-            number -= len(part)
-        return self._newer, number
+        Args:
+            seq: Number of the event.
+            is_group: Prefer the row of a group that begins with the line to the row of the line.
+        """
+        for first in self._opened:
+            begin, end = bisect_left(self._firsts, first), bisect_right(self._firsts, first)
+            number = bisect_left(self._seqs, seq, min(begin + (not is_group), end), end)
+            if number < end and self._seqs[number] == seq:
+                return number
+        end = bisect_right(self._firsts, seq)
+        begin = bisect_left(self._firsts, self._firsts[end - 1]) if end else 0
+        return max(bisect_right(self._seqs, seq, begin, end) - 1, 0)
 
-    def _search(self, index: LogIndex) -> LogSearch:
-        return LogSearch(index, self.filter, self._opened)
+    def _restart(self) -> None:
+        """Search all lines again."""
+        for column in (self._firsts, self._seqs, self._counts):
+            del column[:]
+        self.num_lines = 0
+        self._pending = [(MIN_SEQ, MAX_SEQ)]
+
+    def _add_pending(self, begin: int, end: int) -> None:
+        """Search the lines of a range of events, and the others of the same steps."""
+        begin, end = self._log.step_range(begin)[0], self._log.step_range(end)[1]
+        if not any(first <= begin and end <= last for first, last in self._pending):
+            insort(self._pending, (begin, end), key=itemgetter(1))
+
+    def _search(self, begin: int, end: int) -> None:
+        """Replace the rows of a range of whole steps."""
+        rows: list[tuple[int, int, int]] = []
+        for first, last, count in self._log.groups(self.filter, begin, end):
+            if count < MIN_GROUP_LINES:
+                rows += [(seq, seq, 1) for seq in sorted({first, last})]
+                continue
+            rows.append((first, first, count))
+            if first in self._opened:
+                rows += [(first, seq, 0) for seq in self._log.group_lines(self.filter, first, last)]
+        rows.sort(key=itemgetter(0))
+        start, stop = bisect_right(self._firsts, begin), bisect_right(self._firsts, end)
+        self.num_lines += sum(count for _, _, count in rows) - sum(self._counts[start:stop])
+        for number, column in enumerate((self._firsts, self._seqs, self._counts)):
+            column[start:stop] = array("q", [row[number] for row in rows])

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from esper.history.log_index import LogIndex
+from esper.history.log_database import MAX_SEQ, LogDatabase
 from esper.process import NamedThread
 from esper.recording.segments import ReadError, Segment, first_seq
 from esper.telemetry import events as ev
 from esper.telemetry.codec import DECODE_ERRORS, make_decoder
-from esper.telemetry.log_lines import make_log_line
+from esper.telemetry.log_lines import LogLine, make_log_line
 from esper.telemetry.sentences import UNLOGGED_EVENTS
 
 _END_OF_STEP = b'{"type":"PhaseTimed"'
@@ -24,20 +23,22 @@ _RELEVANT_LINE = re.compile(rf'\n(?!{{"type":"(?:{"|".join(_SKIPPED_TYPES)})")([
 
 
 class UnreadLog:
-    """Log lines of segments, read in a thread from the newest segment backwards.
+    """Reader of the log lines of segments, in a thread, from the newest segment backwards.
 
     Most events have no log line. They are skipped without being decoded or folded, which is several times as fast as a
     `History`.
 
     Args:
         segments: Plain paths of all segments that were not read, in order.
+        log: Database that receives the lines.
     """
 
-    def __init__(self, segments: Sequence[Path]) -> None:
-        self.indexes: dict[Path, LogIndex] = {}
-        """Log lines of each segment that was read completely, keyed by its plain path."""
+    def __init__(self, segments: Sequence[Path], log: LogDatabase) -> None:
+        self.ranges: list[tuple[int, int]] = []
+        """Range of event numbers of each segment that was read completely, the newest segment first."""
         self.num_segments = len(segments)
         self._segments = segments
+        self._log = log
         self._is_stopped = False
         self._thread = NamedThread(target=self._read, name="log-search", daemon=True)
         self._thread.start()
@@ -52,19 +53,23 @@ class UnreadLog:
         self._is_stopped = True
 
     def _read(self) -> None:
-        until_seq = math.inf
+        until_seq = MAX_SEQ
         for path in reversed(self._segments):
             try:
-                self.indexes[path] = read_log(path, until_seq)
-                until_seq = min(until_seq, first_seq(path))
+                first = last = first_seq(path)
+                for lines in read_log_lines(path, until_seq):
+                    self._log.add_unread(lines)
+                    last = lines[-1].seq
             except ReadError:
                 return  # the history reads the segment too, and reports the error
+            self.ranges.append((first, last))
+            until_seq = min(until_seq, first)
             if self._is_stopped:
                 return
 
 
-def read_log(path: Path, until_seq: float = math.inf) -> LogIndex:
-    """Return the log lines of a segment.
+def read_log_lines(path: Path, until_seq: int) -> Iterator[list[LogLine]]:
+    """Yield the log lines of a segment in blocks. The steps of different segments have different numbers.
 
     Args:
         path: Plain path.
@@ -73,20 +78,22 @@ def read_log(path: Path, until_seq: float = math.inf) -> LogIndex:
     Raises:
         ReadError: The file cannot be read.
     """
-    index, steps = LogIndex(), 0
+    step = first_seq(path)  # not the number in the run, but higher than in the segment before
     for _, text in Segment(path).line_blocks(0):
+        lines: list[LogLine] = []
         for match in _RELEVANT_LINE.finditer(b"\n" + text):
             line: bytes = match[1]
             if line.startswith(_END_OF_STEP):
-                steps += 1
+                step += 1
                 continue
             try:
                 event = _decode(line)
             except DECODE_ERRORS:
                 continue  # the history reports the damage
-            if event.seq <= until_seq and (log_line := make_log_line(event, steps)) is not None:
-                index.append(log_line)
-    return index
+            if event.seq <= until_seq and (log_line := make_log_line(event, step)) is not None:
+                lines.append(log_line)
+        if lines:
+            yield lines
 
 
 _decoder: msgspec.json.Decoder[ev.AnyEvent] = make_decoder(ev.AnyEvent)

@@ -13,8 +13,8 @@ from textual.timer import Timer
 from textual.widgets import Input
 
 from esper.formatting import format_time_of_day, strip_control
-from esper.history.log_search import LOG_CATEGORIES, SEVERITY_LEVELS, LogFilter, LogRow
-from esper.history.run_log import RunLog
+from esper.history.log_database import LOG_CATEGORIES, SEVERITY_LEVELS, LogFilter
+from esper.history.run_log import LogRow, RunLog
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import SEVERITIES, ellipsise
