@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import re
 import threading
 import time
 from itertools import pairwise
@@ -18,12 +17,10 @@ from esper.history.run_log import LogRow, RunLog
 from esper.history.unread_log import UnreadLog
 from esper.recording.segments import list_segments
 from esper.telemetry import events as ev
-from esper.telemetry.codec import encode_json
 from esper.telemetry.log_lines import LogLine
 from esper.telemetry.sentences import UNLOGGED_EVENTS
-from esper.telemetry.state import Keyframe
 from tests.factory import example_run, stamp
-from tests.recording.recordings import fold, lines, recording, write_segment
+from tests.recording.recordings import fold, recording, write_segment
 
 
 def messages(count: int, first: int = 1) -> list[LogLine]:
@@ -278,16 +275,6 @@ def test_newest_lines_follow_those_that_the_history_has_read(tmp_path: Path) -> 
         history.log.extend(lines[history.log.last_seq : read])
         log.update(history, newest, math.inf)
     assert seqs(log) == list(range(1, 61))
-
-
-def test_recording_with_old_log_lines_is_readable(tmp_path: Path) -> None:
-    run = example_run()
-    keyframe = encode_json(Keyframe.from_state(fold(run[:60])))
-    old = re.sub(rb',"group":"[^"]*","step":\d+', b"", keyframe)
-    assert len(old) < len(keyframe)
-    path = tmp_path / "old.jsonl"
-    path.write_bytes(old + b"\n" + lines(run[60:]))
-    assert [line.seq for line in open_history(path).state_at(0).log] == [line.seq for line in fold(run[:60]).log]
 
 
 def write_three_segments(folder: Path) -> list[ev.AnyEvent]:
