@@ -7,7 +7,6 @@ import random
 from collections.abc import Container, Iterator, Sequence
 from statistics import median
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +22,7 @@ from tests.factory import device_sampled, env_stepped, run_started, stamp
 
 ENVS = 4
 STRANGE = (math.nan, math.inf, -math.inf)
-CLASSES = 10
+CHANCE_LOSS = run_started().chance_loss
 LIMITS = AnomalyConfig(explosion_steps=2, explosion_factor=4.0)
 """Thresholds that random steps exceed now and then."""
 
@@ -35,7 +34,7 @@ def course(seed: int, length: int) -> list[ev.AnyEvent]:
     new_round = draw.choice((0.0, 0.01, 0.05))
     paces = [draw.choice((0.2, 1.0)) for _ in range(3)]
     ages, rounds = [[0, 0] for _ in range(ENVS)], 1
-    run: list[ev.AnyEvent] = [msgspec.structs.replace(run_started(ENVS), classes=CLASSES), ev.RoundStarted(round=1)]
+    run: list[ev.AnyEvent] = [run_started(ENVS), ev.RoundStarted(round=1)]
 
     def norm() -> float:
         return (
@@ -120,7 +119,7 @@ def broken_by_step(
         if None not in over:
             yield "exploding gradient", norms[-1] or 0.0, over[-1]
     relief = LIMITS.recovery if "loss above chance" in active else 1.0
-    threshold = math.log(CLASSES) * LIMITS.chance_factor
+    threshold = CHANCE_LOSS * LIMITS.chance_factor
     chance = [one.train_loss > threshold * relief for one in episode]
     needed = LIMITS.chance_steps if relief == 1.0 else 1
     falls = len(episode) >= needed and event.train_loss < episode[-needed].train_loss

@@ -111,6 +111,14 @@ def test_anomaly_text_gives_what_where_when_and_value() -> None:
         assert found.text == text
 
 
+def test_rule_of_a_non_finite_score_does_not_depend_on_its_name() -> None:
+    start = msgspec.structs.replace(run_started(), score_name="gradient loss")
+    [found] = inspect(start, env_stepped(env=7, score=math.nan))
+    assert isinstance(found, ev.AnomalyFound)
+    assert found.rule == "non-finite score"
+    assert found.text == "env 07: the validation gradient loss is NaN at round 1 step 1"
+
+
 def test_one_event_can_break_several_rules() -> None:
     found = inspect(env_stepped(loss=math.nan, train_loss=math.inf, grad_norm=math.nan))
 
@@ -151,7 +159,7 @@ def explosion(*norms: float, env: int = 0) -> list[ev.AnyEvent]:
 
 def guessing(*losses: float) -> list[ev.AnyEvent]:
     """Return the start of a run with two classes, whose chance loss is ln 2, and steps of an env with losses."""
-    start = msgspec.structs.replace(run_started(10), classes=2)
+    start = msgspec.structs.replace(run_started(10), chance_loss=math.log(2))
     changes = course(*({"train_loss": loss} for loss in losses))
     return [start, *(e for e in changes if isinstance(e, ev.EnvStepped) and e.env == 0)]
 

@@ -22,7 +22,7 @@ NON_FINITE_RULES = {
     "score": Rule.NON_FINITE_SCORE,
     "gradient": Rule.NON_FINITE_GRADIENT,
 }
-"""Keyed by a word in the name of the quantity."""
+"""Keyed by `NonFiniteValue.quantity`."""
 
 
 def check_env_finite(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
@@ -31,14 +31,14 @@ def check_env_finite(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.
         return ()
     return [
         ev.AnomalyFound(
-            rule=next(rule.value for word, rule in NON_FINITE_RULES.items() if word in what),
+            rule=NON_FINITE_RULES[quantity].value,
             severity="error",
             where=f"env {event.env}",
             env=event.env,
             value=value,
-            text=f"env {event.env:02d}: {what} is {format_value(value)} at round {event.round} step {event.step}",
+            text=f"env {event.env:02d}: {name} is {format_value(value)} at round {event.round} step {event.step}",
         )
-        for what, value in context.not_finite
+        for quantity, name, value in context.not_finite
     ]
 
 

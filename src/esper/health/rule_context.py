@@ -13,7 +13,7 @@ from enum import Enum
 from esper.domain import Rule
 from esper.health.thresholds import Thresholds
 from esper.telemetry import events as ev
-from esper.telemetry.health_stats import EnvStepStats, RunHealth
+from esper.telemetry.health_stats import EnvStepStats, NonFiniteValue, RunHealth
 
 
 class Scope(Enum):
@@ -74,8 +74,8 @@ class RuleContext:
         """Active anomalies of the subject of the event, as rule and subject."""
         self.episodes: dict[int, EpisodeExtremes] = {}
         """Keyed by env index."""
-        self.not_finite: list[tuple[str, float]] = []
-        """Names and values of the non-finite quantities of the last step."""
+        self.not_finite: list[NonFiniteValue] = []
+        """Non-finite values of the last step."""
         self._loads: dict[str, float | None] = {}
         """Cached mean load by lane, removed at each new sample."""
         for index, env in health.envs.items():

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
 from operator import attrgetter
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -154,6 +155,15 @@ class NonFiniteCount(msgspec.Struct, kw_only=True):
         self.last_seq = seq
 
 
+class NonFiniteValue(NamedTuple):
+    """A value of a step that is NaN or infinite."""
+
+    quantity: Literal["loss", "score", "gradient"]
+    name: str
+    """Name in sentences, for example `the gradient of the host`."""
+    value: float
+
+
 def non_finite_update(event: ev.PolicyUpdated) -> Iterator[tuple[str, float]]:
     """Yield name and value of each non-finite quantity of a policy update."""
     values = {
@@ -293,8 +303,8 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         where = self.slots[index] if index < len(self.slots) else f"slot {index + 1}"
         return f"the {event.slots[index].blueprint or 'seed'} in {where}"
 
-    def fold_step(self, event: ev.EnvStepped) -> list[tuple[str, float]]:
-        """Process a step of an env. Return names and values of its non-finite quantities."""
+    def fold_step(self, event: ev.EnvStepped) -> list[NonFiniteValue]:
+        """Process a step of an env. Return its non-finite values."""
         self.round = event.round
         env = self._env(event.env)
         norms = [slot.grad_norm for slot in event.slots]
@@ -307,8 +317,8 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         if math.isfinite(total):
             return []
         found = self._non_finite(event)
-        for what, value in found:
-            self._count(f"env {event.env:02d}: {what}", value, event.seq, event.round, event.step, event.env)
+        for _, name, value in found:
+            self._count(f"env {event.env:02d}: {name}", value, event.seq, event.round, event.step, event.env)
         return found
 
     def fold_end(self, event: ev.EpisodeEnded) -> None:
@@ -346,20 +356,20 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
             env = self.envs[index] = EnvHealth()
         return env
 
-    def _non_finite(self, event: ev.EnvStepped) -> list[tuple[str, float]]:
-        """Return name and value of each non-finite quantity of a step."""
+    def _non_finite(self, event: ev.EnvStepped) -> list[NonFiniteValue]:
         values = [
-            ("the training loss", event.train_loss),
-            ("the validation loss", event.loss),
-            (f"the training {self.score_name}", event.train_score),
-            (f"the validation {self.score_name}", event.score),
+            NonFiniteValue("loss", "the training loss", event.train_loss),
+            NonFiniteValue("loss", "the validation loss", event.loss),
+            NonFiniteValue("score", f"the training {self.score_name}", event.train_score),
+            NonFiniteValue("score", f"the validation {self.score_name}", event.score),
         ]
         if event.grad_norm is not None:
-            values.append(("the gradient of the host", event.grad_norm))
+            values.append(NonFiniteValue("gradient", "the gradient of the host", event.grad_norm))
         for index, slot in enumerate(event.slots):
             if slot.grad_norm is not None:
-                values.append((f"the gradient of {self.describe_seed(event, index)}", slot.grad_norm))
-        return [(name, value) for name, value in values if not math.isfinite(value)]
+                name = f"the gradient of {self.describe_seed(event, index)}"
+                values.append(NonFiniteValue("gradient", name, slot.grad_norm))
+        return [found for found in values if not math.isfinite(found.value)]
 
     def _count(self, name: str, value: float, seq: int, round_: int, step: int | None, env: int | None) -> None:
         known = self.non_finite.get(name)
