@@ -383,6 +383,7 @@ def test_growing_memory_is_forecast() -> None:
     detector = AnomalyDetector()
     said = [f for event in memories(100, 110, 120, 130, 140, 150, 160, used=900) for f in detector.check(event)]
     [found] = [one for one in said if isinstance(one, ev.AnomalyFound)]
+    assert found.value == 0.5
     assert found.text.endswith("at this rate it is full in round 17")  # 100 bytes left at 10 per round, from round 7
 
 
@@ -407,10 +408,11 @@ def test_forecast_of_one_of_several_ranks_does_not_end_the_alarm() -> None:
 
 
 def test_noisy_memory_gives_no_forecast() -> None:
-    for growth, grows in ((5, False), (7, True)):  # the limit is 3 % of 1000 bytes in five rounds
+    # The limit is 3 % of the memory before the last five complete rounds: 3018 of 100,603 bytes.
+    for growth, grows in ((603, False), (604, True)):
         state = RunState()
-        run = [msgspec.structs.replace(event, total=100_000) if isinstance(event, ev.DeviceSampled) else event
-               for event in memories(*(1000 + growth * round_ for round_ in range(8)))]  # fmt: skip
+        run = [msgspec.structs.replace(event, total=1_000_000) if isinstance(event, ev.DeviceSampled) else event
+               for event in memories(*(100_000 + growth * round_ for round_ in range(8)))]  # fmt: skip
         for event in stamp([run_started(), ev.RoundStarted(round=1), *run]):
             state.apply(event)
         assert (predict_full_round(state.health.memories["cuda:0"], LIMITS.memory_growth) is not None) == grows
