@@ -77,7 +77,7 @@ def explosion_limit(earlier: Sequence[float | None], norm: float | None, clip: f
 def check_gradient_norms(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
     """Find exploding gradients of the host, and of the seeds that affect the output."""
     low, thresholds = context.episodes[event.env].second_lowest_norms, context.thresholds
-    factor = thresholds.limits.explosion_factor * context.env_factor(Rule.EXPLODING_GRADIENT, event.env)
+    factor = thresholds.limits.explosion_factor * context.factor(Rule.EXPLODING_GRADIENT, event.env)
     found: tuple[ev.AnomalyFound, ...] = ()
     if event.grad_norm is not None and event.grad_norm > factor * low[0]:
         found = _check_owner_norm(event, context, 0, thresholds.host_clip)
@@ -98,9 +98,10 @@ def _check_owner_norm(
         name = context.health.describe_seed(event, owner - 1)
         # Only the norms of this seed, not those of an earlier seed in the slot.
         norms = [step.slots[owner - 1] for step in steps[-event.slots[owner - 1].age - 1 :]]
-    limits, relief = context.limits, context.env_factor(Rule.EXPLODING_GRADIENT, event.env)
+    limits, relief = context.limits, context.factor(Rule.EXPLODING_GRADIENT, event.env)
     last = limits.explosion_steps
-    earlier, recent = norms[:-last], norms[-last:] if relief == 1.0 else norms[-1:]
+    is_active = context.is_active(Rule.EXPLODING_GRADIENT, event.env)
+    earlier, recent = norms[:-last], norms[-1:] if is_active else norms[-last:]
     factor, limit = limits.explosion_factor * relief, None
     for norm in recent:
         limit = explosion_limit(earlier, norm, clip * relief, factor)
@@ -122,15 +123,15 @@ def check_chance(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.Anom
     chance = context.health.chance_of(event.env)
     if chance is None:
         return ()
-    relief = context.env_factor(Rule.LOSS_ABOVE_CHANCE, event.env)
     threshold = chance * context.limits.chance_factor
-    limit = threshold * relief
+    limit = threshold * context.factor(Rule.LOSS_ABOVE_CHANCE, event.env)
     if not event.train_loss > limit:
         return ()
     last = context.limits.chance_steps
     recent = context.health.envs[event.env].episode[-last:]
     lasted = len(recent) == last and all(step.train_loss > limit for step in recent)
-    if relief == 1.0 and (not lasted or event.train_loss < recent[0].train_loss):
+    begins = lasted and not event.train_loss < recent[0].train_loss
+    if not begins and not context.is_active(Rule.LOSS_ABOVE_CHANCE, event.env):
         return ()
     text = f"training loss {event.train_loss:.3g} at round {event.round} step {event.step}, above the chance loss "
     text += f"({chance:.3g}) for {last} consecutive steps, and not falling"
@@ -139,18 +140,18 @@ def check_chance(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.Anom
 
 def check_dead_seeds(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
     """Find seeds that train without a gradient."""
-    limit, relief = context.limits.dead_gradient, context.env_factor(Rule.DEAD_SEED, event.env)
-    required = context.limits.dead_seed_steps
-    last = required if relief == 1.0 else 1
+    threshold, required = context.limits.dead_gradient, context.limits.dead_seed_steps
+    limit = threshold / context.factor(Rule.DEAD_SEED, event.env)
+    last = 1 if context.is_active(Rule.DEAD_SEED, event.env) else required
     found: list[ev.AnomalyFound] = []
     for index, slot in enumerate(event.slots):
-        if slot.grad_norm is None or not slot.grad_norm < limit / relief or slot.blueprint is None or slot.age < last:
+        if slot.grad_norm is None or not slot.grad_norm < limit or slot.blueprint is None or slot.age < last:
             continue
         recent = [step.slots[index] for step in context.health.envs[event.env].episode[-last:]]
-        if len(recent) == last and all(norm is not None and norm < limit / relief for norm in recent):
+        if len(recent) == last and all(norm is not None and norm < limit for norm in recent):
             text = f"{context.health.describe_seed(event, index)} has had almost no gradient for {required} steps: "
             text += f"{slot.grad_norm:.1e} at round {event.round} step {event.step}"
-            found.append(_env_warning(event, Rule.DEAD_SEED, slot.grad_norm, limit, text))
+            found.append(_env_warning(event, Rule.DEAD_SEED, slot.grad_norm, threshold, text))
     return found
 
 

@@ -82,16 +82,17 @@ class RuleContext:
             for step in env.recent:
                 self._fold_env_step(index, step)
 
-    def factor(self, rule: Rule, where: str) -> float:
+    def is_active(self, rule: Rule, where: int | str) -> bool:
+        """Return True if an anomaly of the rule is active in the subject of the event: an env index, or a name."""
+        # Nothing is active in nearly all events, so the key is built only if something is.
+        return bool(self.active) and f"{rule} {f'env {where}' if isinstance(where, int) else where}" in self.active
+
+    def factor(self, rule: Rule, where: int | str) -> float:
         """Return the factor of a rule's maximum: 1, or less while its anomaly is active, so that it does not flicker.
 
         A minimum is divided by it.
         """
-        return self.limits.recovery if f"{rule} {where}" in self.active else 1.0
-
-    def env_factor(self, rule: Rule, env: int) -> float:
-        """Return `factor` of a rule for an env. Cheap while nothing is active in the env."""
-        return self.factor(rule, f"env {env}") if self.active else 1.0
+        return self.limits.recovery if self.is_active(rule, where) else 1.0
 
     def fold_step(self, event: ev.EnvStepped) -> None:
         """Process a step of an env."""

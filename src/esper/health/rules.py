@@ -182,7 +182,7 @@ def _check_memory_growth(event: ev.DeviceSampled, context: RuleContext) -> Itera
         return
     full_round, rounds = predict_full_round(memory, now), context.health.rounds
     # The forecast of one of several ranks does not know the growth of the others on its machine.
-    is_forecast_reliable = now == limit and "/" not in event.device
+    is_forecast_reliable = not context.is_active(Rule.MEMORY_GROWS, event.device) and "/" not in event.device
     fits = full_round is not None and rounds is not None and full_round > rounds
     if not (is_forecast_reliable and fits):
         yield ev.AnomalyFound(
