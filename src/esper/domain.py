@@ -100,7 +100,7 @@ class PauseCause(StrEnum):
 
 
 class Rule(StrEnum):
-    """Anomaly rule. Values are on disk, in `AnomalyFound.rule`."""
+    """Anomaly rule, in the order of the help screen. Values are on disk, in `AnomalyFound.rule`."""
 
     NON_FINITE_LOSS = "non-finite loss"
     NON_FINITE_SCORE = "non-finite score"

@@ -84,6 +84,13 @@ def format_number(value: float | None, spec: str) -> str:
     return f"{value:{spec}}" if math.isfinite(value) else str(value).replace("nan", NOT_A_NUMBER)
 
 
+def format_value(value: float) -> str:
+    """Return three digits of a value, or a word for one that is not finite."""
+    if math.isfinite(value):
+        return f"{value:.3g}"
+    return "NaN" if math.isnan(value) else "infinite"
+
+
 def format_power(exponent: float) -> str:
     """Return a power of two: 2^15, or 2^11.3 if the exponent is not an integer."""
     return f"2^{exponent:.{0 if float(exponent).is_integer() else 1}f}".replace("-", "−")

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.config_anomalies import AnomalyConfig
-from esper.health import env_rules, rules
 from esper.health.detector import AnomalyDetector, AnomalyEvent
+from esper.health.rules.envs import EXPLODING_MIN_SAMPLES
+from esper.health.rules.lanes import STRAGGLING_STEPS
 from esper.health.thresholds import Thresholds
 from esper.telemetry import events as ev
 from esper.telemetry import health_stats
@@ -80,12 +81,7 @@ def course(seed: int, length: int) -> list[ev.AnyEvent]:
 def exploding(before: Sequence[float | None], norm: float | None, factor: float, clip: float) -> float | None:
     """Return the limit that a norm exceeds."""
     finite = [value for value in before if value is not None and math.isfinite(value)]
-    if (
-        norm is None
-        or not math.isfinite(norm)
-        or len(finite) < env_rules.EXPLODING_MIN_SAMPLES
-        or not median(finite) > 0
-    ):
+    if norm is None or not math.isfinite(norm) or len(finite) < EXPLODING_MIN_SAMPLES or not median(finite) > 0:
         return None
     limit = max(factor * median(finite), clip)
     return limit if norm > limit else None
@@ -143,9 +139,9 @@ def broken_by_sample(
     loads: dict[str, float] = {}
     for lane in {one.device for one in (*earlier, event)}:
         samples = [one for one in (*earlier, event) if one.device == lane]
-        recent = samples[-rules.STRAGGLING_STEPS :]
+        recent = samples[-STRAGGLING_STEPS:]
         busy = [one.busy / one.active for one in recent if one.busy is not None and one.active]
-        if len(busy) == rules.STRAGGLING_STEPS:
+        if len(busy) == STRAGGLING_STEPS:
             loads[lane] = sum(busy) / len(busy)
     mine = loads.pop(event.device, None)
     usual = median(loads.values()) if loads else 0.0

@@ -9,17 +9,10 @@ import pytest
 from esper.config import Config, TrainingConfig
 from esper.config_anomalies import AnomalyConfig
 from esper.domain import Rule
-from esper.health import rules
 from esper.health.detector import AnomalyDetector, AnomalyEvent
-from esper.health.rule_context import Scope
-from esper.health.rules import (
-    RULES_BY_EVENT,
-    SCOPE_BY_RULE,
-    EventRules,
-    check_stale,
-    is_nearly_full,
-    predict_full_round,
-)
+from esper.health.rules import CHECKS, RULES
+from esper.health.rules.lanes import STRAGGLING_STEPS, check_stale, is_nearly_full, predict_full_round
+from esper.health.rules.registry import rule as register_rule
 from esper.health.thresholds import Thresholds
 from esper.telemetry import events as ev
 from esper.telemetry import health_stats
@@ -72,7 +65,7 @@ def test_rules_find_their_anomaly(event: ev.AnyEvent, rule: str, severity: str, 
     assert isinstance(found, ev.AnomalyFound)
 
     assert (found.rule, found.severity, found.where) == (rule, severity, where)
-    assert found.rule in RULES_BY_EVENT[type(event)].rules
+    assert RULES[found.rule].event is type(event)
     assert found.text
     assert found.env == getattr(event, "env", None)
 
@@ -191,7 +184,7 @@ def rounds(*stalled: int, envs: int = 8) -> list[ev.AnyEvent]:
 SEED = ev.SlotReading(stage="training", blueprint="norm", age=9, grad_norm=0.1)
 SLOW = [
     device_sampled(f"cpu:{lane}", envs=2, busy=busy, allocated=None)
-    for _ in range(rules.STRAGGLING_STEPS)
+    for _ in range(STRAGGLING_STEPS)
     for lane, busy in enumerate((0.5, 0.9))
 ]
 EVEN = [device_sampled(lane, busy=0.5, allocated=None) for lane in ("cpu:0", "cpu:1") for _ in range(10)]
@@ -234,16 +227,15 @@ def test_anomaly_begins_once_and_ends_on_recovery(rule: str) -> None:
     assert [(type(one), one.rule) for one in said] == [(ev.AnomalyEnded, rule)]
 
 
-def test_every_rule_has_the_scope_of_one_event_type() -> None:
-    scopes = [entry.scope for entry in RULES_BY_EVENT.values()]
-    assert sorted(scopes, key=str) == sorted(Scope, key=str)  # a shared scope would end the other event's anomalies
-    assert set(SCOPE_BY_RULE) == set(Rule) - {Rule.STALE_TELEMETRY}
-    assert sum(len(entry.rules) for entry in RULES_BY_EVENT.values()) == len(SCOPE_BY_RULE)
+def test_every_rule_has_one_check() -> None:
+    assert set(RULES) == set(Rule)
+    assert [rule for rule, info in RULES.items() if info.event is None] == [Rule.STALE_TELEMETRY]
+    with pytest.raises(ValueError, match="'KL spike' already has a check"):
+        register_rule(ev.PolicyUpdated, {Rule.KL_SPIKE: "another check"})(lambda event, context: ())
 
 
-def test_rule_on_a_new_event_type_keeps_policy_anomalies(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = EventRules(Scope.LANE, (), (lambda event, context: (),))
-    monkeypatch.setitem(RULES_BY_EVENT, ev.PhaseTimed, slow)
+def test_check_of_a_new_event_type_keeps_policy_anomalies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CHECKS, ev.PhaseTimed, [lambda event, context: ()])
     detector = AnomalyDetector()
     assert detector.check(policy_updated(kl=0.2, heads={}))
     assert detector.check(ev.PhaseTimed(round=1, step=1, wall=1.0, phases={})) == []
@@ -440,7 +432,7 @@ def test_lanes_of_one_cpu_share_one_memory() -> None:
 
 
 def test_run_resumed_on_other_devices_forgets_the_lanes_before() -> None:
-    nearly_full = [device_sampled("cuda:0", busy=0.9, used=91, total=100)] * rules.STRAGGLING_STEPS
+    nearly_full = [device_sampled("cuda:0", busy=0.9, used=91, total=100)] * STRAGGLING_STEPS
     before = msgspec.structs.replace(run_started(), lanes=["cuda:0", "cuda:0", "cpu:0", "cpu:1"])
     after = msgspec.structs.replace(run_started(), lanes=["cpu:1"] * 4)
     state, detector = RunState(), AnomalyDetector()
@@ -462,7 +454,7 @@ def test_run_resumed_on_other_devices_forgets_the_lanes_before() -> None:
         ["cpu"],
     )
     full, found = device_sampled("cpu:1", used=95, total=100), list[str]()
-    for event in [full] * rules.STRAGGLING_STEPS:
+    for event in [full] * STRAGGLING_STEPS:
         found += [f"{finding.rule}: {finding.where}" for finding in detector.check(event)]
     assert found == ["memory nearly full: cpu:1"]  # of the new memory reporter; no lane is left to compare with
     returned = detector.check(device_sampled("cuda:0", used=91, total=100))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from esper.health.rule_context import RuleContext, Scope
-from esper.health.rules import RULES_BY_EVENT, SCOPE_BY_RULE
+from esper.health.rule_context import RuleContext
+from esper.health.rules import CHECKS, RULES
 from esper.health.thresholds import Thresholds
 from esper.telemetry import events as ev
 from esper.telemetry.anomalies import anomaly_key
@@ -14,8 +14,10 @@ from esper.telemetry.state import RunState
 
 AnomalyEvent: TypeAlias = ev.AnomalyFound | ev.AnomalyJoined | ev.AnomalyLeft | ev.AnomalyEnded
 
-_Subject: TypeAlias = tuple[Scope, int | str | None]
-"""Scope of a rule, and the env index or lane name that it checks; None for the run and the policy."""
+_Subject: TypeAlias = tuple[type[ev.Event], int | str | None]
+"""Event type of a rule, and the env index or lane name that it checks; None for the run and the policy."""
+_EVENTS_OF_ENVS = (ev.EnvStepped, ev.GovernorRolledBack)
+"""Event types whose subject is an env."""
 
 
 class _ActiveAnomaly(NamedTuple):
@@ -53,28 +55,28 @@ class AnomalyDetector:
         self._context = RuleContext(state.health, self._thresholds)
         self._active = {}
         for anomaly in state.active_anomalies():
-            found, scope = anomaly.found, SCOPE_BY_RULE.get(anomaly.found.rule)
-            if scope is None:  # no rule of this version can end an anomaly that another version has found
+            found, rule = anomaly.found, RULES.get(anomaly.found.rule)
+            if rule is None or rule.event is None:  # no event can end the anomaly; another version has found it
                 continue
             active = _ActiveAnomaly(found.rule, found.where, found.env, set(anomaly.active_envs))
-            if scope in (Scope.ENV, Scope.GOVERNOR):
+            if rule.event in _EVENTS_OF_ENVS:
                 for env in active.envs:
-                    self._active.setdefault((scope, env), {})[f"{found.rule} env {env}"] = active
+                    self._active.setdefault((rule.event, env), {})[f"{found.rule} env {env}"] = active
             else:
-                subject = found.where if scope is Scope.LANE else None
-                self._active.setdefault((scope, subject), {})[anomaly_key(found)] = active
+                subject = found.where if rule.event is ev.DeviceSampled else None
+                self._active.setdefault((rule.event, subject), {})[anomaly_key(found)] = active
 
     def check(self, event: ev.AnyEvent) -> list[AnomalyEvent]:
         """Process an event, and return the anomalies that begin or end with it."""
         self._update_context(event)
-        rules = RULES_BY_EVENT.get(type(event))
-        if rules is None:
+        checks = CHECKS.get(type(event))
+        if checks is None:
             return []
         context = self._context
-        subject = (rules.scope, _event_subject(event))
+        subject = (type(event), _event_subject(event))
         known = self._active.get(subject, {})
         context.active = known.keys()
-        broken = [found for check in rules.checks for found in check(event, context)]
+        broken = [found for check in checks for found in check(event, context)]
         if not broken and not known:
             return []
         now: dict[str, _ActiveAnomaly] = {}
@@ -85,18 +87,18 @@ class AnomalyDetector:
                 continue
             active = known.get(key)
             if active is None:
-                active, start = self._begin(found, rules.scope)
+                active, start = self._begin(found, type(event))
                 begun.append(start)
             now[key] = active
         self._active[subject] = now
         # Sorted, because a resumed run does not know the order in which the anomalies were found.
         return [*begun, *(self._end(known[key], event) for key in sorted(known.keys() - now.keys()))]
 
-    def _begin(self, found: ev.AnomalyFound, scope: Scope) -> tuple[_ActiveAnomaly, AnomalyEvent]:
-        """Return the anomaly that begins, and the event that reports it."""
-        if scope is not Scope.ENV or found.env is None:
+    def _begin(self, found: ev.AnomalyFound, event: type[ev.Event]) -> tuple[_ActiveAnomaly, AnomalyEvent]:
+        """Return the anomaly that begins with an event of this type, and the event that reports it."""
+        if event is not ev.EnvStepped or found.env is None:
             return _ActiveAnomaly(found.rule, found.where, found.env, set()), found
-        for other in (active for (of, _), known in self._active.items() if of is scope for active in known.values()):
+        for other in (active for (of, _), known in self._active.items() if of is event for active in known.values()):
             if other.rule == found.rule and other.envs:
                 other.envs.add(found.env)
                 joined = ev.AnomalyJoined(
@@ -126,14 +128,14 @@ class AnomalyDetector:
                 self._context.health.fold_end(event)
             case ev.RoundStarted():
                 # The hosts are new. RunState ends the anomalies of the previous ones by itself.
-                for subject in [subject for subject in self._active if subject[0] in (Scope.ENV, Scope.GOVERNOR)]:
+                for subject in [subject for subject in self._active if subject[0] in _EVENTS_OF_ENVS]:
                     del self._active[subject]
             case ev.RunStarted():
                 self._context.health.fold_start(event)
                 # RunState ends the anomalies of lanes that a resumed run no longer has by itself, too.
-                for scope, where in [*self._active]:
-                    if scope is Scope.LANE and where not in event.lanes:
-                        del self._active[scope, where]
+                for of, where in [*self._active]:
+                    if of is ev.DeviceSampled and where not in event.lanes:
+                        del self._active[of, where]
             case _:
                 pass
 

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import takewhile
 from typing import NamedTuple
 
-from esper.health.env_rules import explosion_limit
+from esper.health.rules.envs import explosion_limit
 from esper.health.thresholds import Thresholds
 from esper.telemetry.anomalies import Anomaly
 from esper.telemetry.health_stats import EnvStepStats

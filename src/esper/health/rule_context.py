@@ -1,4 +1,4 @@
-"""Context of the anomaly rules: their scopes, health statistics, and running extremes that make most rules cheap.
+"""Context of the anomaly rules: health statistics, active anomalies, and running extremes that make most rules cheap.
 
 The rules check every step of every env, and anomalies are rare. The running extremes show that nothing is wrong without
 a scan of the earlier steps.
@@ -8,27 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from enum import Enum
 
 from esper.domain import Rule
 from esper.health.thresholds import Thresholds
 from esper.telemetry import events as ev
 from esper.telemetry.health_stats import EnvStepStats, NonFiniteValue, RunHealth
-
-
-class Scope(Enum):
-    """Kind of object that a rule checks. Each scope belongs to one event type, which starts and ends its anomalies."""
-
-    ENV = "env"
-    """One env, at each of its steps."""
-    GOVERNOR = "governor"
-    """Rollbacks of one env."""
-    LANE = "lane"
-    """One lane, at each sample of its device."""
-    POLICY = "policy"
-    """The policy, at each update."""
-    ROUND = "round"
-    """All envs, at the start of the next round."""
 
 
 class EpisodeExtremes:

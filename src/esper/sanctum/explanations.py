@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from esper.config_anomalies import AnomalyConfig
-from esper.domain import Rule
-from esper.health import rules
+from esper.health.rules import lanes
 
 
 class MetricHelp(NamedTuple):
@@ -57,7 +56,7 @@ METRIC_HELP: dict[str, MetricHelp] = {
     "loss scale": MetricHelp(
         "factor of the loss that keeps float16 gradients from vanishing; an overflow halves it",
         "power of two",
-        f"rises in steps and rarely falls, never below {rules.MIN_LOSS_SCALE:g}; no bar without loss scaling",
+        f"rises in steps and rarely falls, never below {lanes.MIN_LOSS_SCALE:g}; no bar without loss scaling",
         "if it keeps falling, gradients overflow: press {keys[view.why]} for the root cause, or train with --amp bf16",
     ),
     "skipped batches": MetricHelp(
@@ -75,13 +74,13 @@ METRIC_HELP: dict[str, MetricHelp] = {
     "scale oscillation": MetricHelp(
         "the loss scale repeatedly grows, overflows at once and falls back",
         "count among the last changes",
-        f"below {rules.MAX_SCALE_OSCILLATIONS}",
+        f"below {lanes.MAX_SCALE_OSCILLATIONS}",
         "each one skips a batch: harmless while few batches are skipped",
     ),
     "scale spread": MetricHelp(
         "ratio of the largest to the smallest loss scale on a lane",
         "halvings",
-        f"up to a factor of {rules.MAX_SCALE_RATIO:.0f}",
+        f"up to a factor of {lanes.MAX_SCALE_RATIO:.0f}",
         "check the env with the smallest scale: only its gradients overflow",
     ),
     "not finite": MetricHelp(
@@ -107,7 +106,7 @@ METRIC_HELP: dict[str, MetricHelp] = {
     "memory forecast": MetricHelp(
         "round in which a growing memory will be full",
         "round",
-        f"none; shown if the run's memory grew in each of the last {rules.MEMORY_GROWTH_ROUNDS} rounds, by more "
+        f"none; shown if the run's memory grew in each of the last {lanes.MEMORY_GROWTH_ROUNDS} rounds, by more "
         "than {limits.memory_growth:.0%} in all",
         "check which owner grows; checkpoint, and resume in a new process",
     ),
@@ -134,7 +133,7 @@ METRIC_HELP: dict[str, MetricHelp] = {
     "straggler": MetricHelp(
         "a lane that is slower per env than the others",
         "multiple of the median of the other lanes",
-        f"below {{limits.straggler_ratio:g}} over {rules.STRAGGLING_STEPS} steps",
+        f"below {{limits.straggler_ratio:g}} over {lanes.STRAGGLING_STEPS} steps",
         "another process may use the device: check the utilisation",
     ),
     "utilisation": MetricHelp(
@@ -217,38 +216,6 @@ METRIC_HELP: dict[str, MetricHelp] = {
     ),
 }
 """Keyed by metric. Texts hold thresholds as `{limits.KEY}` and keys as `{keys[ID]}`; `explain_metric` fills them in."""
-_NON_FINITE_HELP = "{} is NaN or infinite"
-RULE_HELP: dict[Rule, str] = {
-    Rule.NON_FINITE_LOSS: _NON_FINITE_HELP.format("the loss of an env"),
-    Rule.NON_FINITE_SCORE: _NON_FINITE_HELP.format("the score of an env"),
-    Rule.NON_FINITE_GRADIENT: _NON_FINITE_HELP.format("the gradient of a host or seed"),
-    Rule.EXPLODING_GRADIENT: "the gradient norm of a host, or of a seed that affects the output, is above the clipping "
-    "norm and above {limits.explosion_factor:g} times its median in the episode, for {limits.explosion_steps} steps",
-    Rule.LOSS_ABOVE_CHANCE: "the training loss of an env is above {limits.chance_factor:g} times the chance loss for "
-    "{limits.chance_steps} steps, and does not fall: the learning rate may be too high",
-    Rule.DEAD_SEED: "the gradient norm of a seed that trains is below {limits.dead_gradient:g} for "
-    "{limits.dead_seed_steps} steps",
-    Rule.REPEATED_SKIPS: "an env skipped batches, because of overflows, in {limits.skipped_steps} steps in a row",
-    Rule.STALLED_ENV: "two or more envs, and {limits.stalled_envs:.0%} of all, stalled in each of "
-    "{limits.stalled_rounds} rounds: they ended {limits.stalled_gap:.0%} behind the median (in a family: of their "
-    "structure), without a better score for {limits.stalled_steps} steps",
-    Rule.GOVERNOR_ROLLBACK: "an env broke down and was rolled back to its last good state",
-    Rule.NON_FINITE_HEAD: _NON_FINITE_HELP.format("the gradient of a policy head"),
-    Rule.NON_FINITE_UPDATE: _NON_FINITE_HELP.format("a loss or the gradient of the policy"),
-    Rule.KL_SPIKE: "the KL divergence of a policy update is above {limits.kl:g} nats",
-    Rule.DEAD_HEAD: "the gradient norm of a policy head that had choices is below {limits.dead_gradient:g}",
-    Rule.ENTROPY_COLLAPSE: "the entropy of a policy head is below {limits.entropy:g} of its maximum",
-    Rule.MEMORY_NEARLY_FULL: "more than {limits.memory:.0%} of a device's memory is in use",
-    Rule.MEMORY_GROWS: f"the run's memory grew in each of the last {rules.MEMORY_GROWTH_ROUNDS} rounds, by more than "
-    "{limits.memory_growth:.0%} in all, and may be full before the last round",
-    Rule.LOSS_SCALES_DIVERGE: f"loss scales on one device differ by a factor above {rules.MAX_SCALE_RATIO:.0f}",
-    Rule.LOSS_SCALE_BELOW_1: f"a loss scale is below {rules.MIN_LOSS_SCALE:g}",
-    Rule.STRAGGLING_LANE: "a lane takes more than {limits.straggler_ratio:g} times as long per env as the median of "
-    f"the other lanes, over {rules.STRAGGLING_STEPS} steps",
-    Rule.STALE_TELEMETRY: "the engine has reported nothing for {limits.stale_steps:g} times the duration of a step, "
-    f"and for {rules.STALE_MIN_S:g} seconds",
-}
-"""Condition that each anomaly rule finds, keyed by rule."""
 RECOVERY_HELP = (
     "An anomaly ends when its value is below {limits.recovery:.0%} of the threshold (a minimum: above it divided by "
     "{limits.recovery:g}). While one is active in an env, other envs with the same rule join it."

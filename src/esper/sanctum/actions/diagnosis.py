@@ -11,7 +11,7 @@ from statistics import median
 
 from esper.domain import TERMINAL_STATUSES
 from esper.formatting import strip_control
-from esper.health.rules import check_stale
+from esper.health.rules.lanes import check_stale
 from esper.sanctum.actions.navigation import NavigationActions
 from esper.sanctum.screens.choices import AnomalyList, root_cause_list
 from esper.sanctum.source import RunSource

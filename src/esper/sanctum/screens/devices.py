@@ -13,7 +13,7 @@ from textual.geometry import Size
 
 from esper.domain import Rule
 from esper.formatting import strip_control
-from esper.health.rules import MEMORY_GROWTH_ROUNDS, predict_full_round
+from esper.health.rules.lanes import MEMORY_GROWTH_ROUNDS, predict_full_round
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import compact_cell, percent_cell, size_cell

@@ -13,8 +13,10 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from esper.domain import Rule
+from esper.health.rules import RULES
 from esper.sanctum.bindings import KeyBinding, KeyCategory, bindings_of
-from esper.sanctum.explanations import RECOVERY_HELP, RULE_HELP, explain_metric
+from esper.sanctum.explanations import RECOVERY_HELP, explain_metric
 from esper.sanctum.requests import PAUSE_CAUSES
 from esper.sanctum.symbols import (
     HEADS,
@@ -205,8 +207,9 @@ class MetricHelpScreen(ModalScreen[bool]):
     def _append_rules(self, page: Text) -> None:
         """Append each anomaly rule with its thresholds."""
         indent = " " * _METRIC_INDENT
-        for rule, text in RULE_HELP.items():
-            wrapped = f"\n{indent}".join(wrap(text.format(limits=self._limits), _METRIC_TEXT_COLS))
+        for rule in Rule:
+            text = RULES[rule].explanation.format(limits=self._limits)
+            wrapped = f"\n{indent}".join(wrap(text, _METRIC_TEXT_COLS))
             page.append(f"  {rule}\n", self._palette["head"]).append(f"{indent}{wrapped}\n", self._palette["normal"])
         recovery = wrap(RECOVERY_HELP.format(limits=self._limits), _METRIC_TEXT_COLS + _METRIC_INDENT - 2)
         page.append("".join(f"  {line}\n" for line in recovery), self._palette["dim"]).append("\n")

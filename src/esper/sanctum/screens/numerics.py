@@ -15,7 +15,7 @@ from textual.containers import Horizontal, Vertical
 from textual.geometry import Size
 
 from esper.formatting import format_power, scale_exponent, strip_control
-from esper.health.rules import MAX_SCALE_OSCILLATIONS, MAX_SCALE_RATIO
+from esper.health.rules.lanes import MAX_SCALE_OSCILLATIONS, MAX_SCALE_RATIO
 from esper.sanctum.bindings import KeyCategory
 from esper.sanctum.env_filter import worst_severity_by_env
 from esper.sanctum.screens.base import RunScreen

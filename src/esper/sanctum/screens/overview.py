@@ -13,7 +13,7 @@ from textual.containers import Container, Vertical
 from textual.geometry import Size
 
 from esper.formatting import format_time_of_day, strip_control
-from esper.health.rules import is_nearly_full
+from esper.health.rules.lanes import is_nearly_full
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import (
     EnvFilter,

@@ -1,4 +1,4 @@
-"""Anomaly rules of envs: checks of their steps, and of all their episodes."""
+"""Anomaly rules of envs: checks of their steps, of all their episodes, and of rollbacks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from statistics import median
 
 from esper.config_anomalies import AnomalyConfig
 from esper.domain import Rule
+from esper.formatting import format_value
 from esper.health.rule_context import RuleContext
+from esper.health.rules.registry import rule
 from esper.telemetry import events as ev
 from esper.telemetry.health_stats import EnvHealth
 from esper.telemetry.sentences import pluralise
@@ -17,7 +19,7 @@ EXPLODING_MIN_SAMPLES = 3
 """Earlier norms that the median needs. `EpisodeExtremes.second_lowest_norms` is a lower bound of it from three on."""
 MIN_STALLED_ENVS = 2
 """Minimum number of stalled envs: a single one is no reason to act."""
-NON_FINITE_RULES = {
+_NON_FINITE_RULES = {
     "loss": Rule.NON_FINITE_LOSS,
     "score": Rule.NON_FINITE_SCORE,
     "gradient": Rule.NON_FINITE_GRADIENT,
@@ -25,13 +27,20 @@ NON_FINITE_RULES = {
 """Keyed by `NonFiniteValue.quantity`."""
 
 
-def check_env_finite(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
-    """Find non-finite values of a step."""
+@rule(
+    ev.EnvStepped,
+    {
+        Rule.NON_FINITE_LOSS: "the loss of an env is NaN or infinite",
+        Rule.NON_FINITE_SCORE: "the score of an env is NaN or infinite",
+        Rule.NON_FINITE_GRADIENT: "the gradient of a host or seed is NaN or infinite",
+    },
+)
+def _check_env_finite(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
     if not context.not_finite:
         return ()
     return [
         ev.AnomalyFound(
-            rule=NON_FINITE_RULES[quantity].value,
+            rule=_NON_FINITE_RULES[quantity].value,
             severity="error",
             where=f"env {event.env}",
             env=event.env,
@@ -74,8 +83,15 @@ def explosion_limit(earlier: Sequence[float | None], norm: float | None, clip: f
     return limit if usual > 0 and limit < norm else None
 
 
-def check_gradient_norms(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
-    """Find exploding gradients of the host, and of the seeds that affect the output."""
+@rule(
+    ev.EnvStepped,
+    {
+        Rule.EXPLODING_GRADIENT: "the gradient norm of a host, or of a seed that affects the output, is above the "
+        "clipping norm and above {limits.explosion_factor:g} times its median in the episode, for "
+        "{limits.explosion_steps} steps"
+    },
+)
+def _check_gradient_norms(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
     low, thresholds = context.episodes[event.env].second_lowest_norms, context.thresholds
     factor = thresholds.limits.explosion_factor * context.factor(Rule.EXPLODING_GRADIENT, event.env)
     found: tuple[ev.AnomalyFound, ...] = ()
@@ -115,7 +131,14 @@ def _check_owner_norm(
     return (_env_warning(event, Rule.EXPLODING_GRADIENT, norms[-1], limit, text),)
 
 
-def check_chance(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
+@rule(
+    ev.EnvStepped,
+    {
+        Rule.LOSS_ABOVE_CHANCE: "the training loss of an env is above {limits.chance_factor:g} times the chance loss "
+        "for {limits.chance_steps} steps, and does not fall: the learning rate may be too high"
+    },
+)
+def _check_chance(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
     """Find a training loss that stays clearly above the chance loss, and does not fall.
 
     An untrained network can start above it, and with a low learning rate it comes down slowly.
@@ -138,8 +161,14 @@ def check_chance(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.Anom
     return (_env_warning(event, Rule.LOSS_ABOVE_CHANCE, event.train_loss, threshold, text),)
 
 
-def check_dead_seeds(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
-    """Find seeds that train without a gradient."""
+@rule(
+    ev.EnvStepped,
+    {
+        Rule.DEAD_SEED: "the gradient norm of a seed that trains is below {limits.dead_gradient:g} for "
+        "{limits.dead_seed_steps} steps"
+    },
+)
+def _check_dead_seeds(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
     threshold, required = context.limits.dead_gradient, context.limits.dead_seed_steps
     limit = threshold / context.factor(Rule.DEAD_SEED, event.env)
     last = 1 if context.is_active(Rule.DEAD_SEED, event.env) else required
@@ -155,8 +184,11 @@ def check_dead_seeds(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.
     return found
 
 
-def check_skips(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
-    """Find batches skipped in many consecutive steps."""
+@rule(
+    ev.EnvStepped,
+    {Rule.REPEATED_SKIPS: "an env skipped batches, because of overflows, in {limits.skipped_steps} steps in a row"},
+)
+def _check_skips(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
     if not event.skipped_batches:
         return ()
     last = context.limits.skipped_steps
@@ -168,8 +200,15 @@ def check_skips(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.Anoma
     return (_env_warning(event, Rule.REPEATED_SKIPS, skipped, last, text),)
 
 
-def check_stalls(event: ev.RoundStarted, context: RuleContext) -> Iterator[ev.AnomalyFound]:
-    """Find many envs that stalled in each of the last rounds."""
+@rule(
+    ev.RoundStarted,
+    {
+        Rule.STALLED_ENV: "two or more envs, and {limits.stalled_envs:.0%} of all, stalled in each of "
+        "{limits.stalled_rounds} rounds: they ended {limits.stalled_gap:.0%} behind the median (in a family: of their "
+        "structure), without a better score for {limits.stalled_steps} steps"
+    },
+)
+def _check_stalls(event: ev.RoundStarted, context: RuleContext) -> Iterator[ev.AnomalyFound]:
     limits, envs = context.limits, context.health.envs
     limit = limits.stalled_envs * context.factor(Rule.STALLED_ENV, "envs")
     rounds = range(event.round - limits.stalled_rounds, event.round)
@@ -208,8 +247,17 @@ def _count_stalled(envs: Iterable[EnvHealth], round_: int, limits: AnomalyConfig
     return stalled, len(ends)
 
 
-def format_value(value: float) -> str:
-    """Return three digits of a value, or a word for one that is not finite."""
-    if math.isfinite(value):
-        return f"{value:.3g}"
-    return "NaN" if math.isnan(value) else "infinite"
+@rule(
+    ev.GovernorRolledBack,
+    {Rule.GOVERNOR_ROLLBACK: "an env broke down and was rolled back to its last good state"},
+)
+def _check_rollback(event: ev.GovernorRolledBack, _: RuleContext) -> Iterator[ev.AnomalyFound]:
+    yield ev.AnomalyFound(
+        rule=Rule.GOVERNOR_ROLLBACK.value,
+        severity="error",
+        where=f"env {event.env}",
+        env=event.env,
+        value=event.value,
+        threshold=event.threshold,
+        text=f"env {event.env:02d}: rolled back at round {event.round} step {event.step}: {event.reason}",
+    )

@@ -1,27 +1,18 @@
-"""Anomaly rules of the policy and the lanes, rollbacks, and the table of all rules by event type."""
+"""Anomaly rules of the lanes, at each sample of their devices, and of an engine that is silent."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from statistics import median
-from typing import Any, NamedTuple
 
 from esper.config_anomalies import AnomalyConfig
 from esper.domain import Rule
-from esper.health.env_rules import (
-    NON_FINITE_RULES,
-    check_chance,
-    check_dead_seeds,
-    check_env_finite,
-    check_gradient_norms,
-    check_skips,
-    check_stalls,
-    format_value,
-)
-from esper.health.rule_context import RuleContext, Scope
+from esper.formatting import format_value
+from esper.health.rule_context import RuleContext
+from esper.health.rules.registry import rule
 from esper.telemetry import events as ev
-from esper.telemetry.health_stats import MemoryHealth, memory_name, non_finite_update
+from esper.telemetry.health_stats import MemoryHealth, memory_name
 
 MAX_SCALE_RATIO = 64.0
 """Maximum ratio of two loss scales on one device. At six halvings, its envs no longer train at similar precision."""
@@ -35,100 +26,6 @@ STRAGGLING_STEPS = 10
 """Steps over which the time per env is averaged."""
 STALE_MIN_S = 5.0
 """Minimum duration without an event, in seconds, because short steps are irregular."""
-
-
-def check_stale(cadence: float | None, age: float, limits: AnomalyConfig) -> ev.AnomalyFound | None:
-    """Return an anomaly if the engine has not emitted an event for too long, else None.
-
-    The dashboard calls this rule by its clock, because no event can trigger it.
-
-    Args:
-        cadence: Usual duration of a step in seconds; None before the first step.
-        age: Seconds since the last event.
-        limits: Thresholds of the run.
-    """
-    limit = max(limits.stale_steps * cadence, STALE_MIN_S) if cadence is not None else math.inf
-    if age <= limit:
-        return None
-    return ev.AnomalyFound(
-        rule=Rule.STALE_TELEMETRY.value,
-        severity="warning",
-        where="engine",
-        value=age,
-        threshold=limit,
-        text=f"no event from the engine for {age:.0f} s; a step usually takes {cadence:.2g} s",
-    )
-
-
-def _check_rollback(event: ev.GovernorRolledBack, _: RuleContext) -> Iterator[ev.AnomalyFound]:
-    yield ev.AnomalyFound(
-        rule=Rule.GOVERNOR_ROLLBACK.value,
-        severity="error",
-        where=f"env {event.env}",
-        env=event.env,
-        value=event.value,
-        threshold=event.threshold,
-        text=f"env {event.env:02d}: rolled back at round {event.round} step {event.step}: {event.reason}",
-    )
-
-
-def _check_update_finite(event: ev.PolicyUpdated, _: RuleContext) -> Iterator[ev.AnomalyFound]:
-    for what, value in non_finite_update(event):
-        head = what.partition(" of head ")[2]
-        yield ev.AnomalyFound(
-            rule=(Rule.NON_FINITE_HEAD if head else Rule.NON_FINITE_UPDATE).value,
-            severity="error",
-            where=f"head {head}" if head else what.removeprefix("the "),
-            value=value,
-            text=f"{what} is {format_value(value)} in round {event.round}",
-        )
-
-
-def _check_kl(event: ev.PolicyUpdated, context: RuleContext) -> Iterator[ev.AnomalyFound]:
-    limit = context.limits.kl
-    if not event.kl <= limit * context.factor(Rule.KL_SPIKE, "policy"):  # so that a NaN is an anomaly, too
-        yield ev.AnomalyFound(
-            rule=Rule.KL_SPIKE.value,
-            severity="warning" if math.isfinite(event.kl) else "error",
-            where="policy",
-            value=event.kl,
-            threshold=limit,
-            text=f"the KL of the policy update is {format_value(event.kl)} nats in round {event.round}, "
-            f"more than {limit:g}",
-        )
-
-
-def _check_head_gradients(event: ev.PolicyUpdated, context: RuleContext) -> Iterator[ev.AnomalyFound]:
-    limit = context.limits.dead_gradient
-    for name, head in event.heads.items():
-        low = limit / context.factor(Rule.DEAD_HEAD, f"head {name}")
-        forced = head.entropy is None  # no decision had a choice, so the head has nothing to learn
-        if not forced and (head.grad_norm is None or head.grad_norm < low):
-            gradient = "no gradient" if head.grad_norm is None else f"a gradient of only {head.grad_norm:.1e}"
-            yield ev.AnomalyFound(
-                rule=Rule.DEAD_HEAD.value,
-                severity="warning",
-                where=f"head {name}",
-                value=head.grad_norm or 0.0,
-                threshold=limit,
-                text=f"head {name} received {gradient} in round {event.round}, although it had choices",
-            )
-
-
-def _check_head_entropies(event: ev.PolicyUpdated, context: RuleContext) -> Iterator[ev.AnomalyFound]:
-    limit = context.limits.entropy
-    for name, head in event.heads.items():
-        low = limit / context.factor(Rule.ENTROPY_COLLAPSE, f"head {name}")
-        if head.entropy is not None and not head.entropy >= low:
-            yield ev.AnomalyFound(
-                rule=Rule.ENTROPY_COLLAPSE.value,
-                severity="warning",
-                where=f"head {name}",
-                value=head.entropy,
-                threshold=limit,
-                text=f"head {name} hardly explores: entropy {format_value(head.entropy)} in round {event.round}, "
-                f"below {limit:g}",
-            )
 
 
 def memory_growth(memory: MemoryHealth, fraction: float) -> float | None:
@@ -157,6 +54,7 @@ def is_nearly_full(fraction: float, limits: AnomalyConfig) -> bool:
     return fraction > limits.memory
 
 
+@rule(ev.DeviceSampled, {Rule.MEMORY_NEARLY_FULL: "more than {limits.memory:.0%} of a device's memory is in use"})
 def _check_memory_use(event: ev.DeviceSampled, context: RuleContext) -> Iterator[ev.AnomalyFound]:
     if not context.health.is_memory_reporter(event.device) or event.used is None or not event.total:
         return
@@ -172,6 +70,13 @@ def _check_memory_use(event: ev.DeviceSampled, context: RuleContext) -> Iterator
         )
 
 
+@rule(
+    ev.DeviceSampled,
+    {
+        Rule.MEMORY_GROWS: f"the run's memory grew in each of the last {MEMORY_GROWTH_ROUNDS} rounds, by more than "
+        "{limits.memory_growth:.0%} in all, and may be full before the last round"
+    },
+)
 def _check_memory_growth(event: ev.DeviceSampled, context: RuleContext) -> Iterator[ev.AnomalyFound]:
     """Find a memory that grows, unless it will not be full before the last round."""
     memory = context.health.memories[memory_name(event.device)]
@@ -197,6 +102,10 @@ def _check_memory_growth(event: ev.DeviceSampled, context: RuleContext) -> Itera
         )
 
 
+@rule(
+    ev.DeviceSampled,
+    {Rule.LOSS_SCALES_DIVERGE: f"loss scales on one device differ by a factor above {MAX_SCALE_RATIO:.0f}"},
+)
 def _check_scale_ratio(event: ev.DeviceSampled, _: RuleContext) -> Iterator[ev.AnomalyFound]:
     if event.scale_min is None or not event.scale_max:
         return
@@ -213,6 +122,7 @@ def _check_scale_ratio(event: ev.DeviceSampled, _: RuleContext) -> Iterator[ev.A
         )
 
 
+@rule(ev.DeviceSampled, {Rule.LOSS_SCALE_BELOW_1: f"a loss scale is below {MIN_LOSS_SCALE:g}"})
 def _check_scale_minimum(event: ev.DeviceSampled, _: RuleContext) -> Iterator[ev.AnomalyFound]:
     if event.scale_min is not None and not event.scale_min >= MIN_LOSS_SCALE:
         yield ev.AnomalyFound(
@@ -226,6 +136,13 @@ def _check_scale_minimum(event: ev.DeviceSampled, _: RuleContext) -> Iterator[ev
         )
 
 
+@rule(
+    ev.DeviceSampled,
+    {
+        Rule.STRAGGLING_LANE: "a lane takes more than {limits.straggler_ratio:g} times as long per env as the median "
+        f"of the other lanes, over {STRAGGLING_STEPS} steps"
+    },
+)
 def _check_lane_load(event: ev.DeviceSampled, context: RuleContext) -> Iterator[ev.AnomalyFound]:
     load = context.lane_load(event.device, STRAGGLING_STEPS)
     if load is None:
@@ -245,45 +162,31 @@ def _check_lane_load(event: ev.DeviceSampled, context: RuleContext) -> Iterator[
         )
 
 
-class EventRules(NamedTuple):
-    """Rules of one event type."""
+@rule(
+    None,
+    {
+        Rule.STALE_TELEMETRY: "the engine has reported nothing for {limits.stale_steps:g} times the duration of a "
+        f"step, and for {STALE_MIN_S:g} seconds"
+    },
+)
+def check_stale(cadence: float | None, age: float, limits: AnomalyConfig) -> ev.AnomalyFound | None:
+    """Return an anomaly if the engine has not emitted an event for too long, else None.
 
-    scope: Scope
-    rules: tuple[Rule, ...]
-    """Rules of the anomalies that `checks` return."""
-    checks: tuple[Callable[[Any, RuleContext], Iterable[ev.AnomalyFound]], ...]
+    The dashboard calls this rule by its clock, because no event can trigger it.
 
-
-RULES_BY_EVENT: dict[type[ev.Event], EventRules] = {
-    ev.EnvStepped: EventRules(
-        Scope.ENV,
-        (
-            *NON_FINITE_RULES.values(),
-            Rule.EXPLODING_GRADIENT,
-            Rule.LOSS_ABOVE_CHANCE,
-            Rule.DEAD_SEED,
-            Rule.REPEATED_SKIPS,
-        ),
-        (check_env_finite, check_gradient_norms, check_chance, check_dead_seeds, check_skips),
-    ),
-    ev.RoundStarted: EventRules(Scope.ROUND, (Rule.STALLED_ENV,), (check_stalls,)),
-    ev.GovernorRolledBack: EventRules(Scope.GOVERNOR, (Rule.GOVERNOR_ROLLBACK,), (_check_rollback,)),
-    ev.PolicyUpdated: EventRules(
-        Scope.POLICY,
-        (Rule.NON_FINITE_HEAD, Rule.NON_FINITE_UPDATE, Rule.KL_SPIKE, Rule.DEAD_HEAD, Rule.ENTROPY_COLLAPSE),
-        (_check_update_finite, _check_kl, _check_head_gradients, _check_head_entropies),
-    ),
-    ev.DeviceSampled: EventRules(
-        Scope.LANE,
-        (
-            Rule.MEMORY_NEARLY_FULL,
-            Rule.MEMORY_GROWS,
-            Rule.LOSS_SCALES_DIVERGE,
-            Rule.LOSS_SCALE_BELOW_1,
-            Rule.STRAGGLING_LANE,
-        ),
-        (_check_memory_use, _check_memory_growth, _check_scale_ratio, _check_scale_minimum, _check_lane_load),
-    ),
-}
-SCOPE_BY_RULE: dict[str, Scope] = {rule: entry.scope for entry in RULES_BY_EVENT.values() for rule in entry.rules}
-"""Scope of every rule except `STALE_TELEMETRY`, which the dashboard checks without an event."""
+    Args:
+        cadence: Usual duration of a step in seconds; None before the first step.
+        age: Seconds since the last event.
+        limits: Thresholds of the run.
+    """
+    limit = max(limits.stale_steps * cadence, STALE_MIN_S) if cadence is not None else math.inf
+    if age <= limit:
+        return None
+    return ev.AnomalyFound(
+        rule=Rule.STALE_TELEMETRY.value,
+        severity="warning",
+        where="engine",
+        value=age,
+        threshold=limit,
+        text=f"no event from the engine for {age:.0f} s; a step usually takes {cadence:.2g} s",
+    )
