@@ -10,7 +10,7 @@ from esper.config_anomalies import AnomalyConfig
 from esper.domain import Rule
 from esper.formatting import format_value
 from esper.health.rule_context import RuleContext
-from esper.health.rules.registry import rule
+from esper.health.rules.registry import rule, warning
 from esper.telemetry import events as ev
 from esper.telemetry.health_stats import EnvHealth
 from esper.telemetry.sentences import pluralise
@@ -53,15 +53,7 @@ def _check_env_finite(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev
 
 def _env_warning(event: ev.EnvStepped, rule: Rule, value: float, threshold: float, text: str) -> ev.AnomalyFound:
     """Return a warning about an env; its text is `text` after the name of the env."""
-    return ev.AnomalyFound(
-        rule=rule.value,
-        severity="warning",
-        where=f"env {event.env}",
-        env=event.env,
-        value=value,
-        threshold=float(threshold),
-        text=f"env {event.env:02d}: {text}",
-    )
+    return warning(rule, f"env {event.env}", value, threshold, f"env {event.env:02d}: {text}", event.env)
 
 
 def explosion_limit(earlier: Sequence[float | None], norm: float | None, clip: float, factor: float) -> float | None:
@@ -222,14 +214,7 @@ def _check_stalls(event: ev.RoundStarted, context: RuleContext) -> Iterator[ev.A
     text += f"in each of the last {pluralise(len(rounds), 'round')}: their {context.health.score_name} stopped rising "
     text += f"{100 * limits.stalled_gap:.0f} points below the median"
     text += " of their structure" if context.health.chance_by_structure else ""
-    yield ev.AnomalyFound(
-        rule=Rule.STALLED_ENV.value,
-        severity="warning",
-        where="envs",
-        value=fractions[-1],
-        threshold=limits.stalled_envs,
-        text=text,
-    )
+    yield warning(Rule.STALLED_ENV, "envs", fractions[-1], limits.stalled_envs, text)
 
 
 def _count_stalled(envs: Iterable[EnvHealth], round_: int, limits: AnomalyConfig) -> tuple[int, int]:

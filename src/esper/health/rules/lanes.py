@@ -10,7 +10,7 @@ from esper.config_anomalies import AnomalyConfig
 from esper.domain import Rule
 from esper.formatting import format_value
 from esper.health.rule_context import RuleContext
-from esper.health.rules.registry import rule
+from esper.health.rules.registry import rule, warning
 from esper.telemetry import events as ev
 from esper.telemetry.health_stats import MemoryHealth, memory_name
 
@@ -60,14 +60,8 @@ def _check_memory_use(event: ev.DeviceSampled, context: RuleContext) -> Iterator
         return
     fraction, limit = event.used / event.total, context.limits.memory
     if is_nearly_full(fraction / context.factor(Rule.MEMORY_NEARLY_FULL, event.device), context.limits):
-        yield ev.AnomalyFound(
-            rule=Rule.MEMORY_NEARLY_FULL.value,
-            severity="warning",
-            where=event.device,
-            value=fraction,
-            threshold=limit,
-            text=f"{event.device}: {fraction:.0%} of its memory is in use, more than {limit:.0%}",
-        )
+        text = f"{event.device}: {fraction:.0%} of its memory is in use, more than {limit:.0%}"
+        yield warning(Rule.MEMORY_NEARLY_FULL, event.device, fraction, limit, text)
 
 
 @rule(
@@ -90,16 +84,11 @@ def _check_memory_growth(event: ev.DeviceSampled, context: RuleContext) -> Itera
     is_forecast_reliable = not context.is_active(Rule.MEMORY_GROWS, event.device) and "/" not in event.device
     fits = full_round is not None and rounds is not None and full_round > rounds
     if not (is_forecast_reliable and fits):
-        yield ev.AnomalyFound(
-            rule=Rule.MEMORY_GROWS.value,
-            severity="warning",
-            where=event.device,
-            value=growth * MEMORY_GROWTH_ROUNDS / memory.rounds[-MEMORY_GROWTH_ROUNDS - 2][1],
-            threshold=limit,
-            text=f"{event.device}: memory grew by {growth / 2**20:.0f} MiB per round "
-            f"in the last {MEMORY_GROWTH_ROUNDS} rounds"
-            + (f"; at this rate it is full in round {full_round}" if full_round is not None else ""),
-        )
+        value = growth * MEMORY_GROWTH_ROUNDS / memory.rounds[-MEMORY_GROWTH_ROUNDS - 2][1]
+        text = f"{event.device}: memory grew by {growth / 2**20:.0f} MiB per round "
+        text += f"in the last {MEMORY_GROWTH_ROUNDS} rounds"
+        text += f"; at this rate it is full in round {full_round}" if full_round is not None else ""
+        yield warning(Rule.MEMORY_GROWS, event.device, value, limit, text)
 
 
 @rule(
@@ -111,29 +100,17 @@ def _check_scale_ratio(event: ev.DeviceSampled, _: RuleContext) -> Iterator[ev.A
         return
     ratio = event.scale_max / event.scale_min if event.scale_min else math.inf
     if ratio > MAX_SCALE_RATIO:
-        yield ev.AnomalyFound(
-            rule=Rule.LOSS_SCALES_DIVERGE.value,
-            severity="warning",
-            where=event.device,
-            value=ratio,
-            threshold=MAX_SCALE_RATIO,
-            text=f"{event.device}: loss scales of its envs differ by a factor of {ratio:.0f}, "
-            f"more than {MAX_SCALE_RATIO:.0f}",
-        )
+        text = f"{event.device}: loss scales of its envs differ by a factor of {ratio:.0f}, "
+        text += f"more than {MAX_SCALE_RATIO:.0f}"
+        yield warning(Rule.LOSS_SCALES_DIVERGE, event.device, ratio, MAX_SCALE_RATIO, text)
 
 
 @rule(ev.DeviceSampled, {Rule.LOSS_SCALE_BELOW_1: f"a loss scale is below {MIN_LOSS_SCALE:g}"})
 def _check_scale_minimum(event: ev.DeviceSampled, _: RuleContext) -> Iterator[ev.AnomalyFound]:
     if event.scale_min is not None and not event.scale_min >= MIN_LOSS_SCALE:
-        yield ev.AnomalyFound(
-            rule=Rule.LOSS_SCALE_BELOW_1.value,
-            severity="warning",
-            where=event.device,
-            value=event.scale_min,
-            threshold=MIN_LOSS_SCALE,
-            text=f"{event.device}: the minimum loss scale is {format_value(event.scale_min)}; "
-            f"below {MIN_LOSS_SCALE:g}, each halving only loses precision",
-        )
+        text = f"{event.device}: the minimum loss scale is {format_value(event.scale_min)}; "
+        text += f"below {MIN_LOSS_SCALE:g}, each halving only loses precision"
+        yield warning(Rule.LOSS_SCALE_BELOW_1, event.device, event.scale_min, MIN_LOSS_SCALE, text)
 
 
 @rule(
@@ -151,15 +128,9 @@ def _check_lane_load(event: ev.DeviceSampled, context: RuleContext) -> Iterator[
     usual = median([other for other in others if other is not None] or [0.0])
     limit = context.limits.straggler_ratio
     if usual > 0 and load > limit * context.factor(Rule.STRAGGLING_LANE, event.device) * usual:
-        yield ev.AnomalyFound(
-            rule=Rule.STRAGGLING_LANE.value,
-            severity="warning",
-            where=event.device,
-            value=load / usual,
-            threshold=limit,
-            text=f"{event.device} takes {load / usual:.1f}× as long per env as the median of the other lanes "
-            f"(last {STRAGGLING_STEPS} steps)",
-        )
+        text = f"{event.device} takes {load / usual:.1f}× as long per env as the median of the other lanes "
+        text += f"(last {STRAGGLING_STEPS} steps)"
+        yield warning(Rule.STRAGGLING_LANE, event.device, load / usual, limit, text)
 
 
 @rule(
@@ -182,11 +153,5 @@ def check_stale(cadence: float | None, age: float, limits: AnomalyConfig) -> ev.
     limit = max(limits.stale_steps * cadence, STALE_MIN_S) if cadence is not None else math.inf
     if age <= limit:
         return None
-    return ev.AnomalyFound(
-        rule=Rule.STALE_TELEMETRY.value,
-        severity="warning",
-        where="engine",
-        value=age,
-        threshold=limit,
-        text=f"no event from the engine for {age:.0f} s; a step usually takes {cadence:.2g} s",
-    )
+    text = f"no event from the engine for {age:.0f} s; a step usually takes {cadence:.2g} s"
+    return warning(Rule.STALE_TELEMETRY, "engine", age, limit, text)

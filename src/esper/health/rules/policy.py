@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from esper.domain import Rule
 from esper.formatting import format_value
 from esper.health.rule_context import RuleContext
-from esper.health.rules.registry import rule
+from esper.health.rules.registry import rule, warning
 from esper.telemetry import events as ev
 from esper.telemetry.health_stats import non_finite_update
 
@@ -58,14 +58,8 @@ def _check_head_gradients(event: ev.PolicyUpdated, context: RuleContext) -> Iter
         forced = head.entropy is None  # no decision had a choice, so the head has nothing to learn
         if not forced and (head.grad_norm is None or head.grad_norm < low):
             gradient = "no gradient" if head.grad_norm is None else f"a gradient of only {head.grad_norm:.1e}"
-            yield ev.AnomalyFound(
-                rule=Rule.DEAD_HEAD.value,
-                severity="warning",
-                where=f"head {name}",
-                value=head.grad_norm or 0.0,
-                threshold=limit,
-                text=f"head {name} received {gradient} in round {event.round}, although it had choices",
-            )
+            text = f"head {name} received {gradient} in round {event.round}, although it had choices"
+            yield warning(Rule.DEAD_HEAD, f"head {name}", head.grad_norm or 0.0, limit, text)
 
 
 @rule(
@@ -77,12 +71,5 @@ def _check_head_entropies(event: ev.PolicyUpdated, context: RuleContext) -> Iter
     for name, head in event.heads.items():
         low = limit / context.factor(Rule.ENTROPY_COLLAPSE, f"head {name}")
         if head.entropy is not None and not head.entropy >= low:
-            yield ev.AnomalyFound(
-                rule=Rule.ENTROPY_COLLAPSE.value,
-                severity="warning",
-                where=f"head {name}",
-                value=head.entropy,
-                threshold=limit,
-                text=f"head {name} hardly explores: entropy {format_value(head.entropy)} in round {event.round}, "
-                f"below {limit:g}",
-            )
+            text = f"head {name} hardly explores: entropy {format_value(head.entropy)} in round {event.round}, "
+            yield warning(Rule.ENTROPY_COLLAPSE, f"head {name}", head.entropy, limit, text + f"below {limit:g}")

@@ -53,3 +53,12 @@ def rule(event: type[ev.Event] | None, explanations: Mapping[Rule, str]) -> Call
         return check
 
     return register
+
+
+def warning(
+    rule: Rule, where: str, value: float, threshold: float, text: str, env: int | None = None
+) -> ev.AnomalyFound:
+    """Return an anomaly whose severity is a warning; the arguments are its fields."""
+    return ev.AnomalyFound(
+        rule=rule.value, severity="warning", where=where, env=env, value=value, threshold=float(threshold), text=text
+    )
