@@ -93,6 +93,10 @@ def test_wheel_metadata_is_complete(wheel: Path) -> None:
     assert "Typing :: Typed" in described.get_all("Classifier", [])
     assert described["Requires-Python"] == ">=3.11"
     assert "esper-sanctum = esper.cli.main:main" in scripts
+    readme = described.get_payload()
+    assert isinstance(readme, str)
+    assert "# Esper Sanctum" in readme
+    assert "![" not in readme  # an index cannot show a picture of the repository
 
 
 def test_installed_program_trains_in_another_directory(python: Path, tmp_path: Path) -> None:
