@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from esper.checkpoint.catalog import find_checkpoint
 from esper.checkpoint.manifest import STATE_FILE, CheckpointError
 from esper.checkpoint.state import check_state
+from esper.control import RequestKind
+from tests.runs import LiveRun
 
-CHECKPOINT = Path(__file__).parents[1] / "fixtures" / "format-9" / "checkpoints" / "round-00003-step-0004"
-OPEN_KEYS = {"unpaid", "refused"}
-"""Dicts whose keys depend on the run."""
+OPEN_KEYS = {"agent", "deferred_parts", "gate_refusals"}
+"""Dicts whose keys depend on the run or its policy."""
 
 
 def dicts(value: Any) -> Iterator[dict[str, Any]]:
@@ -30,8 +32,11 @@ def dicts(value: Any) -> Iterator[dict[str, Any]]:
             yield from dicts(item)
 
 
-def test_state_without_any_of_its_values_is_damaged() -> None:
-    state = json.loads((CHECKPOINT / STATE_FILE).read_text())
+def test_state_without_any_of_its_values_is_damaged(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, policy="heuristic", envs=2, rounds=1, steps=20).start_paused(8)
+    live.control.put(RequestKind.STOP, "test")
+    live.finish()
+    state = json.loads((find_checkpoint(live.run.directory) / STATE_FILE).read_text())
     assert check_state(copy.deepcopy(state), STATE_FILE) == state
     removed = set[str]()
     for found in dicts(state):

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
-from esper.checkpoint.manifest import MANIFEST_FILE, Manifest
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK
 from esper.config import Config
 from esper.config_fields import ConfigField, list_fields
-from esper.tasks import TASK_NAMES, load_task, with_task_settings
+from esper.tasks import TASK_NAMES, load_task
 from esper.tasks.settings import override_settings, settings_of
 from esper.telemetry import events as ev
-from tests.factory import example_run
-from tests.recording.recordings import recording, write_segment
 from tests.runs import only_run, recorded, stopped_run
 from tests.terminals import assert_refused, printed
 
@@ -282,19 +277,6 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return stopped_run(tmp_path_factory.mktemp("stopped"))
 
 
-@pytest.fixture
-def old_run(stopped: Path, tmp_path: Path) -> Path:
-    """A run whose checkpoint was written before the task settings were part of the configuration."""
-    run = tmp_path / stopped.name
-    shutil.copytree(stopped, run)
-    [checkpoint] = list_checkpoints(run)
-    manifest = msgspec.json.decode((checkpoint / MANIFEST_FILE).read_bytes(), type=Manifest)
-    for name in SETTINGS:
-        del manifest.config["training"][name]
-    (checkpoint / MANIFEST_FILE).write_bytes(msgspec.json.encode(manifest.with_digest()))
-    return run
-
-
 CHANGED = {
     "host-learning-rate": ("0.06", "0.05, not 0.06"),
     "seed-learning-rate": ("0.3", "0.2, not 0.3"),
@@ -305,42 +287,10 @@ CHANGED = {
 }
 
 
-@pytest.mark.parametrize("made", ["stopped", "old_run"])
-def test_a_resumed_run_cannot_change_a_task_setting(
-    made: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = request.getfixturevalue(made)
+def test_a_resumed_run_cannot_change_a_task_setting(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tuple(CHANGED) == SETTINGS
     for name, (value, named) in CHANGED.items():
-        code = main(["--resume", str(run), f"--training.{name}", value, "--no-tui"])
+        code = main(["--resume", str(stopped), f"--training.{name}", value, "--no-tui"])
         assert_refused(
             code, *printed(capsys), f"was made with --training.{name} {named}; this setting cannot change on resume"
         )
-
-
-def test_a_checkpoint_without_task_settings_resumes(old_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    [before] = list_checkpoints(old_run)
-    same = ("--training.momentum", "0.9", "--training.batch-size", "128")
-    assert main(["--resume", str(old_run), *same, "--training.host-clip", "2", "--no-tui"]) == EXIT_OK
-    capsys.readouterr()
-    assert before != list_checkpoints(old_run)[-1]
-    saved = read_checkpoint(list_checkpoints(old_run)[-1]).config.training
-    assert (saved.host_clip, saved.momentum, saved.host_learning_rate) == (2.0, 0.9, 0.05)
-
-
-def test_compare_fills_in_the_settings_of_the_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A recording from before these settings existed counts as having the task's defaults."""
-    config = Config(task="digits", envs=4)
-    new = msgspec.to_builtins(with_task_settings(config))
-    new["training"]["batch-size"] = 64
-    old = msgspec.to_builtins(config)
-    for name in SETTINGS:
-        del old["training"][name]
-    for run, values in (("old", old), ("new", new)):
-        started, *rest = example_run()
-        assert isinstance(started, ev.RunStarted)
-        events = [msgspec.structs.replace(started, run=run, config=values), *rest]
-        write_segment(tmp_path / run, 1, recording(events))
-    assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new")]) == EXIT_OK
-    differing = [line.split() for line in printed(capsys)[0].splitlines() if line.startswith("config: ")]
-    assert differing == [["config:", "training.batch-size", "128", "64"]]
