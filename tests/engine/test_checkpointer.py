@@ -527,7 +527,7 @@ def _without_an_env(path: Path) -> None:
 
 def _with_lists_for_objects(path: Path) -> None:
     state = json.loads((path / STATE_FILE).read_bytes())
-    state["episodes"][2]["refused"] = []
+    state["episodes"][2]["gate_refusals"] = []
     (path / STATE_FILE).write_text(json.dumps(state))
 
 
