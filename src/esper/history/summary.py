@@ -84,7 +84,7 @@ class RunSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Configured number of rounds."""
     steps: int
     """Number of steps of an episode."""
-    score_name: str = "accuracy"
+    score_name: str
     """Name of the task's score."""
     steps_done: int = 0
     """Number of completed steps over all rounds."""

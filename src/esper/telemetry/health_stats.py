@@ -263,8 +263,8 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     slots: list[str] = []
     """Names of the slots."""
-    score_name: str = "accuracy"
-    """Name of the task's score."""
+    score_name: str = ""
+    """Name of the task's score; empty before the run has started."""
     chance_loss: float | None = None
     """Loss of a constant output; None before the run has started."""
     chance_by_structure: dict[str, float] = {}
