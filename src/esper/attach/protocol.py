@@ -1,9 +1,8 @@
-"""Messages between viewer and run: a big-endian length of four bytes, then a MessagePack map of that length.
+"""Messages between viewer and run, each one line of JSON of at most 64 KiB.
 
-A viewer sends Hello, and the run replies with Welcome or Refused. Then the viewer sends Ask messages, and the run
-replies to each with Acknowledged or Refused. Acknowledged means that the request is queued until the end of the current
-step. The recording holds an event for each
-request that the engine receives, and one for its result.
+A viewer connects for each request: it sends one Ask, the run replies with Acknowledged or Refused and closes the
+connection. Acknowledged means that the request is queued until the end of the current step. The recording holds an
+event for each request that the engine receives, and one for its result.
 """
 
 from __future__ import annotations
@@ -18,13 +17,15 @@ from typing import TypeAlias
 
 import msgspec
 
+from esper.control import RequestKind
+from esper.telemetry.codec import encode_json
+
 PROTOCOL_VERSION = 1
-"""Version of the protocol, increased when the meaning of a message changes. Hello and Refused never change."""
+"""Version of the protocol, increased when a message changes. Versioned and Refused never change."""
 SOCKET_NAME = "control.sock"
 """Name of the socket in the run directory."""
 MAX_MESSAGE_BYTES = 1 << 16
-"""Maximum size of a message, without the length prefix."""
-LENGTH_PREFIX_BYTES = 4
+"""Maximum size of a message, without its newline."""
 
 _MAX_SOCKET_PATH_BYTES = 100
 """Maximum path length for a socket address on every system: Linux allows 107 bytes, macOS 103."""
@@ -34,29 +35,21 @@ class AttachError(Exception):
     """A run cannot be controlled. The text is a sentence for the user, or the end of one."""
 
 
-class Hello(msgspec.Struct, frozen=True, tag=True):
-    """First message of a viewer."""
+class Versioned(msgspec.Struct, frozen=True):
+    """The part of a viewer's message that the run decodes first."""
 
     version: int
+    """`PROTOCOL_VERSION` of the viewer."""
+
+
+class Ask(Versioned, frozen=True):
+    """A viewer introduces itself and may send a request. The run adds the origin."""
+
     who: str
     """`user@host`."""
     pid: int
-
-
-class Welcome(msgspec.Struct, frozen=True, tag=True):
-    """Reply to Hello: the viewer may send requests."""
-
-    origin: str
-    """Origin of the viewer's requests in events."""
-    failure: str | None = None
-    """Reason, as a sentence for the user, why events cannot be recorded at the moment; None if they can."""
-
-
-class Ask(msgspec.Struct, frozen=True, tag=True):
-    """A request of a viewer. The run adds the origin."""
-
-    kind: str
-    """A value of `RequestKind`."""
+    kind: RequestKind | None = None
+    """None if the viewer only checks that the run accepts its requests."""
     path: str | None = None
     """Checkpoint directory of a restore request."""
     env: int | None = None
@@ -64,10 +57,13 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag=True):
-    """Reply to Ask: the request is in the engine's queue."""
+    """Reply to Ask: the run accepts the viewer, and its request is in the engine's queue."""
 
+    origin: str
+    """Origin of the viewer's requests in events."""
     failure: str | None = None
-    """As in Welcome. The result of the request is visible only after events can be recorded again."""
+    """Reason, as a sentence for the user, why events cannot be recorded at the moment; None if they can. The result of
+    a request is visible only after events can be recorded again."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -76,26 +72,17 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-ViewerMessage: TypeAlias = Hello | Ask
-RunMessage: TypeAlias = Welcome | Acknowledged | Refused
-
-_encode = msgspec.msgpack.Encoder().encode
+Reply: TypeAlias = Acknowledged | Refused
 
 
-def encode_message(message: ViewerMessage | RunMessage) -> bytes:
-    """Encode a message with its length prefix."""
-    content = _encode(message)
-    return len(content).to_bytes(LENGTH_PREFIX_BYTES, "big") + content
-
-
-def has_unix_sockets() -> bool:
-    """Return True if this system has Unix sockets."""
-    return hasattr(socket, "AF_UNIX")
+def encode_message(message: Ask | Reply) -> bytes:
+    """Encode a message as a line."""
+    return encode_json(message) + b"\n"
 
 
 def create_socket() -> socket.socket:
     """Create a Unix socket without an address. Raises AttachError if the system has no Unix sockets."""
-    if not has_unix_sockets():
+    if not hasattr(socket, "AF_UNIX"):
         raise AttachError("this system has no Unix sockets")
     return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 

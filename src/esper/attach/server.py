@@ -10,23 +10,19 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import assert_never
 
 import msgspec
 
 from esper.attach.protocol import (
-    LENGTH_PREFIX_BYTES,
     MAX_MESSAGE_BYTES,
     PROTOCOL_VERSION,
     SOCKET_NAME,
     Acknowledged,
     Ask,
     AttachError,
-    Hello,
     Refused,
-    RunMessage,
-    ViewerMessage,
-    Welcome,
+    Reply,
+    Versioned,
     create_socket,
     encode_message,
     socket_address,
@@ -35,8 +31,8 @@ from esper.control import RequestKind, RequestQueue
 from esper.process import NamedThread
 from esper.telemetry.codec import DECODE_ERRORS
 
-MAX_VIEWERS = 32
-"""Maximum number of viewers at a time."""
+MAX_CONNECTIONS = 32
+"""Maximum number of open connections. A viewer needs one for about a millisecond per request."""
 ACCEPT_RETRY_S = 0.1
 """Pause in seconds after a connection could not be accepted, because a busy loop would slow training down."""
 MAX_NAME_CHARS = 100
@@ -44,11 +40,12 @@ MAX_NAME_CHARS = 100
 
 _UCRED = struct.Struct("3i")
 """Linux's `struct ucred`: pid, uid, gid."""
-_decode = msgspec.msgpack.Decoder(ViewerMessage).decode
+_decode_version = msgspec.json.Decoder(Versioned).decode
+_decode = msgspec.json.Decoder(Ask).decode
 
 
 class AttachServer:
-    """Accepts viewers in a thread, from construction until `close`. Disconnects viewers that do not read replies.
+    """Receives requests in a thread, from construction until `close`, and never waits for a viewer.
 
     Args:
         directory: Run directory. The caller holds its RunLock, so that an existing socket is left from a dead process.
@@ -76,12 +73,13 @@ class AttachServer:
                 self._opened = opened.pop_all()
         except OSError as error:
             raise AttachError(f"{self.path}: {error.strerror}") from error
-        self._viewers: dict[socket.socket, _ViewerConnection] = {}
+        self._received: dict[socket.socket, bytes] = {}
+        """Open connections, the oldest first, each with the received part of its message."""
         self._thread = NamedThread(target=self._serve, name="control", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Disconnect all viewers, remove the socket and end the thread."""
+        """Close all connections, remove the socket and end the thread."""
         self._wake_sender.close()
         self._thread.join()
 
@@ -93,13 +91,13 @@ class AttachServer:
                     listening = False
                 elif key.fileobj is self._listener:
                     self._accept()
-                else:
+                elif key.data in self._received:  # unless it was closed since `select`
                     self._read(key.data)
         with suppress(OSError):  # the lock is released, so another process may have created its socket here
             if os.path.samestat(self.path.stat(), self._socket_stat):
                 self.path.unlink()
-        for viewer in self._viewers:
-            viewer.close()
+        for connection in self._received:
+            connection.close()
         self._opened.close()
 
     def _accept(self) -> None:
@@ -108,127 +106,63 @@ class AttachServer:
         except OSError:  # the viewer has disconnected, or this process has no free descriptor and the viewer waits
             time.sleep(ACCEPT_RETRY_S)
             return
+        if len(self._received) == MAX_CONNECTIONS:  # a viewer sends its message at once, so the oldest is idle
+            self._close_connection(next(iter(self._received)))
         connection.setblocking(False)
-        viewer = _ViewerConnection(connection)
-        self._viewers[connection] = viewer
-        self._selector.register(connection, selectors.EVENT_READ, viewer)
-        if viewer.is_other_user:
-            self._refuse(viewer, "only the owner of a run can control it")
-        elif len(self._viewers) > MAX_VIEWERS:
-            self._refuse(viewer, f"{MAX_VIEWERS} viewers are attached already, which is the limit")
+        self._received[connection] = b""
+        self._selector.register(connection, selectors.EVENT_READ, connection)
 
-    def _read(self, viewer: _ViewerConnection) -> None:
-        """Receive data of a viewer, and handle every complete message."""
+    def _read(self, connection: socket.socket) -> None:
+        """Receive a part of a message. Reply to the message and close the connection if this is the last part."""
         try:
-            received = viewer.connection.recv(MAX_MESSAGE_BYTES)
-        except BlockingIOError:
-            return
+            part = connection.recv(MAX_MESSAGE_BYTES)
         except OSError:
-            received = b""
-        if not received:
-            self._close_viewer(viewer)
+            part = b""
+        line, newline, _ = (self._received[connection] + part).partition(b"\n")
+        if len(line) > MAX_MESSAGE_BYTES:
+            reply = Refused(f"a message is too long; the limit is {MAX_MESSAGE_BYTES} bytes")
+        elif newline:
+            reply = self._handle_message(line, connection)
+        elif part:
+            self._received[connection] = line
             return
-        viewer.received += received
-        while viewer.connection in self._viewers and (content := self._next_message(viewer)) is not None:
-            try:
-                message = _decode(content)
-            except DECODE_ERRORS as error:
-                self._refuse(viewer, f"not a message of the control protocol: {error}")
-            else:
-                self._handle_message(viewer, message)
+        else:
+            reply = None
+        if reply:
+            with suppress(OSError):  # the viewer has disconnected
+                connection.send(encode_message(reply))
+        self._close_connection(connection)
 
-    def _next_message(self, viewer: _ViewerConnection) -> bytes | None:
-        """Remove and return the next complete message, without its length prefix.
-
-        Returns:
-            None if the message is incomplete, or too long, in which case the viewer is refused.
-        """
-        received = viewer.received
-        length = int.from_bytes(received[:LENGTH_PREFIX_BYTES], "big")
-        if len(received) < LENGTH_PREFIX_BYTES or (
-            length <= MAX_MESSAGE_BYTES and len(received) < LENGTH_PREFIX_BYTES + length
-        ):
-            return None
-        if length > MAX_MESSAGE_BYTES:
-            self._refuse(viewer, f"a message of {length} bytes is too long; the limit is {MAX_MESSAGE_BYTES}")
-            return None
-        content = bytes(received[LENGTH_PREFIX_BYTES : LENGTH_PREFIX_BYTES + length])
-        del received[: LENGTH_PREFIX_BYTES + length]
-        return content
-
-    def _handle_message(self, viewer: _ViewerConnection, message: ViewerMessage) -> None:
-        match message:
-            case Hello() if message.version != PROTOCOL_VERSION:
-                self._refuse(
-                    viewer,
-                    f"the run uses version {PROTOCOL_VERSION} of the control protocol, the viewer version "
-                    f"{message.version}; attach with the esper-sanctum that the run was started with",
-                )
-            case Hello():
-                viewer.set_origin(message)
-                self._send(viewer, Welcome(viewer.origin, self._recording_error()))
-            case Ask() if not viewer.origin:
-                self._refuse(viewer, "expected Hello before Ask")
-            case Ask():
-                self._send(viewer, self._enqueue_request(message, viewer.origin))
-            case _:
-                assert_never(message)
-
-    def _enqueue_request(self, ask: Ask, origin: str) -> Acknowledged | Refused:
-        try:
-            kind = RequestKind(ask.kind)
-        except ValueError:
-            return Refused(f"unknown request {ask.kind!r}")
-        if kind is RequestKind.RESTORE and ask.path is None:
-            return Refused("restore needs the directory of a checkpoint")
-        if kind is RequestKind.EXPLAIN and ask.env is None:
-            return Refused("explain needs the index of an env")
-        self._control.put(kind, origin, ask.path, ask.env)
-        return Acknowledged(self._recording_error())
-
-    def _refuse(self, viewer: _ViewerConnection, reason: str) -> None:
-        """Send the reason and close the connection."""
-        self._send(viewer, Refused(reason))
-        self._close_viewer(viewer)
-
-    def _send(self, viewer: _ViewerConnection, message: RunMessage) -> None:
-        """Send a reply without blocking. Replies are short, so one that does not fit follows many unread ones."""
-        content = encode_message(message)
-        try:
-            sent = viewer.connection.send(content)
-        except OSError:
-            sent = 0
-        if sent < len(content):
-            self._close_viewer(viewer)
-
-    def _close_viewer(self, viewer: _ViewerConnection) -> None:
-        if self._viewers.pop(viewer.connection, None):
-            self._selector.unregister(viewer.connection)
-            viewer.connection.close()
-
-
-class _ViewerConnection:
-    """Connection of one viewer."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.received = bytearray()
-        """Bytes that are not handled yet, less than two messages."""
-        self.origin = ""
-        """Origin of its requests in events; empty before its Hello."""
-        self._pid: int | None = None
-        """Process id according to the system; None if the system does not report it."""
-        self.is_other_user = False
-        """True if the viewer's process belongs to another user. Always False if the system does not report it."""
+    def _handle_message(self, line: bytes, connection: socket.socket) -> Reply:
+        pid = None
         if hasattr(socket, "SO_PEERCRED"):
-            content = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-            self._pid, user, _ = _UCRED.unpack(content)
-            self.is_other_user = user != os.geteuid()
+            pid, user, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+            if user != os.geteuid():
+                return Refused("only the owner of a run can control it")
+        try:
+            version = _decode_version(line).version
+            if version != PROTOCOL_VERSION:
+                return Refused(
+                    f"the run uses version {PROTOCOL_VERSION} of the control protocol, the viewer version {version}; "
+                    "attach with the esper-sanctum that the run was started with"
+                )
+            ask = _decode(line)
+        except DECODE_ERRORS as error:
+            return Refused(f"not a message of the control protocol: {error}")
+        if ask.kind is RequestKind.RESTORE and ask.path is None:
+            return Refused("restore needs the directory of a checkpoint")
+        if ask.kind is RequestKind.EXPLAIN and ask.env is None:
+            return Refused("explain needs the index of an env")
+        name = "".join(letter for letter in ask.who[:MAX_NAME_CHARS] if letter.isprintable())
+        origin = f"attach {name} {pid or ask.pid}"
+        if ask.kind:
+            self._control.put(ask.kind, origin, ask.path, ask.env)
+        return Acknowledged(origin, self._recording_error())
 
-    def set_origin(self, hello: Hello) -> None:
-        """Set the origin from the name in Hello and the process id, preferably as reported by the system."""
-        name = "".join(letter for letter in hello.who[:MAX_NAME_CHARS] if letter.isprintable())
-        self.origin = f"attach {name} {self._pid or hello.pid}"
+    def _close_connection(self, connection: socket.socket) -> None:
+        del self._received[connection]
+        self._selector.unregister(connection)
+        connection.close()
 
 
 def _listen(path: Path) -> socket.socket:
@@ -245,7 +179,7 @@ def _listen(path: Path) -> socket.socket:
         with socket_address(partial) as name:
             listener.bind(name)
         partial.chmod(0o600)
-        listener.listen(MAX_VIEWERS)
+        listener.listen()
         partial.replace(path)
     except OSError:
         listener.close()
