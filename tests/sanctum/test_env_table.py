@@ -63,7 +63,7 @@ async def test_sort_key_cycles_columns_and_keeps_selected_env() -> None:
         for _ in range(9):
             await pilot.press("o")
             seen.append(str(table.border_title).split()[3])
-        assert seen == ["reward", "early", "mid", "late", "gradient", "loss", "lane", "env", "score"]
+        assert seen == ["reward", "early", "mid", "late", "gradient", "loss", "lane", "env", "accuracy"]
 
 
 async def test_clicking_column_heading_sorts_then_reverses() -> None:

@@ -79,7 +79,7 @@ async def test_divergence_is_notified_once_and_stays_in_header(tmp_path: Path) -
         await until(pilot, lambda: bool(notices(app)))
         messages = notices(app)
         assert len(messages) == 1
-        assert messages[0].startswith("night and day diverge at round 2 step 3, env 00: accuracy ")
+        assert messages[0].startswith("night and day diverge at round 2 step 3, env 00: score ")
         assert "REPLAY paused, ≠ from round 2 step 3: day" in header(app)
         assert "≠" in shown(app, Timeline)
         await go(pilot, playback, 2, 1)

@@ -20,7 +20,7 @@ def wide_run() -> list[ev.AnyEvent]:
     events: list[ev.AnyEvent] = []
     for event in example_run():
         if isinstance(event, ev.RunStarted):
-            event = msgspec.structs.replace(event, slots=SLOTS)
+            event = msgspec.structs.replace(event, slot_names=SLOTS)
         elif isinstance(event, ev.EnvStepped):
             event = msgspec.structs.replace(event, slots=(event.slots * 16)[:16])
         events.append(event)
