@@ -19,7 +19,7 @@ def renamed(score: str = "recall") -> list[ev.AnyEvent]:
     events: list[ev.AnyEvent] = []
     for event in example_run():
         if isinstance(event, ev.RunStarted):
-            event = msgspec.structs.replace(event, score=score)
+            event = msgspec.structs.replace(event, score_name=score)
         elif isinstance(event, ev.EnvStepped):
             event = msgspec.structs.replace(event, metrics={"margin": 0.25})
         events.append(event)

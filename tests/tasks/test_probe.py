@@ -343,7 +343,7 @@ REFUSALS: list[tuple[Callable[[], Task], str]] = [
     (lambda: with_train(lambda x, y: (x[:, 1:], y)), "model of task own: RuntimeError"),
     (
         lambda: task(loss=lambda output, y: nn.functional.cross_entropy(output, y) - 9),
-        "it must be above 0: add a constant to it",
+        "it must be above 0: add a constant to the loss",
     ),
     (
         lambda: task(chance=Chance(loss=0.0, score=0.2)),
