@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 from esper.domain import StepNumber
-from esper.history.tables import KEYS
 from esper.telemetry import events as ev
 from esper.telemetry.series import min_median_max
 
@@ -135,11 +134,8 @@ class RunCurves:
     def _of_env(self, event: ev.EnvStepped) -> Iterator[Point]:
         group = f"env {event.env:02d}"
         yield from self._of_fields(group, event, _ENV_VALUES)
-        for name in KEYS["reward_parts"]:
-            if name in event.reward_parts:
-                yield Point(
-                    f"{group}/reward {self._curve_name(name)}", self._step, event.reward_parts[name], event.time
-                )
+        for name, value in event.reward_parts.items():
+            yield Point(f"{group}/reward {self._curve_name(name)}", self._step, value, event.time)
         for name, value in event.metrics.items():
             yield Point(f"{group}/{name}", self._step, value, event.time)
 

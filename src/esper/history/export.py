@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
@@ -13,20 +13,18 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 
 from esper.formatting import install_command
 from esper.history.history import History
-from esper.history.tables import TABLES, Column, ColumnType, Table, keys_without_column
+from esper.history.tables import TABLES, Column, ColumnType, Row, Table
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json
 
 Track: TypeAlias = Callable[[Iterator[ev.AnyEvent], str], Iterable[ev.AnyEvent]]
 """Yields all events of a recording, and shows their number as progress; the text names the run."""
-Notices: TypeAlias = set[str]
-"""Sentences for the user about values that could not be exported."""
+_WriteRows: TypeAlias = Callable[[Sequence[Row]], object]
+_OpenTable: TypeAlias = Callable[[Table, Path], AbstractContextManager[_WriteRows]]
 
-BATCH_EVENTS = 20_000
-"""Number of events of a table that are written at once."""
+BATCH_ROWS = 50_000
+"""Number of rows of a table that are written at once."""
 ZSTD_LEVEL = 9
-_RUN = "run"
-"""First column of every table: the name of the run."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -41,7 +39,7 @@ class NamedHistory(NamedTuple):
     history: History
 
 
-def export_csv(recordings: Sequence[NamedHistory], out: Path, track: Track) -> Notices:
+def export_csv(recordings: Sequence[NamedHistory], out: Path, track: Track) -> None:
     """Write a CSV file per table; of several recordings, a directory per table with a file per run.
 
     Values that were not measured are empty. Numbers that are not finite are NaN, inf or -inf. Times are in ISO 8601,
@@ -55,22 +53,38 @@ def export_csv(recordings: Sequence[NamedHistory], out: Path, track: Track) -> N
     Raises:
         OSError: A file cannot be written.
     """
-    notices: Notices = set()
-    for recording in recordings:
-        with ExitStack() as files:
-            writers: dict[str, Any] = {}
-            for table in TABLES:
-                path = _path(out, table, recording, recordings, "csv")
-                writers[table.name] = csv.writer(files.enter_context(path.open("w", newline="", encoding="utf-8")))
-                writers[table.name].writerow(name for name, _ in _header(table))
-            for table, columns in _batches(recording, track, notices):
-                types = [kind for _, kind in _header(table)]
-                cells = [map(_CSV_VALUES[kind], values) for kind, values in zip(types, columns, strict=True)]
-                writers[table.name].writerows(zip(*cells, strict=True))
-    return notices
+    _export_tables(recordings, out, track, _open_csv, "csv")
 
 
-def export_parquet(recordings: Sequence[NamedHistory], out: Path, track: Track) -> Notices:
+@contextmanager
+def _open_csv(table: Table, path: Path) -> Generator[_WriteRows]:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(column.name for column in table.columns)
+        yield lambda rows: writer.writerows(zip(*(_csv_cells(column, rows) for column in table.columns), strict=True))
+
+
+def _csv_cells(column: Column, rows: Sequence[Row]) -> Iterable[object]:
+    values = map(column.read, rows)
+    return map(_CSV_CELLS[column.type], values) if column.type in _CSV_CELLS else values
+
+
+def _csv_time(microseconds: int | None) -> str | None:
+    if microseconds is None:
+        return None
+    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+_CSV_CELLS: Mapping[ColumnType, Callable[[Any], object]] = {
+    ColumnType.TEXTS: lambda texts: encode_json(texts).decode(),
+    ColumnType.NUMBER: lambda value: "NaN" if value is not None and math.isnan(value) else value,
+    ColumnType.FLAG: lambda value: None if value is None else str(value).lower(),
+    ColumnType.TIME: _csv_time,
+}
+"""Cells of the values of a column; the other types are written as they are."""
+
+
+def export_parquet(recordings: Sequence[NamedHistory], out: Path, track: Track) -> None:
     """Write a Parquet file per table; of several recordings, a directory per table with a file per run.
 
     Values that were not measured are null. Columns of numbers have no statistics: the minimum and maximum leave NaN
@@ -90,7 +104,7 @@ def export_parquet(recordings: Sequence[NamedHistory], out: Path, track: Track) 
         pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
         raise missing_package("parquet", "pyarrow") from None
-    types: Mapping[ColumnType, Any] = {
+    types = {
         ColumnType.TEXT: pyarrow.string(),
         ColumnType.TEXTS: pyarrow.list_(pyarrow.string()),
         ColumnType.INTEGER: pyarrow.int64(),
@@ -98,29 +112,27 @@ def export_parquet(recordings: Sequence[NamedHistory], out: Path, track: Track) 
         ColumnType.FLAG: pyarrow.bool_(),
         ColumnType.TIME: pyarrow.timestamp("us", tz="UTC"),
     }
-    schemas = {table.name: pyarrow.schema([(name, types[kind]) for name, kind in _header(table)]) for table in TABLES}
-    notices: Notices = set()
-    for recording in recordings:
-        with ExitStack() as files:
-            writers: dict[str, Any] = {}
-            for table in TABLES:
-                header = _header(table)
-                writers[table.name] = files.enter_context(
-                    parquet.ParquetWriter(
-                        _path(out, table, recording, recordings, "parquet"),
-                        schemas[table.name],
-                        compression="zstd",
-                        compression_level=ZSTD_LEVEL,
-                        use_dictionary=[name for name, kind in header if kind is ColumnType.TEXT],
-                        write_statistics=[name for name, kind in header if kind is not ColumnType.NUMBER],
-                        sorting_columns=[parquet.SortingColumn(schemas[table.name].get_field_index("seq"))],
-                    )
-                )
-            for table, columns in _batches(recording, track, notices):
-                schema = schemas[table.name]
-                arrays = [pyarrow.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
-                writers[table.name].write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
-    return notices
+
+    @contextmanager
+    def open_parquet(table: Table, path: Path) -> Generator[_WriteRows]:
+        schema = pyarrow.schema([(column.name, types[column.type]) for column in table.columns])
+
+        def write(rows: Sequence[Row]) -> None:
+            columns = [pyarrow.array(list(map(column.read, rows)), types[column.type]) for column in table.columns]
+            writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
+
+        with parquet.ParquetWriter(
+            path,
+            schema,
+            compression="zstd",
+            compression_level=ZSTD_LEVEL,
+            use_dictionary=[column.name for column in table.columns if column.type is ColumnType.TEXT],
+            write_statistics=[column.name for column in table.columns if column.type is not ColumnType.NUMBER],
+            sorting_columns=[parquet.SortingColumn(schema.get_field_index("seq"))],
+        ) as writer:
+            yield write
+
+    _export_tables(recordings, out, track, open_parquet, "parquet")
 
 
 def missing_package(extra: str, package: str) -> ExportError:
@@ -128,81 +140,29 @@ def missing_package(extra: str, package: str) -> ExportError:
     return ExportError(f"{package} is not installed: run `{install_command(extra)}` in the checkout")
 
 
-def _header(table: Table) -> list[tuple[str, ColumnType]]:
-    """Return the name and the type of each column of the exported table."""
-    return [(_RUN, ColumnType.TEXT), *((column.name, column.type) for column in _own_columns(table))]
-
-
-def _own_columns(table: Table) -> list[Column]:
-    return [column for column in table.columns if column.name != _RUN]
-
-
-def _path(out: Path, table: Table, recording: NamedHistory, recordings: Sequence[NamedHistory], suffix: str) -> Path:
-    if len(recordings) == 1:
-        return out / f"{table.name}.{suffix}"
-    (out / table.name).mkdir(exist_ok=True)
-    return out / table.name / f"{recording.run}.{suffix}"
-
-
-def _batches(recording: NamedHistory, track: Track, notices: Notices) -> Iterator[tuple[Table, list[list[Any]]]]:
-    """Yield the columns of the tables of a recording, some events at a time, in the order of the events."""
-    history = recording.history
-    started = history.state_at(history.length).started
-    slots = started.slot_names if started else []
-    pending: dict[frozenset[type[ev.Event]], list[ev.AnyEvent]] = {table.events: [] for table in TABLES}
-    tables = {kinds: [table for table in TABLES if table.events == kinds] for kinds in pending}
-    of_kind = {
-        kind: [(kinds, events) for kinds, events in pending.items() if kind in kinds] for kind in get_args(ev.AnyEvent)
-    }
-
-    def tables_of(kinds: frozenset[type[ev.Event]], events: list[ev.AnyEvent]) -> Iterator[tuple[Table, list[Any]]]:
-        if len(kinds) == 1:
-            notices.update(f"{key} has no column, and is left out" for key in keys_without_column(events))
-        for table in tables[kinds]:
-            rows = table.rows(events, slots)
-            columns = [column.values(rows) for column in _own_columns(table)]
-            yield table, [[recording.run] * len(rows.events), *columns]
-        events.clear()
-
-    for event in track(history.events(), recording.run):
-        for kinds, events in of_kind[type(event)]:
-            events.append(event)
-            if len(events) == BATCH_EVENTS:
-                yield from tables_of(kinds, events)
-    for kinds, events in pending.items():
-        if events:
-            yield from tables_of(kinds, events)
-
-
-def _csv_number(value: float | None) -> object:
-    if value is None or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else str(value)  # inf or -inf
-
-
-def _csv_flag(value: bool | None) -> str | None:
-    return None if value is None else "true" if value else "false"
-
-
-def _csv_time(microseconds: int | None) -> str | None:
-    if microseconds is None:
-        return None
-    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def _csv_texts(values: list[str]) -> str:
-    return encode_json(values).decode()
-
-
-def _unchanged(value: object) -> object:
-    return value
-
-
-_CSV_VALUES: Mapping[ColumnType, Callable[[Any], object]] = {
-    ColumnType.TEXT: _unchanged,
-    ColumnType.TEXTS: _csv_texts,
-    ColumnType.INTEGER: _unchanged,
-    ColumnType.NUMBER: _csv_number,
-    ColumnType.FLAG: _csv_flag,
-    ColumnType.TIME: _csv_time,
-}
+def _export_tables(
+    recordings: Sequence[NamedHistory], out: Path, track: Track, open_table: _OpenTable, suffix: str
+) -> None:
+    for run, history in recordings:
+        started = history.state_at(history.length).started
+        slots = started.slot_names if started else []
+        with ExitStack() as files:
+            tables: list[tuple[Table, _WriteRows, list[Row]]] = []
+            for table in TABLES:
+                path = out / f"{table.name}.{suffix}"
+                if len(recordings) > 1:
+                    (out / table.name).mkdir(exist_ok=True)
+                    path = out / table.name / f"{run}.{suffix}"
+                tables.append((table, files.enter_context(open_table(table, path)), []))
+            tables_of = {
+                kind: [opened for opened in tables if kind in opened[0].events] for kind in get_args(ev.AnyEvent)
+            }
+            for event in track(history.events(), run):
+                for table, write, rows in tables_of[type(event)]:
+                    rows += table.rows(run, event, slots)
+                    if len(rows) >= BATCH_ROWS:
+                        write(rows)
+                        rows.clear()
+            for _, write, rows in tables:
+                if rows:
+                    write(rows)

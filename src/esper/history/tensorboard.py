@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from esper.history.curves import Note, Point, RunCurves, hyperparameters
-from esper.history.export import NamedHistory, Notices, Track, missing_package
+from esper.history.export import NamedHistory, Track, missing_package
 from esper.telemetry import events as ev
 
 
@@ -92,7 +92,7 @@ class TensorboardWriter:
         self._writer.add_event(self._event.Event(summary=summary, step=step, wall_time=time))
 
 
-def export_tensorboard(recordings: Sequence[NamedHistory], out: Path, track: Track, *, per_env: bool) -> Notices:
+def export_tensorboard(recordings: Sequence[NamedHistory], out: Path, track: Track, *, per_env: bool) -> None:
     """Write the curves of recordings for TensorBoard, of several recordings each to a directory of its own.
 
     Args:
@@ -110,4 +110,3 @@ def export_tensorboard(recordings: Sequence[NamedHistory], out: Path, track: Tra
         for event in track(history.events(), run):
             writer.write(event)
         writer.close()
-    return set()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from esper.history.curves import Note, RunCurves, hyperparameters
-from esper.history.export import NamedHistory, Notices, Track, missing_package
+from esper.history.export import NamedHistory, Track, missing_package
 from esper.telemetry import events as ev
 
 PROJECT = "esper-sanctum"
@@ -16,7 +16,7 @@ STEP = "step"
 """Name of the x axis: steps of the run over all rounds."""
 
 
-def export_wandb(recordings: Sequence[NamedHistory], out: Path, track: Track, *, per_env: bool) -> Notices:
+def export_wandb(recordings: Sequence[NamedHistory], out: Path, track: Track, *, per_env: bool) -> None:
     """Write an offline run per recording: the curves, the configuration, and the last values as the summary.
 
     Args:
@@ -52,7 +52,6 @@ def export_wandb(recordings: Sequence[NamedHistory], out: Path, track: Track, *,
         run.define_metric("*", step_metric=STEP)
         _log(run, track(history.events(), name), RunCurves(per_env=per_env), wandb.Table)
         run.finish()
-    return set()
 
 
 def _log(run: Any, events: Iterable[ev.AnyEvent], curves: RunCurves, make_table: Callable[..., Any]) -> None:

@@ -15,7 +15,7 @@ from rich.progress import Progress
 from esper.cli.options import EXIT_OK, Parser, add_run_argument, print_warnings
 from esper.config import ConfigError
 from esper.formatting import suggest
-from esper.history.export import ExportError, NamedHistory, Notices, Track, export_csv, export_parquet
+from esper.history.export import ExportError, NamedHistory, Track, export_csv, export_parquet
 from esper.history.history import History, open_history
 from esper.history.tensorboard import export_tensorboard
 from esper.history.wandb_run import export_wandb
@@ -25,7 +25,7 @@ from esper.telemetry.events import AnyEvent
 
 UPDATE_INTERVAL_S = 0.1
 """Seconds of reading between two updates of the progress bar."""
-_TABLES: Mapping[str, Callable[[Sequence[NamedHistory], Path, Track], Notices]] = {
+_TABLES: Mapping[str, Callable[[Sequence[NamedHistory], Path, Track], None]] = {
     "csv": export_csv,
     "parquet": export_parquet,
 }
@@ -55,8 +55,8 @@ def run(arguments: Sequence[str]) -> int:
         recordings = [NamedHistory(_run_name(path, history), history) for path, history in _read_all(paths, progress)]
         _check_names(recordings)
         export = _TABLES.get(options.to) or partial(_CURVES[options.to], per_env=options.per_env)
-        notices = _export(recordings, export, options.to, out, progress)
-    print_warnings([*(text for _, history in recordings for text in history.notices), *sorted(notices)])
+        _export(recordings, export, options.to, out, progress)
+    print_warnings(text for _, history in recordings for text in history.notices)
     events = sum(history.length for _, history in recordings)
     print(f"wrote {events:,} events of {', '.join(map(str, paths))} to {out}")
     return EXIT_OK
@@ -89,11 +89,11 @@ def _read_all(paths: Sequence[Path], progress: Progress) -> Iterator[tuple[Path,
 
 def _export(
     recordings: Sequence[NamedHistory],
-    export: Callable[[Sequence[NamedHistory], Path, Track], Notices],
+    export: Callable[[Sequence[NamedHistory], Path, Track], None],
     file_format: str,
     out: Path,
     progress: Progress,
-) -> Notices:
+) -> None:
     """Write recordings to a new directory, and show the progress. Raises ConfigError."""
     lengths = {run: history.length for run, history in recordings}
 
@@ -105,7 +105,7 @@ def _export(
     except OSError as error:
         raise ConfigError(f"cannot create directory {out}: {error.strerror}; choose another with --out") from None
     try:
-        return export(recordings, out, track)
+        export(recordings, out, track)
     except BaseException as error:
         shutil.rmtree(out)  # an incomplete export could be mistaken for a complete one
         if isinstance(error, ExportError):
