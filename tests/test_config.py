@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK, EXIT_USAGE
-from esper.config import Config, ConfigError, PPOConfig, RewardConfig, TrainingConfig
-from esper.config_anomalies import AnomalyConfig
+from esper.config import AnomalyConfig, Config, ConfigError, PPOConfig, RewardConfig, TrainingConfig
 from esper.config_files import resolve_config, to_toml
 from esper.tasks import load_task, with_task_settings
 from esper.tasks.settings import settings_of

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from esper.config import Config, TrainingConfig
-from esper.config_anomalies import AnomalyConfig
+from esper.config import AnomalyConfig, Config, TrainingConfig
 from esper.domain import Rule
 from esper.health.detector import AnomalyDetector, AnomalyEvent
 from esper.health.rules import CHECKS, RULES

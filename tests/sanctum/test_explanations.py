@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from esper.config_anomalies import AnomalyConfig
+from esper.config import AnomalyConfig
 from esper.health.rules import RULES
 from esper.sanctum.explanations import METRIC_HELP, RECOVERY_HELP, explain_metric
 from esper.sanctum.screens.help import MetricHelpScreen

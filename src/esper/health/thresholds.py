@@ -6,8 +6,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from esper.config import Config, TrainingConfig
-from esper.config_anomalies import AnomalyConfig
+from esper.config import AnomalyConfig, Config, TrainingConfig
 from esper.telemetry import events as ev
 
 _KEYS = {field.encode_name for field in msgspec.structs.fields(AnomalyConfig)}

@@ -18,8 +18,7 @@ from esper.cli.options import (
     open_checkpoint,
     print_warnings,
 )
-from esper.config import ConfigError
-from esper.config_base import MAX_COUNT
+from esper.config import MAX_COUNT, ConfigError
 from esper.evaluation.comparison import EvaluationReport, PairedDifference, PolicyResult
 from esper.evaluation.figure import check_figure, draw_text, write_figure
 from esper.evaluation.intervals import IntervalEstimate

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from statistics import median
 
-from esper.config_anomalies import AnomalyConfig
+from esper.config import AnomalyConfig
 from esper.domain import Rule
 from esper.formatting import format_value
 from esper.health.rule_context import RuleContext
