@@ -37,6 +37,11 @@ class ConfigField:
         return self.key.rpartition(".")[0]
 
     @property
+    def table_description(self) -> str:
+        """Docstring of the table, on one line."""
+        return " ".join((self.section.__doc__ or "").split())
+
+    @property
     def name(self) -> str:
         """Key inside its table."""
         return self.key.rpartition(".")[2]
@@ -77,12 +82,6 @@ def list_fields(section: type[msgspec.Struct], prefix: str = "") -> Iterator[Con
             choices=extra.get("choices", {}),
             default=field.default,
         )
-
-
-def table_description(section: type[msgspec.Struct], table: str) -> str:
-    """Return the docstring of a table's struct, on one line."""
-    kind = next(field.type for field in msgspec.structs.fields(section) if field.encode_name == table)
-    return " ".join((kind.__doc__ or "").split())
 
 
 def _metas(hint: Any) -> Iterator[Meta]:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 
 from esper.config import Config, ConfigError
-from esper.config_fields import list_fields, table_description
+from esper.config_fields import list_fields
 from esper.formatting import strip_control, suggest
 
 MAX_TOML_BYTES = 1 << 20
@@ -50,7 +50,9 @@ def resolve_config(
     """
     table = read_config_file(file) if table is None else table
     given = {name.replace("_", "-"): value for name, value in options.items()}
-    values = _merged(base or {}, table)
+    values = dict(base or {})
+    for key, value in table.items():
+        values[key] = {**values.get(key, {}), **value} if isinstance(value, dict) else value
     for key, value in given.items():
         table_name, _, name = key.rpartition(".")
         if table_name:
@@ -64,16 +66,6 @@ def resolve_config(
     if config.ppo.horizon == "continuing" and config.ppo.gamma == 1:  # the sum of the rewards would have no limit
         raise ConfigError("--ppo.horizon continuing needs a --ppo.gamma below 1, not 1; for example --ppo.gamma 0.99")
     return config
-
-
-def _merged(base: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the base, overridden by the values of the file; a table overrides only the keys that it contains."""
-    merged = {**base, **table}
-    for key, value in table.items():
-        before = base.get(key)
-        if isinstance(value, dict) and isinstance(before, dict):
-            merged[key] = {**before, **value}
-    return merged
 
 
 def read_toml(file: Path, description: str) -> dict[str, Any]:
@@ -165,7 +157,7 @@ def _toml_lines(config: Config, task_settings: Mapping[str, float | None]) -> It
     for field in list_fields(Config):
         if field.table != table:
             table = field.table
-            yield f"\n{_comment(table_description(Config, table))}[{table}]\n"
+            yield f"\n{_comment(field.table_description)}[{table}]\n"
         value = (builtins[table] if table else builtins)[field.name]
         yield _comment(field.details)
         if value is not None:

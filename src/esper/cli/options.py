@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn, cast, get_args
 from esper.checkpoint.catalog import find_checkpoint
 from esper.checkpoint.manifest import config_from_manifest, read_manifest
 from esper.config import Config, ConfigError
-from esper.config_fields import ConfigField, list_fields, table_description
+from esper.config_fields import ConfigField, list_fields
 from esper.formatting import strip_control, suggest
 from esper.policy.loading import is_own_policy
 from esper.recording.runs import resolve_run
@@ -74,7 +74,7 @@ class Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         """Return the help. The texts of configuration keys are read here, because a run starts without them."""
         for action, field in self.fields.items():
-            action.help = action.help or _escaped(_summary_of(field))
+            action.help = action.help or _help_of(field, with_details=False)
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
@@ -109,9 +109,9 @@ class _HelpAll(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         assert isinstance(parser, Parser)
         for action, field in parser.fields.items():
-            action.help = _escaped(_details_of(field))
-        for table, group in parser.tables.items():
-            group.description = table_description(Config, table)
+            action.help = _help_of(field, with_details=True)
+            if field.table:
+                parser.tables[field.table].description = field.table_description
         parser.print_help()
         parser.exit()
 
@@ -140,36 +140,22 @@ def add_run_options(parser: Parser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with any of the keys printed by config")
 
 
-def _summary_of(field: ConfigField) -> str:
-    choices = f": {', '.join(field.choices)}" if field.choices else ""
-    return field.description + choices + _tasks_of(field) + _default_of(field)
+def _help_of(field: ConfigField, *, with_details: bool) -> str:
+    """Return the help text of a key, with its default in parentheses.
 
-
-def _details_of(field: ConfigField) -> str:
-    return field.details + _tasks_of(field) + _default_of(field)
-
-
-def _tasks_of(field: ConfigField) -> str:
-    """Return the task names for `--task`, because the configuration field does not list them."""
-    return (
-        f": {', '.join(TASK_NAMES)}; FILE.py or MODULE:NAME for one of your own; A+B for a mixture"
-        if field.key == "task"
-        else ""
-    )
-
-
-def _default_of(field: ConfigField) -> str:
-    """Return the default in parentheses. A setting whose default depends on the task gets the value of each task."""
-    default = field.default
-    match default:
-        case None:
-            return f" (default: {_values_by_task(field.name.replace('-', '_'))})"
-        case "" | ():
-            return ""
-        case tuple():
-            return f" (default: {' '.join(map(str, cast('tuple[object, ...]', default)))})"
-        case value:
-            return f" (default: {value})"
+    The configuration does not know the task names, nor a default that depends on the task.
+    """
+    text, default = field.details, field.default
+    if not with_details:
+        text = field.description + (f": {', '.join(field.choices)}" if field.choices else "")
+    if field.key == "task":
+        text += f": {', '.join(TASK_NAMES)}; FILE.py or MODULE:NAME for one of your own; A+B for a mixture"
+    if default is None:
+        default = _values_by_task(field.name.replace("-", "_"))
+    elif isinstance(default, tuple):
+        default = " ".join(cast("tuple[str, ...]", default))
+    text += f" (default: {default})" if default != "" else ""
+    return text.replace("%", "%%")  # argparse would format it
 
 
 def _values_by_task(name: str) -> str:
@@ -179,11 +165,6 @@ def _values_by_task(name: str) -> str:
     if len(tasks_by_value) == 1:
         return str(next(iter(tasks_by_value)))
     return "; ".join(f"{value} for {', '.join(tasks)}" for value, tasks in tasks_by_value.items())
-
-
-def _escaped(text: str) -> str:
-    """Escape the format characters of argparse in a help text."""
-    return text.replace("%", "%%")
 
 
 def add_accept_changed_task_option(parser: argparse.ArgumentParser) -> None:
