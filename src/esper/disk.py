@@ -25,8 +25,6 @@ def write_synced(path: Path, content: bytes) -> None:
 
 def sync_directory(directory: Path) -> None:
     """Wait until the entries of a directory are on the disk. Raises OSError."""
-    if os.name == "nt":  # Windows cannot open directories, and journals their entries
-        return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -85,7 +83,7 @@ def open_regular(path: Path) -> BinaryIO:
         OSError: It cannot be opened.
     """
     # Without O_NONBLOCK, opening a FIFO waits for its writer.
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise UnsafeFileError(None, "it is not a regular file", str(path))

@@ -39,9 +39,9 @@ from esper.checkpoint.manifest import (
     FileEntry,
     Manifest,
     check_compatible,
+    config_from_manifest,
     digest,
     read_manifest,
-    read_saved_config,
 )
 from esper.config import Config, PPOConfig, TaskError, TrainingConfig
 from esper.control import RequestKind
@@ -244,7 +244,7 @@ def test_manifest_with_outside_paths_is_refused(written: Path) -> None:
 def test_invalid_configuration_is_refused(written: Path, config: dict[str, Any]) -> None:
     sign(written, config=config)
     with pytest.raises(CheckpointError, match="configuration that this version cannot read"):
-        read_saved_config(written)
+        config_from_manifest(read_manifest(written), written)
     with pytest.raises(CheckpointError, match="configuration that this version cannot read"):
         read_checkpoint(written)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from esper.domain import Op
 from esper.envs.env import Env
-from esper.lanes import device_names, gpu_workers
+from esper.lanes import gpu_workers
 from esper.lanes import pool as pool_module
 from esper.lanes.errors import FaultError
 from esper.lanes.gpu_workers import CONTEXT_BYTES, fitting_workers, useful_workers
@@ -48,12 +47,6 @@ def test_ranks_of_a_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> 
     for name, value in {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "1"}.items():
         monkeypatch.setenv(name, value)
     assert useful_workers(64, 1) == 3
-
-
-def test_windows_has_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_workers, "available_cores", lambda: 16)
-    monkeypatch.setattr(device_names, "os", SimpleNamespace(name="nt"))
-    assert useful_workers(64, 1) == 0
 
 
 @pytest.mark.parametrize(("free", "expected"), [(100.0, 8), (3.5, 3), (1.9, 0)])

@@ -101,15 +101,6 @@ def test_filesystem_without_locks_is_reported(tmp_path: Path, monkeypatch: pytes
     lock.release()
 
 
-def test_system_without_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_lock, "fcntl", None)
-    lock = RunLock(tmp_path)
-    assert lock.warning is not None
-    assert "no file locks" in lock.warning
-    assert not is_live(tmp_path)
-    lock.release()
-
-
 def test_lock_in_uncreatable_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "taken").touch()
     with pytest.raises(RecordingError, match=r"cannot record to .*taken/run: Not a directory"):

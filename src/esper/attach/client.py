@@ -18,7 +18,6 @@ from esper.attach.protocol import (
     AttachError,
     Refused,
     Reply,
-    create_socket,
     encode_message,
     socket_address,
 )
@@ -103,7 +102,7 @@ class RemoteRequestQueue:
 
     def _exchange(self, ask: Ask) -> Reply:
         """Connect to the run, send a message and return the reply. Raises AttachError."""
-        with create_socket() as connection:
+        with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(REPLY_TIMEOUT_S)
             try:
                 with socket_address(self._directory / SOCKET_NAME) as name:

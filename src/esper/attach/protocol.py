@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import socket
 from collections.abc import Generator
 from pathlib import Path
 from typing import TypeAlias
@@ -78,13 +77,6 @@ Reply: TypeAlias = Acknowledged | Refused
 def encode_message(message: Ask | Reply) -> bytes:
     """Encode a message as a line."""
     return encode_json(message) + b"\n"
-
-
-def create_socket() -> socket.socket:
-    """Create a Unix socket without an address. Raises AttachError if the system has no Unix sockets."""
-    if not hasattr(socket, "AF_UNIX"):
-        raise AttachError("this system has no Unix sockets")
-    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
 
 @contextlib.contextmanager

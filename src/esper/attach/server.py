@@ -23,7 +23,6 @@ from esper.attach.protocol import (
     Refused,
     Reply,
     Versioned,
-    create_socket,
     encode_message,
     socket_address,
 )
@@ -168,11 +167,9 @@ class AttachServer:
 def _listen(path: Path) -> socket.socket:
     """Create a socket that listens at a path. It becomes visible there only after its permissions are set.
 
-    Raises:
-        AttachError: The system has no Unix sockets.
-        OSError: The socket cannot be created at the path.
+    Raises OSError if it cannot be created.
     """
-    listener = create_socket()
+    listener = socket.socket(socket.AF_UNIX)
     partial = path.with_name(path.name + ".part")
     try:
         partial.unlink(missing_ok=True)

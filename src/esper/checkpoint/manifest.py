@@ -152,15 +152,6 @@ def read_verified_files(directory: Path, manifest: Manifest) -> dict[str, bytes]
     return contents
 
 
-def read_saved_config(directory: Path) -> Config:
-    """Read the configuration of the run from one of its checkpoints.
-
-    Raises:
-        CheckpointError: See `read_manifest` and `config_from_manifest`.
-    """
-    return config_from_manifest(read_manifest(directory), directory)
-
-
 def config_from_manifest(manifest: Manifest, directory: Path) -> Config:
     """Return the configuration in the manifest of a checkpoint.
 

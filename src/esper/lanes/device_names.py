@@ -153,12 +153,7 @@ def lanes_with_worker(lanes: Sequence[str]) -> list[str]:
 
     The first lane uses its thread, which then has the GIL to itself.
     """
-    return list(lanes[1:]) if supports_workers() else []
-
-
-def supports_workers() -> bool:
-    """Return False on Windows, where the workers could not inherit open files."""
-    return os.name == "posix"
+    return list(lanes[1:])
 
 
 @cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from esper.lanes.device_names import supports_workers
 from esper.process import RankInfo, available_cores
 
 MAX_WORKERS = 8
@@ -23,8 +22,6 @@ def useful_workers(envs: int, gpus: int) -> int:
         envs: Number of envs of the GPU.
         gpus: Number of GPUs of this rank.
     """
-    if not supports_workers():
-        return 0
     cores = available_cores() // RankInfo.from_environment().local_world_size // gpus - 1  # one is for this process
     return _at_least_two(min(MAX_WORKERS, cores, envs // MIN_ENVS_PER_WORKER))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import time
@@ -13,17 +14,11 @@ from esper.disk import read_regular
 from esper.recording.recorder import RecordingError
 from esper.telemetry.codec import DECODE_ERRORS
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
-
 LOCK_FILE = "run.lock"
 """Name of the lock file in the directory of a run. The file outlives the run; only the lock on it shows a live run."""
 MAX_LOCK_BYTES = 4096
 LOCK_TIMEOUT_S = 1.0
 """Seconds for which locking is retried, because `is_live` of another process holds the lock for an instant."""
-_NOT_LISTED = "`attach` and `runs` will not list this run as live"
 
 
 class LockHolder(msgspec.Struct):
@@ -34,13 +29,11 @@ class LockHolder(msgspec.Struct):
 
 
 def is_live(directory: Path) -> bool:
-    """Return True if a process trains the run; False also where the system or the filesystem has no file locks.
+    """Return True if a process trains the run; False also where the filesystem has no file locks.
 
     Raises:
         OSError: The lock file exists, but cannot be opened.
     """
-    if fcntl is None:
-        return False
     try:
         file = os.open(directory / LOCK_FILE, os.O_RDONLY | os.O_NONBLOCK)  # a pipe in its place would block
     except (FileNotFoundError, NotADirectoryError):
@@ -92,7 +85,8 @@ class RunLock:
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, msgspec.json.encode(LockHolder(pid=os.getpid(), host=socket.gethostname())), 0)
         except OSError as error:
-            self.warning = f"cannot lock {directory / LOCK_FILE} ({error.strerror}); {_NOT_LISTED}"
+            problem = f"cannot lock {directory / LOCK_FILE} ({error.strerror})"
+            self.warning = f"{problem}; `attach` and `runs` will not list this run as live"
         except RecordingError:
             os.close(self._file)
             raise
@@ -105,7 +99,7 @@ class RunLock:
             OSError: The filesystem has no file locks.
         """
         deadline = time.monotonic() + LOCK_TIMEOUT_S
-        while fcntl is not None:
+        while True:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
@@ -113,7 +107,6 @@ class RunLock:
                 if time.monotonic() > deadline:
                     raise RecordingError(_locked_message(directory)) from None
                 time.sleep(0.01)
-        self.warning = f"this system has no file locks; {_NOT_LISTED}"
 
     def release(self) -> None:
         """Release the lock, which ends the run."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from esper.checkpoint.catalog import CHECKPOINTS_DIR, list_checkpoints, size_and_time
-from esper.checkpoint.manifest import CheckpointError, read_manifest, read_saved_config, read_verified_files
+from esper.checkpoint.manifest import CheckpointError, config_from_manifest, read_manifest, read_verified_files
 from esper.cli.options import EXIT_OK, Parser, add_run_argument
 from esper.formatting import format_age, format_bytes
 from esper.recording.runs import resolve_run
@@ -62,7 +62,7 @@ def _inspect(checkpoint: Path) -> CheckpointInfo | None:
     manifest, problem = None, None
     try:
         manifest = read_manifest(checkpoint)
-        read_saved_config(checkpoint)
+        config_from_manifest(manifest, checkpoint)
         read_verified_files(checkpoint, manifest)
     except CheckpointError as error:
         problem = str(error)
