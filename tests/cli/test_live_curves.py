@@ -14,7 +14,6 @@ import pytest
 
 from esper.cli.live_curves import LiveCurves
 from esper.cli.main import main
-from esper.history import tensorboard
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, Record
 from tests.factory import example_run
@@ -90,7 +89,7 @@ def test_missing_package_is_refused_before_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tensorboard, "find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
     assert main([*OPTIONS, "--tensorboard"]) == 2
     assert (
         "--tensorboard: tensorboard is not installed: run `uv sync --inexact --extra tensorboard`"

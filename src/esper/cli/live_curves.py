@@ -9,9 +9,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from esper.cli.console import drain
-from esper.config import ConfigError
-from esper.history.export import ExportError
-from esper.history.tensorboard import TensorboardWriter, check_installed
+from esper.history.tensorboard import TensorboardWriter
 from esper.process import NamedThread
 from esper.telemetry.state import Keyframe, Record
 
@@ -22,14 +20,6 @@ DIRECTORY = "tensorboard"
 """Directory of the curves in the directory of the run."""
 FLUSH_S = 5.0
 """Seconds between two flushes. TensorBoard sees the points of a run after the next flush."""
-
-
-def check_tensorboard() -> None:
-    """Raise ConfigError if tensorboard is not installed."""
-    try:
-        check_installed()
-    except ExportError as error:
-        raise ConfigError(f"--tensorboard: {error}") from None
 
 
 class LiveCurves:

@@ -6,6 +6,7 @@ import argparse
 import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast, get_args
 
@@ -13,7 +14,7 @@ from esper.checkpoint.catalog import find_checkpoint
 from esper.checkpoint.manifest import config_from_manifest, read_manifest
 from esper.config import Config, ConfigError
 from esper.config_fields import ConfigField, list_fields
-from esper.formatting import strip_control, suggest
+from esper.formatting import install_command, strip_control, suggest
 from esper.policy.loading import is_own_policy
 from esper.recording.runs import resolve_run
 from esper.tasks import TASK_NAMES, check_task_reference, own_values
@@ -218,6 +219,12 @@ def open_checkpoint(run: str, telemetry_dir: Path, task: str | None) -> Path:
     if task is not None:
         check_task_reference(task)
     return checkpoint
+
+
+def check_extra(option: str, extra: str, package: str) -> None:
+    """Check that the package of an optional dependency is installed, which an option needs. Raises ConfigError."""
+    if find_spec(package) is None:
+        raise ConfigError(f"{option}: {package} is not installed: run `{install_command(extra)}` in the checkout")
 
 
 def given_options(parsed: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, get_args
 
-from esper.formatting import install_command
 from esper.history.history import History
 from esper.history.tables import TABLES, Column, ColumnType, Row, Table
 from esper.telemetry import events as ev
@@ -26,10 +25,6 @@ BATCH_ROWS = 50_000
 """Number of rows of a table that are written at once."""
 ZSTD_LEVEL = 9
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class ExportError(Exception):
-    """A recording cannot be exported. The text is one sentence for the user."""
 
 
 class NamedHistory(NamedTuple):
@@ -96,14 +91,11 @@ def export_parquet(recordings: Sequence[NamedHistory], out: Path, track: Track) 
         track: Passes the events on, and shows the progress.
 
     Raises:
-        ExportError: pyarrow is not installed.
+        ImportError: pyarrow is not installed.
         OSError: A file cannot be written.
     """
-    try:
-        # Imported by name, because pyarrow has no type annotations.
-        pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
-    except ImportError:
-        raise missing_package("parquet", "pyarrow") from None
+    # Imported by name, because pyarrow has no type annotations.
+    pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     types = {
         ColumnType.TEXT: pyarrow.string(),
         ColumnType.TEXTS: pyarrow.list_(pyarrow.string()),
@@ -133,11 +125,6 @@ def export_parquet(recordings: Sequence[NamedHistory], out: Path, track: Track) 
             yield write
 
     _export_tables(recordings, out, track, open_parquet, "parquet")
-
-
-def missing_package(extra: str, package: str) -> ExportError:
-    """Return the error of an export that needs a package which is not installed."""
-    return ExportError(f"{package} is not installed: run `{install_command(extra)}` in the checkout")
 
 
 def _export_tables(

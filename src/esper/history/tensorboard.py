@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from esper.history.curves import Note, Point, RunCurves, hyperparameters
-from esper.history.export import NamedHistory, Track, missing_package
+from esper.history.export import NamedHistory, Track
 from esper.telemetry import events as ev
-
-
-def check_installed() -> None:
-    """Raise ExportError if tensorboard is not installed."""
-    if find_spec("tensorboard") is None:
-        raise missing_package("tensorboard", "tensorboard")
 
 
 class TensorboardWriter:
@@ -27,12 +20,11 @@ class TensorboardWriter:
         per_env: Also write the curves of single envs.
 
     Raises:
-        ExportError: tensorboard is not installed.
+        ImportError: tensorboard is not installed.
         OSError: The directory cannot be written.
     """
 
     def __init__(self, directory: Path, *, per_env: bool) -> None:
-        check_installed()
         # Imported by name, because tensorboard has no type annotations.
         writer_module = import_module("tensorboard.summary.writer.event_file_writer")
         self._event: Any = import_module("tensorboard.compat.proto.event_pb2")
@@ -102,7 +94,7 @@ def export_tensorboard(recordings: Sequence[NamedHistory], out: Path, track: Tra
         per_env: Also write the curves of single envs.
 
     Raises:
-        ExportError: tensorboard is not installed.
+        ImportError: tensorboard is not installed.
         OSError: A file cannot be written.
     """
     for run, history in recordings:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from esper.history.curves import Note, RunCurves, hyperparameters
-from esper.history.export import NamedHistory, Track, missing_package
+from esper.history.export import NamedHistory, Track
 from esper.telemetry import events as ev
 
 PROJECT = "esper-sanctum"
@@ -26,13 +26,10 @@ def export_wandb(recordings: Sequence[NamedHistory], out: Path, track: Track, *,
         per_env: Also write the curves of single envs.
 
     Raises:
-        ExportError: wandb is not installed.
+        ImportError: wandb is not installed.
         OSError: A file cannot be written.
     """
-    try:
-        wandb: Any = import_module("wandb")  # by name, because it is optional
-    except ImportError:
-        raise missing_package("wandb", "wandb") from None
+    wandb: Any = import_module("wandb")  # by name, because it is optional
     settings = wandb.Settings(
         console="off", silent=True, save_code=False, disable_git=True, x_disable_meta=True, x_disable_stats=True
     )

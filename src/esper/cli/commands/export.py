@@ -12,10 +12,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from esper.cli.options import EXIT_OK, Parser, add_run_argument, print_warnings
+from esper.cli.options import EXIT_OK, Parser, add_run_argument, check_extra, print_warnings
 from esper.config import ConfigError
 from esper.formatting import suggest
-from esper.history.export import ExportError, NamedHistory, Track, export_csv, export_parquet
+from esper.history.export import NamedHistory, Track, export_csv, export_parquet
 from esper.history.history import History, open_history
 from esper.history.tensorboard import export_tensorboard
 from esper.history.wandb_run import export_wandb
@@ -31,6 +31,8 @@ _TABLES: Mapping[str, Callable[[Sequence[NamedHistory], Path, Track], None]] = {
 }
 _CURVES = {"tensorboard": export_tensorboard, "wandb": export_wandb}
 _FORMATS = (*_TABLES, *_CURVES)
+_PACKAGES = {"parquet": "pyarrow", "tensorboard": "tensorboard", "wandb": "wandb"}
+"""Package that a format needs, which its extra installs."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -48,6 +50,8 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError(f"--to {options.to!r} is not a format: {suggest(options.to, _FORMATS)}")
     if options.per_env and options.to not in _CURVES:
         raise ConfigError(f"--per-env is for {' and '.join(_CURVES)}; the tables of {options.to} have all envs")
+    if options.to in _PACKAGES:
+        check_extra(f"--to {options.to}", options.to, _PACKAGES[options.to])
     paths = [resolve_run(name, options.telemetry_dir) for name in options.runs]
     out = options.out or Path(f"{stem_of(paths[0])}-{options.to}")
     freeze_loaded_objects()
@@ -55,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
         recordings = [NamedHistory(_run_name(path, history), history) for path, history in _read_all(paths, progress)]
         _check_names(recordings)
         export = _TABLES.get(options.to) or partial(_CURVES[options.to], per_env=options.per_env)
-        _export(recordings, export, options.to, out, progress)
+        _export(recordings, export, out, progress)
     print_warnings(text for _, history in recordings for text in history.notices)
     events = sum(history.length for _, history in recordings)
     print(f"wrote {events:,} events of {', '.join(map(str, paths))} to {out}")
@@ -90,7 +94,6 @@ def _read_all(paths: Sequence[Path], progress: Progress) -> Iterator[tuple[Path,
 def _export(
     recordings: Sequence[NamedHistory],
     export: Callable[[Sequence[NamedHistory], Path, Track], None],
-    file_format: str,
     out: Path,
     progress: Progress,
 ) -> None:
@@ -108,8 +111,6 @@ def _export(
         export(recordings, out, track)
     except BaseException as error:
         shutil.rmtree(out)  # an incomplete export could be mistaken for a complete one
-        if isinstance(error, ExportError):
-            raise ConfigError(f"--to {file_format}: {error}") from None
         if isinstance(error, OSError):
             raise ConfigError(f"cannot write to {out}: {error.strerror}") from None
         raise

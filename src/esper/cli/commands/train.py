@@ -7,10 +7,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -35,6 +36,7 @@ from esper.cli.options import (
     Parser,
     add_accept_changed_task_option,
     add_run_options,
+    check_extra,
     check_own_code_is_named,
     given_options,
     print_warnings,
@@ -52,6 +54,8 @@ from esper.tasks import is_own_task
 
 if TYPE_CHECKING:
     from esper.engine.thread import EngineThread
+
+    _Follower: TypeAlias = Callable[[EngineThread], AbstractContextManager[object]]
 
 
 START_POLL_S = 0.1
@@ -74,9 +78,7 @@ def run_training(arguments: Sequence[str]) -> int:
         return _end_complete_run(resume, run_directory_of(checkpoint), rounds)
     rank_info = RankInfo.from_environment()
     workers = check_start(config, rank_info, is_new=checkpoint is None)
-    alert_words = _split_alert_command(on_alert) if on_alert is not None else None
-    if tensorboard:
-        _check_tensorboard()
+    followers = _followers(on_alert, tensorboard=tensorboard)
     if detach:
         telemetry_dir = run_directory_of(checkpoint).parent if checkpoint else Path(config.telemetry_dir)
         return start_detached(arguments, telemetry_dir, display=display, headless=headless)
@@ -93,7 +95,9 @@ def run_training(arguments: Sequence[str]) -> int:
         with open(os.devnull, "w") as devnull:
             state = run_headless(engine, devnull, narrate=narrate)
     else:
-        with _alert_commands(alert_words, engine), _live_curves(engine) if tensorboard else nullcontext():
+        with ExitStack() as contexts:
+            for follow in followers:
+                contexts.enter_context(follow(engine))
             state = run_headless(engine, sys.stdout, narrate=narrate) if headless else run_in_dashboard(engine, display)
         print_warnings(engine.warnings)  # of the last moments, which the run could not log any more
     if code := print_engine_error(engine):
@@ -105,32 +109,23 @@ def run_training(arguments: Sequence[str]) -> int:
     return EXIT_OK
 
 
-def _split_alert_command(command: str) -> list[str]:
-    from esper.cli.alerts import split_alert_command  # few runs have such a command
+def _followers(on_alert: str | None, *, tensorboard: bool) -> list[_Follower]:
+    """Check the options, and return what follows the run in threads. Few runs have any, so nothing is imported before.
 
-    return split_alert_command(command)
+    Raises:
+        ConfigError: The command of `--on-alert` is invalid, or tensorboard is not installed.
+    """
+    followers: list[_Follower] = []
+    if on_alert is not None:
+        from esper.cli.alerts import AlertCommands, split_alert_command
 
+        followers.append(partial(AlertCommands, split_alert_command(on_alert)))
+    if tensorboard:
+        check_extra("--tensorboard", "tensorboard", "tensorboard")
+        from esper.cli.live_curves import LiveCurves
 
-def _alert_commands(words: list[str] | None, engine: EngineThread) -> AbstractContextManager[object]:
-    """Return a context in which the command of `--on-alert`, if there is one, is run for each anomaly."""
-    if words is None:
-        return nullcontext()
-    from esper.cli.alerts import AlertCommands
-
-    return AlertCommands(words, engine)
-
-
-def _check_tensorboard() -> None:
-    from esper.cli.live_curves import check_tensorboard  # few runs write curves
-
-    check_tensorboard()
-
-
-def _live_curves(engine: EngineThread) -> AbstractContextManager[object]:
-    """Return a context in which the curves of the run are written."""
-    from esper.cli.live_curves import LiveCurves
-
-    return LiveCurves(engine)
+        followers.append(LiveCurves)
+    return followers
 
 
 def _resolve_config_and_checkpoint(
