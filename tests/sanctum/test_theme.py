@@ -8,8 +8,9 @@ import pytest
 from rich.style import Style
 from textual.color import Color
 
+from esper.config import ConfigError
 from esper.sanctum.symbols import STAGES
-from esper.sanctum.theme import DEFAULT_THEME, Palette, ThemeError, find_theme, load_themes
+from esper.sanctum.theme import DEFAULT_THEME, Palette, find_theme, load_themes
 from tests.sanctum.driving import copy_of_default, replay, screen_strips, screen_text, settle
 from tests.sanctum.population import population
 
@@ -136,7 +137,7 @@ def test_invalid_theme_file_is_refused_only_if_it_is_named(user_themes: Path, ol
     themes = load_themes()
     assert DEFAULT_THEME in themes
     assert "mine" not in themes
-    with pytest.raises(ThemeError) as refused:
+    with pytest.raises(ConfigError) as refused:
         find_theme("mine", themes)
     message = str(refused.value)
     assert str(path) in message
@@ -145,7 +146,7 @@ def test_invalid_theme_file_is_refused_only_if_it_is_named(user_themes: Path, ol
 
 
 def test_unknown_theme_suggests_the_nearest_name() -> None:
-    with pytest.raises(ThemeError, match=r"unknown theme 'sanctum-drak': did you mean sanctum-dark\?"):
+    with pytest.raises(ConfigError, match=r"unknown theme 'sanctum-drak': did you mean sanctum-dark\?"):
         find_theme("sanctum-drak", load_themes())
-    with pytest.raises(ThemeError, match="valid: sanctum-dark, colour-blind"):
+    with pytest.raises(ConfigError, match="valid: sanctum-dark, colour-blind"):
         find_theme("zzz", load_themes())

@@ -18,7 +18,7 @@ from typing import TextIO
 from esper.checkpoint.manifest import CheckpointError, read_manifest
 from esper.cli.options import NarrationDetail
 from esper.engine.commands import resume_options
-from esper.formatting import NOT_MEASURED, format_duration, strip_control
+from esper.formatting import NOT_MEASURED, format_duration, format_number, strip_control
 from esper.telemetry import events as ev
 from esper.telemetry.anomalies import anomaly_key
 from esper.telemetry.sentences import describe_event, pluralise, to_ascii
@@ -178,12 +178,12 @@ def format_summary(state: RunState, status: str | None = None) -> str:
         return "the run has not started; no events were recorded"
     status = status or state.status
     reason = f" ({state.reason})" if state.reason else ""
+    pace = format_number(state.steps_per_second, ".0f")
     lines = [
         shorten(f"run {started.run}: {status}{reason}", 2 * SUMMARY_COLS, placeholder=" …"),
         f"{started.policy} on {started.task}, {pluralise(len(started.lanes), 'env')}, random seed {started.seed}",
         f"{state.steps_done} of {state.steps_total} steps, round {state.round} of {started.rounds}; "
-        f"{format_duration(state.time - state.start_time)}, last steps at {_number(state.steps_per_second, '.0f')} "
-        "env-steps/s",
+        f"{format_duration(state.time - state.start_time)}, last steps at {pace} env-steps/s",
     ]
     results: list[str] = []
     if state.scores_by_round:
@@ -248,11 +248,7 @@ def format_round(state: RunState, number: int) -> str:
 
 
 def _format_rate(state: RunState) -> str:
-    return f"{_number(state.steps_per_second, '.0f')} env-steps/s, {format_duration(state.seconds_left)} left"
-
-
-def _number(value: float | None, spec: str) -> str:
-    return NOT_MEASURED if value is None else f"{value:{spec}}"
+    return f"{format_number(state.steps_per_second, '.0f')} env-steps/s, {format_duration(state.seconds_left)} left"
 
 
 class Narrator(RunPrinter):

@@ -79,32 +79,25 @@ def check_terminal(theme: str) -> Sequence[KeyBinding]:
             unknown, or the user's file of keys is invalid.
     """
     from esper.sanctum.keymap import load_keys
+    from esper.sanctum.theme import find_theme, load_themes
 
     served = "TEXTUAL_DRIVER" in os.environ  # `serve` shows the dashboard in a browser
     if not served and not (sys.stdin.isatty() and (sys.stderr.isatty() or sys.stdout.isatty())):
         raise ConfigError("the dashboard needs a terminal; add --no-tui to run without it")
-    check_theme(theme)
+    find_theme(theme, load_themes())
     return load_keys()
 
 
 def check_theme(theme: str) -> None:
-    """Check that a theme exists. Raises ConfigError if it is unknown, or if its file is invalid."""
-    from esper.sanctum.theme import ThemeError, find_theme, load_themes
-
-    try:
-        find_theme(theme, load_themes())
-    except ThemeError as error:
-        raise ConfigError(str(error)) from None
-
-
-def check_other_theme(theme: str) -> None:
     """Check a theme that the user named. The default is not checked, because loading themes is slow.
 
     Raises:
-        ConfigError: As `check_theme` does.
+        ConfigError: The theme is unknown, or its file is invalid.
     """
     if theme != DEFAULT_THEME:
-        check_theme(theme)
+        from esper.sanctum.theme import find_theme, load_themes
+
+        find_theme(theme, load_themes())
 
 
 def show_dashboard(

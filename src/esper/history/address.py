@@ -10,6 +10,7 @@ from functools import partial
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+from esper.config import ConfigError
 from esper.formatting import suggest
 from esper.history.history import History
 
@@ -19,10 +20,6 @@ ADDRESS_KEYS = (*MOMENT_KEYS, "env", "view")
 """Keys that may follow the `#`."""
 _EXAMPLE = "RUN#step=812&env=17&view=overview"
 _PART = re.compile(r"([^&=#]+)=([^&=#]+)")
-
-
-class AddressError(ValueError):
-    """Invalid address. The text is one sentence for the user."""
 
 
 class ViewAddress(NamedTuple):
@@ -54,7 +51,7 @@ def parse_address(text: str) -> ViewAddress:
             a `#`.
 
     Raises:
-        AddressError: A part is not one of `round=`, `step=`, `event=`, `anomaly=`, `env=` and `view=`, its value is
+        ConfigError: A part is not one of `round=`, `step=`, `event=`, `anomaly=`, `env=` and `view=`, its value is
             invalid, or a key or a second moment is repeated.
     """
     run, mark, rest = text.rpartition("#")
@@ -64,18 +61,18 @@ def parse_address(text: str) -> ViewAddress:
     for part in rest.split("&"):
         match = _PART.fullmatch(part)
         if match is None:
-            raise AddressError(f"invalid part {part!r} in {text!r}; expected an address such as {_EXAMPLE}")
+            raise ConfigError(f"invalid part {part!r} in {text!r}; expected an address such as {_EXAMPLE}")
         name, value = match.groups()
         if name not in ADDRESS_KEYS:
-            raise AddressError(f"unknown key in {part!r} of {text!r}; {suggest(name, ADDRESS_KEYS)}")
+            raise ConfigError(f"unknown key in {part!r} of {text!r}; {suggest(name, ADDRESS_KEYS)}")
         if name != "view" and not re.fullmatch(r"[0-9]{1,15}", value):
-            raise AddressError(f"invalid value in {part!r} of {text!r}; {name} must be a whole number")
+            raise ConfigError(f"invalid value in {part!r} of {text!r}; {name} must be a whole number")
         if name in found:
-            raise AddressError(f"{text!r} contains {name} twice; remove one")
+            raise ConfigError(f"{text!r} contains {name} twice; remove one")
         found[name] = value
     moments = [name for name in MOMENT_KEYS if name in found]
     if len(moments) > 1:
-        raise AddressError(f"{text!r} contains two moments, {moments[0]} and {moments[1]}; remove one")
+        raise ConfigError(f"{text!r} contains two moments, {moments[0]} and {moments[1]}; remove one")
     moment = f"{moments[0]}:{found[moments[0]]}" if moments else None
     return ViewAddress(unquote(run), moment, int(found["env"]) if "env" in found else None, found.get("view"))
 

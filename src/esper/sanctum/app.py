@@ -59,7 +59,7 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, HarvestActions):
         keys: Table of all keys, with the keys of the user.
 
     Raises:
-        ThemeError: The theme is unknown, or a theme file is invalid.
+        ConfigError: The theme is unknown, or a theme file is invalid.
     """
 
     TITLE = "Esper Sanctum"

@@ -110,10 +110,6 @@ ANSI16_LIGHT = Ansi16Palette(
 )
 
 
-class ThemeError(ValueError):
-    """A theme is unknown or its file is invalid; the message names the theme, the file and the key."""
-
-
 class TextColours(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Text colours in four degrees, from the most to the least noticeable."""
 
@@ -203,7 +199,7 @@ def load_themes(*, ansi16: bool = False) -> dict[str, Palette]:
     files = _theme_files()
     palettes: dict[str, Palette] = {}
     for name in sorted(files, key=lambda name: (name != DEFAULT_THEME, name)):
-        with suppress(ThemeError):
+        with suppress(ConfigError):
             palettes[name] = _load(files[name], ansi16=ansi16)
     return palettes
 
@@ -212,13 +208,13 @@ def find_theme(name: str, themes: dict[str, Palette]) -> Palette:
     """Return the theme with a name.
 
     Raises:
-        ThemeError: The name is unknown, or the file of the theme cannot be read or has an invalid key.
+        ConfigError: The name is unknown, or the file of the theme cannot be read or has an invalid key.
     """
     if name in themes:
         return themes[name]
     if path := _theme_files().get(name):
         return _load(path)
-    raise ThemeError(f"unknown theme {name!r}: {suggest(name, themes)}")
+    raise ConfigError(f"unknown theme {name!r}: {suggest(name, themes)}")
 
 
 def user_folder() -> Path:
@@ -243,17 +239,15 @@ def _theme_files() -> dict[str, Path]:
 def _load(path: Path, *, ansi16: bool = False) -> Palette:
     try:
         file = msgspec.convert(read_toml(path, f"theme file {path}"), ThemeFile)
-    except ConfigError as error:
-        raise ThemeError(str(error)) from None
     except msgspec.ValidationError as error:
         reason, _, where = str(error).partition(" - at `$.")
         key = f"{where.rstrip('`')}: " if where else ""
-        raise ThemeError(f"theme file {path}: {key}{reason[0].lower()}{reason[1:]}") from error
+        raise ConfigError(f"theme file {path}: {key}{reason[0].lower()}{reason[1:]}") from error
     for key, colour in _colours(file):
         try:
             Color.parse(colour)
         except ColorParseError as error:
-            raise ThemeError(f"theme file {path}: {key}: invalid colour {colour!r}; write it as '#7aa2f7'") from error
+            raise ConfigError(f"theme file {path}: {key}: invalid colour {colour!r}; write it as '#7aa2f7'") from error
     if ansi16:
         palette = ANSI16_DARK if file.dark else ANSI16_LIGHT
         derived = _DerivedColours(palette.sparkline, palette.series, palette.series, palette.ranks)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from esper.cli.commands.harvest import format_comparison, format_harvest
-from esper.cli.dashboard import DisplayOptions, add_screen_options, check_other_theme
+from esper.cli.dashboard import DisplayOptions, add_screen_options, check_theme
 from esper.cli.options import EXIT_FAILED, EXIT_OK, NarrationDetail, Parser, add_run_options, given_options
 from esper.cli.run_display import print_engine_error, run_headless, run_in_dashboard
 from esper.config import ConfigError
@@ -34,7 +34,7 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError("grow cannot be used under torchrun; give --devices several devices of this machine")
     workers = check_start(config, rank_info, is_new=True)
     if headless:
-        check_other_theme(display.theme)
+        check_theme(display.theme)
 
     from esper.engine.thread import EngineThread
 

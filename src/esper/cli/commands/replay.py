@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.dashboard import DisplayOptions, add_screen_options, check_other_theme, show_dashboard
+from esper.cli.dashboard import DisplayOptions, add_screen_options, check_theme, show_dashboard
 from esper.cli.options import EXIT_OK, NarrationDetail, Parser, add_run_argument, print_usage_error, print_warnings
 from esper.config import ConfigError
 from esper.formatting import strip_control, suggest
-from esper.history.address import AddressError, ViewAddress, parse_address
+from esper.history.address import ViewAddress, parse_address
 from esper.recording.segments import ReadError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.follow and options.at:
         raise ConfigError("--follow starts at the end; remove --at")
     against = resolve_run(options.against, options.telemetry_dir) if options.against else None
-    address = _read_address(options.run)
+    address = ViewAddress(options.run) if Path(options.run).exists() else parse_address(options.run)
     if address.moment is not None and options.at is not None:
         raise ConfigError(f"{options.run} already names a moment; remove --at")
     if address.moment is not None and options.follow:
@@ -59,16 +59,6 @@ def run(arguments: Sequence[str]) -> int:
     options.at = address.moment or options.at
     path = resolve_run(address.run, options.telemetry_dir)
     return replay(path, options, follow=options.follow, against=against, address=address)
-
-
-def _read_address(text: str) -> ViewAddress:
-    """Parse the first argument: an existing path, or an address. Raises ConfigError."""
-    if Path(text).exists():
-        return ViewAddress(text)
-    try:
-        return parse_address(text)
-    except AddressError as error:
-        raise ConfigError(str(error)) from None
 
 
 def parse_replay(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
@@ -93,7 +83,7 @@ def parse_replay(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> a
     options = parser.parse_args(arguments)
     if not options.speed > 0:
         raise ConfigError(f"--speed {options.speed} is not valid: it must be a number above 0")
-    check_other_theme(options.theme)
+    check_theme(options.theme)
     return options
 
 

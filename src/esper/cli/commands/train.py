@@ -27,8 +27,8 @@ from esper.cli.commands import COMMANDS
 from esper.cli.dashboard import (
     DisplayOptions,
     add_screen_options,
-    check_other_theme,
     check_terminal,
+    check_theme,
 )
 from esper.cli.options import (
     EXIT_OK,
@@ -84,7 +84,7 @@ def run_training(arguments: Sequence[str]) -> int:
         return start_detached(arguments, telemetry_dir, display=display, headless=headless)
 
     if headless:
-        check_other_theme(display.theme)
+        check_theme(display.theme)
 
     from esper.engine.thread import EngineThread
 
