@@ -20,8 +20,7 @@ from esper.history.keyframe_index import IndexEntry, KeyframeIndex, compress_sta
 from esper.history.log_database import LogDatabase
 from esper.history.timeline import Marks, RecordedClock
 from esper.recording.decoder import DecodedSegment, Notices, UnreadableLine, partial_line_message
-from esper.recording.read_progress import count_read_bytes
-from esper.recording.segments import ReadError, first_seq, list_segments, packed_path, plain_path
+from esper.recording.segments import ReadError, first_seq, fraction_read, list_segments, packed_path, plain_path
 from esper.telemetry import events as ev
 from esper.telemetry.codec import DECODE_ERRORS
 from esper.telemetry.events import EnvStepped, PhaseTimed, RoundStarted
@@ -267,10 +266,10 @@ class History:
             self.fraction_read = 1.0
         elif self.fraction_read < 1:  # what a run writes later is read at once
             try:
-                read, total = count_read_bytes(paths, self._segment, self._offset)
+                fraction = fraction_read(paths, self._segment, self._offset)
             except OSError as error:
                 raise ReadError(f"cannot read {self.path}: {error.strerror}") from error
-            self.fraction_read = max(self.fraction_read, min(read / total, 0.99) if total else 0.0)
+            self.fraction_read = max(self.fraction_read, min(fraction, 0.99))
 
     def _begin_segment(self, path: Path) -> None:
         """Begin to read another segment."""

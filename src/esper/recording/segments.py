@@ -29,6 +29,8 @@ FRAME_HEADER_BYTES = 18
 """Maximum size of the header of a zstd frame; every frame of a recorder is longer."""
 ZSTD_FRAME_BYTES = 1 << 17
 """Unpacked bytes of a zstd frame: the maximum that is unpacked to read one line, and that one flipped bit destroys."""
+PACKED_RATIO = 10
+"""Usual bytes of text per byte of a packed file, so that packed and plain files count alike."""
 ZSTD_LEVEL = 9
 """Compression level. A segment takes less than a second on a core that may also drive a lane. At level 15 it would be
 8 % smaller and take five times as long."""
@@ -144,10 +146,13 @@ class Segment:
         """Return the start of the text after an offset; empty at the end of the file."""
         return next(self._chunks(offset), b"")
 
-    def packed_fraction_before(self, offset: int) -> float:
-        """Return the fraction of the packed file before the frame of an offset, as far as the file was unpacked."""
-        _, packed = self._frames[bisect_right(self._frames, offset, key=lambda frame: frame[0]) - 1]
-        return packed / packed_path(self.path).stat().st_size
+    def fraction_before(self, offset: int) -> float:
+        """Return the fraction of the file before an offset; of a packed file, before its frame. Raises OSError."""
+        try:
+            return min(offset / max(self.path.stat().st_size, 1), 1.0)
+        except FileNotFoundError:
+            _, packed = self._frames[bisect_right(self._frames, offset, key=lambda frame: frame[0]) - 1]
+            return packed / packed_path(self.path).stat().st_size
 
     def describe_line(self, offset: int) -> str:
         """Return path and number, from 1, of the line that ends at an offset, for messages."""
@@ -203,6 +208,32 @@ class Segment:
             packed = file.tell() - len(frame.unused_data)
             if position > self._frames[-1][0]:
                 self._frames.append((position, packed))
+
+
+def fraction_read(paths: Iterable[Path], segment: Segment, offset: int) -> float:
+    """Return the fraction of a recording that was read, by the estimated bytes of its text.
+
+    Args:
+        paths: Plain paths of all segments, in order.
+        segment: Segment that is being read.
+        offset: Bytes of its text that were read.
+
+    Raises:
+        OSError: A file cannot be found.
+    """
+    sizes = {path: _text_size(path) for path in paths}
+    read = sum(size for path, size in sizes.items() if path < segment.path)
+    if segment.path in sizes:
+        read += sizes[segment.path] * segment.fraction_before(offset)
+    return read / max(sum(sizes.values()), 1)
+
+
+def _text_size(plain: Path) -> int:
+    """Return the bytes of a segment's text, estimated if it is packed. Raises OSError."""
+    try:
+        return plain.stat().st_size
+    except FileNotFoundError:
+        return packed_path(plain).stat().st_size * PACKED_RATIO
 
 
 def _unpack_frame(file: BinaryIO, frame: zstandard.ZstdDecompressionObj) -> Iterator[bytes]:
