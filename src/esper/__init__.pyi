@@ -8,8 +8,8 @@ from .engine.task_report import TaskReport as TaskReport
 from .engine.task_report import check as check
 from .growth.blueprints import blueprint as blueprint
 from .growth.layers import starts_at_zero as starts_at_zero
-from .harvest.files import load_grown as load_grown
 from .harvest.grown import Grown as Grown
+from .harvest.model import load_grown as load_grown
 from .harvest.structure import HarvestError as HarvestError
 from .lanes.errors import RunFailedError as RunFailedError
 from .recording.recorder import RecordingError as RecordingError

@@ -18,8 +18,7 @@ from esper.growth.cpu_convolution import Convolution
 from esper.growth.layers import FastBatchNorm2d, Float32GroupNorm, PointwiseConv
 from esper.growth.network import call_model
 from esper.harvest import grown as grown_module
-from esper.harvest.files import load_grown
-from esper.harvest.model import grown_seeds
+from esper.harvest.model import grown_seeds, load_grown
 from esper.harvest.program import ExportResult, use_plain_layers
 from esper.harvest.structure import (
     CARD_FILE,

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import safetensors
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from esper.config import TaskError
+from esper.disk import read_regular
 from esper.domain import Stage
 from esper.envs.env import Env
 from esper.envs.env_state import check_tensors, load_tensors
@@ -20,11 +24,11 @@ from esper.growth.layouts import Layout
 from esper.growth.network import GrowingNetwork, call_model
 from esper.growth.outputs import Nested, first_tensor, replace_first_tensor
 from esper.growth.slot import Slot
-from esper.harvest.structure import GrownSeed, HarvestError
+from esper.harvest.structure import WEIGHTS_FILE, GrownSeed, HarvestError, read_structure
 from esper.seeding import make_generator
 from esper.tasks.family import TaskFamily
 from esper.tasks.hosts import build_host, named_tensors
-from esper.tasks.loading import absolute_reference
+from esper.tasks.loading import absolute_reference, resolve_task
 from esper.tasks.losses import score_of
 from esper.tasks.registry import TASKS
 from esper.tasks.splits import Split, batches
@@ -152,6 +156,32 @@ def plant_grown(env: Env, seeds: Sequence[GrownSeed], random_seed: int) -> None:
 def copy_tensors(network: GrowingNetwork) -> dict[str, Tensor]:
     """Return copies of all weights and buffers of a network on the CPU, frozen ones included."""
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in named_tensors(network).items()}
+
+
+def load_grown(directory: Path | str, task: Task | str) -> GrownModel:
+    """Rebuild a harvested network as a module that can be trained further, on the CPU.
+
+    The host comes from the task's model function, the rest from `structure.json` and `weights.safetensors`, which
+    contain no code. The exported program is not opened: loading one from a stranger is not safe.
+
+    Args:
+        directory: Directory of the harvest.
+        task: Task whose model is the host, or its name or reference.
+
+    Raises:
+        HarvestError: A file is missing or damaged, or does not fit the task.
+        TaskError: The task cannot be loaded.
+    """
+    path = Path(directory) / WEIGHTS_FILE
+    structure = read_structure(path.parent)
+    task = resolve_task(task)
+    try:
+        tensors = safetensors.torch.load(read_regular(path))
+    except OSError as error:
+        raise HarvestError(f"{path} cannot be read: {error.strerror or error}") from None
+    except safetensors.SafetensorError as error:
+        raise HarvestError(f"{path} is damaged: {error}") from None
+    return build_model(task, structure.seeds, tensors)
 
 
 def build_model(

@@ -24,7 +24,7 @@ from esper.growth.cpu_convolution import Convolution
 from esper.growth.layers import FastBatchNorm2d, Float32GroupNorm, PointwiseConv
 from esper.growth.network import call_model
 from esper.growth.outputs import Nested, list_tensors, map_tensors
-from esper.harvest.files import load_grown
+from esper.harvest.model import load_grown
 from esper.harvest.structure import PROGRAM_FILE, HarvestError
 from esper.process import python_command
 from esper.tasks.loading import absolute_reference, load_task
