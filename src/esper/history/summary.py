@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, cast
 
 import msgspec
@@ -133,12 +134,8 @@ def summarise(history: History, now: float) -> RunSummary | None:
     started = state.started
     if started is None:
         return None
-    builder = _SummaryBuilder(envs=len(started.lanes))
-    for event in history.events():
-        builder.add(event)
     directory = history.path if history.path.is_dir() else history.path.parent
-    wall_s = builder.wall_s
-    return RunSummary(
+    summary = RunSummary(
         run=started.run,
         path=str(history.path),
         state=display_status(state.status, live=is_being_written(directory, state.time, now)),
@@ -156,95 +153,84 @@ def summarise(history: History, now: float) -> RunSummary | None:
         steps=started.steps,
         score_name=started.score_name,
         steps_done=state.steps_done,
-        env_steps=builder.env_steps,
-        env_steps_per_second=builder.env_steps / wall_s if wall_s > 0 else None,
-        finished=builder.finished,
-        best=builder.best,
-        metrics=builder.metrics,
         seeds={blueprint: BlueprintSummary.from_stats(record) for blueprint, record in state.blueprints.items()},
-        anomalies=dict(builder.anomalies.most_common()),
-        skipped_batches=builder.skipped_batches,
-        overflows_by_owner=dict(builder.overflows_by_owner),
-        rollbacks=builder.rollbacks,
-        pauses=builder.pauses,
-        checkpoints=builder.checkpoints,
-        last_checkpoint=builder.last_checkpoint,
         phases=state.phases,
-        notices=history.notices,
     )
+    _SummaryBuilder(summary).add_all(history.events())
+    summary.notices = history.notices  # complete after all events were read
+    return summary
 
 
 class _SummaryBuilder:
-    """Counters that are updated by every event of a run."""
+    """Adds the events of a run to its summary."""
 
-    def __init__(self, envs: int) -> None:
-        self._envs = envs
+    def __init__(self, summary: RunSummary) -> None:
+        self._summary = summary
         self._episodes: dict[int, ev.EpisodeEnded] = {}
         """Ended episodes of the round in progress, keyed by env index."""
         self._metrics: dict[int, dict[str, float]] = {}
         """Metrics of the last step of each env, keyed by env index."""
         self._steps: dict[int, int] = {}
         """Last step of each env, keyed by env index."""
-        self.finished: list[RoundSummary] = []
-        self.metrics: dict[str, tuple[float, float, float]] = {}
-        self.best: BestResult | None = None
-        self.anomalies: Counter[str] = Counter()
-        self.skipped_batches = 0
-        self.overflows_by_owner: Counter[str] = Counter()
-        self.env_steps = self.rollbacks = self.pauses = self.checkpoints = 0
-        self.last_checkpoint: str | None = None
-        self.wall_s = 0.0
+        self._anomalies = Counter[str]()
+        self._overflows = Counter[str]()
 
-    def add(self, event: ev.AnyEvent) -> None:
-        """Update the counters with an event."""
-        match event:
-            case ev.EnvStepped():
-                self._add_step(event)
-            case ev.RoundStarted():
-                self._episodes = {}
-            case ev.PhaseTimed():
-                self.wall_s += event.wall
-            case ev.EpisodeEnded():
-                self._add_episode(event)
-            case ev.AnomalyFound():
-                self.anomalies[event.rule] += 1
-            case ev.GovernorRolledBack():
-                self.rollbacks += 1
-            case ev.Paused():
-                self.pauses += 1
-            case ev.CheckpointSaved():
-                self.checkpoints += 1
-                self.last_checkpoint = event.path
-            case _:
-                pass  # the other events are not counted
+    def add_all(self, events: Iterable[ev.AnyEvent]) -> None:
+        """Add all events of the run."""
+        summary, wall_s = self._summary, 0.0
+        for event in events:
+            match event:
+                case ev.EnvStepped():
+                    self._add_step(event)
+                case ev.RoundStarted():
+                    self._episodes = {}
+                case ev.PhaseTimed():
+                    wall_s += event.wall
+                case ev.EpisodeEnded():
+                    self._add_episode(event)
+                case ev.AnomalyFound():
+                    self._anomalies[event.rule] += 1
+                case ev.GovernorRolledBack():
+                    summary.rollbacks += 1
+                case ev.Paused():
+                    summary.pauses += 1
+                case ev.CheckpointSaved():
+                    summary.checkpoints += 1
+                    summary.last_checkpoint = event.path
+                case _:
+                    pass  # the other events are not counted
+        summary.env_steps_per_second = summary.env_steps / wall_s if wall_s > 0 else None
+        summary.anomalies = dict(self._anomalies.most_common())
+        summary.overflows_by_owner = dict(self._overflows)
 
     def _add_step(self, event: ev.EnvStepped) -> None:
-        self.env_steps += 1
+        self._summary.env_steps += 1
         self._steps[event.env] = event.step
         self._note_score(event)
         if event.metrics:
             self._metrics[event.env] = event.metrics
         if event.skipped_batches:
-            self.skipped_batches += event.skipped_batches
-            self.overflows_by_owner.update(event.overflows_by_owner)
+            self._summary.skipped_batches += event.skipped_batches
+            self._overflows.update(event.overflows_by_owner)
 
     def _note_score(self, event: ev.EnvStepped | ev.EpisodeEnded) -> None:
-        if math.isfinite(event.score) and (self.best is None or event.score > self.best.score):
+        best = self._summary.best
+        if math.isfinite(event.score) and (best is None or event.score > best.score):
             step = self._steps.get(event.env, 0)
-            self.best = BestResult(score=event.score, env=event.env, round=event.round, step=step)
+            self._summary.best = BestResult(score=event.score, env=event.env, round=event.round, step=step)
 
     def _add_episode(self, event: ev.EpisodeEnded) -> None:
         self._note_score(event)  # measured again if the env was rolled back
         self._episodes[event.env] = event
-        if len(self._episodes) < self._envs:
+        if len(self._episodes) < len(self._summary.lanes):
             return
         episodes = self._episodes.values()
         names = dict.fromkeys(name for metrics in self._metrics.values() for name in metrics)
-        self.metrics = {
+        self._summary.metrics = {
             name: min_median_max([metrics[name] for metrics in self._metrics.values() if name in metrics])
             for name in names
         }
-        self.finished.append(
+        self._summary.finished.append(
             RoundSummary(
                 round=event.round,
                 score=min_median_max([episode.score for episode in episodes]),
