@@ -186,22 +186,10 @@ def _position_of_number(key: str, number: int, history: History) -> int:
     raise MissingMomentError(f"{key}:{number} is not in this recording; it has {key}:{first} to {key}:{last}")
 
 
-def _round_after(history: History, position: int) -> int:
-    return history.state_at(position + 1).round
-
-
-def _step_before(history: History, position: int) -> int:
-    return history.state_at(position).steps_done
-
-
-def _event_before(history: History, position: int) -> int:
-    return history.state_at(position).seq
-
-
 _NUMBERED: dict[str, tuple[Callable[[History], Sequence[int]], Callable[[History, int], int]]] = {
-    "round": (lambda history: history.rounds, _round_after),
-    "step": (lambda history: history.steps, _step_before),
-    "event": (lambda history: range(1, history.length + 1), _event_before),
+    "round": (lambda history: history.rounds, lambda history, position: history.state_at(position + 1).round),
+    "step": (lambda history: history.steps, lambda history, position: history.state_at(position).steps_done),
+    "event": (lambda history: range(1, history.length + 1), lambda history, position: history.state_at(position).seq),
 }
 """Keyed by kind of moment: functions that return all positions in order, and the number at a position."""
 

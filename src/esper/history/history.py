@@ -128,7 +128,7 @@ class History:
 
     def state_at(self, position: int) -> RunState:
         """Return the state after the first `position` events, as a new object that the caller owns."""
-        index = self._index.index_at_position(position)
+        index = self._index.last_index("position", position)
         state = self._index[index].open()
         for event in self._entry_events(index, position):
             state.apply(event)
@@ -137,7 +137,7 @@ class History:
     def events(self, start: int = 0, stop: int | None = None) -> Iterator[ev.AnyEvent]:
         """Yield the events from position `start` to `stop`, by default the current end."""
         stop = self.length if stop is None else min(stop, self.length)
-        for index in range(self._index.index_at_position(start), len(self._index)):
+        for index in range(self._index.last_index("position", start), len(self._index)):
             position = self._index[index].position
             if position >= stop:
                 return
@@ -159,7 +159,7 @@ class History:
 
     def position_at(self, seconds: float) -> int:
         """Return the position after the last event within that many recorded seconds from the first event."""
-        index = self._index.index_at_elapsed(seconds)
+        index = self._index.last_index("elapsed", seconds)
         position = self._index[index].position
         for event in self._entry_events(index, self.length):
             if self.elapsed(position, event.time) > seconds:
@@ -387,7 +387,7 @@ class History:
 
     def _rewind(self, seq: int) -> int:
         """Drop the events with numbers above `seq`. Returns the length that is left."""
-        index = self._index.index_at_seq(seq)
+        index = self._index.last_index("seq", seq)
         position, duration = self._index[index].position, self._index[index].elapsed
         for event in self._entry_events(index, self.length):
             if event.seq > seq:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -47,17 +46,9 @@ class KeyframeIndex:
         """Drop the entries after number `index`, because their events were undone."""
         del self._entries[index + 1 :]
 
-    def index_at_position(self, position: int) -> int:
-        """Return the index of the last entry at or before a position."""
-        return max(bisect_right(self._entries, position, key=attrgetter("position")) - 1, 0)
-
-    def index_at_seq(self, seq: int) -> int:
-        """Return the index of the last entry at or before an event number."""
-        return max(bisect_right(self._entries, seq, key=attrgetter("seq")) - 1, 0)
-
-    def index_at_elapsed(self, seconds: float) -> int:
-        """Return the index of the last entry within that many recorded seconds."""
-        return max(bisect_right(self._entries, seconds, key=attrgetter("elapsed")) - 1, 0)
+    def last_index(self, field: str, limit: float) -> int:
+        """Return the index of the last entry whose `position`, `seq` or `elapsed` is not above a limit."""
+        return max(bisect_right(self._entries, limit, key=attrgetter(field)) - 1, 0)
 
     def end_of(self, index: int, length: int) -> int:
         """Return the position of the next entry, or the length of the history after the last one."""
@@ -82,15 +73,13 @@ class IndexEntry(NamedTuple):
 
     def open(self) -> RunState:
         """Return the state as a new object that the caller owns."""
-        return _decode(_unpack(self.state))
+        return _decode(zstandard.decompress(self.state))
 
 
 def compress_state(state: RunState) -> bytes:
     """Return a state in the form in which an index entry stores it."""
-    return _pack(_encode(state))
+    return zstandard.compress(_encode(state), level=1)  # a compressor per call: threads cannot share one
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(RunState).decode
-_pack = partial(zstandard.compress, level=1)  # with a compressor of its own per call: threads cannot share one
-_unpack = zstandard.decompress
