@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from esper.cli.options import NARRATIONS
 from esper.cli.streams import discard_broken_output
@@ -34,9 +34,10 @@ class DisplayOptions(NamedTuple):
     """Escape sequence for desktop notifications, `osc9` or `osc777`; None for no notifications."""
 
     @classmethod
-    def from_options(cls, options: dict[str, Any]) -> DisplayOptions:
-        """Remove the display options from the parsed command line and return them."""
-        return cls(*(options.pop(name) for name in cls._fields))
+    def from_options(cls, options: argparse.Namespace) -> DisplayOptions:
+        """Return the display options of the parsed command line. Raises ConfigError as `check_theme` does."""
+        check_theme(options.theme)
+        return cls(*(getattr(options, name) for name in cls._fields))
 
 
 def add_screen_options(parser: argparse.ArgumentParser) -> None:

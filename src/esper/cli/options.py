@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast, get_args
@@ -227,10 +227,10 @@ def check_extra(option: str, extra: str, package: str) -> None:
         raise ConfigError(f"{option}: {package} is not installed: run `{install_command(extra)}` in the checkout")
 
 
-def given_options(parsed: Mapping[str, Any]) -> dict[str, Any]:
+def given_options(parsed: argparse.Namespace) -> dict[str, Any]:
     """Return the run options that the user gave, from the parsed command line, as `resolve_config` expects them."""
     keys = {field.key.replace("-", "_") for field in list_fields(Config)}
-    return {name: value for name, value in parsed.items() if name in keys and value is not None}
+    return {name: value for name, value in vars(parsed).items() if name in keys and value is not None}
 
 
 def add_run_argument(parser: argparse.ArgumentParser, metavar: str, *, several: bool = False) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.dashboard import DisplayOptions, add_screen_options, check_theme, show_dashboard
+from esper.cli.dashboard import DisplayOptions, add_screen_options, show_dashboard
 from esper.cli.options import (
     EXIT_FAILED,
     EXIT_OK,
@@ -34,12 +34,11 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--read-only", action="store_true", help="watch without controlling the run")
     add_screen_options(parser)
     options = parser.parse_args(arguments)
-    check_theme(options.theme)
+    display = DisplayOptions.from_options(options)
     directory = find_live_run(options.run, options.telemetry_dir)
-    if not (options.no_tui or options.narrate):
-        display = DisplayOptions.from_options(vars(options))
-        return show_live_run(directory, display=display, read_only=options.read_only)
-    return print_live_run(directory, narrate=options.narrate)
+    if options.no_tui or options.narrate:
+        return print_live_run(directory, narrate=options.narrate)
+    return show_live_run(directory, display=display, read_only=options.read_only)
 
 
 def find_live_run(name: str | None, telemetry_dir: Path) -> Path:

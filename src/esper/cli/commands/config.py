@@ -20,8 +20,8 @@ def run(arguments: Sequence[str]) -> int:
         description="Print the configuration of a run with these options as TOML, a file for --config",
     )
     add_run_options(parser)
-    options = vars(parser.parse_args(arguments))
-    config = resolve_policy(resolve_config(options["config"], given_options(options)))
+    options = parser.parse_args(arguments)
+    config = resolve_policy(resolve_config(options.config, given_options(options)))
     with contextlib.redirect_stdout(sys.stderr):  # which the user's code may print to
         task = load_task(config.task)
     override_settings(task, config.training)  # refuses a setting that the task does not have

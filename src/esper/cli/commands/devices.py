@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def run(arguments: Sequence[str]) -> int:
     """Print devices and lanes."""
     options = _parser().parse_args(arguments)
-    config = resolve_policy(resolve_config(options.config, given_options(vars(options))))
+    config = resolve_policy(resolve_config(options.config, given_options(options)))
     check_task_reference(config.task)
 
     early_lanes(config.devices, RankInfo())

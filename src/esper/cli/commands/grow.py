@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from esper.cli.commands.harvest import format_comparison, format_harvest
-from esper.cli.dashboard import DisplayOptions, add_screen_options, check_theme
-from esper.cli.options import EXIT_FAILED, EXIT_OK, NarrationDetail, Parser, add_run_options, given_options
+from esper.cli.dashboard import DisplayOptions, add_screen_options
+from esper.cli.options import EXIT_FAILED, EXIT_OK, Parser, add_run_options, given_options
 from esper.cli.run_display import print_engine_error, run_headless, run_in_dashboard
 from esper.config import ConfigError
 from esper.config_files import resolve_config
@@ -20,28 +20,24 @@ from esper.process import RankInfo
 
 def run(arguments: Sequence[str]) -> int:
     """Grow a network, with or without the dashboard, and print its scores."""
-    options = vars(_parser().parse_args(arguments))
-    file, target, patience, compares = (options.pop(name) for name in ("config", "to", "patience", "compare"))
-    display = DisplayOptions.from_options(options)
-    narrate: NarrationDetail | None = options.pop("narrate")
-    headless = options.pop("no_tui") or narrate is not None
-    config = resolve_policy(resolve_config(file, given_options(options), base=GROWTH_CONFIG))
-    check_growth(config, patience)
+    options = _parser().parse_args(arguments)
+    display, target = DisplayOptions.from_options(options), options.to
+    headless = options.no_tui or options.narrate is not None
+    config = resolve_policy(resolve_config(options.config, given_options(options), base=GROWTH_CONFIG))
+    check_growth(config, options.patience)
     if target is not None:
         check_target(target)
     rank_info = RankInfo.from_environment()
     if rank_info.world_size > 1:
         raise ConfigError("grow cannot be used under torchrun; give --devices several devices of this machine")
     workers = check_start(config, rank_info, is_new=True)
-    if headless:
-        check_theme(display.theme)
 
     from esper.engine.thread import EngineThread
 
-    growth = Growth(patience=patience, target=lambda run: target or run / "grown", compares=compares)
+    growth = Growth(patience=options.patience, target=lambda run: target or run / "grown", compares=options.compare)
     engine = EngineThread(config, None, workers=workers, interactive=not headless, growth=growth)
     if headless:
-        run_headless(engine, sys.stdout, narrate=narrate)
+        run_headless(engine, sys.stdout, narrate=options.narrate)
     else:
         run_in_dashboard(engine, display)
     if code := print_engine_error(engine):

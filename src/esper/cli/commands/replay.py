@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.dashboard import DisplayOptions, add_screen_options, check_theme, show_dashboard
+from esper.cli.dashboard import DisplayOptions, add_screen_options, show_dashboard
 from esper.cli.options import EXIT_OK, NarrationDetail, Parser, add_run_argument, print_usage_error, print_warnings
 from esper.config import ConfigError
 from esper.formatting import strip_control, suggest
@@ -65,7 +65,7 @@ def parse_replay(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> a
     """Add the options of a replay to a parser, and parse the arguments of its command.
 
     Raises:
-        ConfigError: `--speed` is not a positive number, or the theme is unknown.
+        ConfigError: `--speed` is not a positive number.
     """
     parser.add_argument(
         "--at",
@@ -83,7 +83,6 @@ def parse_replay(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> a
     options = parser.parse_args(arguments)
     if not options.speed > 0:
         raise ConfigError(f"--speed {options.speed} is not valid: it must be a number above 0")
-    check_theme(options.theme)
     return options
 
 
@@ -105,13 +104,14 @@ def replay(
         address: Env and view to show first; None for env 0 in the overview.
 
     Raises:
-        ConfigError: The moment, env or view does not exist, or the dashboard cannot be opened.
+        ConfigError: The moment, env, view or theme does not exist, or the dashboard cannot be opened.
     """
     from esper.history.address import Moment, MomentError, find_moment
     from esper.history.divergence import GhostRun
     from esper.history.history import open_history
     from esper.history.playback import Playback
 
+    display = DisplayOptions.from_options(options)
     headless = options.no_tui or options.narrate is not None
     read_seconds = math.inf if headless else MOMENT_READ_S if options.at else FIRST_FRAME_READ_S
     playback = Playback(open_history(path, read_seconds))
@@ -135,9 +135,7 @@ def replay(
     source = ReplaySource(playback, hold=options.at is not None, follow=follow, ghost_run=ghost_run)
     if env is None:
         env = moment.env if moment is not None and moment.env is not None else 0
-    code = show_dashboard(
-        source, DisplayOptions.from_options(vars(options)), env=env, initial_view=view, moment=unread_moment
-    )
+    code = show_dashboard(source, display, env=env, initial_view=view, moment=unread_moment)
     return print_usage_error(source.failure) if source.failure else code
 
 

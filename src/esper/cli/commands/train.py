@@ -28,7 +28,6 @@ from esper.cli.dashboard import (
     DisplayOptions,
     add_screen_options,
     check_terminal,
-    check_theme,
 )
 from esper.cli.options import (
     EXIT_OK,
@@ -66,31 +65,24 @@ OUTPUT_LOG = "output.log"
 
 def run_training(arguments: Sequence[str]) -> int:
     """Train a run, with the dashboard or without, and return the exit code."""
-    options = vars(_train_parser().parse_args(arguments))
-    file, resume, detach = (options.pop(name) for name in ("config", "resume", "detach"))
-    accept_changed_task: bool = options.pop("accept_changed_task")
+    options = _train_parser().parse_args(arguments)
     display = DisplayOptions.from_options(options)
-    narrate: NarrationDetail | None = options.pop("narrate")
-    headless = options.pop("no_tui") or narrate is not None
-    on_alert, tensorboard = options.pop("on_alert"), options.pop("tensorboard")
-    config, checkpoint = _resolve_config_and_checkpoint(file, resume, given_options(options))
+    headless = options.no_tui or options.narrate is not None
+    config, checkpoint = _resolve_config_and_checkpoint(options.config, options.resume, given_options(options))
     if checkpoint is not None and (rounds := read_manifest(checkpoint).round) >= config.rounds:
-        return _end_complete_run(resume, run_directory_of(checkpoint), rounds)
+        return _end_complete_run(options.resume, run_directory_of(checkpoint), rounds)
     rank_info = RankInfo.from_environment()
     workers = check_start(config, rank_info, is_new=checkpoint is None)
-    followers = _followers(on_alert, tensorboard=tensorboard)
-    if detach:
+    followers = _followers(options.on_alert, tensorboard=options.tensorboard)
+    if options.detach:
         telemetry_dir = run_directory_of(checkpoint).parent if checkpoint else Path(config.telemetry_dir)
         return start_detached(arguments, telemetry_dir, display=display, headless=headless)
 
-    if headless:
-        check_theme(display.theme)
-
     from esper.engine.thread import EngineThread
 
-    engine = EngineThread(
-        config, checkpoint, workers=workers, interactive=not headless, accept_changed_task=accept_changed_task
-    )
+    changed = options.accept_changed_task
+    engine = EngineThread(config, checkpoint, workers=workers, interactive=not headless, accept_changed_task=changed)
+    narrate: NarrationDetail | None = options.narrate
     if rank_info.rank > 0:  # only rank 0 prints or shows the run
         with open(os.devnull, "w") as devnull:
             state = run_headless(engine, devnull, narrate=narrate)
