@@ -7,10 +7,12 @@ was synced, and a directory may lack new, renamed and removed entries unless the
 from __future__ import annotations
 
 import errno
+import itertools
 import math
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -52,6 +54,12 @@ def make_directory(path: Path) -> None:
     make_directory(path.parent)
     path.mkdir(exist_ok=True)
     sync_directory(path.parent)
+
+
+def numbered_paths(directory: Path, stem: str, suffix: str = "") -> Iterator[Path]:
+    """Yield the paths `stem`, `stem-2`, `stem-3` … with a suffix, for a name that may be taken."""
+    yield directory / f"{stem}{suffix}"
+    yield from (directory / f"{stem}-{number}{suffix}" for number in itertools.count(2))
 
 
 def check_writable(directory: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from itertools import count, islice
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
+from esper.disk import numbered_paths
 from esper.history.history import History
 from esper.recording.runs import stem_of
 from esper.recording.segments import write_frames
@@ -66,10 +68,7 @@ def _whole_steps(history: History, elapsed: float) -> tuple[int, int]:
 
 def create_unique_file(directory: Path, stem: str, suffix: str) -> tuple[Path, int]:
     """Create a file, with a number in its name if the name is taken; return path and descriptor. Raises OSError."""
-    for number in count(1):
-        path = directory / f"{stem}{f'-{number}' if number > 1 else ''}{suffix}"
-        try:
+    for path in numbered_paths(directory, stem, suffix):
+        with suppress(FileExistsError):
             return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        except FileExistsError:
-            continue
-    raise AssertionError("count does not end")
+    raise AssertionError("the numbers do not end")

@@ -6,22 +6,13 @@ import time
 
 from esper.envs.env import Env
 from esper.lanes.lane import Lane
-from esper.lanes.runner import DeviceResults
+from esper.lanes.runner import DeviceResults, EnvTask
 from esper.tasks.splits import batches
 
 
 def measure_epoch(env: Env, lane: Lane) -> float:
     """Return the seconds of an epoch of an env on a lane."""
-
-    def train(env: Env) -> DeviceResults:
-        return env.run_epoch(0, 0, lane.stopwatch, last=False)
-
-    lane.submit([env], train)()  # the first epoch loads kernels and fills caches
-    start = time.perf_counter()
-    lane.submit([env], train)()
-    seconds = time.perf_counter() - start
-    lane.stopwatch.pop_seconds()
-    return seconds
+    return _time_second(env, lane, lambda env: env.run_epoch(0, 0, lane.stopwatch, last=False))
 
 
 def measure_launching(env: Env, lane: Lane) -> float:
@@ -40,9 +31,15 @@ def measure_launching(env: Env, lane: Lane) -> float:
         launching = time.perf_counter() - start
         return [trained.score_B[:1].float()]
 
-    lane.submit([env], train)()  # the first batch loads kernels
+    seconds = _time_second(env, lane, train)
+    return launching / seconds
+
+
+def _time_second(env: Env, lane: Lane, task: EnvTask) -> float:
+    """Run a task twice, and return the seconds of the second time. The first time loads kernels and fills caches."""
+    lane.submit([env], task)()
     start = time.perf_counter()
-    lane.submit([env], train)()
+    lane.submit([env], task)()
     seconds = time.perf_counter() - start
     lane.stopwatch.pop_seconds()
-    return launching / seconds
+    return seconds

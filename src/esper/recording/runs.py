@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-from esper.disk import make_directory, sync_directory
+from esper.disk import make_directory, numbered_paths, sync_directory
 from esper.recording.segments import ReadError, list_segments, packed_path
 
 LAST_ALIAS = "last"
@@ -23,17 +23,12 @@ def make_run_directory(task: str, now: datetime, telemetry_dir: Path) -> Path:
         OSError: The directory cannot be created.
     """
     make_directory(telemetry_dir)
-    name = candidate = f"{task}-{now:%Y%m%d-%H%M%S}"
-    number = 1
-    while True:
-        try:
-            (telemetry_dir / candidate).mkdir()
-        except FileExistsError:
-            number += 1
-            candidate = f"{name}-{number}"
-        else:
+    for path in numbered_paths(telemetry_dir, f"{task}-{now:%Y%m%d-%H%M%S}"):
+        with suppress(FileExistsError):
+            path.mkdir()
             sync_directory(telemetry_dir)
-            return telemetry_dir / candidate
+            return path
+    raise AssertionError("the numbers do not end")
 
 
 def stem_of(recording: Path) -> str:

@@ -43,6 +43,7 @@ from esper.cli.options import (
 from esper.cli.run_display import print_engine_error, run_headless, run_in_dashboard
 from esper.config import Config, ConfigError
 from esper.config_files import read_config_file, resolve_config
+from esper.disk import numbered_paths
 from esper.domain import VERSION
 from esper.engine.start_checks import check_start, resolve_policy
 from esper.process import RankInfo
@@ -59,8 +60,6 @@ if TYPE_CHECKING:
 
 START_POLL_S = 0.1
 """Seconds between checks whether the detached run has started."""
-OUTPUT_LOG = "output.log"
-"""File in the run directory that receives the output of a detached run; `output-2.log` and so on if it exists."""
 
 
 def run_training(arguments: Sequence[str]) -> int:
@@ -239,7 +238,8 @@ def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, display: Di
                 directory = _find_run_directory(process.pid, telemetry_dir, output)
             directory = directory or _find_run_directory(process.pid, telemetry_dir, output)
             if directory:
-                output.rename(_unused_log_path(directory))
+                logs = numbered_paths(directory, "output", ".log")
+                output.rename(next(path for path in logs if not path.exists()))
         finally:
             if received or not directory:
                 process.terminate()
@@ -309,10 +309,3 @@ def _remove_output(output: Path, directories: Sequence[Path]) -> None:
         if any(directory.iterdir()):
             return
         directory.rmdir()
-
-
-def _unused_log_path(directory: Path) -> Path:
-    path, number = directory / OUTPUT_LOG, 2
-    while path.exists():
-        path, number = directory / f"output-{number}.log", number + 1
-    return path
