@@ -19,7 +19,6 @@ from esper.telemetry.codec import encode_json
 Track: TypeAlias = Callable[[Iterator[ev.AnyEvent], str], Iterable[ev.AnyEvent]]
 """Yields all events of a recording, and shows their number as progress; the text names the run."""
 _WriteRows: TypeAlias = Callable[[Sequence[Row]], object]
-_OpenTable: TypeAlias = Callable[[Table, Path], AbstractContextManager[_WriteRows]]
 
 BATCH_ROWS = 50_000
 """Number of rows of a table that are written at once."""
@@ -34,25 +33,51 @@ class NamedHistory(NamedTuple):
     history: History
 
 
-def export_csv(recordings: Sequence[NamedHistory], out: Path, track: Track) -> None:
-    """Write a CSV file per table; of several recordings, a directory per table with a file per run.
-
-    Values that were not measured are empty. Numbers that are not finite are NaN, inf or -inf. Times are in ISO 8601,
-    UTC. Lists are JSON.
+def export_tables(recordings: Sequence[NamedHistory], out: Path, track: Track, *, to: str) -> None:
+    """Write a file per table; of several recordings, a directory per table with a file per run.
 
     Args:
         recordings: Recordings to export.
         out: Empty directory.
         track: Passes the events on, and shows the progress.
+        to: Key of `TABLE_FORMATS`.
 
     Raises:
+        ImportError: pyarrow is not installed, and `to` is `parquet`.
         OSError: A file cannot be written.
     """
-    _export_tables(recordings, out, track, _open_csv, "csv")
+    for run, history in recordings:
+        started = history.state_at(history.length).started
+        slots = started.slot_names if started else []
+        with ExitStack() as files:
+            tables: list[tuple[Table, _WriteRows, list[Row]]] = []
+            for table in TABLES:
+                path = out / f"{table.name}.{to}"
+                if len(recordings) > 1:
+                    (out / table.name).mkdir(exist_ok=True)
+                    path = out / table.name / f"{run}.{to}"
+                tables.append((table, files.enter_context(TABLE_FORMATS[to](table, path)), []))
+            tables_of = {
+                kind: [opened for opened in tables if kind in opened[0].events] for kind in get_args(ev.AnyEvent)
+            }
+            for event in track(history.events(), run):
+                for table, write, rows in tables_of[type(event)]:
+                    rows += table.rows(run, event, slots)
+                    if len(rows) >= BATCH_ROWS:
+                        write(rows)
+                        rows.clear()
+            for _, write, rows in tables:
+                if rows:
+                    write(rows)
 
 
 @contextmanager
 def _open_csv(table: Table, path: Path) -> Generator[_WriteRows]:
+    """Open a CSV file.
+
+    Values that were not measured are empty. Numbers that are not finite are NaN, inf or -inf. Times are in ISO 8601,
+    UTC. Lists are JSON.
+    """
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(column.name for column in table.columns)
@@ -79,20 +104,12 @@ _CSV_CELLS: Mapping[ColumnType, Callable[[Any], object]] = {
 """Cells of the values of a column; the other types are written as they are."""
 
 
-def export_parquet(recordings: Sequence[NamedHistory], out: Path, track: Track) -> None:
-    """Write a Parquet file per table; of several recordings, a directory per table with a file per run.
+@contextmanager
+def _open_parquet(table: Table, path: Path) -> Generator[_WriteRows]:
+    """Open a Parquet file.
 
     Values that were not measured are null. Columns of numbers have no statistics: the minimum and maximum leave NaN
     out, and readers skip row groups by them, so that a query for NaN would find nothing.
-
-    Args:
-        recordings: Recordings to export.
-        out: Empty directory.
-        track: Passes the events on, and shows the progress.
-
-    Raises:
-        ImportError: pyarrow is not installed.
-        OSError: A file cannot be written.
     """
     # Imported by name, because pyarrow has no type annotations.
     pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
@@ -104,52 +121,26 @@ def export_parquet(recordings: Sequence[NamedHistory], out: Path, track: Track) 
         ColumnType.FLAG: pyarrow.bool_(),
         ColumnType.TIME: pyarrow.timestamp("us", tz="UTC"),
     }
+    schema = pyarrow.schema([(column.name, types[column.type]) for column in table.columns])
 
-    @contextmanager
-    def open_parquet(table: Table, path: Path) -> Generator[_WriteRows]:
-        schema = pyarrow.schema([(column.name, types[column.type]) for column in table.columns])
+    def write(rows: Sequence[Row]) -> None:
+        columns = [pyarrow.array(list(map(column.read, rows)), types[column.type]) for column in table.columns]
+        writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
 
-        def write(rows: Sequence[Row]) -> None:
-            columns = [pyarrow.array(list(map(column.read, rows)), types[column.type]) for column in table.columns]
-            writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
-
-        with parquet.ParquetWriter(
-            path,
-            schema,
-            compression="zstd",
-            compression_level=ZSTD_LEVEL,
-            use_dictionary=[column.name for column in table.columns if column.type is ColumnType.TEXT],
-            write_statistics=[column.name for column in table.columns if column.type is not ColumnType.NUMBER],
-            sorting_columns=[parquet.SortingColumn(schema.get_field_index("seq"))],
-        ) as writer:
-            yield write
-
-    _export_tables(recordings, out, track, open_parquet, "parquet")
+    with parquet.ParquetWriter(
+        path,
+        schema,
+        compression="zstd",
+        compression_level=ZSTD_LEVEL,
+        use_dictionary=[column.name for column in table.columns if column.type is ColumnType.TEXT],
+        write_statistics=[column.name for column in table.columns if column.type is not ColumnType.NUMBER],
+        sorting_columns=[parquet.SortingColumn(schema.get_field_index("seq"))],
+    ) as writer:
+        yield write
 
 
-def _export_tables(
-    recordings: Sequence[NamedHistory], out: Path, track: Track, open_table: _OpenTable, suffix: str
-) -> None:
-    for run, history in recordings:
-        started = history.state_at(history.length).started
-        slots = started.slot_names if started else []
-        with ExitStack() as files:
-            tables: list[tuple[Table, _WriteRows, list[Row]]] = []
-            for table in TABLES:
-                path = out / f"{table.name}.{suffix}"
-                if len(recordings) > 1:
-                    (out / table.name).mkdir(exist_ok=True)
-                    path = out / table.name / f"{run}.{suffix}"
-                tables.append((table, files.enter_context(open_table(table, path)), []))
-            tables_of = {
-                kind: [opened for opened in tables if kind in opened[0].events] for kind in get_args(ev.AnyEvent)
-            }
-            for event in track(history.events(), run):
-                for table, write, rows in tables_of[type(event)]:
-                    rows += table.rows(run, event, slots)
-                    if len(rows) >= BATCH_ROWS:
-                        write(rows)
-                        rows.clear()
-            for _, write, rows in tables:
-                if rows:
-                    write(rows)
+TABLE_FORMATS: Mapping[str, Callable[[Table, Path], AbstractContextManager[_WriteRows]]] = {
+    "csv": _open_csv,
+    "parquet": _open_parquet,
+}
+"""Functions that open a file for the rows of a table, keyed by format."""

@@ -240,11 +240,11 @@ def test_export_of_runs_ignores_a_name_that_is_no_file_name(to: str, name: str, 
 def test_full_disk_leaves_no_partial_export(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fill(_recordings: object, out: Path, _track: object) -> None:
-        (out / "half.csv").touch()
+    def fill(_recordings: object, out: Path, _track: object, *, to: str) -> None:
+        (out / f"half.{to}").touch()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setitem(command._TABLES, "csv", fill)
+    monkeypatch.setattr(command, "export_tables", fill)
 
     assert main(["export", str(run), "--to", "csv", "--out", str(tmp_path / "out")]) == 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from rich.progress import Progress
 from esper.cli.options import EXIT_OK, Parser, add_run_argument, check_extra, print_warnings
 from esper.config import ConfigError
 from esper.formatting import suggest
-from esper.history.export import NamedHistory, Track, export_csv, export_parquet
+from esper.history.export import TABLE_FORMATS, NamedHistory, Track, export_tables
 from esper.history.history import History, open_history
 from esper.history.tensorboard import export_tensorboard
 from esper.history.wandb_run import export_wandb
@@ -25,12 +25,8 @@ from esper.telemetry.events import AnyEvent
 
 UPDATE_INTERVAL_S = 0.1
 """Seconds of reading between two updates of the progress bar."""
-_TABLES: Mapping[str, Callable[[Sequence[NamedHistory], Path, Track], None]] = {
-    "csv": export_csv,
-    "parquet": export_parquet,
-}
 _CURVES = {"tensorboard": export_tensorboard, "wandb": export_wandb}
-_FORMATS = (*_TABLES, *_CURVES)
+_FORMATS = (*TABLE_FORMATS, *_CURVES)
 _PACKAGES = {"parquet": "pyarrow", "tensorboard": "tensorboard", "wandb": "wandb"}
 """Package that a format needs, which its extra installs."""
 
@@ -58,7 +54,10 @@ def run(arguments: Sequence[str]) -> int:
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         recordings = [NamedHistory(_run_name(path, history), history) for path, history in _read_all(paths, progress)]
         _check_names(recordings)
-        export = _TABLES.get(options.to) or partial(_CURVES[options.to], per_env=options.per_env)
+        if export_curves := _CURVES.get(options.to):
+            export = partial(export_curves, per_env=options.per_env)
+        else:
+            export = partial(export_tables, to=options.to)
         _export(recordings, export, out, progress)
     print_warnings(text for _, history in recordings for text in history.notices)
     events = sum(history.length for _, history in recordings)
