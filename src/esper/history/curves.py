@@ -7,10 +7,11 @@ there are dozens per env. The x axis counts the steps of the run over all rounds
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
 from esper.domain import StepNumber
+from esper.history.summary import flat_config
 from esper.telemetry import events as ev
 from esper.telemetry.series import min_median_max
 
@@ -153,18 +154,11 @@ class RunCurves:
         return field.replace("score", self._score_name)
 
 
-def hyperparameters(config: Mapping[str, Any]) -> dict[str, bool | float | str]:
-    """Return a configuration as a flat dict: the keys of tables are joined by a dot, and lists are texts."""
-    found: dict[str, bool | float | str] = {}
-    for key, value in config.items():
-        match value:
-            case dict():
-                table = hyperparameters(cast("dict[str, Any]", value))
-                found |= {f"{key}.{name}": item for name, item in table.items()}
-            case bool() | int() | float() | str():
-                found[key] = value
-            case list():
-                found[key] = " ".join(map(str, cast("list[Any]", value)))
-            case _:
-                pass
-    return found
+def hyperparameters(config: dict[str, Any]) -> dict[str, bool | float | str]:
+    """Return the values of a configuration that are present, keyed like `ppo.gamma`. Lists are texts."""
+    values = flat_config(config)
+    return {
+        key: " ".join(map(str, cast("list[Any]", value))) if isinstance(value, list) else value
+        for key, value in values.items()
+        if value is not None
+    }

@@ -240,23 +240,12 @@ class _SummaryBuilder:
         )
 
 
-def config_diff(config: dict[str, Any], other: dict[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Return the differing values of two configurations, keyed like `ppo.gamma`; None for a value that is absent."""
-    found: dict[str, tuple[Any, Any]] = {}
-    for key in dict.fromkeys([*config, *other]):
-        value, other_value = config.get(key), other.get(key)
-        if isinstance(value, dict) or isinstance(other_value, dict):
-            section = cast("dict[str, Any]", value or {})
-            other_section = cast("dict[str, Any]", other_value or {})
-            found |= config_diff(section, other_section, f"{prefix}{key}.")
-        elif value != other_value:
-            found[f"{prefix}{key}"] = (value, other_value)
+def flat_config(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of a configuration, keyed like `ppo.gamma`."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            found |= flat_config(cast("dict[str, Any]", value), f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
     return found
-
-
-def config_value(config: dict[str, Any], key: str) -> Any:
-    """Return the value of a key such as `ppo.gamma`; None if the configuration does not have it."""
-    value: Any = config
-    for part in key.split("."):
-        value = cast("dict[str, Any]", value).get(part) if isinstance(value, dict) else None
-    return value

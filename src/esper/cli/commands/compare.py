@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 from esper.cli.commands.show import format_config_value, load_summary
 from esper.cli.options import EXIT_OK, Parser, add_run_argument
 from esper.config import ConfigError
 from esper.formatting import NOT_MEASURED, align_columns, format_duration, format_number, strip_control
-from esper.history.summary import RoundSummary, RunSummary, config_diff, config_value
+from esper.history.summary import RoundSummary, RunSummary, flat_config
 from esper.telemetry.codec import encode_json
 from esper.telemetry.sentences import format_lanes
 from esper.text_plot import draw_curve, finite_range
@@ -92,9 +93,9 @@ def _score_name(summaries: Sequence[RunSummary]) -> str:
 
 def _config_differences(summaries: Sequence[RunSummary]) -> dict[str, tuple[str, ...]]:
     """Return the configuration keys whose values differ, each with its value in every run."""
-    first, *others = configs = [summary.config for summary in summaries]
-    keys = dict.fromkeys(key for other in others for key in config_diff(first, other))
-    return {key: tuple(format_config_value(config_value(config, key)) for config in configs) for key in keys}
+    first, *others = configs = [flat_config(summary.config) for summary in summaries]
+    keys = [key for key in dict.fromkeys(chain(*configs)) if any(other.get(key) != first.get(key) for other in others)]
+    return {key: tuple(format_config_value(config.get(key)) for config in configs) for key in keys}
 
 
 def _from_last_round(summary: RunSummary, format_cell: Callable[[RoundSummary], str]) -> str:

@@ -14,7 +14,7 @@ from esper.cli.options import EXIT_OK, Parser, add_run_argument, print_warnings
 from esper.config import Config, ConfigError
 from esper.formatting import NOT_MEASURED, align_columns, format_duration, format_number
 from esper.history.history import open_history
-from esper.history.summary import RunSummary, config_diff, summarise
+from esper.history.summary import RunSummary, flat_config, summarise
 from esper.recording.runs import resolve_run
 from esper.recording.segments import ReadError
 from esper.tasks import is_own_task, load_task, with_task_settings
@@ -72,10 +72,11 @@ def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
 
 def _configuration_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     """Yield the settings that differ from their defaults for the task."""
+    defaults = flat_config(_default_config(summary.config))
     changed = [
-        f"{key} = {format_config_value(value)} (default: {_format_default(key, default)})"
-        for key, (value, default) in config_diff(summary.config, _default_config(summary.config)).items()
-        if value is not None  # a version that did not have the setting recorded the run
+        f"{key} = {format_config_value(value)} (default: {_format_default(key, defaults.get(key))})"
+        for key, value in flat_config(summary.config).items()
+        if value not in (None, defaults.get(key))
     ]
     headings = ["configuration", *[""] * len(changed)]
     yield from zip(headings, changed or ["defaults"], strict=False)
