@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,9 @@ from esper.sanctum.widgets.header import Header
 from esper.sanctum.widgets.panel import Panel
 from esper.telemetry.codec import encode_json
 from esper.telemetry.events import AnyEvent
-from esper.telemetry.state import Record
 from tests.sanctum.sessions import FakeSession
 
-ROOMY = (200, 60)
+SIZE, ROOMY = (120, 40), (200, 60)
 THEMES = Path(__file__).resolve().parents[2] / "themes"
 """Directory of the shipped theme files."""
 TIMEOUT_S = 60.0
@@ -47,19 +47,36 @@ def copy_of_default(folder: Path, name: str, old: str = "", new: str = "") -> Pa
     return path
 
 
-def live(records: Iterable[Record], *, theme: str = DEFAULT_THEME) -> tuple[SanctumApp, FakeSession]:
-    """Return a live dashboard, and its session with these records."""
-    session = FakeSession(records)
+def live(
+    events: Sequence[AnyEvent], *, theme: str = DEFAULT_THEME, recorded_in: Path | None = None
+) -> tuple[SanctumApp, FakeSession]:
+    """Return a live dashboard, and its session with these events, whose recording is written to a folder."""
+    session = FakeSession(events)
+    if recorded_in is not None:
+        session.record(recorded_in, events)
     return SanctumApp(LiveSource(session), theme=theme), session
 
 
-def replay(events: Iterable[AnyEvent], folder: Path) -> tuple[SanctumApp, Playback]:
-    """Return a dashboard over a recording, paused at its start."""
+def replay(events: Iterable[AnyEvent], folder: Path, *, at_end: bool = False) -> tuple[SanctumApp, Playback]:
+    """Return a dashboard over a recording, paused at its start or at its end."""
     file = folder / "events-00001.jsonl"
     file.write_bytes(b"".join(encode_json(event) + b"\n" for event in events))
     source = ReplaySource(Playback(open_history(file)))
     source.start = lambda: None  # playback must not start by itself
+    if at_end:
+        source.playback.seek_end()
     return SanctumApp(source, theme=DEFAULT_THEME), source.playback
+
+
+@asynccontextmanager
+async def opened(app: SanctumApp, *keys: str, size: tuple[int, int] = SIZE) -> AsyncIterator[Pilot[None]]:
+    """Run a dashboard, read its source and press keys."""
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        if keys:
+            await pilot.press(*keys)
+            await settle(pilot)
+        yield pilot
 
 
 async def settle(pilot: Pilot[Any]) -> None:

@@ -14,7 +14,7 @@ from esper.sanctum import theme
 from esper.sanctum.theme import Palette, load_themes
 from esper.telemetry import events as ev
 from tests.factory import example_run
-from tests.sanctum.driving import live, screen_strips, settle
+from tests.sanctum.driving import live, opened, screen_strips, settle
 from tests.sanctum.test_theme import contrast
 
 COLOURS = (
@@ -93,8 +93,7 @@ async def test_screen_is_readable_in_16_colours_and_without_colour(
     if no_color:
         monkeypatch.setenv("NO_COLOR", "1")
     app, _ = live(DURING)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         drawn = await pictures(pilot)
         strips = screen_strips(app)
         sent = "".join(strip.render(app.console) for strip in strips)

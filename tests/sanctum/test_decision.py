@@ -12,7 +12,7 @@ from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.widgets.env_decision import EnvDecision
 from esper.telemetry import events as ev
 from tests.factory import stamp
-from tests.sanctum.driving import live, next_requests, replay, screen_text, settle, shown
+from tests.sanctum.driving import live, next_requests, opened, replay, screen_text, settle, shown
 from tests.sanctum.population import population, step_events
 
 EXPLAINED = ev.DecisionExplained(
@@ -30,8 +30,7 @@ EXPLAINED = ev.DecisionExplained(
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 async def test_explanation_is_requested_for_each_step_while_it_is_shown(size: tuple[int, int]) -> None:
     app, session = live(population(envs=2, rounds=2, stop=4))
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
+    async with opened(app, size=size) as pilot:
         await pilot.press("enter")
         assert isinstance(app.screen, EnvDetailScreen)
         await settle(pilot)
@@ -73,8 +72,7 @@ async def test_explanation_is_requested_for_each_step_while_it_is_shown(size: tu
 
 async def test_reason_of_a_refusal_is_shown_and_nothing_more_is_requested() -> None:
     app, session = live(population(envs=2, rounds=2, stop=4))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with opened(app, size=(80, 24)) as pilot:
         await pilot.press("enter", "o")
         await next_requests(pilot, session)
         refused = ev.ControlRequested(kind="explain", origin="keyboard", env=0, ignored="it has no network")
@@ -92,8 +90,7 @@ async def test_recording_shows_the_explanations_that_it_contains(tmp_path: Path)
     events = population(envs=2, rounds=2, stop=4)
     last = events[-1].seq
     app, playback = replay([*events, *stamp([EXPLAINED, *step_events(2, 2, 5)], first=last + 1)], tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         playback.seek(last)
         await settle(pilot)
         await pilot.press("enter", "o")

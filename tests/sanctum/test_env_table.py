@@ -16,10 +16,8 @@ from esper.sanctum.widgets.env_table import EnvTable, FilterBox
 from esper.telemetry import events as ev
 from esper.telemetry.state import EnvState
 from tests.factory import env_stepped, run_started, stamp
-from tests.sanctum.driving import live, notices, replay, screen_text, settle
+from tests.sanctum.driving import SIZE, live, notices, opened, replay, screen_text, settle
 from tests.sanctum.population import population
-
-SIZE = (120, 40)
 
 
 def small(grad_norm: float = 0.8) -> list[ev.AnyEvent]:
@@ -45,8 +43,7 @@ def filter_message(app: SanctumApp) -> str:
 
 async def test_sort_key_cycles_columns_and_keeps_selected_env() -> None:
     app, session = live(small())
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("j", "j", "o")
         table = app.screen.query_one(EnvTable)
         assert rows(app) == [4, 1, 3, 0, 2, 5]
@@ -68,8 +65,7 @@ async def test_sort_key_cycles_columns_and_keeps_selected_env() -> None:
 
 async def test_clicking_column_heading_sorts_then_reverses() -> None:
     app, _ = live(small())
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         table = app.screen.query_one(EnvTable)
         column = table.text.splitlines()[0].index("acc")
         await pilot.click(EnvTable, offset=(column + 2, 1))
@@ -93,16 +89,14 @@ async def test_slot_column_sorts_by_stage_then_alpha() -> None:
     ]
     steps = [env_stepped(env, slots=slots(*reading)) for env, reading in enumerate(readings)]
     app, _ = live(stamp([run_started(5), ev.RoundStarted(round=1), *steps]))
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("o", "o", "o")
         assert rows(app) == [1, 2, 0, 4, 3]
 
 
 async def test_filter_is_evaluated_again_each_step() -> None:
     app, session = live(small())
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("slash", *"acc<0.4", "enter")
         assert filter_message(app) == "2 of 6"
         session.say(*stamp([env_stepped(2, score=0.9)], first=100))
@@ -112,16 +106,14 @@ async def test_filter_is_evaluated_again_each_step() -> None:
 
 async def test_env_map_keeps_focus_when_filter_is_cancelled() -> None:
     app, _ = live(small())
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("slash", *"acc<0.9", "enter", "w", "escape")
         assert isinstance(app.focused, EnvMap)
 
 
 async def test_env_screen_is_opened_once() -> None:
     app, _ = live(small())
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("enter")
         app.action_open_env()
         await pilot.press("escape")
@@ -130,8 +122,7 @@ async def test_env_screen_is_opened_once() -> None:
 
 async def test_filter_applies_after_enter_and_previews_its_count() -> None:
     app, _ = live(small())
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("slash")
         for key in "acc<0.4":
             await pilot.press(key)
@@ -152,8 +143,7 @@ async def test_filter_applies_after_enter_and_previews_its_count() -> None:
 
 async def test_invalid_filter_is_refused_and_keeps_rows() -> None:
     app, _ = live(small())
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("slash", *"acc<0.3x", "enter")
         assert isinstance(app.focused, Input)
         assert "got '0.3x'" in filter_message(app)
@@ -172,8 +162,7 @@ async def test_invalid_filter_is_refused_and_keeps_rows() -> None:
 @pytest.mark.parametrize("text", ["a", "ac", "acc", "acc<", "stage:bl", "bl"])
 async def test_beginning_of_a_term_is_not_searched_as_text(text: str) -> None:
     app, _ = live(small())
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("slash", *"acc>0.35", "enter", "slash", "home", *["delete"] * 8, *text)
         assert rows(app) == [1, 3, 4]  # the last confirmed filter
         message = app.screen.query_one("#message", Static)
@@ -187,16 +176,14 @@ async def test_beginning_of_a_term_is_not_searched_as_text(text: str) -> None:
 
 async def test_refused_filter_is_quoted_as_it_was_typed() -> None:
     app, _ = live(small())
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("slash", *"acc<[/x]")
         assert "got '[/x]'" in filter_message(app)
 
 
 async def test_accuracy_filter_accepts_percentages() -> None:
     app, _ = live(small())
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         for text in ("acc<40", "acc<40%", "acc<0.4"):
             await pilot.press("slash", *text, "enter")
             assert rows(app) == [0, 2]
@@ -205,8 +192,7 @@ async def test_accuracy_filter_accepts_percentages() -> None:
 
 async def test_env_map_dims_envs_that_a_filter_excludes() -> None:
     app, _ = live(small())
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("w", "slash", *"acc<0.4", "enter")
         panel = app.screen.query_one(EnvMap)
         assert panel.display
@@ -236,8 +222,7 @@ async def test_closed_filter_box_receives_no_keys() -> None:
 
 async def test_pinned_rows_stay_on_top_despite_filter() -> None:
     app, _ = live(small())
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("end", "P", "home", "j", "P")
         assert rows(app)[:2] == [0, 5] or rows(app)[:2] == [5, 0]
         await pilot.press("slash", *"acc>0.55", "enter")
@@ -250,8 +235,7 @@ async def test_pinned_rows_stay_on_top_despite_filter() -> None:
 
 async def test_follow_selects_worst_env_until_cursor_moves() -> None:
     app, session = live(small())
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("f")
         assert cursor(app) == "02"
         session.say(*stamp([env_stepped(2, score=0.9)], first=100))
@@ -271,8 +255,7 @@ async def test_follow_selects_worst_env_until_cursor_moves() -> None:
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 async def test_all_256_envs_can_be_selected(size: tuple[int, int]) -> None:
     app, _ = live(population(envs=256, rounds=2, stop=2))
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
+    async with opened(app, size=size) as pilot:
         await pilot.press("w", "o", "end")
         table = app.screen.query_one(EnvTable)
         assert any(line.startswith("▸") for line in table.text.splitlines())
@@ -285,8 +268,7 @@ async def test_copy_key_copies_env_as_json(monkeypatch: pytest.MonkeyPatch) -> N
     copied: list[str] = []
     app, _ = live(small(grad_norm=math.nan))
     monkeypatch.setattr(app, "copy_to_clipboard", copied.append)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("j", "y")
         row = json.loads(copied[0])
         assert (row["env"], row["lane"], row["stepped"]["score"], row["stepped"]["grad_norm"]) == (
@@ -307,14 +289,12 @@ async def test_screenshot_goes_to_run_directory_or_to_cwd_in_replay(
     monkeypatch.chdir(tmp_path / "here")
     app, session = live(small())
     session.directory = tmp_path / "run"
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("S")
         (svg,) = (tmp_path / "run").glob("*.svg")
         assert any(str(svg) in notice for notice in notices(app))
     app, _ = replay(small(), tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("S")
         assert len(list((tmp_path / "here").glob("*.svg"))) == 1
 
@@ -328,10 +308,8 @@ async def test_screenshot_stays_in_the_directory_if_the_recorded_name_is_a_path(
         msgspec.structs.replace(event, run="../escaped") if isinstance(event, ev.RunStarted) else event
         for event in small()
     ]
-    app, playback = replay(events, tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        playback.seek_end()
-        await settle(pilot)
+    app, _ = replay(events, tmp_path, at_end=True)
+    async with opened(app) as pilot:
         await pilot.press("S")
     (svg,) = tmp_path.rglob("*.svg")
     assert svg.parent == tmp_path / "here"
@@ -366,10 +344,7 @@ def test_env_map_treats_high_as_bad_for_losses() -> None:
 async def test_env_map_shows_outlier_among_64(size: tuple[int, int]) -> None:
     steps = [env_stepped(env, score=0.1 if env == 37 else 0.7 + env / 1000) for env in range(64)]
     app, session = live(stamp([run_started(64), ev.RoundStarted(round=1), *steps]))
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
-        await pilot.press("w")
-        await settle(pilot)
+    async with opened(app, "w", size=size) as pilot:
         panel = app.screen.query_one(EnvMap)
         assert "37 ·bz!" in panel.text
         assert panel.text.count("!") == 1
@@ -383,10 +358,7 @@ async def test_env_map_shows_outlier_among_64(size: tuple[int, int]) -> None:
 
 async def test_env_map_arrows_select_and_enter_opens() -> None:
     app, _ = live(population(envs=64, rounds=2, stop=5))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
-        await pilot.press("w")
-        await settle(pilot)
+    async with opened(app, "w", size=(80, 24)) as pilot:
         columns = app.screen.query_one(EnvMap).text.splitlines()[0].count("F") or 8
         seen = []
         for key in ("right", "l", "down", "j", "left", "h", "up", "k", "k"):
@@ -404,10 +376,7 @@ async def test_env_map_arrows_select_and_enter_opens() -> None:
 
 async def test_sort_key_ranks_env_map_by_next_metric() -> None:
     app, _ = live(population(envs=64, rounds=2, stop=5))
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
-        await pilot.press("w")
-        await settle(pilot)
+    async with opened(app, "w") as pilot:
         panel = app.screen.query_one(EnvMap)
         names = []
         for _ in METRICS:
@@ -422,10 +391,7 @@ async def test_sort_key_ranks_env_map_by_next_metric() -> None:
 
 async def test_clicking_env_map_selects_env() -> None:
     app, _ = live(population(envs=64, rounds=2, stop=5))
-    async with app.run_test(size=(200, 60)) as pilot:
-        await settle(pilot)
-        await pilot.press("w")
-        await settle(pilot)
+    async with opened(app, "w", size=(200, 60)) as pilot:
         panel = app.screen.query_one(EnvMap)
         lines = panel.text.splitlines()
         y, line = next((y, line) for y, line in enumerate(lines) if " 42 " in line)

@@ -7,7 +7,7 @@ import pytest
 from esper.sanctum.screens.env_detail import EnvScoreChart
 from esper.telemetry import events as ev
 from tests.runs import LiveRun, recorded
-from tests.sanctum.driving import live, screen_text, settle
+from tests.sanctum.driving import live, opened, screen_text, settle
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +24,7 @@ async def test_every_screen_shows_envs_with_different_slots(events: list[ev.AnyE
     contexts = {event.env: event for event in events if isinstance(event, ev.EpisodeStarted)}
     assert len({event.structure for event in contexts.values()}) >= 3
     app, _ = live(events)
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
+    async with opened(app, size=size) as pilot:
         for key in "123456":
             await pilot.press(key)
             await settle(pilot)

@@ -9,7 +9,7 @@ import pytest
 from esper.sanctum.widgets.env_columns import choose_layout, sortable_columns
 from esper.sanctum.widgets.env_summary import summary_labels
 from esper.telemetry import events as ev
-from tests.sanctum.driving import live, screen_text, settle
+from tests.sanctum.driving import live, opened, screen_text
 from tests.sanctum.test_family_screens import events
 
 __all__ = ["events"]
@@ -38,8 +38,7 @@ async def test_each_row_has_its_structure_and_each_structure_its_median(events: 
     contexts = {event.env: event.structure for event in events if isinstance(event, ev.EpisodeStarted)}
     steps = {event.env: event for event in events if isinstance(event, ev.EnvStepped)}
     app, _ = live(events)
-    async with app.run_test(size=(200, 60)) as pilot:
-        await settle(pilot)
+    async with opened(app, size=(200, 60)):
         lines = screen_text(app).splitlines()
     rows = [line.split("││")[0] for line in lines]
     for env, structure in contexts.items():

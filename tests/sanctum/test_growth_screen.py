@@ -7,7 +7,7 @@ from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.growth import STAGE_BY_LETTER, BlueprintTable, GrowthChart
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, run_started, stamp
-from tests.sanctum.driving import ROOMY, live, settle
+from tests.sanctum.driving import ROOMY, live, opened, settle
 from tests.sanctum.population import population
 
 LIFE = ("dormant", "germinated", "training", "blending", "probationary", "fossilized", "culled", "embargoed")
@@ -30,10 +30,7 @@ async def test_growth_chart_has_one_cell_per_step_and_slot() -> None:
     run = [run_started(2, 3, 10), ev.RoundStarted(round=1)]
     run += [grown(1, step, stage, "dormant") for step, stage in enumerate(LIFE, 1)]
     app, session = live(stamp(run))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
-        await pilot.press("3")
-        await settle(pilot)
+    async with opened(app, "3", size=ROOMY) as pilot:
         panel = app.screen.query_one(GrowthChart)
         first, second = panel.text.splitlines()[1:3]
         assert first.split() == ["▸00", "–"]
@@ -46,10 +43,7 @@ async def test_growth_chart_has_one_cell_per_step_and_slot() -> None:
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 async def test_growth_chart_scrolls_to_every_env(size: tuple[int, int]) -> None:
     app, _ = live(population(envs=64, rounds=2, stop=25))
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
-        await pilot.press("3")
-        await settle(pilot)
+    async with opened(app, "3", size=size) as pilot:
         panel = app.screen.query_one(GrowthChart)
         seen: set[str] = set()
         for _ in range(64):
@@ -80,10 +74,7 @@ async def test_blueprint_table_lists_results_by_blueprint() -> None:
                           fossilized=0, culled=0) for env in range(2)),
     ]  # fmt: skip
     app, _ = live(stamp(run))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
-        await pilot.press("3")
-        await settle(pilot)
+    async with opened(app, "3", size=ROOMY) as pilot:
         panel = app.screen.query_one(BlueprintTable)
         assert [line.split() for line in panel.text.splitlines()[1:3]] == [
             ["conv_small", "+4.0", "1", "1", "0", "148"],
@@ -102,10 +93,7 @@ async def test_growth_chart_of_a_long_episode_names_and_aligns_its_last_steps() 
         if step <= 100:
             run.append(grown(1, step, "training", "dormant"))
     app, _ = live(stamp(run))
-    async with app.run_test(size=(1200, 40)) as pilot:
-        await settle(pilot)
-        await pilot.press("3")
-        await settle(pilot)
+    async with opened(app, "3", size=(1200, 40)):
         heading, active, inactive = app.screen.query_one(GrowthChart).text.splitlines()[:3]
         assert "early 61–300" in heading
         assert active.count("t") == 240

@@ -16,7 +16,7 @@ from esper.sanctum.screens.dialogs import HarvestDialog
 from esper.sanctum.source import ReplaySource
 from esper.sanctum.theme import DEFAULT_THEME
 from tests.factory import example_run
-from tests.sanctum.driving import has_left, live, notices, screen_text, settle, until
+from tests.sanctum.driving import has_left, live, notices, opened, screen_text, until
 
 SIZE = (80, 24)
 
@@ -101,8 +101,7 @@ async def test_escape_writes_nothing(run: Path, tmp_path: Path, monkeypatch: pyt
 
 async def test_harvest_needs_a_checkpoint() -> None:
     app, _ = live(example_run())
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app, size=SIZE) as pilot:
         await pilot.press("E")
         assert "There is no checkpoint from before this moment. Press c to write one." in notices(app)
 

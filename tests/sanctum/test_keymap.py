@@ -22,11 +22,10 @@ from esper.sanctum.widgets.problems import PauseCausePanel
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.recording.recordings import recording, write_segment
-from tests.sanctum.driving import header, live, notices, screen_text, settle, shown
+from tests.sanctum.driving import header, live, notices, opened, screen_text, shown
 from tests.sanctum.population import population
 
 RUN = population(envs=64, rounds=2, stop=5)
-SIZE = (120, 40)
 IDS = {
     "screens": "overview policy growth numerics devices log",
     "run": "pause step checkpoint restore stop detach",
@@ -135,8 +134,7 @@ def test_replay_with_an_invalid_file_exits_with_one_sentence(
 async def test_changed_key_works_and_the_old_one_does_not(file: Path) -> None:
     load(file, 'view.theme = "f5"\nscreens.policy = "p"\nrun.pause = "2"\nrows.down = ["x", "down"]\n')
     app = app_with(load_keys())
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("t")
         assert app.theme == DEFAULT_THEME
         await pilot.press("f5")
@@ -154,8 +152,7 @@ async def test_changed_key_works_and_the_old_one_does_not(file: Path) -> None:
 
 async def test_footer_help_and_palette_show_changed_keys() -> None:
     app = app_with(apply_keys({"view.theme": "f5", "view.keys": "f2", "view.help": "f3"}))
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         assert "F5 theme" in shown(app, Footer)
         theme = app.screen.query_one(Footer).text.index("F5 theme")
         await pilot.click(Footer, offset=(theme + 1, 0))
@@ -170,8 +167,7 @@ async def test_footer_help_and_palette_show_changed_keys() -> None:
 async def test_sentences_name_the_changed_keys() -> None:
     keys = {"run.pause": "f5", "run.checkpoint": "f6", "view.anomalies": "f7", "screens.overview": "f8"}
     app = app_with(apply_keys(keys, {"view.why": "f9", "view.help": "f10", "policy.metric": "f11", "view.mute": "f12"}))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with opened(app, size=(80, 24)) as pilot:
         await pilot.press("s", "r", "f12")
         said = " ".join(notices(app))
         assert "Press F5 to pause" in said
@@ -197,8 +193,7 @@ async def test_sentences_about_a_held_run_name_the_changed_keys() -> None:
     keys = apply_keys({"run.checkpoint": "f6", "run.restore": "f7", "run.stop": "f9", "view.quit": "f10"})
     app = SanctumApp(source, theme=DEFAULT_THEME, keys=keys)
     advice = "Free disk space, then F6 save again F7 restore an older checkpoint F9 quit, with or without saving"
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         assert shown(app, PauseCausePanel).endswith(advice)
         await pilot.press("p")
         assert advice in " ".join(" ".join(notices(app)).split())
@@ -211,8 +206,7 @@ async def test_sentences_about_a_held_run_name_the_changed_keys() -> None:
 
 async def test_changed_quit_key_cancels_the_dialog_that_it_opens() -> None:
     app = app_with(apply_keys({"view.quit": "f10"}))
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("f10")
         assert isinstance(app.screen, QuitDialog)
         await pilot.press("q")
@@ -223,8 +217,7 @@ async def test_changed_quit_key_cancels_the_dialog_that_it_opens() -> None:
 
 async def test_vim_preset_moves_in_the_table_and_keeps_the_arrows() -> None:
     app = app_with(apply_keys(PRESETS["vim"]))
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         selected: list[int] = []
         for key in ("j", "down", "k", "G", "g", "ctrl+d", "ctrl+u"):
             await pilot.press(key)

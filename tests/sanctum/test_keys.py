@@ -29,11 +29,13 @@ from esper.sanctum.widgets.scrubber import Timeline
 from esper.telemetry import events as ev
 from tests.factory import example_run, stamp
 from tests.sanctum.driving import (
+    SIZE,
     has_left,
     header,
     live,
     next_requests,
     notices,
+    opened,
     replay,
     screen_text,
     settle,
@@ -44,7 +46,6 @@ from tests.sanctum.driving import (
 from tests.sanctum.population import population
 from tests.sanctum.sessions import FakeSession
 
-SIZE = (120, 40)
 RUN = population(envs=64, rounds=12, stop=5)
 
 
@@ -58,8 +59,7 @@ def kinds(session: FakeSession) -> list[RequestKind]:
 
 async def test_pause_step_resume_show_confirmed_state() -> None:
     app, session = live(RUN)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("s")
         assert kinds(session) == []
         assert "need a paused run" in " ".join(notices(app))
@@ -93,8 +93,7 @@ async def test_pause_step_resume_show_confirmed_state() -> None:
 
 async def test_checkpoint_key_requests_and_shows_progress() -> None:
     app, session = live(RUN)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("c")
         request = session.asked()
         assert [(r.kind, r.origin) for r in request] == [(RequestKind.CHECKPOINT, "keyboard")]
@@ -107,8 +106,7 @@ async def test_checkpoint_key_requests_and_shows_progress() -> None:
 async def test_restore_requests_the_picked_checkpoint(tmp_path: Path) -> None:
     app, session = live(RUN)
     session.keep(tmp_path, RUN)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("r")
         assert isinstance(app.screen, CheckpointPicker)
         table = app.screen.query_one(DataTable)
@@ -130,8 +128,7 @@ async def test_restore_lists_each_existing_checkpoint_once(tmp_path: Path) -> No
     saved = [event for event in RUN if isinstance(event, ev.CheckpointSaved)]
     session.say(msgspec.structs.replace(saved[-1], seq=RUN[-1].seq + 1, origin="keyboard"))
     oldest.rmdir()  # as when old checkpoints are deleted
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("r")
         table = app.screen.query_one(DataTable)
         assert [str(table.get_row_at(row)[-1]).strip() for row in range(table.row_count)] == ["keyboard"]
@@ -143,8 +140,7 @@ async def test_restore_lists_each_existing_checkpoint_once(tmp_path: Path) -> No
 
 async def test_refused_restore_is_notified() -> None:
     app, session = live(RUN)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         assert app.source.requests is not None
         app.source.requests.ask(RequestKind.RESTORE, "gone")
         session.say(ev.Logged(severity="error", text="gone is not a checkpoint"))
@@ -154,8 +150,7 @@ async def test_refused_restore_is_notified() -> None:
 
 async def test_restore_without_checkpoints_explains_why() -> None:
     app, _ = live(example_run()[:5])
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("r")
         assert isinstance(app.screen, OverviewScreen)
         assert "No checkpoint yet" in " ".join(notices(app))
@@ -172,8 +167,7 @@ async def test_restore_without_checkpoints_explains_why() -> None:
 )
 async def test_quit_waits_until_the_run_has_ended(keys: tuple[str, ...], kind: RequestKind) -> None:
     app, session = live(RUN)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("q", *keys)
         assert kinds(session) == [kind]
         assert "quitting…" in header(app)
@@ -186,8 +180,7 @@ async def test_quit_waits_until_the_run_has_ended(keys: tuple[str, ...], kind: R
 
 async def test_quit_exits_when_the_engine_is_gone() -> None:
     app, session = live(RUN)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("q", "w")
         session.is_engine_alive = False
         tick(app)
@@ -197,8 +190,7 @@ async def test_quit_exits_when_the_engine_is_gone() -> None:
 @pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
 async def test_quit_dialog_can_be_cancelled(key: str) -> None:
     app, session = live(RUN)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press(key)
         assert isinstance(app.screen, QuitDialog)
         await pilot.press("escape")
@@ -209,8 +201,7 @@ async def test_quit_dialog_can_be_cancelled(key: str) -> None:
 
 async def test_ctrl_c_twice_stops_with_checkpoint() -> None:
     app, session = live(RUN)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("ctrl+c", "ctrl+c")
         assert kinds(session) == [RequestKind.STOP]
 
@@ -226,8 +217,7 @@ HELD = {
 async def test_quit_dialog_offers_possible_actions(cause: str | None) -> None:
     held = ev.Paused(seq=len(RUN) + 1, time=1e3, round=1, step=1, origin="engine", reason="a fault", cause=cause)
     app, session = live([*RUN, held])
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("q")
         answers = [str(option.prompt)[5:] for option in app.screen.query_one(OptionList).options]
         assert answers == HELD[cause]
@@ -237,8 +227,7 @@ async def test_quit_dialog_offers_possible_actions(cause: str | None) -> None:
 
 async def test_quit_before_first_step_skips_the_dialog() -> None:
     app, session = live([])
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         assert "○ STARTING" in header(app)
         assert "starting: loading torch…" in screen_text(app)
         await pilot.pause(1.2)
@@ -250,8 +239,7 @@ async def test_quit_before_first_step_skips_the_dialog() -> None:
 async def test_attached_dashboard_is_not_said_to_load_torch() -> None:
     app, _ = live([])
     app.source.attached = True
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app):
         assert "reading the recording…" in header(app)
         assert "reading the recording…" in shown(app, EnvTable)
 
@@ -259,8 +247,7 @@ async def test_attached_dashboard_is_not_said_to_load_torch() -> None:
 @pytest.mark.parametrize(("outcome", "says"), [("done", "✓ DONE"), ("failed", "✖ FAILED the lane cpu:0 died")])
 async def test_ended_run_stays_on_screen_until_quit(outcome: str, says: str) -> None:
     app, session = live(RUN)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         say(session, ev.RunEnded(outcome=outcome, reason="the lane cpu:0 died" if outcome == "failed" else None))
         session.is_engine_alive, session.directory = False, Path("run")
         tick(app)
@@ -279,8 +266,7 @@ async def test_ended_run_stays_on_screen_until_quit(outcome: str, says: str) -> 
 
 async def test_engine_death_without_message_is_a_failure() -> None:
     app, session = live(RUN)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         session.is_engine_alive, session.directory = False, Path("run")
         tick(app)
         await pilot.pause()
@@ -309,8 +295,7 @@ async def test_failed_setup_ends_the_app() -> None:
 
 async def test_first_signal_stops_second_signal_abandons() -> None:
     app, session = live(RUN)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         signal.raise_signal(signal.SIGTERM)
         requests = await next_requests(pilot, session)
         assert [(r.kind, r.origin) for r in requests] == [(RequestKind.STOP, "signal")]
@@ -335,8 +320,7 @@ async def test_leaving_restores_signal_handlers_without_a_default_between(monkey
 
     try:
         app, session = live(RUN)
-        async with app.run_test(size=SIZE) as pilot:
-            await settle(pilot)
+        async with opened(app):
             monkeypatch.setattr(signal, "signal", install_and_raise)
         monkeypatch.undo()
         assert handled == [signal.SIGHUP]
@@ -347,8 +331,7 @@ async def test_leaving_restores_signal_handlers_without_a_default_between(monkey
 
 async def test_cursor_keys_move_the_selected_env() -> None:
     app, _ = live(RUN)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with opened(app, size=(80, 24)) as pilot:
         table = app.screen.query_one(EnvTable)
         page = table.size.height - 3
         await pilot.press("O", "home")  # by env, descending: the initial order has the worst envs first
@@ -364,10 +347,7 @@ async def test_cursor_keys_move_the_selected_env() -> None:
 
 async def test_enter_opens_env_and_escape_returns() -> None:
     app, _ = live(RUN)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
-        await pilot.press("j", "enter")
-        await settle(pilot)
+    async with opened(app, "j", "enter") as pilot:
         assert isinstance(app.screen, EnvDetailScreen)
         assert "env 01 on cpu:1" in screen_text(app)
         await pilot.press("j")
@@ -381,8 +361,7 @@ async def test_enter_opens_env_and_escape_returns() -> None:
 
 async def test_mouse_selects_and_opens_envs_and_presses_keys() -> None:
     app, session = live(RUN)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         rows = app.screen.query_one(EnvTable).text.splitlines()[4:6]
         first, second = (int(row.split()[0].strip("▼▲✖")) for row in rows)
         await pilot.click(EnvTable, offset=(10, 5))
@@ -397,8 +376,7 @@ async def test_mouse_selects_and_opens_envs_and_presses_keys() -> None:
 
 async def test_help_lists_every_key_and_symbol() -> None:
     app, _ = live(RUN)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("question_mark", "question_mark")
         await pilot.pause()
         assert isinstance(app.screen, HelpScreen)
@@ -416,8 +394,7 @@ async def test_help_lists_every_key_and_symbol() -> None:
 
 async def test_theme_key_cycles_through_themes() -> None:
     app, _ = live(RUN)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         names = [app.theme]
         for _ in range(4):
             await pilot.press("t")
@@ -431,8 +408,7 @@ async def test_theme_key_cycles_through_themes() -> None:
 
 async def test_command_palette_lists_actions_and_themes() -> None:
     app, session = live(RUN)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         commands = {command.title: command for command in app.get_system_commands(app.screen)}
         assert {"Pause (p)", "Checkpoint (c)", "Restore (r)", "Quit (q)", "Theme high-contrast"} <= set(commands)
         assert "Play (space)" not in commands
@@ -442,8 +418,7 @@ async def test_command_palette_lists_actions_and_themes() -> None:
 
 async def test_footer_shows_the_keys_of_the_env_map_while_it_is_displayed(tmp_path: Path) -> None:
     app, _ = replay(RUN, tmp_path)
-    async with app.run_test(size=(200, 60)) as pilot:
-        await settle(pilot)
+    async with opened(app, size=(200, 60)) as pilot:
         assert "→ step" in shown(app, Footer)
         assert "o sort" in shown(app, Footer)
         await pilot.press("w")
@@ -457,8 +432,7 @@ async def test_footer_shows_the_keys_of_the_env_map_while_it_is_displayed(tmp_pa
 
 async def test_command_palette_lists_actions_of_the_screen() -> None:
     app, _ = live(RUN)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         assert not app.screen.query_one(EnvMap).display
         await pilot.press("ctrl+p", *"map", "down", "enter")
         await until(pilot, lambda: app.screen.query_one(EnvMap).display)
@@ -477,8 +451,7 @@ async def test_screenshot_key_writes_an_svg_named_after_the_step(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     app, _ = live(RUN)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("S")
         (svg,) = tmp_path.glob("*.svg")
         assert svg.name == "digits_impaired-20261121-015300-round012-step005.svg"
@@ -488,8 +461,7 @@ async def test_screenshot_key_writes_an_svg_named_after_the_step(
 @pytest.mark.parametrize("key", ["p", "s", "c", "r"])
 async def test_replay_refuses_control_keys(key: str, tmp_path: Path) -> None:
     app, _ = replay(example_run(), tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press(key)
         assert "cannot be controlled" in " ".join(notices(app))
         assert isinstance(app.screen, OverviewScreen)
@@ -497,8 +469,7 @@ async def test_replay_refuses_control_keys(key: str, tmp_path: Path) -> None:
 
 async def test_replay_keys_move_by_step_and_round(tmp_path: Path) -> None:
     app, playback = replay(example_run(rounds=3), tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         assert "❚❚ REPLAY paused" in header(app)
         assert "left" not in header(app)
         seen: list[tuple[int, int]] = []
@@ -527,8 +498,7 @@ async def test_replay_speed_keys_change_the_speed(tmp_path: Path, monkeypatch: p
         "esper.sanctum.app.TICK_INTERVAL_S", 3600.0
     )  # else the timer advances the playback between two keys
     app, playback = replay(example_run(rounds=60), tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("space")
         assert playback.playing
         await pilot.press("greater_than_sign", "full_stop", "less_than_sign")
@@ -561,8 +531,7 @@ async def test_home_and_end_act_on_the_focused_widget(tmp_path: Path) -> None:
 
 async def test_timeline_shows_time_and_marks(tmp_path: Path) -> None:
     app, _ = replay(example_run(), tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("right_curly_bracket")
         text = shown(app, Timeline)
         assert text.endswith("00:00:01 of 00:00:01")
@@ -590,8 +559,7 @@ async def test_ctrl_c_in_a_browser_does_not_close_the_dashboard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, _ = replay(example_run(), tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         monkeypatch.setattr(SanctumApp, "is_web", True)
         await pilot.press("ctrl+c")
         assert not has_left(app)
@@ -605,8 +573,7 @@ async def test_ctrl_c_in_a_browser_does_not_close_the_dashboard(
 
 async def test_browser_only_shows_a_live_run(monkeypatch: pytest.MonkeyPatch) -> None:
     app, session = live(RUN)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         monkeypatch.setattr(SanctumApp, "is_web", True)
         for key in ("p", "s", "c", "r", "Q"):
             await pilot.press(key)

@@ -8,7 +8,7 @@ from rich.color import ColorType
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.widgets.env_table import EnvTable
 from tests.factory import example_run
-from tests.sanctum.driving import live, replay, screen_text, settle, terminal_rows
+from tests.sanctum.driving import live, opened, replay, screen_text, settle, terminal_rows
 from tests.sanctum.population import population
 
 SIZES = [(80, 24), (120, 40), (200, 60), (80, 60), (200, 24), (110, 34)]
@@ -17,8 +17,7 @@ SIZES = [(80, 24), (120, 40), (200, 60), (80, 60), (200, 24), (110, 34)]
 @pytest.mark.parametrize("size", SIZES)
 async def test_overview_shows_essentials_at_every_size(size: tuple[int, int]) -> None:
     app, _ = live(population())
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
+    async with opened(app, size=size):
         text = screen_text(app)
     lines = text.splitlines()
     assert len(lines) == size[1]
@@ -48,10 +47,7 @@ async def test_overview_shows_essentials_at_every_size(size: tuple[int, int]) ->
 @pytest.mark.parametrize("size", SIZES)
 async def test_env_screen_shows_essentials_at_every_size(size: tuple[int, int]) -> None:
     app, _ = live(population())
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
-        await pilot.press("down", "down", "down", "enter")
-        await settle(pilot)
+    async with opened(app, "down", "down", "down", "enter", size=size):
         text = screen_text(app)
     for essential in (
         "env 03 on cpu:1",
@@ -72,16 +68,14 @@ async def test_env_screen_shows_essentials_at_every_size(size: tuple[int, int]) 
 @pytest.mark.parametrize("size", [(79, 24), (60, 20), (40, 12)])
 async def test_replay_in_too_small_terminal_has_no_scrollbar(size: tuple[int, int], tmp_path: Path) -> None:
     app, _ = replay(population(), tmp_path)
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
+    async with opened(app, size=size):
         assert not app.screen.show_vertical_scrollbar
 
 
 @pytest.mark.parametrize("size", [(44, 24), (80, 11), (20, 5), (1, 1)])
 async def test_too_small_terminal_shows_required_size(size: tuple[int, int]) -> None:
     app, _ = live(population())
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
+    async with opened(app, size=size) as pilot:
         await pilot.press("down", "enter", "escape")
         text = " ".join(screen_text(app).split())
         if size[0] >= 44:
@@ -95,8 +89,7 @@ async def test_too_small_terminal_shows_required_size(size: tuple[int, int]) -> 
 
 async def test_env_table_scrolls_and_marks_hidden_rows() -> None:
     app, _ = live(population(envs=64, rounds=2, stop=2))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with opened(app, size=(80, 24)) as pilot:
         lines = app.screen.query_one(EnvTable).text.splitlines()
         assert lines[-2].endswith("↓")
         assert lines[-1].startswith("med")
@@ -131,13 +124,11 @@ def colours(app: SanctumApp) -> set[tuple[int, ...]]:
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 async def test_no_color_removes_colours_but_not_text(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     app, _ = live(population())
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
+    async with opened(app, size=size):
         assert len(colours(app)) > 5
         text = screen_text(app)
     monkeypatch.setenv("NO_COLOR", "1")
     app, _ = live(population())
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
+    async with opened(app, size=size):
         assert colours(app) == set()
         assert screen_text(app) == text  # no information depends on colour

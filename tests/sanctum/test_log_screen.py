@@ -9,9 +9,8 @@ from esper.telemetry import events as ev
 from esper.telemetry.state import MAX_LOG_LINES
 from tests.factory import example_run, run_started, stamp
 from tests.recording.recordings import fold
-from tests.sanctum.driving import live, replay, settle, until
+from tests.sanctum.driving import live, opened, replay, settle, until
 
-SIZE = (120, 40)
 NUM_MESSAGES = 3 * MAX_LOG_LINES
 
 
@@ -35,12 +34,8 @@ def shown_lines(log: LogList) -> list[str]:
 
 async def test_log_of_replay_holds_the_whole_recording(tmp_path: Path) -> None:
     run = long_run()
-    app, playback = replay(run, tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        playback.seek_end()
-        await settle(pilot)
-        await pilot.press("6")
-        await settle(pilot)
+    app, playback = replay(run, tmp_path, at_end=True)
+    async with opened(app, "6") as pilot:
         log = app.screen.query_one(LogList)
         assert subtitle(log) == f"{NUM_MESSAGES + 2:,} lines · all kinds · info+ · all envs"
         await pilot.press("slash", *"rolled back", "enter")
@@ -55,10 +50,7 @@ async def test_log_of_live_run_is_completed_from_its_recording(tmp_path: Path) -
     run = long_run()
     app, session = live(run[:-1])
     session.record(tmp_path, run[:-9])  # the recorder is a little behind
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
-        await pilot.press("6")
-        await settle(pilot)
+    async with opened(app, "6") as pilot:
         log = app.screen.query_one(LogList)
         assert subtitle(log).startswith(f"{NUM_MESSAGES + 2:,} lines")
         assert shown_lines(log)[-1].endswith(f"message {NUM_MESSAGES - 1}")
@@ -75,12 +67,8 @@ async def test_log_of_live_run_is_completed_from_its_recording(tmp_path: Path) -
 
 async def test_log_cursor_stays_on_its_line(tmp_path: Path) -> None:
     run = long_run()
-    app, session = live(run)
-    session.record(tmp_path, run)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
-        await pilot.press("6")
-        await settle(pilot)
+    app, session = live(run, recorded_in=tmp_path)
+    async with opened(app, "6") as pilot:
         log = app.screen.query_one(LogList)
 
         def selected() -> str:
@@ -105,12 +93,8 @@ async def test_log_says_how_much_was_searched(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("esper.sanctum.source.READ_BUDGET_S", 0.0)
     monkeypatch.setattr("esper.sanctum.app.TICK_INTERVAL_S", 3600.0)
     run = long_run()
-    app, session = live(run)
-    session.record(tmp_path, run)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
-        await pilot.press("6")
-        await settle(pilot)
+    app, _ = live(run, recorded_in=tmp_path)
+    async with opened(app, "6") as pilot:
         log = app.screen.query_one(LogList)
         assert "· searched" in subtitle(log)
         await pilot.press("slash", *"rolled", "enter")
@@ -131,12 +115,8 @@ async def test_equal_lines_of_a_step_are_grouped(tmp_path: Path) -> None:
     ]
     steps = [ev.PhaseTimed(round=1, step=step, wall=0.1, phases={}) for step in (1, 2)]
     run = stamp([run_started(40), ev.RoundStarted(round=1), *moves, steps[0], moves[0], steps[1]])
-    app, playback = replay(run, tmp_path)
-    async with app.run_test(size=(120, 60)) as pilot:
-        playback.seek_end()
-        await settle(pilot)
-        await pilot.press("6")
-        await settle(pilot)
+    app, playback = replay(run, tmp_path, at_end=True)
+    async with opened(app, "6", size=(120, 60)) as pilot:
         log = app.screen.query_one(LogList)
         assert [line.split()[-3:] for line in shown_lines(log)[1:]] == [
             ["37", "seeds", "planted"], ["mid", "norm", "planted"],
@@ -151,10 +131,7 @@ async def test_equal_lines_of_a_step_are_grouped(tmp_path: Path) -> None:
 async def test_lines_after_the_playhead_are_shown(tmp_path: Path) -> None:
     run = example_run()
     app, playback = replay(run, tmp_path)
-    async with app.run_test(size=(120, 60)) as pilot:
-        await settle(pilot)
-        await pilot.press("6")
-        await settle(pilot)
+    async with opened(app, "6", size=(120, 60)) as pilot:
         log = app.screen.query_one(LogList)
         assert subtitle(log).startswith(f"{len(fold(run).log)} lines")
         playback.seek(run.index(next(event for event in run if isinstance(event, ev.CheckpointSaved))) + 1)

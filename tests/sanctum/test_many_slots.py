@@ -10,7 +10,7 @@ import pytest
 from esper.sanctum.symbols import slot_labels
 from esper.telemetry import events as ev
 from tests.factory import example_run
-from tests.sanctum.driving import replay, screen_text, settle
+from tests.sanctum.driving import opened, replay, screen_text, settle
 
 SLOTS = [f"block_{index:02d}" for index in range(16)]
 
@@ -29,10 +29,8 @@ def wide_run() -> list[ev.AnyEvent]:
 
 @pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 40)])
 async def test_env_table_shows_the_stage_of_every_slot(size: tuple[int, int], tmp_path: Path) -> None:
-    app, playback = replay(wide_run(), tmp_path)
-    playback.seek_end()
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
+    app, _ = replay(wide_run(), tmp_path, at_end=True)
+    async with opened(app, size=size):
         lines = screen_text(app).splitlines()
         heading = next(line for line in lines if "reward" in line)
         assert "slots" in heading
@@ -44,28 +42,23 @@ async def test_env_table_shows_the_stage_of_every_slot(size: tuple[int, int], tm
 
 
 async def test_table_can_be_sorted_by_a_slot_without_a_column(tmp_path: Path) -> None:
-    app, playback = replay(wide_run(), tmp_path)
-    playback.seek_end()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    app, _ = replay(wide_run(), tmp_path, at_end=True)
+    async with opened(app, size=(80, 24)) as pilot:
         await pilot.press("o", "o", "o", "o")  # accuracy, reward, two slots
         await settle(pilot)
         assert "block_01" in screen_text(app)
 
 
 async def test_wide_table_names_the_slots_by_what_differs(tmp_path: Path) -> None:
-    app, playback = replay(wide_run(), tmp_path)
-    playback.seek_end()
-    async with app.run_test(size=(200, 60)) as pilot:
-        await settle(pilot)
+    app, _ = replay(wide_run(), tmp_path, at_end=True)
+    async with opened(app, size=(200, 60)):
         heading = next(line for line in screen_text(app).splitlines() if "reward" in line)
         assert [word for word in heading.split() if word.isdecimal()] == [f"{index:02d}" for index in range(16)]
 
 
 @pytest.mark.parametrize("key", ["3", "4"])
 async def test_growth_and_numerics_tell_slots_apart(key: str, tmp_path: Path) -> None:
-    app, playback = replay(wide_run(), tmp_path)
-    playback.seek_end()
+    app, _ = replay(wide_run(), tmp_path, at_end=True)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press(key)
         await settle(pilot)

@@ -19,10 +19,8 @@ from esper.sanctum.widgets.scrubber import Timeline
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, example_run, run_started, stamp
 from tests.recording.recordings import recording, write_segment
-from tests.sanctum.driving import live, notices, replay, screen_text, settle, shown
+from tests.sanctum.driving import live, notices, opened, replay, screen_text, settle, shown
 from tests.sanctum.sessions import FakeSession
-
-SIZE = (120, 40)
 
 
 def found(env: int, rule: str, severity: Severity = "warning") -> ev.AnomalyFound:
@@ -44,10 +42,8 @@ RUN = stamp(
 
 
 async def test_muted_rule_is_not_counted_and_not_visited(tmp_path: Path) -> None:
-    app, playback = replay(RUN, tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        playback.seek_end()
-        await settle(pilot)
+    app, _ = replay(RUN, tmp_path, at_end=True)
+    async with opened(app) as pilot:
         assert shown(app, AnomalyStrip).startswith("▲ 4")
         await pilot.press("M")
         await settle(pilot)
@@ -67,10 +63,7 @@ async def test_muted_rule_is_not_counted_and_not_visited(tmp_path: Path) -> None
 
 async def test_anomaly_list_mutes_a_rule_and_marks_as_seen() -> None:
     app, _ = live(RUN)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
-        await pilot.press("a", "down", "M")
-        await settle(pilot)
+    async with opened(app, "a", "down", "M") as pilot:
         assert "Anomalies: 4 active, 0 ended, 1 rule muted" in screen_text(app)
         assert screen_text(app).count(", muted") == 2
         await pilot.press("M", "space")
@@ -92,8 +85,7 @@ def fall_silent(app: SanctumApp) -> None:
 
 async def test_rule_of_a_silent_engine_can_be_muted_and_unmuted() -> None:
     app, _ = live(RUN)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         fall_silent(app)
         assert app.view.stale is not None
         await pilot.press("a")
@@ -108,10 +100,8 @@ async def test_rule_of_a_silent_engine_can_be_muted_and_unmuted() -> None:
 
 
 async def test_muted_rule_without_an_anomaly_can_be_unmuted(tmp_path: Path) -> None:
-    app, playback = replay(RUN, tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        playback.seek_end()
-        await settle(pilot)
+    app, _ = replay(RUN, tmp_path, at_end=True)
+    async with opened(app) as pilot:
         await pilot.press("M", "left_curly_bracket", "a")
         await pilot.pause()
         assert app.view.muted_rules == {"late"}
@@ -123,8 +113,7 @@ async def test_muted_rule_without_an_anomaly_can_be_unmuted(tmp_path: Path) -> N
 
 async def test_enter_skips_a_silent_engine_and_shows_the_first_anomaly() -> None:
     app, _ = live(RUN)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         fall_silent(app)
         await settle(pilot)
         app.screen.query_one(AnomalyStrip).focus()
@@ -139,8 +128,7 @@ async def test_muted_rule_does_not_ring(monkeypatch: pytest.MonkeyPatch) -> None
     app = SanctumApp(LiveSource(session), theme=DEFAULT_THEME, bell=True)
     rung: list[int] = []
     monkeypatch.setattr(SanctumApp, "bell", lambda _: rung.append(1))
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("M")
         app.update_stats(0.0)
         rung.clear()
@@ -154,8 +142,7 @@ async def test_muted_rule_does_not_ring(monkeypatch: pytest.MonkeyPatch) -> None
 async def test_marks_can_be_limited_to_a_kind(tmp_path: Path) -> None:
     run = example_run(rounds=3)
     app, playback = replay(run, tmp_path)
-    async with app.run_test(size=(120, 52)) as pilot:
-        await settle(pilot)
+    async with opened(app, size=(120, 52)) as pilot:
         assert "marks: all" in shown(app, Timeline)
         app.screen.query_one(Timeline).focus()
         await pilot.press("f", "f", "f")
@@ -175,8 +162,7 @@ async def test_marks_can_be_limited_to_a_kind(tmp_path: Path) -> None:
 
 async def test_legend_replaces_the_anomaly_row_of_the_focused_timeline(tmp_path: Path) -> None:
     app, _ = replay(example_run(), tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         assert "marks: all" not in shown(app, Timeline)
         app.screen.query_one(Timeline).focus()
         await pilot.pause()
@@ -193,10 +179,7 @@ async def test_timeline_of_a_live_run_keeps_its_scale(tmp_path: Path) -> None:
     session = FakeSession(run[:half])
     session.directory = directory
     app = SanctumApp(LiveSource(session), theme=DEFAULT_THEME)
-    async with app.run_test(size=(120, 30)) as pilot:
-        await settle(pilot)
-        await pilot.press("left", "left")
-        await settle(pilot)
+    async with opened(app, "left", "left", size=(120, 30)) as pilot:
         before = app.screen.query_one(Timeline).text
 
         async def grow(events: int) -> str:
@@ -226,12 +209,8 @@ async def test_why_explains_only_this_episode(tmp_path: Path) -> None:
             ev.AnomalyEnded(rule="stalled env", where="env 1", env=1),
         ]
     )
-    app, playback = replay(run, tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        playback.seek_end()
-        await settle(pilot)
-        await pilot.press("W")
-        await settle(pilot)
+    app, _ = replay(run, tmp_path, at_end=True)
+    async with opened(app, "W") as pilot:
         assert "Env 00 is healthy: nothing wrong in this episode" in screen_text(app)
         assert "an earlier episode: round 1, exploding gradient; that network is gone" in screen_text(app)
         await pilot.press("escape", "down", "W")

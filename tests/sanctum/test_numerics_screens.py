@@ -31,7 +31,7 @@ from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.telemetry import events as ev
 from esper.telemetry.health_stats import MAX_MEMORY_POINTS
 from tests.factory import device_sampled, env_stepped, example_run, run_started, stamp
-from tests.sanctum.driving import ROOMY, live, replay, screen_text, settle, shown
+from tests.sanctum.driving import ROOMY, live, opened, replay, screen_text, settle, shown
 from tests.sanctum.population import population
 from tests.sanctum.sessions import FakeSession
 
@@ -57,10 +57,7 @@ async def test_shared_loss_scale_counts_batches_of_all_envs() -> None:
     assert isinstance(run[0], ev.RunStarted)
     run[0] = msgspec.structs.replace(run[0], config={**run[0].config, "scaler": "device"})
     app, _ = live(run)
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
-        await pilot.press("4")
-        await settle(pilot)
+    async with opened(app, "4", size=ROOMY):
         first = app.screen.query_one(LossScaleTable).text.splitlines()[1]
         assert first.split()[3:5] == ["2", "steps"]  # 25 clean batches; cpu:0 has two envs, 10 batches each
 
@@ -68,8 +65,7 @@ async def test_shared_loss_scale_counts_batches_of_all_envs() -> None:
 async def test_zero_loss_scale_is_the_minimum() -> None:
     events = [env_stepped(env=env, loss_scale=scale) for env, scale in enumerate((2.0**14, 0.0))]
     app, _ = live(stamp([run_started(2, 10, 25), ev.RoundStarted(round=1), *events]))
-    async with app.run_test(size=(200, 60)) as pilot:
-        await settle(pilot)
+    async with opened(app, size=(200, 60)):
         rows = {row.split()[0]: row.split()[-1] for row in app.screen.query_one(EnvTable).text.splitlines()[-3:]}
     assert (rows["min"], rows["max"]) == ("0", "2^14")
 
@@ -78,18 +74,14 @@ async def test_median_loss_scale_is_taken_over_exponents() -> None:
     scales = (2.0**14, 2.0**9, 2.0**13, 2.0**-3)
     events = [env_stepped(env=env, loss_scale=scale) for env, scale in enumerate(scales)]
     app, _ = live(stamp([run_started(4, 10, 25), ev.RoundStarted(round=1), *events]))
-    async with app.run_test(size=(200, 60)) as pilot:
-        await settle(pilot)
+    async with opened(app, size=(200, 60)):
         rows = {row.split()[0]: row.split()[-1] for row in app.screen.query_one(EnvTable).text.splitlines()[-3:]}
     assert rows == {"median": "2^11", "min": "2^−3", "max": "2^14"}
 
 
 async def test_env_numerics_show_its_loss_scaler() -> None:
     app, _ = live(scaled_run())
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
-        await pilot.press("4")
-        await settle(pilot)
+    async with opened(app, "4", size=ROOMY) as pilot:
         rows = app.screen.query_one(LossScaleTable).text.splitlines()
         first, second, third = (row.split() for row in rows[1:4])
         # 3 of 60 batches were skipped; 25 clean batches to go take 3 steps
@@ -121,10 +113,7 @@ async def test_simultaneous_non_finite_values_are_listed_once() -> None:
         env_stepped(0, 1, 2, loss=math.inf),
     ]  # fmt: skip
     app, _ = live(stamp(run))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
-        await pilot.press("4")
-        await settle(pilot)
+    async with opened(app, "4", size=ROOMY) as pilot:
         panel = app.screen.query_one(NonFiniteList)
         assert str(panel.border_subtitle) == "4 quantities"
         words = "the training loss, the validation loss, the gradient of the host"
@@ -153,10 +142,7 @@ async def test_devices_screen_shows_memory_by_owner_and_forecast() -> None:
         ev.PhaseTimed(round=7, step=1, wall=2.0, phases={"train": 1.5, "validate": 0.5}),
     ]
     app, _ = live(stamp(run))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
-        await pilot.press("5")
-        await settle(pilot)
+    async with opened(app, "5", size=ROOMY) as pilot:
         chart = app.screen.query_one(MemoryChart)
         assert "memory of cuda:0" in str(chart.border_title)
         assert str(chart.border_subtitle) == "peak 1.7 GiB of 2.0 GiB, full in round 10"
@@ -184,10 +170,7 @@ async def test_memory_chart_labels_each_curve_once() -> None:
         for lane in ("cuda:0", "cpu:0", "cpu:1")
     ]  # fmt: skip
     app, _ = live(stamp([run_started(2, 10, 25), ev.RoundStarted(round=1), *samples]))
-    async with app.run_test(size=(80, 34)) as pilot:
-        await settle(pilot)
-        await pilot.press("5")
-        await settle(pilot)
+    async with opened(app, "5", size=(80, 34)) as pilot:
         chart = app.screen.query_one(MemoryChart)
         ends = [line.split()[-2:] for line in chart.text.splitlines() if line[-1:].isdigit()][:-1]
         assert ends == [["total", "4"], ["use", "3"], ["reserved", "2"], ["allocated", "1"]]
@@ -207,10 +190,7 @@ async def test_memory_curve_label_shows_the_latest_sample() -> None:
     used = [2] * (MAX_MEMORY_POINTS + 1) + [3]
     samples = [device_sampled("cpu:0", allocated=2**30, used=gib * 2**30, total=2**33) for gib in used]
     app, _ = live(stamp([run_started(2, 10, 25), ev.RoundStarted(round=1), *samples]))
-    async with app.run_test(size=(80, 34)) as pilot:
-        await settle(pilot)
-        await pilot.press("5")
-        await settle(pilot)
+    async with opened(app, "5", size=(80, 34)):
         assert app.source.state.health.memories["cpu"].points[-1].used == 2 * 2**30
         assert "machine 3" in app.screen.query_one(MemoryChart).text
 
@@ -221,8 +201,7 @@ async def test_memory_of_each_process_is_counted_once() -> None:
         for lane, size in (("cpu:0", 2**30), ("cpu:1", 2**30), ("1/cpu:0", 2**29), ("1/cpu:1", 2**29))
     ]
     app, _ = live(stamp([run_started(2, 10, 25), ev.RoundStarted(round=1), *samples]))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         lanes = app.screen.query_one(DeviceList).text.splitlines()
         assert [line.split()[1] for line in lanes if line.startswith(" run")] == ["1", "0.5"], lanes
         await pilot.press("5")
@@ -242,10 +221,7 @@ async def test_log_can_be_filtered_searched_and_opens_the_env() -> None:
         ]
     )
     app, _ = live(run)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
-        await pilot.press("6")
-        await settle(pilot)
+    async with opened(app, "6") as pilot:
         log = app.screen.query_one(LogList)
         assert len(log.text.split("\n")) >= 4
         await pilot.press("v")
@@ -272,12 +248,8 @@ async def test_log_can_be_filtered_searched_and_opens_the_env() -> None:
 
 
 async def test_enter_on_log_line_goes_to_its_moment(tmp_path: Path) -> None:
-    app, playback = replay(example_run(), tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        playback.seek_end()
-        await settle(pilot)
-        await pilot.press("6")
-        await settle(pilot)
+    app, playback = replay(example_run(), tmp_path, at_end=True)
+    async with opened(app, "6") as pilot:
         await pilot.press("f", "f", "f", "home", "enter")
         [line] = [line for line in app.source.state.log if line.kind == "AnomalyFound"]
         assert playback.position == min(step for step in playback.history.steps if step >= line.seq)
@@ -286,10 +258,7 @@ async def test_enter_on_log_line_goes_to_its_moment(tmp_path: Path) -> None:
 
 async def test_enter_on_anomaly_goes_to_its_target() -> None:
     app, _ = live(population())
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
-        await pilot.press("a")
-        await settle(pilot)
+    async with opened(app, "a") as pilot:
         text = screen_text(app)
         assert "Anomalies: 3 active, 0 ended" in text
         assert "scale_diverged: 512, limit 4; since 14:13:27" in text
@@ -308,8 +277,7 @@ async def test_anomaly_of_several_envs_shows_their_number() -> None:
     found = ev.AnomalyFound(rule="r", severity="error", where="env 2", env=2, value=1.0, text="env 02 is broken")
     joined = ev.AnomalyJoined(rule="r", where="env 2", env=0, value=1.0, text="env 00 is broken")
     app, _ = live(stamp([run_started(3), ev.RoundStarted(round=1), *map(env_stepped, range(3)), found, joined]))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
+    async with opened(app, size=ROOMY) as pilot:
         assert shown(app, AnomalyStrip) == "✖ 1 env 02 is broken, 2 envs"
         assert worst_severity_by_env(app.source.state, ()) == {2: "error", 0: "error"}
         await pilot.press("a")
@@ -321,8 +289,7 @@ async def test_ended_anomalies_are_marked_as_ended() -> None:
     found = ev.AnomalyFound(rule="r", severity="error", where="env 2", env=2, value=1.0, text="env 02 is broken")
     run = stamp([run_started(3), ev.RoundStarted(round=1), found, ev.AnomalyEnded(rule="r", where="env 2", env=2)])
     app, _ = live(run)
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
+    async with opened(app, size=ROOMY):
         assert shown(app, AnomalyStrip) == "✓ no anomalies ended: env 02, r"
 
 
@@ -330,12 +297,8 @@ async def test_root_cause_list_is_in_order_of_time(tmp_path: Path) -> None:
     steps = [env_stepped(0, 1, step) for step in range(1, 6)]
     run = [run_started(2, 5, 25), ev.RoundStarted(round=1), *steps, env_stepped(0, 1, 6, grad_norm=50.0)]
     run.append(env_stepped(0, 1, 7, grad_norm=math.nan))
-    app, playback = replay(stamp(run), tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        playback.seek_end()
-        await settle(pilot)
-        await pilot.press("W")
-        await settle(pilot)
+    app, playback = replay(stamp(run), tmp_path, at_end=True)
+    async with opened(app, "W") as pilot:
         text = screen_text(app)
         assert "Root cause, env 00" in text
         assert "Root cause, env 00: not found" not in text
@@ -349,10 +312,7 @@ async def test_root_cause_list_is_in_order_of_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["1", "2", "3", "4", "5", "6", "enter"])
 async def test_every_panel_has_a_help_text(key: str) -> None:
     app, _ = live(population())
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
-        await pilot.press(key)
-        await settle(pilot)
+    async with opened(app, key) as pilot:
         frame = {"Header", "Tabs", "PauseCausePanel", "Timeline", "Footer"}
         panels = [panel for panel in app.screen.query(Panel) if panel.display and type(panel).__name__ not in frame]
         assert panels
@@ -378,8 +338,7 @@ async def test_bell_rings_when_an_anomaly_begins(monkeypatch: pytest.MonkeyPatch
         app = SanctumApp(LiveSource(session), theme=DEFAULT_THEME, bell=bell)
         rung: list[int] = []
         monkeypatch.setattr(SanctumApp, "bell", lambda self, rung=rung: rung.append(1))
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
+        async with opened(app) as pilot:
             app.update_stats(0.0)
             found = ev.AnomalyFound(rule="r", severity="error", where="env 2", env=2, value=1.0, text="broken")
             session.say(*stamp([found, env_stepped()], first=100))

@@ -17,9 +17,7 @@ from esper.sanctum.view import GoToMoment
 from esper.telemetry import events as ev
 from tests.factory import example_run, stamp
 from tests.recording.recordings import recording, write_segment
-from tests.sanctum.driving import header, notices, replay, settle
-
-SIZE = (120, 40)
+from tests.sanctum.driving import SIZE, header, notices, opened, replay, settle
 
 
 def steps_of_anomalies(history: History) -> list[tuple[ev.AnomalyFound, int, int]]:
@@ -74,8 +72,7 @@ async def test_every_way_to_an_anomaly_of_the_demo_shows_its_step(demo: History)
 async def test_next_mark_visits_each_anomaly_at_its_step_and_env(demo: History) -> None:
     app = dashboard(demo)
     wanted = [(found.env, round_, step) for found, round_, step in steps_of_anomalies(demo) if found.env is not None]
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         visited: list[tuple[int, int, int]] = []
         while not notices(app):  # "No mark after this moment."
             await pilot.press("n")

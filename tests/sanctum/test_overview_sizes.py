@@ -16,7 +16,7 @@ from esper.sanctum.widgets.header import Tabs
 from esper.sanctum.widgets.population_score import PopulationScore
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, run_started, stamp
-from tests.sanctum.driving import header, live, replay, screen_text, settle, shown
+from tests.sanctum.driving import header, live, opened, replay, screen_text, settle, shown
 from tests.sanctum.population import population
 
 
@@ -40,9 +40,7 @@ def envs_in_sight(app: SanctumApp) -> list[int]:
 @pytest.mark.parametrize("size", [(80, 24), (90, 45), (100, 60), (50, 60), (45, 60), (60, 15), (60, 30), (110, 24)])
 async def test_eight_envs_leave_no_blank_rows(size: tuple[int, int]) -> None:
     app, _ = live(population(envs=8))
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
-        await settle(pilot)
+    async with opened(app, size=size):
         assert longest_blank_run(app) == 0, screen_text(app)
         if size[1] >= 24:
             assert "validation accuracy %" in screen_text(app)
@@ -52,9 +50,7 @@ async def test_eight_envs_leave_no_blank_rows(size: tuple[int, int]) -> None:
 
 async def test_60_by_15_shows_essentials_and_accepts_keys() -> None:
     app, session = live(population(envs=8))
-    async with app.run_test(size=(60, 15)) as pilot:
-        await settle(pilot)
-        await settle(pilot)
+    async with opened(app, size=(60, 15)) as pilot:
         text = screen_text(app)
         for essential in ("● RUNNING", "14/100", "17/25", "✖ 3", "med  69.8", "p pause", "q quit"):
             assert essential in text, essential
@@ -76,9 +72,7 @@ async def test_anomalies_and_worst_envs_are_in_sight_without_a_key(size: tuple[i
     events = [*step_of(64), *found]
     events[2 + 33] = env_stepped(33, score=0.01)
     app, session = live(stamp(events))
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
-        await settle(pilot)
+    async with opened(app, size=size) as pilot:
         order = envs_in_sight(app)
         assert order[:2] == [60, 50]
         assert 33 in order
@@ -94,9 +88,7 @@ async def test_anomalies_and_worst_envs_are_in_sight_without_a_key(size: tuple[i
 @pytest.mark.parametrize(("envs", "is_map"), [(127, False), (128, True)])
 async def test_many_envs_are_shown_as_a_map_first(envs: int, *, is_map: bool) -> None:
     app, session = live(stamp(step_of(envs)))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
-        await settle(pilot)
+    async with opened(app, size=(80, 24)) as pilot:
         assert app.screen.query_one(EnvMap).display is is_map
         assert isinstance(app.focused, EnvMap if is_map else EnvTable)
         await pilot.press("w")
@@ -107,9 +99,7 @@ async def test_many_envs_are_shown_as_a_map_first(envs: int, *, is_map: bool) ->
 
 async def test_map_shows_all_of_1024_envs_at_80_by_24() -> None:
     app, _ = live(stamp(step_of(1024)))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
-        await settle(pilot)
+    async with opened(app, size=(80, 24)) as pilot:
         panel = app.screen.query_one(EnvMap)
         lines = [line for line in panel.text.splitlines() if re.match(r"\d{4} ", line)]
         assert sum(len(line.split()[1]) for line in lines) == 1024
@@ -121,15 +111,11 @@ async def test_map_shows_all_of_1024_envs_at_80_by_24() -> None:
 
 async def test_chart_gives_its_rows_to_the_table_first() -> None:
     app, _ = live(population(envs=16))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
-        await settle(pilot)
+    async with opened(app, size=(80, 24)):
         assert not app.screen.query_one(PopulationScore).display
         assert len(envs_in_sight(app)) == 16
     app, _ = live(population(envs=64))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
-        await settle(pilot)
+    async with opened(app):
         assert app.screen.query_one(PopulationScore).outer_size.height == 9
 
 
@@ -146,8 +132,7 @@ def test_rows_are_divided_without_a_rest() -> None:
 
 async def test_table_keeps_dimmed_values_until_the_first_step_of_a_round() -> None:
     app, session = live(stamp(step_of(4)))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with opened(app, size=(80, 24)) as pilot:
         before = app.screen.query_one(EnvTable).text.splitlines()
         session.say(*stamp([ev.RoundStarted(round=2)], first=100))
         await settle(pilot)
@@ -165,8 +150,7 @@ async def test_table_keeps_dimmed_values_until_the_first_step_of_a_round() -> No
 
 async def test_header_shows_progress_within_a_long_step() -> None:
     app, _ = live(stamp([*step_of(4), ev.PhaseTimed(round=1, step=1, wall=8.0, phases={})]))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         app.view.frame_stats.age = 2.0
         app.refresh_view()
         await pilot.pause()
@@ -178,10 +162,8 @@ async def test_header_shows_progress_within_a_long_step() -> None:
 
 
 async def test_header_of_a_paused_replay_shows_no_time_left(tmp_path: Path) -> None:
-    app, playback = replay(population(envs=4, rounds=3), tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        playback.seek_end()
-        await settle(pilot)
+    app, playback = replay(population(envs=4, rounds=3), tmp_path, at_end=True)
+    async with opened(app) as pilot:
         assert "❚❚ REPLAY paused" in header(app)
         assert "left" not in header(app)
         playback.seek_start()
@@ -195,13 +177,11 @@ async def test_header_of_a_paused_replay_shows_no_time_left(tmp_path: Path) -> N
 
 async def test_tabs_have_names_where_there_is_room() -> None:
     app, _ = live(stamp(step_of(4)))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with opened(app, size=(80, 24)):
         assert "2 policy 3 growth 4 numerics 5 devices 6 log" in shown(app, Tabs)
         assert "✓ no anomalies" in screen_text(app)
     app, _ = live(population(envs=8))
-    async with app.run_test(size=(90, 24)) as pilot:
-        await settle(pilot)
+    async with opened(app, size=(90, 24)) as pilot:
         assert "2 policy" in shown(app, Tabs)
         await pilot.resize_terminal(80, 24)
         await settle(pilot)
@@ -211,8 +191,7 @@ async def test_tabs_have_names_where_there_is_room() -> None:
 
 async def test_labels_are_spelled_out_and_name_their_quantity() -> None:
     app, _ = live(population(envs=8))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         assert "gradient norm scale" in app.screen.query_one(EnvTable).text.splitlines()[0]
         assert "|g|" not in screen_text(app)
         await pilot.press("o", "o", "o", "o", "o", "o")

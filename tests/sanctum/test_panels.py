@@ -31,7 +31,7 @@ from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.telemetry import events as ev
 from esper.telemetry.state import SERIES_POINTS, Keyframe
 from tests.factory import device_sampled, env_stepped, policy_updated, run_started, stamp
-from tests.sanctum.driving import ROOMY, copy_of_default, header, live, screen_text, settle, shown
+from tests.sanctum.driving import ROOMY, copy_of_default, header, live, opened, screen_text, settle, shown
 from tests.sanctum.population import population
 
 SLOTS = [
@@ -60,8 +60,7 @@ async def test_header_shows_run_status_and_counts() -> None:
         ev.PhaseTimed(round=14, step=11, wall=0.25, phases={}),
     ]
     app, _ = live(stamp(run))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
+    async with opened(app, size=ROOMY):
         text = header(app)
     assert "digits_impaired ppo 3 envs on cpu:0 cpu:1" in text
     assert "● RUNNING round 14/100" in text
@@ -71,8 +70,7 @@ async def test_header_shows_run_status_and_counts() -> None:
 async def test_env_row_shows_all_columns() -> None:
     step = env_stepped(1, score=0.8764, reward=-0.1234, grad_norm=4.314, loss_scale=32768.0, slots=SLOTS)
     app, _ = live(stamp([*beginning(), step]))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
+    async with opened(app, size=ROOMY):
         words = row(app.screen.query_one(EnvTable).text, 1)
     assert words[:2] == ["01", "87.6"]
     line = " ".join(words)
@@ -88,8 +86,7 @@ async def test_env_row_distinguishes_missing_zero_and_nan() -> None:
         env_stepped(2, grad_norm=math.nan, loss_scale=math.nan),
     ]
     app, _ = live(stamp(run))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
+    async with opened(app, size=ROOMY):
         text = app.screen.query_one(EnvTable).text
     assert row(text, 0) == ["▸00", "–", "–", "–", "–", "–", "–", "–", "cpu:0"]
     assert row(text, 1)[-3:] == ["0", "–", "cpu:1"]
@@ -99,8 +96,7 @@ async def test_env_row_distinguishes_missing_zero_and_nan() -> None:
 async def test_summary_rows_ignore_missing_values() -> None:
     steps = [env_stepped(0, score=0.2), env_stepped(1, score=0.4, grad_norm=math.nan)]
     app, _ = live(stamp([*beginning(), *steps]))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
+    async with opened(app, size=ROOMY):
         rows = [line.split() for line in app.screen.query_one(EnvTable).text.splitlines()[-3:]]
     assert rows == [
         ["median", "30.0", "+0.125", "2·", "2b", "2z", "0.80", "–"],
@@ -116,8 +112,7 @@ async def test_env_rows_show_their_worst_anomaly() -> None:
         ev.AnomalyFound(rule="b", severity="warning", where="env 2", env=2, value=1.0, text="env 02 is odd"),
     ]
     app, _ = live(stamp([*beginning(), *(env_stepped(env) for env in range(3)), *anomalies]))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
+    async with opened(app, size=ROOMY):
         text = app.screen.query_one(EnvTable).text
         strip = shown(app, AnomalyStrip)
     assert row(text, 0)[0] == "▸00"
@@ -134,8 +129,7 @@ async def test_long_anomaly_text_ends_in_an_ellipsis(width: int) -> None:
         for env in range(12)
     ]
     app, _ = live(stamp([*beginning(), *anomalies]))
-    async with app.run_test(size=(width, 24)) as pilot:
-        await settle(pilot)
+    async with opened(app, size=(width, 24)) as pilot:
         for key in "14":
             await pilot.press(key)
             await settle(pilot)
@@ -153,8 +147,7 @@ async def test_long_anomaly_text_ends_in_an_ellipsis(width: int) -> None:
 
 async def test_anomaly_panel_of_healthy_run_is_empty() -> None:
     app, _ = live(stamp(beginning()))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
+    async with opened(app, size=ROOMY):
         assert shown(app, AnomalyStrip) == "✓ no anomalies"
 
 
@@ -163,8 +156,7 @@ async def test_env_row_fits_any_number_of_slots(slots: list[str]) -> None:
     started = msgspec.structs.replace(run_started(2, 5, 5), slot_names=slots)
     readings = [ev.SlotReading(stage="blending", blueprint="norm", alpha=0.5) for _ in slots]
     app, _ = live(stamp([started, ev.RoundStarted(round=1), env_stepped(0, slots=readings)]))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with opened(app, size=(80, 24)):
         text = app.screen.query_one(EnvTable).text
     heading = text.splitlines()[0].split()
     assert [word for word in heading if word in slots] == slots
@@ -173,8 +165,7 @@ async def test_env_row_fits_any_number_of_slots(slots: list[str]) -> None:
 
 async def test_heads_panel_shows_each_head() -> None:
     app, _ = live(stamp([*beginning(), policy_updated(1), policy_updated(2, kl=0.5, explained_variance=None)]))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
+    async with opened(app, size=ROOMY):
         panel = app.screen.query_one(HeadList)
         lines = {line.split()[0]: line.split() for line in panel.text.splitlines() if not line.startswith(" alpha")}
         assert lines["slot"][1] == "0.120"
@@ -193,8 +184,7 @@ async def test_devices_panel_shows_each_lane() -> None:
         device_sampled("cuda:0", envs=8, allocated=3 * 2**30, reserved=5 * 2**30, used=75 * 2**30, total=80 * 2**30),
     ]
     app, _ = live(stamp(run))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
+    async with opened(app, size=ROOMY):
         lines = [" ".join(line.split()) for line in app.screen.query_one(DeviceList).text.splitlines()]
     assert lines[0].startswith("cpu:0 2 envs ━")
     assert lines[0].endswith("96.2 %")
@@ -211,8 +201,7 @@ async def test_log_panel_shows_latest_lines() -> None:
         ev.Logged(severity="info", text="\x1b[2J"),
     ]
     app, _ = live(stamp(run))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
+    async with opened(app, size=ROOMY):
         lines = app.screen.query_one(LogPreview).text.rstrip().splitlines()
     assert lines[-2].split() == ["14:13:20", "▲", "the", "disk", "is", "nearly", "full"]
     assert "\x1b" not in lines[-1]
@@ -229,8 +218,7 @@ async def test_population_accuracy_panel_shows_chart() -> None:
     ]  # fmt: skip
     first = [*beginning(), *ended[:3], ev.RoundStarted(round=2)]
     app, session = live(stamp(first))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
+    async with opened(app, size=ROOMY) as pilot:
         panel = app.screen.query_one(PopulationScore)
         assert "two points" in panel.text
         session.say(*stamp(ended[3:], first=len(first) + 1))
@@ -244,8 +232,7 @@ async def test_accuracy_by_step_of_a_long_episode_shows_its_last_steps() -> None
     run += [env_stepped(env, step=step, score=step / 400) for step in range(1, 301) for env in range(2)]
     run.append(env_stepped(0, step=301, score=1.0))
     app, _ = live(stamp(run))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
+    async with opened(app, size=ROOMY):
         panel = app.screen.query_one(PopulationScore)
         assert str(panel.border_subtitle) == "median 75.0  min 75.0  max 75.0"
         axis = panel.text.splitlines()[-1].split()
@@ -264,8 +251,7 @@ async def test_accuracy_chart_shows_the_last_round_of_a_long_run() -> None:
         run += [ev.RoundStarted(round=round_), ended(round_, 0.2)]
     run.append(ev.RoundStarted(round=SERIES_POINTS + 5))
     app, session = live(stamp(run))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
+    async with opened(app, size=ROOMY) as pilot:
         session.say(*stamp([ended(SERIES_POINTS + 5, 0.9), ev.RunEnded(outcome="done")], first=len(run) + 1))
         await settle(pilot)
         assert str(app.screen.query_one(PopulationScore).border_subtitle).startswith("median 90.0")
@@ -290,10 +276,7 @@ async def test_env_screen_panels_show_the_selected_env() -> None:
         ),
     ]  # fmt: skip
     app, _ = live(stamp(run))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
-        await pilot.press("end", "enter")
-        await settle(pilot)
+    async with opened(app, "end", "enter", size=ROOMY):
         assert isinstance(app.screen, EnvDetailScreen)
         assert "env 02 on cpu:0" in str(app.screen.query_one(EnvScoreChart).border_title)
         assert str(app.screen.query_one(EnvScoreChart).border_subtitle) == "best 61.0"
@@ -318,18 +301,14 @@ async def test_reward_components_always_show_the_largest() -> None:
     parts = {"score": 0.003, "rent": -0.005, "op": -0.001, "contribution": 0.0, "penalty": -1.0}
     step = env_stepped(0, reward=-1.003, reward_parts=parts)
     app, _ = live(stamp([*beginning(), step]))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
-        await pilot.press("enter")
-        await settle(pilot)
+    async with opened(app, "enter", size=(80, 24)):
         assert shown(app, RewardComponents) == "accuracy +0.003 rent −0.005 op −0.001 penalty −1.00 sum −1.00"
 
 
 async def test_panel_repaints_only_changed_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     run = stamp([*beginning(8), *(env_stepped(env) for env in range(8))])
     app, session = live(run)
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
+    async with opened(app, size=ROOMY):
         table = app.screen.query_one(EnvTable)
         painted: list[int] = []
         refresh = table.refresh
@@ -360,8 +339,7 @@ def cells(strips: list[Strip]) -> list[list[tuple[str, str, str]]]:
 async def test_env_rows_render_like_textual(size: tuple[int, int], screen: str, user_themes: Path) -> None:
     copy_of_default(user_themes, "other-rules", "[severities]", '[variables]\nrule = "#4d4954"\n\n[severities]')
     app, session = live(population())
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
+    async with opened(app, size=size) as pilot:
         app.action_go(screen)
         await settle(pilot)
         for theme in ("sanctum-light", DEFAULT_THEME, "other-rules"):
@@ -378,8 +356,7 @@ async def test_env_rows_render_like_textual(size: tuple[int, int], screen: str, 
 
 async def test_env_rows_fill_a_new_size_before_redraw(monkeypatch: pytest.MonkeyPatch) -> None:
     app, _ = live(population())
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         monkeypatch.setattr(Panel, "update", lambda _: None)
         await pilot.resize_terminal(*ROOMY)
         for panel in app.screen.query(Panel):
@@ -391,8 +368,7 @@ async def test_env_rows_fill_a_new_size_before_redraw(monkeypatch: pytest.Monkey
 async def test_panels_redraw_after_restore() -> None:
     run = population(envs=4, stop=3)
     app, session = live(run)
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
+    async with opened(app, size=ROOMY) as pilot:
         before = app.screen.query_one(EnvTable).text
         changed = app.source.state.envs[0].stepped
         assert changed is not None
@@ -428,8 +404,7 @@ async def test_border_value_is_shown_in_full_or_omitted(variance: float, shown_v
 async def test_wrapping_keeps_all_wide_characters() -> None:
     text = "the disk of 漢字" * 8
     app, _ = live(stamp([*beginning(), ev.Logged(severity="warning", text=text)]))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
+    async with opened(app, size=ROOMY):
         lines = app.screen.query_one(LogPreview).text.splitlines()
     assert text.replace(" ", "") in "".join("".join(lines).split())
 
@@ -437,8 +412,7 @@ async def test_wrapping_keeps_all_wide_characters() -> None:
 @pytest.mark.parametrize("size", [(110, 40), (120, 40), (200, 60)])
 async def test_heads_show_the_whole_entropy(size: tuple[int, int]) -> None:
     app, _ = live(population())
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
+    async with opened(app, size=size):
         head = app.source.state.heads["op"]
         assert head.entropy[-1] is not None
         [line] = [line for line in app.screen.query_one(HeadList).text.splitlines() if line.split()[0] == "op"]

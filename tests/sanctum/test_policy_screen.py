@@ -8,7 +8,7 @@ from esper.sanctum.widgets.heads import HeadFractionChart, HeadNormChart, fracti
 from esper.telemetry import events as ev
 from esper.telemetry.state import UPDATE_SERIES
 from tests.factory import HEADS, env_stepped, policy_updated, run_started, stamp
-from tests.sanctum.driving import ROOMY, live, screen_text, settle, shown
+from tests.sanctum.driving import ROOMY, live, opened, screen_text, settle, shown
 
 STARTED = [run_started(3, 20, 5), ev.RoundStarted(round=1)]
 
@@ -26,10 +26,7 @@ def test_head_fractions_ignore_missing_values() -> None:
 
 async def test_latest_fractions_are_beside_their_bands() -> None:
     app, _ = live(stamp([*STARTED, updated(1, op=0.3), updated(2, op=0.7, slot=0.0, tempo=None)]))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
-        await pilot.press("2")
-        await settle(pilot)
+    async with opened(app, "2", size=ROOMY):
         words = shown(app, HeadFractionChart).split()
     beside = {words[i - 1]: word for i, word in enumerate(words) if word.endswith("%") and word != "100%"}
     assert beside == {head_label(name).split()[-1]: "8%" for name in HEADS} | {"op": "58%", "slot": "0%", "tempo": "0%"}
@@ -38,10 +35,7 @@ async def test_latest_fractions_are_beside_their_bands() -> None:
 async def test_labels_of_thin_bands_keep_the_band_order() -> None:
     thin = dict.fromkeys(HEADS, 0.001)
     app, _ = live(stamp([*STARTED, updated(1, **thin), updated(2, **thin | {"op": 0.5})]))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
-        await pilot.press("2")
-        await settle(pilot)
+    async with opened(app, "2", size=ROOMY):
         lines = app.screen.query_one(HeadFractionChart).text.splitlines()
     order = [line.split()[-2] for line in lines if line.endswith("%") and line.split()[-1] != "100%"]
     assert order == [head_label(name).split()[-1] for name in reversed(HEADS)]
@@ -49,10 +43,7 @@ async def test_labels_of_thin_bands_keep_the_band_order() -> None:
 
 async def test_norm_chart_has_log_axis_and_labels_at_both_ends() -> None:
     app, _ = live(stamp([*STARTED, updated(1, op=0.004), updated(2, op=3.0, slot=0.0, tempo=None)]))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
-        await pilot.press("2")
-        await settle(pilot)
+    async with opened(app, "2", size=ROOMY):
         lines = app.screen.query_one(HeadNormChart).text.splitlines()
     ticks = [line.split()[0] for line in lines if "┤" in line]
     assert ticks == ["1", "0.1", "0.01"]
@@ -63,19 +54,13 @@ async def test_norm_chart_has_log_axis_and_labels_at_both_ends() -> None:
 
 async def test_subtitle_moves_to_heading_without_bottom_border() -> None:
     app, _ = live(stamp([*STARTED, updated(1, op=0.004), updated(2, op=3.0)]))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
-        await pilot.press("2")
-        await settle(pilot)
+    async with opened(app, "2", size=(80, 24)):
         assert "updates ─ by round ─ 1 of 9 ─ o next" in screen_text(app)
 
 
 async def test_policy_screen_without_policy_has_no_curves() -> None:
     app, _ = live(stamp(STARTED))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
-        await pilot.press("2")
-        await settle(pilot)
+    async with opened(app, "2", size=ROOMY):
         assert shown(app, HeadNormChart) == "no policy update yet"
         assert shown(app, UpdateCharts) == "no policy update yet"
 
@@ -84,10 +69,7 @@ async def test_every_update_metric_has_a_chart() -> None:
     assert set(UPDATE_METRICS) == set(UPDATE_SERIES)
     values = {name: round(0.1 + index / 7, 3) for index, name in enumerate(UPDATE_METRICS)}
     app, _ = live(stamp([*STARTED, policy_updated(1), policy_updated(2, **values)]))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
-        await pilot.press("2")
-        await settle(pilot)
+    async with opened(app, "2", size=ROOMY):
         text = shown(app, UpdateCharts)
     for name, (label, _) in UPDATE_METRICS.items():
         assert f"{label} {values[name]:.3g}" in text, name
@@ -95,10 +77,7 @@ async def test_every_update_metric_has_a_chart() -> None:
 
 async def test_o_key_shows_next_metric_when_space_is_short() -> None:
     app, _ = live(stamp([*STARTED, policy_updated(1), policy_updated(2, explained_variance=None)]))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
-        await pilot.press("2")
-        await settle(pilot)
+    async with opened(app, "2", size=(80, 24)) as pilot:
         seen = []
         for _ in UPDATE_METRICS:
             seen.append(shown(app, UpdateCharts).split(",")[0].rsplit(" ", 1)[0])
@@ -116,10 +95,7 @@ async def test_decisions_distinguish_chosen_illegal_and_unknown() -> None:
         decision={"slot": ev.HeadChoice(choice="mid", probability=0.5), "blueprint": ev.HeadChoice(choice="norm")},
     )  # fmt: skip
     app, session = live(stamp([*STARTED, env_stepped(0, op_probability=None), chosen, env_stepped(2)]))
-    async with app.run_test(size=ROOMY) as pilot:
-        await settle(pilot)
-        await pilot.press("2")
-        await settle(pilot)
+    async with opened(app, "2", size=ROOMY) as pilot:
         panel = app.screen.query_one(Decisions)
         assert "env 00" in str(panel.border_title)
         assert "illegal" not in panel.text

@@ -12,7 +12,7 @@ from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.problems import PauseCausePanel
 from esper.telemetry import events as ev
 from tests.factory import example_run
-from tests.sanctum.driving import header, live, notices, replay, settle, shown
+from tests.sanctum.driving import header, live, notices, opened, replay, settle, shown
 
 RUN = example_run()[:-1]
 REASON = "env 01 on cpu:0 failed: RuntimeError: " + " ".join(["mat1 and mat2 shapes cannot be multiplied"] * 3)
@@ -35,8 +35,7 @@ def in_error(app: SanctumApp) -> str:
 async def test_pause_reason_in_wide_characters_is_shown_in_full(size: tuple[int, int]) -> None:
     reason = "env 01 failed: RuntimeError: 漢字 something with a very long message that goes on " + "容量不足" * 20
     app, _ = live([*RUN, paused("fault", reason)])
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
+    async with opened(app, size=size):
         assert in_error(app).replace(" ", "") == f"✖ {reason}".replace(" ", "")
 
 
@@ -55,8 +54,7 @@ async def test_held_run_shows_full_reason_and_usable_keys(
     cause: str, way: str, keys: list[str], no_keys: list[str], size: tuple[int, int]
 ) -> None:
     app, session = live([*RUN, paused(cause)])
-    async with app.run_test(size=size) as pilot:
-        await settle(pilot)
+    async with opened(app, size=size) as pilot:
         await pilot.pause()
         assert "✖ HELD" in header(app)
         assert in_error(app) == f"✖ {REASON}"
@@ -77,8 +75,7 @@ async def test_page_in_a_browser_names_no_keys_of_a_held_run(monkeypatch: pytest
     """Its requests would be refused."""
     monkeypatch.setattr(SanctumApp, "is_web", True)
     app, _ = live([*RUN, paused("fault")])
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with opened(app, size=(80, 24)) as pilot:
         await pilot.pause()
         assert shown(app, PauseCausePanel) == in_error(app) == f"✖ {REASON}"
 
@@ -86,8 +83,7 @@ async def test_page_in_a_browser_names_no_keys_of_a_held_run(monkeypatch: pytest
 async def test_held_run_sends_no_request_that_would_be_refused(tmp_path: Path) -> None:
     app, session = live([*RUN, paused("fault")])
     session.keep(tmp_path, RUN)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with opened(app, size=(80, 24)) as pilot:
         await pilot.press("p", "s", "c")
         assert session.asked() == []
         assert "r restore a checkpoint" in " ".join(notices(app))
@@ -99,18 +95,15 @@ async def test_held_run_sends_no_request_that_would_be_refused(tmp_path: Path) -
 
 async def test_very_long_pause_reason_is_truncated() -> None:
     app, _ = live([*RUN, paused("fault", "no such kernel " * 500)])
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with opened(app, size=(80, 24)) as pilot:
         await pilot.pause()
         assert app.screen.query_one(PauseCausePanel).size.height <= 8
         assert in_error(app).endswith("…")
 
 
 async def test_replay_of_held_run_shows_reason_without_keys(tmp_path: Path) -> None:
-    app, playback = replay([*RUN, paused("fault")], tmp_path)
-    async with app.run_test(size=(80, 24)) as pilot:
-        playback.seek_end()
-        await settle(pilot)
+    app, _ = replay([*RUN, paused("fault")], tmp_path, at_end=True)
+    async with opened(app, size=(80, 24)) as pilot:
         await pilot.pause()
         assert "REPLAY paused, of a held run" in header(app)
         assert shown(app, PauseCausePanel) == in_error(app) == f"✖ {REASON}"

@@ -21,9 +21,8 @@ from esper.sanctum.widgets.scrubber import Timeline
 from esper.telemetry import events as ev
 from tests.factory import example_run, stamp
 from tests.recording.recordings import fold, recording, write_segment
-from tests.sanctum.driving import header, live, notices, settle, shown, until
+from tests.sanctum.driving import SIZE, header, live, notices, opened, settle, shown, until
 
-SIZE = (120, 40)
 ROUNDS, STEPS = 30, 5
 RUN = example_run(rounds=ROUNDS, steps=STEPS)
 
@@ -70,8 +69,7 @@ def hint(app: SanctumApp) -> str:
 
 async def test_dashboard_shows_how_much_was_read(tmp_path: Path) -> None:
     app = partly_read(tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         seen: list[float] = []
         while (fraction := app.source.fraction_read) is not None:
             seen.append(fraction)
@@ -92,8 +90,7 @@ async def test_dashboard_shows_how_much_was_read(tmp_path: Path) -> None:
 )
 async def test_jump_beyond_what_was_read_waits(tmp_path: Path, moment: str, step: tuple[int, int] | None) -> None:
     app = partly_read(tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("g", *moment, "enter")
         assert "reading the recording:" in hint(app)
         await read_until(pilot, lambda: app.source.fraction_read is None)
@@ -118,8 +115,7 @@ async def test_jump_within_what_was_read_does_not_wait(tmp_path: Path) -> None:
 
 async def test_wait_for_a_moment_can_be_cancelled(tmp_path: Path) -> None:
     app = partly_read(tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("g", *"50%", "enter", "escape")
         assert not isinstance(app.screen, GoToDialog)
         assert app.source.fraction_read is not None
@@ -128,8 +124,7 @@ async def test_wait_for_a_moment_can_be_cancelled(tmp_path: Path) -> None:
 
 async def test_missing_moment_is_refused_only_at_the_end(tmp_path: Path) -> None:
     app = partly_read(tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("g", *"nonsense", "enter")
         assert "is not a moment" in hint(app)
         app.screen.query_one(Input).value = "round:1000"
@@ -153,8 +148,7 @@ async def test_initial_moment_is_waited_for_on_the_screen(tmp_path: Path) -> Non
 
 async def test_keys_to_the_end_do_not_stop_where_the_reading_is(tmp_path: Path) -> None:
     app = partly_read(tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         playback = app.source.playback
         assert playback is not None
         await pilot.press(*["shift+right"] * ROUNDS)
@@ -177,10 +171,7 @@ async def test_follow_goes_to_the_end_once_all_was_read(tmp_path: Path) -> None:
 async def test_past_of_live_run_shows_how_much_was_read(tmp_path: Path) -> None:
     app, session = live(RUN[:-1])
     session.directory = write_run(tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
-        await pilot.press("left")
-        await settle(pilot)
+    async with opened(app, "left"):
         assert app.source.playback is None
         assert f"reading {100 * (app.source.fraction_read or 0):.0f} %" in header(app)
 
@@ -211,10 +202,7 @@ async def test_jump_waits_if_a_later_restore_undid_the_moment(tmp_path: Path) ->
 async def test_reading_for_the_log_stops_with_its_screen(tmp_path: Path) -> None:
     app, session = live(RUN[:-1])
     session.directory = write_run(tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
-        await pilot.press("6")
-        await settle(pilot)
+    async with opened(app, "6") as pilot:
         assert "reading" in header(app)
         await pilot.press("1")
         await settle(pilot)
@@ -223,8 +211,7 @@ async def test_reading_for_the_log_stops_with_its_screen(tmp_path: Path) -> None
 
 async def test_log_line_that_was_not_read_is_gone_to_later(tmp_path: Path) -> None:
     app = partly_read(tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("6", "slash", *"round 30 policy", "enter")
         log = app.screen.query_one(LogList)
         await until(pilot, lambda: "round 30 policy update" in log.text)  # a thread has read the last segment

@@ -11,7 +11,7 @@ from esper.sanctum.screens.checkpoint_picker import CheckpointPicker
 from esper.telemetry import events as ev
 from esper.telemetry.state import RunState
 from tests.factory import example_run
-from tests.sanctum.driving import live, screen_text, settle
+from tests.sanctum.driving import live, opened, screen_text, settle
 
 
 def renamed(score: str = "recall") -> list[ev.AnyEvent]:
@@ -28,8 +28,7 @@ def renamed(score: str = "recall") -> list[ev.AnyEvent]:
 
 async def test_every_screen_uses_the_name_of_the_score() -> None:
     app, _ = live(renamed())
-    async with app.run_test(size=(160, 48)) as pilot:
-        await settle(pilot)
+    async with opened(app, size=(160, 48)) as pilot:
         overview = screen_text(app)
         assert "validation recall %" in overview
         assert "accuracy" not in overview
@@ -48,8 +47,7 @@ async def test_score_name_with_markup_opens_the_restore_dialog(tmp_path: Path) -
     running = events[:-1]
     app, session = live(running)
     session.keep(tmp_path, running)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("r")
         assert isinstance(app.screen, CheckpointPicker)
         assert "r@1[/] %" in screen_text(app)

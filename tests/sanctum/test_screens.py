@@ -5,7 +5,7 @@ from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.overview import OverviewScreen
 from esper.sanctum.widgets.header import Tabs
 from esper.sanctum.widgets.problems import AnomalyStrip
-from tests.sanctum.driving import live, settle, shown
+from tests.sanctum.driving import live, opened, settle, shown
 from tests.sanctum.population import population
 
 RUN = population(envs=4, rounds=3, stop=5)
@@ -25,8 +25,7 @@ def test_input_mounted_before_its_screen_is_accepted() -> None:
 
 async def test_number_key_opens_screen_and_marks_its_tab() -> None:
     app, _ = live(RUN)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         for name, screen_info in SCREEN_INFO.items():
             await pilot.press(screen_info.key)
             await settle(pilot)
@@ -37,8 +36,7 @@ async def test_number_key_opens_screen_and_marks_its_tab() -> None:
 async def test_screen_without_panels_is_not_updated() -> None:
     """On a busy machine, the theme is set or the source is read before a new screen has its panels."""
     app, _ = live(RUN)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         app.push_screen(OverviewScreen(app.view))
         app.refresh_view()
         await pilot.pause()
@@ -47,8 +45,7 @@ async def test_screen_without_panels_is_not_updated() -> None:
 
 async def test_number_key_closes_screens_on_top() -> None:
     app, _ = live(RUN)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("enter")
         assert isinstance(app.screen, EnvDetailScreen)
         await pilot.press("1")
@@ -57,8 +54,7 @@ async def test_number_key_closes_screens_on_top() -> None:
 
 async def test_narrow_tabs_leave_room_for_anomalies() -> None:
     app, _ = live(RUN)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    async with opened(app, size=(80, 24)):
         assert shown(app, Tabs).split() == [
             word
             for name, screen_info in SCREEN_INFO.items()
@@ -69,10 +65,7 @@ async def test_narrow_tabs_leave_room_for_anomalies() -> None:
 
 async def test_clicking_tab_opens_its_screen() -> None:
     app, _ = live(RUN)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
-        await pilot.press("enter")
-        await settle(pilot)
+    async with opened(app, "enter") as pilot:
         await pilot.click(Tabs, offset=(3, 0))
         await settle(pilot)
         assert app.screen.name == "overview"

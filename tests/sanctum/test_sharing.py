@@ -20,11 +20,10 @@ from esper.sanctum.theme import DEFAULT_THEME
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.recording.recordings import recording, write_segment
-from tests.sanctum.driving import notices, screen_text, settle
+from tests.sanctum.driving import SIZE, notices, opened, screen_text, settle
 from tests.sanctum.sessions import FakeSession
 
 RUN = [msgspec.structs.replace(event, time=1e9 + 4 * event.seq) for event in example_run()]
-SIZE = (120, 40)
 
 
 @pytest.fixture
@@ -70,8 +69,7 @@ async def test_address_opens_the_same_view(
         assert app.clipboard == address
         assert f"esper-sanctum replay '{address}'" in notices(app)[0]
     again = open_address(address, monkeypatch)
-    async with again.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(again):
         assert again.view.selected_env == app.view.selected_env
         assert screen_text(again) == expected
 
@@ -127,8 +125,7 @@ async def test_excerpt_opens_with_the_same_screen(run: Path, monkeypatch: pytest
         assert "To open it: esper-sanctum replay night-step5.jsonl.zst" in notices(app)[0]
     again = open_address("night-step5.jsonl.zst#step=5", monkeypatch)
     assert repr(again.source.state) == repr(source.state)
-    async with again.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(again) as pilot:
         await pilot.press("right", "Y")  # an excerpt keeps the step numbers
         assert again.clipboard == "night-step5.jsonl.zst#step=6&env=0&view=overview"
 
@@ -137,8 +134,7 @@ async def test_excerpt_of_live_run_stays_in_the_present(run: Path) -> None:
     session = FakeSession(RUN)
     session.directory = run
     app = SanctumApp(LiveSource(session), theme=DEFAULT_THEME)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("X")
         await wait_for_excerpt(pilot)
         assert app.source.playback is None
@@ -197,8 +193,7 @@ def test_hash_in_an_existing_path_is_not_an_address(run: Path, capsys: pytest.Ca
 async def test_web_viewer_cannot_write_files_on_the_server(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = sorted(run.parent.parent.rglob("*"))
     app = open_address("night", monkeypatch)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         monkeypatch.setattr(SanctumApp, "is_web", True)
         for key in ("S", "X"):
             await pilot.press(key)

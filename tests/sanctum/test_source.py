@@ -14,7 +14,7 @@ from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, RunState
 from tests.factory import example_run, stamp
 from tests.recording.recordings import recording
-from tests.sanctum.driving import header, replay, settle
+from tests.sanctum.driving import header, opened, replay, settle
 from tests.sanctum.sessions import FakeSession
 
 
@@ -157,8 +157,7 @@ def test_deleted_recording_ends_replay_with_a_message(tmp_path: Path) -> None:
 async def test_header_shows_whether_replay_follows_the_end(tmp_path: Path) -> None:
     source = recorded_part(tmp_path, 20)
     app = SanctumApp(source, theme=DEFAULT_THEME)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         assert "REPLAY following" in header(app)
         await pilot.press("left")
         await settle(pilot)

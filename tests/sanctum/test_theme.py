@@ -11,7 +11,7 @@ from textual.color import Color
 from esper.config import ConfigError
 from esper.sanctum.symbols import STAGES
 from esper.sanctum.theme import DEFAULT_THEME, Palette, find_theme, load_themes
-from tests.sanctum.driving import copy_of_default, replay, screen_strips, screen_text, settle
+from tests.sanctum.driving import copy_of_default, opened, replay, screen_strips, screen_text, settle
 from tests.sanctum.population import population
 
 _FRAME_STATS = re.compile(r" *\S+ events/s  \S+ ms/frame *")
@@ -72,8 +72,7 @@ def test_palette_roles_of_one_group_have_distinct_colours(name: str) -> None:
 async def test_themes_change_only_colours_and_use_only_their_palette(tmp_path: Path) -> None:
     app, playback = replay(population(), tmp_path)  # a live engine without events would soon be reported as silent
     playback.seek_end()
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         for keys in (("1",), ("w",), ("w", "enter"), ("2",), ("3",), ("4",), ("5",), ("6",)):
             await pilot.press(*keys)
             texts: set[str] = set()

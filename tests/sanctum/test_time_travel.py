@@ -22,9 +22,8 @@ from esper.sanctum.widgets.scrubber import Timeline
 from esper.telemetry import events as ev
 from tests.factory import example_run, stamp
 from tests.recording.recordings import recording, write_segment
-from tests.sanctum.driving import header, live, notices, replay, screen_text, settle, shown, tick
+from tests.sanctum.driving import header, live, notices, opened, replay, screen_text, settle, shown, tick
 
-SIZE = (120, 40)
 RUN = example_run(rounds=3)
 ENDS = [index for index, event in enumerate(RUN, start=1) if isinstance(event, ev.PhaseTimed)]
 STOPS = sorted(
@@ -40,8 +39,7 @@ HALF = next(index for index, event in enumerate(RUN) if isinstance(event, ev.Rou
 
 async def test_bookmark_keys_set_visit_and_delete_marks(tmp_path: Path) -> None:
     app, playback = replay(RUN, tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         seen: list[int] = []
         for _ in STOPS:
             await pilot.press("n")
@@ -65,8 +63,7 @@ async def test_bookmark_keys_set_visit_and_delete_marks(tmp_path: Path) -> None:
 
 async def test_go_to_accepts_valid_and_refuses_unknown_moments(tmp_path: Path) -> None:
     app, playback = replay(RUN, tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("g", *"round:9", "enter")
         assert isinstance(app.screen, GoToDialog)
         assert "it has round:1 to round:3" in str(app.screen.query_one("#hint", Static).content)
@@ -81,8 +78,7 @@ async def test_go_to_accepts_valid_and_refuses_unknown_moments(tmp_path: Path) -
 
 async def test_playhead_can_be_dragged(tmp_path: Path) -> None:
     app, playback = replay(RUN, tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.mouse_down(Timeline, offset=(40, 1))
         there = playback.position
         assert 0 < there < playback.length
@@ -96,10 +92,8 @@ async def test_playhead_can_be_dragged(tmp_path: Path) -> None:
 
 
 async def test_cancelled_go_to_stays_in_the_present(tmp_path: Path) -> None:
-    app, session = live(RUN[:HALF])
-    session.record(tmp_path, RUN[:HALF])
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
+    app, _ = live(RUN[:HALF], recorded_in=tmp_path)
+    async with opened(app, size=(80, 24)) as pilot:
         await pilot.press("g", *"12:30", "enter")
         hint = app.screen.query_one("#hint", Static)
         await settle(pilot)
@@ -116,8 +110,7 @@ async def test_cancelled_go_to_stays_in_the_present(tmp_path: Path) -> None:
 async def test_live_run_past_can_be_visited_and_left(tmp_path: Path) -> None:
     app, session = live(RUN[:HALF])
     file = session.record(tmp_path, RUN[:HALF])
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         assert not app.screen.query_one(Timeline).display
         await pilot.press("left")
         await settle(pilot)
@@ -145,10 +138,8 @@ async def test_live_run_past_can_be_visited_and_left(tmp_path: Path) -> None:
 
 
 async def test_control_keys_act_on_the_present_while_in_the_past(tmp_path: Path) -> None:
-    app, session = live(RUN[:HALF])
-    session.record(tmp_path, RUN[:HALF])
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    app, session = live(RUN[:HALF], recorded_in=tmp_path)
+    async with opened(app) as pilot:
         await pilot.press("left_curly_bracket", "p", "c")
         assert [request.kind for request in session.asked()] == [RequestKind.PAUSE, RequestKind.CHECKPOINT]
         assert app.source.state.seq == 1
@@ -166,8 +157,7 @@ async def test_control_keys_act_on_the_present_while_in_the_past(tmp_path: Path)
 
 async def test_time_keys_without_recording_are_refused() -> None:
     app, session = live(RUN[:HALF])
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         before = header(app)
         await pilot.press("space", "right", "left", "comma", "n", "m")
         await settle(pilot)
@@ -203,10 +193,8 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 
 async def test_long_recording_is_read_while_the_run_continues(tmp_path: Path, gate: Gate) -> None:
-    app, session = live(RUN[:HALF])
-    session.record(tmp_path, RUN[:HALF])
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    app, session = live(RUN[:HALF], recorded_in=tmp_path)
+    async with opened(app) as pilot:
         await pilot.press("left", "space")
         session.say(*RUN[HALF : HALF + 5])
         await settle(pilot)
@@ -222,8 +210,7 @@ async def test_long_recording_is_read_while_the_run_continues(tmp_path: Path, ga
 async def test_cancelled_visit_to_the_past_stays_in_the_present(tmp_path: Path, gate: Gate, keys: list[str]) -> None:
     app, session = live(RUN[:HALF])
     file = session.record(tmp_path, RUN[:HALF])
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press(*keys)
         file.write_bytes(recording(RUN))
         gate.open = True
@@ -248,8 +235,7 @@ def tick_until_arrived(app: SanctumApp) -> None:
 async def test_bookmark_set_in_the_present_is_reachable(tmp_path: Path) -> None:
     app, session = live(RUN[:HALF])
     file = session.record(tmp_path, RUN[:HALF])
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("m")
         assert app.source.playback is None
         session.say(*RUN[HALF:])
@@ -263,10 +249,8 @@ async def test_bookmark_set_in_the_present_is_reachable(tmp_path: Path) -> None:
 
 async def test_past_of_paused_run_can_be_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("esper.sanctum.app.TICK_INTERVAL_S", 3600.0)  # else the timer advances the playback
-    app, session = live(RUN[:HALF])
-    session.record(tmp_path, RUN[:HALF])
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    app, _ = live(RUN[:HALF], recorded_in=tmp_path)
+    async with opened(app) as pilot:
         await pilot.press("left_curly_bracket", "space")
         assert app.source.tick(0.1)
         assert app.source.state.seq > 0
@@ -286,8 +270,7 @@ async def test_deleted_recording_returns_to_the_present(
     session.directory = tmp_path / "run"
     monkeypatch.setattr(app.source, "notices", [f"line {number} is damaged" for number in range(num_notices)])
     file = write_segment(session.directory, 1, recording(RUN[:HALF]))
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         tick(app)
         await pilot.press("left")
         file.unlink()
@@ -301,10 +284,8 @@ async def test_deleted_recording_returns_to_the_present(
 
 
 async def test_past_of_a_live_run_does_not_hide_or_fake_a_silent_engine(tmp_path: Path) -> None:
-    app, session = live(RUN[:HALF])
-    session.record(tmp_path, RUN[:HALF])
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    app, session = live(RUN[:HALF], recorded_in=tmp_path)
+    async with opened(app) as pilot:
         await pilot.press("shift+left")
         assert app.source.playback is not None
         app.update_stats(0.0)
@@ -318,12 +299,8 @@ async def test_past_of_a_live_run_does_not_hide_or_fake_a_silent_engine(tmp_path
 
 @pytest.mark.parametrize(("keys", "focused"), [((), EnvTable), (("w",), EnvMap), (("3",), GrowthChart)])
 async def test_hidden_timeline_returns_the_focus(tmp_path: Path, keys: tuple[str, ...], focused: type[Widget]) -> None:
-    app, session = live(RUN[:HALF])
-    session.record(tmp_path, RUN[:HALF])
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
-        await pilot.press(*keys, "left_curly_bracket")
-        await settle(pilot)
+    app, _ = live(RUN[:HALF], recorded_in=tmp_path)
+    async with opened(app, *keys, "left_curly_bracket") as pilot:
         app.screen.query_one(Timeline).focus()
         await pilot.pause()
         await pilot.press("right_curly_bracket")
@@ -334,10 +311,8 @@ async def test_hidden_timeline_returns_the_focus(tmp_path: Path, keys: tuple[str
 
 @pytest.mark.parametrize("keys", [("slash", *"ab", "left"), ("g", *"ab", "left"), ("a",)])
 async def test_end_in_an_input_or_a_dialog_stays_in_the_past(tmp_path: Path, keys: tuple[str, ...]) -> None:
-    app, session = live(RUN[:HALF])
-    session.record(tmp_path, RUN[:HALF])
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot)
+    app, _ = live(RUN[:HALF], recorded_in=tmp_path)
+    async with opened(app) as pilot:
         await pilot.press("shift+left", *keys, "end")
         assert app.source.playback is not None
         if isinstance(app.focused, Input):
@@ -349,11 +324,9 @@ async def test_end_in_an_input_or_a_dialog_stays_in_the_past(tmp_path: Path, key
 
 
 async def test_keys_that_move_forward_are_shown_in_the_past_of_a_live_run(tmp_path: Path) -> None:
-    app, session = live(RUN[:HALF])
-    session.record(tmp_path, RUN[:HALF])
+    app, _ = live(RUN[:HALF], recorded_in=tmp_path)
     forward = ("space play", "→ step", "⇧→ round", "n next mark")
-    async with app.run_test(size=(200, 60)) as pilot:
-        await settle(pilot)
+    async with opened(app, size=(200, 60)) as pilot:
         assert not any(key in shown(app, Footer) for key in forward)
         await pilot.press("left_curly_bracket")
         await settle(pilot)

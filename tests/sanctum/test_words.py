@@ -38,7 +38,7 @@ from esper.telemetry import events as ev
 from esper.telemetry.sentences import describe_transition
 from tests.factory import env_stepped, example_run, run_started, stamp
 from tests.recording.recordings import recording, write_segment
-from tests.sanctum.driving import live, notices, replay, screen_text, settle, shown
+from tests.sanctum.driving import live, notices, opened, replay, screen_text, settle, shown
 
 DOCS = Path(__file__).parents[2] / "docs" / "dashboard.md"
 RUN = example_run()
@@ -80,12 +80,8 @@ def test_units_of_the_documentation_are_those_of_the_screens() -> None:
 
 async def test_env_screen_has_phrases_and_names_the_way_back(tmp_path: Path) -> None:
     events = [run_started(), ev.RoundStarted(round=1), env_stepped(), moved("germinated", "training", "G1", "norm")]
-    app, playback = replay(stamp(events), tmp_path)
-    async with app.run_test(size=(80, 24)) as pilot:
-        playback.seek_end()
-        await settle(pilot)
-        await pilot.press("enter")
-        await settle(pilot)
+    app, _ = replay(stamp(events), tmp_path, at_end=True)
+    async with opened(app, "enter", size=(80, 24)):
         assert "early germinated → training (passed gate 1)" in shown(app, EnvLifecycle)
         assert "Esc back" in shown(app, Footer)
         assert "g go to" in shown(app, Footer)
@@ -96,8 +92,7 @@ async def test_env_screen_has_phrases_and_names_the_way_back(tmp_path: Path) -> 
 async def test_footer_names_anomalies_and_their_cause_only_if_there_are_any() -> None:
     anomaly = ev.AnomalyFound(rule="stalled env", where="env 0", env=0, severity="warning", text="stalled", value=0.1)
     app, session = live(stamp([run_started(), ev.RoundStarted(round=1), env_stepped()]))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         assert "a anomalies" not in shown(app, Footer)
         session.say(*stamp([anomaly], first=4))
         await settle(pilot)
@@ -107,12 +102,8 @@ async def test_footer_names_anomalies_and_their_cause_only_if_there_are_any() ->
 async def test_policy_without_learning_shows_counts(tmp_path: Path) -> None:
     started = msgspec.structs.replace(run_started(), policy="heuristic")
     events = [event for event in RUN if not isinstance(event, (ev.RunStarted, ev.PolicyUpdated))]
-    app, playback = replay(stamp([started, *events]), tmp_path)
-    async with app.run_test(size=(80, 24)) as pilot:
-        playback.seek_end()
-        await settle(pilot)
-        await pilot.press("2")
-        await settle(pilot)
+    app, _ = replay(stamp([started, *events]), tmp_path, at_end=True)
+    async with opened(app, "2", size=(80, 24)):
         counts = shown(app, OpCounts)
         assert "heuristic: fixed rules, nothing to train" in counts
         assert "wait " in counts
@@ -122,12 +113,8 @@ async def test_policy_without_learning_shows_counts(tmp_path: Path) -> None:
 
 
 async def test_learning_policy_keeps_its_charts(tmp_path: Path) -> None:
-    app, playback = replay(RUN, tmp_path)
-    async with app.run_test(size=(120, 40)) as pilot:
-        playback.seek_end()
-        await settle(pilot)
-        await pilot.press("2")
-        await settle(pilot)
+    app, _ = replay(RUN, tmp_path, at_end=True)
+    async with opened(app, "2"):
         assert not app.screen.query_one(OpCounts).display
         assert "blueprint" in shown(app, HeadNormChart)
 
@@ -159,10 +146,7 @@ async def test_restore_dialog_says_what_is_discarded(tmp_path: Path) -> None:
     run = [event for event in example_run(rounds=4) if not isinstance(event, ev.RunEnded)]
     app, session = live(run)
     session.keep(tmp_path, run)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
-        await pilot.press("r")
-        await settle(pilot)
+    async with opened(app, "r") as pilot:
         assert isinstance(app.screen, CheckpointPicker)
         await pilot.press("down", "down", "down")
         await pilot.pause()
@@ -182,8 +166,7 @@ async def test_restore_dialog_counts_lost_steps_across_rounds(
     run = stamp([run_started(rounds=3), *saved, ev.RoundStarted(round=3), timed])
     app, session = live(run)
     session.keep(tmp_path, run)
-    async with app.run_test(size=(120, 40)) as pilot:
-        await settle(pilot)
+    async with opened(app) as pilot:
         await pilot.press("r", *["down"] * checkpoints_down)
         await pilot.pause()
         assert f"Discards {lost}" in screen_text(app)
@@ -210,9 +193,8 @@ async def test_screenshots_have_no_notifications_and_different_names(
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_notifications_leave_the_timeline_free_and_do_not_stack(size: tuple[int, int], tmp_path: Path) -> None:
-    app, playback = replay(RUN, tmp_path)
+    app, _ = replay(RUN, tmp_path, at_end=True)
     async with app.run_test(size=size, notifications=True) as pilot:
-        playback.seek_end()
         await settle(pilot)
         before = screen_text(app).splitlines()[-2:]
         app.notify("remarkable", timeout=60)
@@ -256,10 +238,7 @@ async def test_devices_screen_says_what_the_rest_is() -> None:
         owners={"hosts": 13 * 2**10, "policy": 2 * 2**20},
     )  # fmt: skip
     app, _ = live(stamp([run_started(), ev.RoundStarted(round=1), env_stepped(), sample]))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
-        await pilot.press("5")
-        await settle(pilot)
+    async with opened(app, "5", size=(80, 24)) as pilot:
         assert "rest: Python, code of the libraries, activations, allocator" in screen_text(app)
         assert "13.0 KiB" in shown(app, MemoryByOwner)
         assert "3.0 GiB" in shown(app, MemoryByOwner)
