@@ -6,11 +6,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 from textual.actions import ActionParseResult
 from textual.app import SystemCommand
-from textual.binding import BindingType
 from textual.dom import DOMNode
 from textual.filter import LineFilter
 from textual.screen import Screen
@@ -65,7 +63,7 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, HarvestActions):
     TITLE = "Esper Sanctum"
     DEFAULT_MODE = "overview"
     CSS_PATH = Path(__file__).with_name("sanctum.tcss")
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(*APP_CATEGORIES)]
+    BINDINGS = bindings(*APP_CATEGORIES)
     HORIZONTAL_BREAKPOINTS = _WIDTHS
     VERTICAL_BREAKPOINTS = _HEIGHTS
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.keys import format_key
 
 
@@ -265,7 +265,7 @@ APP_CATEGORIES = (KeyCategory.SCREENS, KeyCategory.RUN, KeyCategory.TIME, KeyCat
 """Categories that the app binds. Each other category belongs to one widget or screen."""
 
 
-def bindings(*categories: KeyCategory) -> list[Binding]:
+def bindings(*categories: KeyCategory) -> list[BindingType]:
     """Return Textual bindings for the keys of these categories."""
     return [
         Binding(
@@ -281,6 +281,6 @@ def bindings(*categories: KeyCategory) -> list[Binding]:
     ]
 
 
-def bindings_of(action: str, *ids: str) -> list[Binding]:
+def bindings_of(action: str, *ids: str) -> list[BindingType]:
     """Return Textual bindings that give the keys of some actions of the table another action, in a dialog."""
     return [Binding(key.keys, action, id=key.id) for key in KEYS if key.id in ids]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.geometry import Size
 
@@ -41,7 +39,7 @@ class DevicesScreen(RunScreen):
 
     AUTO_FOCUS = ""
     CATEGORIES = (KeyCategory.DEVICES,)
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.DEVICES)]
+    BINDINGS = bindings(KeyCategory.DEVICES)
 
     def body(self) -> ComposeResult:
         """Yield the chart, the owners, and a row with lanes and phases."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from textwrap import wrap
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.geometry import Size
 
@@ -53,7 +51,7 @@ class EnvDetailScreen(RunScreen):
 
     AUTO_FOCUS = ""
     CATEGORIES = (KeyCategory.DETAIL,)
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.DETAIL)]
+    BINDINGS = bindings(KeyCategory.DETAIL)
 
     def body(self) -> ComposeResult:
         """Yield the charts, the slots, and the last step beside the lifecycle."""

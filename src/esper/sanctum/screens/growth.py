@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from functools import partial
 from itertools import groupby
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.geometry import Size
 
 from esper.formatting import short_score_name, strip_control
@@ -46,7 +44,7 @@ class GrowthScreen(RunScreen):
 
     AUTO_FOCUS = "GrowthChart"
     CATEGORIES = (KeyCategory.ROWS, KeyCategory.GROWTH)
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.GROWTH)]
+    BINDINGS = bindings(KeyCategory.GROWTH)
 
     def body(self) -> ComposeResult:
         """Yield the growth chart and the blueprint table."""

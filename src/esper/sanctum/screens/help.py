@@ -146,7 +146,7 @@ class HelpScreen(ModalScreen[None]):
 class LegendScreen(HelpScreen):
     """Page with the stages of a slot."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("dismiss", "view.legend")]
+    BINDINGS = bindings_of("dismiss", "view.legend")
 
     def page(self) -> Text:
         """Return the section of the stages."""

@@ -85,7 +85,7 @@ class LogList(Panel, can_focus=True):
 
     PANEL_TITLE = "log"
     METRICS = ("log",)
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.LOG)]
+    BINDINGS = bindings(KeyCategory.LOG)
     _timer: Timer
     """Continues a search."""
 

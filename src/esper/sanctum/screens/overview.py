@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from functools import lru_cache
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Container, Vertical
 from textual.geometry import Size
 
@@ -111,7 +109,7 @@ class OverviewScreen(RunScreen):
 
     AUTO_FOCUS = "EnvTable"
     CATEGORIES = (KeyCategory.ROWS, KeyCategory.TABLE, KeyCategory.OVERVIEW)
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.OVERVIEW)]
+    BINDINGS = bindings(KeyCategory.OVERVIEW)
 
     def __init__(self, view: ViewState, name: str | None = None) -> None:
         super().__init__(view, name)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from textwrap import wrap
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.geometry import Size
 
@@ -56,7 +54,7 @@ class PolicyScreen(RunScreen):
 
     AUTO_FOCUS = ""
     CATEGORIES = (KeyCategory.POLICY,)
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.POLICY)]
+    BINDINGS = bindings(KeyCategory.POLICY)
 
     def body(self) -> ComposeResult:
         """Yield two rows of panels. A policy that does not learn has counts in place of norms and updates."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from statistics import median
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
-from textual.binding import BindingType
 from textual.events import Click
 from textual.geometry import Size
 
@@ -110,7 +109,7 @@ class EnvMap(Panel, can_focus=True):
     pass the filter are dimmed.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.MAP)]
+    BINDINGS = bindings(KeyCategory.MAP)
     METRICS = ("score", "stage")
 
     def __init__(self, view: ViewState) -> None:

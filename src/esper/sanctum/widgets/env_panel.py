@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import ClassVar
 
 from rich.segment import Segment
-from textual.binding import BindingType
 from textual.events import Click
 from textual.geometry import Size
 
@@ -72,7 +70,7 @@ class EnvPanel(Panel):
 class EnvRowsPanel(Panel, can_focus=True):
     """Base class of a panel with one row per env below a line of headings; `view.selected_env` is the cursor."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.ROWS)]
+    BINDINGS = bindings(KeyCategory.ROWS)
 
     def __init__(self, view: ViewState, *, id: str | None = None) -> None:
         super().__init__(view, id=id)

@@ -40,7 +40,7 @@ class EnvTable(EnvRowsPanel):
     """
 
     METRICS = ("score", "reward", "stage", "gradient norm", "loss scale")
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.TABLE)]
+    BINDINGS = bindings(KeyCategory.TABLE)
 
     def __init__(self, view: ViewState) -> None:
         super().__init__(view)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import ClassVar
 
 from rich.cells import set_cell_size
-from textual.binding import BindingType
 from textual.geometry import Size
 
 from esper.domain import Rule
@@ -41,7 +39,7 @@ class AnomalyStrip(Panel, can_focus=True):
     """
 
     METRICS = ("anomalies",)
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.ANOMALIES)]
+    BINDINGS = bindings(KeyCategory.ANOMALIES)
 
     DEFAULT_CSS = """
     AnomalyStrip { height: 1; width: 1fr; padding: 0 1; }

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import ClassVar
 
-from textual.binding import BindingType
 from textual.events import MouseDown, MouseMove, MouseUp
 from textual.geometry import Size
 
@@ -45,7 +43,7 @@ class Timeline(Panel, can_focus=True):
     Timeline.-heat { height: 2; }
     Timeline.-legend { height: 3; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.TIMELINE)]
+    BINDINGS = bindings(KeyCategory.TIMELINE)
 
     def __init__(self, view: ViewState) -> None:
         super().__init__(view)
