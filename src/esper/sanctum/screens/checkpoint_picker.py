@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import DataTable, Static
 
 from esper.domain import StepNumber
 from esper.formatting import format_bytes, format_time_of_day, short_score_name, strip_control
 from esper.sanctum.bindings import bindings_of
+from esper.sanctum.screens.dialogs import Dialog
 from esper.sanctum.symbols import ellipsise, percent_cell
 from esper.telemetry.events import CheckpointSaved
 from esper.telemetry.sentences import pluralise
 from esper.telemetry.state import RunState
 
 
-class CheckpointPicker(ModalScreen[str | None]):
+class CheckpointPicker(Dialog[str]):
     """Dialog that lists checkpoints. Returns the path of the chosen one, or None.
 
     Args:
@@ -30,10 +28,7 @@ class CheckpointPicker(ModalScreen[str | None]):
         current: Returns the present state of the run.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "cancel"),
-        *bindings_of("dismiss", "run.restore", "view.quit"),
-    ]
+    BINDINGS = bindings_of("dismiss", "run.restore")
 
     def __init__(self, checkpoints: list[CheckpointSaved], current: Callable[[], RunState]) -> None:
         super().__init__()

@@ -10,13 +10,13 @@ from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from esper.formatting import format_time_of_day, strip_control
 from esper.health.root_cause import ChainEntry, find_root_cause
 from esper.sanctum.bindings import bindings_of
+from esper.sanctum.screens.dialogs import Dialog
 from esper.sanctum.symbols import SEVERITIES, compact_cell
 from esper.sanctum.theme import Palette
 from esper.sanctum.view import GoToMoment, ViewState
@@ -31,7 +31,7 @@ _CHAIN_INDENT = 11
 """Columns of round, step and glyph before the text of a chain entry."""
 
 
-class MomentList(ModalScreen[GoToMoment | None]):
+class MomentList(Dialog[GoToMoment]):
     """Dialog that lists moments. Returns the chosen one, or None.
 
     Args:
@@ -40,10 +40,7 @@ class MomentList(ModalScreen[GoToMoment | None]):
         indent: Width of the prefix of every line; wrapped lines are indented by it.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "back"),
-        *bindings_of("dismiss", "view.anomalies", "view.why", "view.quit"),
-    ]
+    BINDINGS = bindings_of("dismiss", "view.anomalies", "view.why")
 
     def __init__(self, heading: str, choices: list[tuple[Text, GoToMoment]], *, indent: int = 0) -> None:
         super().__init__()

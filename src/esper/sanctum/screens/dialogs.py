@@ -1,9 +1,9 @@
-"""Dialogs that ask before they end the run, or write a network."""
+"""Base class of dialogs, and those that ask before they end the run, or write a network."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -16,8 +16,16 @@ from esper.control import RequestKind
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.requests import pause_cause
 
+ResultT = TypeVar("ResultT")
 
-class QuitDialog(ModalScreen[RequestKind | None]):
+
+class Dialog(ModalScreen[ResultT]):
+    """Screen over another one. Escape and the key to quit close it without a result."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss"), *bindings_of("dismiss", "view.quit")]
+
+
+class QuitDialog(Dialog[RequestKind]):
     """Dialog that ends the run. Returns STOP or ABANDON, or None to continue.
 
     Args:
@@ -30,8 +38,6 @@ class QuitDialog(ModalScreen[RequestKind | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "choose('stop')", "checkpoint and quit"),
         Binding("w", "choose('abandon')", "quit without checkpoint"),
-        Binding("escape", "choose('cancel')", "cancel"),
-        *bindings_of("choose('cancel')", "view.quit"),
     ]
 
     def __init__(self, key_names: Mapping[str, str], *, attached: bool, paused: bool, cause: str | None) -> None:
@@ -72,17 +78,14 @@ class QuitDialog(ModalScreen[RequestKind | None]):
         self.action_choose("abandon" if self._is_saved else "stop")
 
 
-class HarvestDialog(ModalScreen[bool]):
+class HarvestDialog(Dialog[bool]):
     """Dialog that asks whether to harvest a network. Returns True to do so.
 
     Args:
         question: Text that names the network and the directory of its files.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(False)", "cancel"),
-        *bindings_of("dismiss(False)", "view.harvest", "view.quit"),
-    ]
+    BINDINGS = bindings_of("dismiss", "view.harvest")
 
     def __init__(self, question: str) -> None:
         super().__init__()

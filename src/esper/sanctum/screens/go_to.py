@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from esper.history.address import MOMENT_FORMATS, Moment, MomentError, find_moment
 from esper.history.history import History
 from esper.recording.segments import ReadError
+from esper.sanctum.screens.dialogs import Dialog
 
 WAIT_INTERVAL_S = 0.1
 """Seconds between two attempts to find the moment in the part that was read."""
 _BAR_COLS = 30
 
 
-class GoToDialog(ModalScreen[Moment | None]):
+class GoToDialog(Dialog[Moment]):
     """Dialog that reads a moment. Returns it, or None. An invalid moment is explained below the input.
 
     A moment that was not read yet is waited for.
@@ -28,8 +25,6 @@ class GoToDialog(ModalScreen[Moment | None]):
         history: History of the recording; its owner continues to read it.
         moment: Moment to go to at once; empty to let the user type one.
     """
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "cancel")]
 
     def __init__(self, history: History, moment: str = "") -> None:
         super().__init__()

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import wrap
-from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from esper.domain import Rule
@@ -18,6 +15,7 @@ from esper.health.rules import RULES
 from esper.sanctum.bindings import KeyBinding, KeyCategory, bindings_of
 from esper.sanctum.explanations import RECOVERY_HELP, explain_metric
 from esper.sanctum.requests import PAUSE_CAUSES
+from esper.sanctum.screens.dialogs import Dialog
 from esper.sanctum.symbols import (
     HEADS,
     MARK_SYMBOLS,
@@ -75,21 +73,17 @@ _REQUESTS = (
 """States of a request in the header, with their meanings."""
 
 
-class HelpScreen(ModalScreen[None]):
-    """Page with all keys, symbols, labels, ops and heads."""
+class HelpPage(Dialog[bool]):
+    """Base class of a scrollable page. Subclasses implement `page`.
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "back"),
-        *bindings_of("dismiss", "view.help", "view.keys", "view.quit"),
-    ]
+    Args:
+        view: State that the panels share.
+    """
 
     def __init__(self, view: ViewState) -> None:
         super().__init__()
+        self._view = view
         self._palette = view.palette
-        self._charset = view.charset
-        self._keys = [key for key in view.keys if view.is_available(key)]
-        self._key_names = view.key_names
-        self._live = view.source.live
 
     def compose(self) -> ComposeResult:
         """Yield the scrollable page."""
@@ -97,17 +91,28 @@ class HelpScreen(ModalScreen[None]):
             yield Static(self.page())
 
     def page(self) -> Text:
+        """Return the text of the page."""
+        raise NotImplementedError
+
+
+class HelpScreen(HelpPage):
+    """Page with all keys, symbols, labels, ops and heads."""
+
+    BINDINGS = bindings_of("dismiss", "view.help", "view.keys")
+
+    def page(self) -> Text:
         """Return all sections, wrapped to the smallest supported terminal."""
         page = Text()
         for category in KeyCategory:
-            keys = [self._key_entry(key) for key in self._keys if key.category is category]
+            shown = (key for key in self._view.keys if key.category is category and self._view.is_available(key))
+            keys = [self._key_entry(key) for key in shown]
             self._section(page, category.value, keys)
         self._append_stages(page)
         self._section(page, "Severities", [(s.glyph, s.name, s.meaning) for s in SEVERITIES.values()])
         self._section(page, "Status of a run", [(s.glyph, "bright", _describe(s)) for s in STATUS_SYMBOLS.values()])
-        if self._live:
+        if self._view.source.live:
             causes = [
-                (cause, "error", f"{info.description} {info.format_advice(self._key_names)}")
+                (cause, "error", f"{info.description} {info.format_advice(self._view.key_names)}")
                 for cause, info in PAUSE_CAUSES.items()
             ]
             self._section(page, "Faults that hold a run", causes)
@@ -128,7 +133,7 @@ class HelpScreen(ModalScreen[None]):
 
     def _key_entry(self, key: KeyBinding) -> tuple[str, str, str]:
         text = f"{key.name}: {key.description}" if key.category is KeyCategory.SCREENS else key.description
-        return key_name(key.label, self._charset), "key", text
+        return key_name(key.label, self._view.charset), "key", text
 
     def _section(self, page: Text, heading: str, entries: list[tuple[str, str, str]]) -> None:
         if not entries:
@@ -159,7 +164,7 @@ def _describe(symbol: Symbol) -> str:
     return f"{symbol.name}: {symbol.meaning}"
 
 
-class MetricHelpScreen(ModalScreen[bool]):
+class MetricHelpScreen(HelpPage):
     """Page with the meaning of metrics. Returns True if the user asks for the page of all keys and symbols.
 
     Args:
@@ -167,23 +172,12 @@ class MetricHelpScreen(ModalScreen[bool]):
         metrics: Names of the metrics.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(False)", "back"),
-        *bindings_of("dismiss(False)", "view.quit"),
-        *bindings_of("dismiss(True)", "view.help", "view.keys"),
-    ]
+    BINDINGS = bindings_of("dismiss(True)", "view.help", "view.keys")
 
     def __init__(self, view: ViewState, metrics: Sequence[str]) -> None:
-        super().__init__()
-        self._palette = view.palette
+        super().__init__(view)
         self._metrics = metrics
         self._limits = view.thresholds.limits
-        self._key_names = view.key_names
-
-    def compose(self) -> ComposeResult:
-        """Yield the scrollable page."""
-        with VerticalScroll(id="dialog"):
-            yield Static(self.page())
 
     def page(self) -> Text:
         """Return the help of all metrics."""
@@ -191,7 +185,7 @@ class MetricHelpScreen(ModalScreen[bool]):
         for name in self._metrics:
             page.append(f"{name}\n", palette["title"])
             for heading, text in zip(
-                _METRIC_HEADINGS, explain_metric(name, self._limits, self._key_names), strict=True
+                _METRIC_HEADINGS, explain_metric(name, self._limits, self._view.key_names), strict=True
             ):
                 if not text:
                     continue
@@ -202,7 +196,7 @@ class MetricHelpScreen(ModalScreen[bool]):
             page.append("\n")
             if name == "anomalies":
                 self._append_rules(page)
-        return page.append(f"{self._key_names['view.help']} all keys and symbols   Esc back", palette["dim"])
+        return page.append(f"{self._view.key_names['view.help']} all keys and symbols   Esc back", palette["dim"])
 
     def _append_rules(self, page: Text) -> None:
         """Append each anomaly rule with its thresholds."""
