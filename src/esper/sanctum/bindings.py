@@ -168,13 +168,15 @@ KEYS: tuple[KeyBinding, ...] = (
     ),
     KeyBinding(KeyCategory.TIME, "N", "previous mark", "previous mark", "mark(-1)"),
     KeyBinding(KeyCategory.TIMELINE, "f", "kind", "show and visit only the next kind of marks", "next_group"),
-    KeyBinding(KeyCategory.TIMELINE, "home", "start", "go to the start", "start", False, Availability.REPLAY),
+    KeyBinding(
+        KeyCategory.TIMELINE, "home", "start", "go to the start", "app.replay_start", False, Availability.REPLAY
+    ),
     KeyBinding(
         KeyCategory.TIMELINE,
         "end",
         "end",
         "go to the end; in a live run, return to live",
-        "end",
+        "app.replay_end",
         False,
         Availability.REPLAY,
     ),

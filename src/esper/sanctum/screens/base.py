@@ -30,6 +30,7 @@ class RunScreen(Screen[None]):
         name: Name of the tab; None for a screen that opens on top of one with a tab.
     """
 
+    AUTO_FOCUS = ""
     CATEGORIES: tuple[KeyCategory, ...]
     """Categories of the keys that the footer shows on this screen."""
 

@@ -37,7 +37,6 @@ _MIN_BAR_COLS = 12
 class DevicesScreen(RunScreen):
     """Memory over the run and by owner at the top; lanes and phases below."""
 
-    AUTO_FOCUS = ""
     CATEGORIES = (KeyCategory.DEVICES,)
     BINDINGS = bindings(KeyCategory.DEVICES)
 

@@ -49,7 +49,6 @@ _VALUE_COLS = 8
 class EnvDetailScreen(RunScreen):
     """The selected env: score and reward by step, slots, last step, lifecycle, and why the policy decided so."""
 
-    AUTO_FOCUS = ""
     CATEGORIES = (KeyCategory.DETAIL,)
     BINDINGS = bindings(KeyCategory.DETAIL)
 

@@ -63,10 +63,6 @@ class GrowthChart(EnvRowsPanel):
 
     PANEL_TITLE = "growth in this episode ─ stage by step"
 
-    def cache_key(self) -> Hashable:
-        """Return a key that changes with every event and with the selected env."""
-        return self.state.seq, self.view.selected_env
-
     def preferred_height(self) -> int:
         """Return one line for the heading, and one per env."""
         return 1 + len(self.state.envs)
@@ -143,13 +139,11 @@ class BlueprintTable(Panel):
 
     METRICS = ("blueprints", "contribution")
 
-    def on_mount(self) -> None:
-        """Sort by contribution at first."""
-        self._sort_index = 0
+    _sort_index = 0
 
     def cache_key(self) -> Hashable:
         """Return a key that changes with every event and with the sorted column."""
-        return self.state.seq, self._sort_index
+        return super().cache_key(), self._sort_index
 
     def preferred_height(self) -> int:
         """Return one line for the heading, and one per blueprint."""

@@ -78,10 +78,6 @@ class LossScaleTable(EnvRowsPanel):
     PANEL_TITLE = "numerics by env"
     METRICS = ("loss scale", "skipped batches", "steps to scale growth", "scale oscillation", "gradient norm")
 
-    def cache_key(self) -> Hashable:
-        """Return a key that changes with every event and with the selected env."""
-        return self.state.seq, self.view.selected_env
-
     def draw_lines(self, size: Size) -> list[Line] | list[Row]:
         """Draw the heading and the visible rows."""
         started, width = self.state.started, size.width
@@ -146,10 +142,6 @@ class LossScaleChart(Panel):
     """Loss scale of the selected env by step, in powers of two; a tick marks each step with skipped batches."""
 
     METRICS = ("loss scale", "skipped batches", "scale oscillation")
-
-    def cache_key(self) -> Hashable:
-        """Return a key that changes with every event and with the selected env."""
-        return self.state.seq, self.view.selected_env
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw the chart, a line of skip ticks, and the axis."""

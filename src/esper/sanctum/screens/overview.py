@@ -111,10 +111,8 @@ class OverviewScreen(RunScreen):
     CATEGORIES = (KeyCategory.ROWS, KeyCategory.TABLE, KeyCategory.OVERVIEW)
     BINDINGS = bindings(KeyCategory.OVERVIEW)
 
-    def __init__(self, view: ViewState, name: str | None = None) -> None:
-        super().__init__(view, name)
-        self._view_chosen = False
-        """True once the table or the map was chosen, by the number of envs or by the user."""
+    _view_chosen = False
+    """True once the table or the map was chosen, by the number of envs or by the user."""
 
     def body(self) -> ComposeResult:
         """Yield two columns of panels."""
@@ -128,10 +126,6 @@ class OverviewScreen(RunScreen):
                 yield HeadList(self.view)
                 yield DeviceList(self.view)
                 yield LogPreview(self.view)
-
-    def on_mount(self) -> None:
-        """Show the env table, not the heat map."""
-        self.query_one(EnvMap).display = False
 
     def action_map(self) -> None:
         """Switch between the env table and the env heat map."""

@@ -52,7 +52,6 @@ _SIDE_BY_SIDE_MIN_COLS = 57
 class PolicyScreen(RunScreen):
     """Head norms at the top; update statistics and decisions below."""
 
-    AUTO_FOCUS = ""
     CATEGORIES = (KeyCategory.POLICY,)
     BINDINGS = bindings(KeyCategory.POLICY)
 
@@ -90,10 +89,6 @@ class OpCounts(Panel):
 
     PANEL_TITLE = "ops by round ─ number of choices"
 
-    def cache_key(self) -> Hashable:
-        """Return a key that changes with every event."""
-        return self.state.seq
-
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw one line per op: its count in the last rounds, latest last, and the sum."""
         if self.state.started is None:
@@ -122,10 +117,8 @@ class UpdateCharts(Panel):
 
     PANEL_TITLE = "updates ─ by round"
 
-    def on_mount(self) -> None:
-        """Start with the first statistic."""
-        self._first = 0
-        """Index of the first shown statistic."""
+    _first = 0
+    """Index of the first shown statistic."""
 
     def cache_key(self) -> Hashable:
         """Return a key that changes with every policy update, and with the first chart."""

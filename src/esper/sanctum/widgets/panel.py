@@ -178,7 +178,7 @@ class Panel(Widget):
 
     def cache_key(self) -> Hashable:
         """Return what `draw_lines` depends on, except size and theme. The panel is drawn again when it changes."""
-        return self.state.seq
+        return self.state.seq, self.view.selected_env
 
     def preferred_height(self) -> int:
         """Return the number of lines of the whole content, for a panel with `height: auto`."""
@@ -300,6 +300,14 @@ class Panel(Widget):
 
     def on_resize(self) -> None:
         """Draw in the new size."""
+        self.update()
+
+    def on_focus(self) -> None:
+        """Draw the panel, which may show that keys now apply to it."""
+        self.update()
+
+    def on_blur(self) -> None:
+        """Draw the panel without a mark of the focus."""
         self.update()
 
     def get_line_filters(self) -> Sequence[LineFilter]:

@@ -100,14 +100,6 @@ class AnomalyStrip(Panel, can_focus=True):
         """Show the worst active anomaly."""
         self.action_visit()
 
-    def on_focus(self) -> None:
-        """Draw the focus mark, because Enter now applies to this panel."""
-        self.update()
-
-    def on_blur(self) -> None:
-        """Remove the focus mark."""
-        self.update()
-
 
 class PauseCausePanel(Panel):
     """Reason for which the engine holds the run, and the keys that help. Hidden if the run is not held."""

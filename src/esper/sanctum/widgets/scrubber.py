@@ -39,7 +39,7 @@ class Timeline(Panel, can_focus=True):
     """
 
     DEFAULT_CSS = """
-    Timeline { height: 1; padding: 0 1; }
+    Timeline { height: 1; padding: 0 1; display: none; }
     Timeline.-heat { height: 2; }
     Timeline.-legend { height: 3; }
     """
@@ -54,10 +54,6 @@ class Timeline(Panel, can_focus=True):
         """Cached result of `_bin_marks`, with everything that it depends on."""
         self._frozen_end: float | None = None
         """End of the bar while the past of a live run is shown, recorded seconds."""
-
-    def on_mount(self) -> None:
-        """Hide the timeline if nothing is played back."""
-        self.display = self.view.source.playback is not None
 
     def update(self) -> None:
         """Show or hide the timeline and its second line, and draw it."""
@@ -208,28 +204,12 @@ class Timeline(Panel, can_focus=True):
             self.notify(str(error), severity="error")
         self.update()  # the other panels are updated in the next tick
 
-    def on_focus(self) -> None:
-        """Highlight the playhead, because Home and End now apply to this panel."""
-        self.update()
-
-    def on_blur(self) -> None:
-        """Remove the highlight."""
-        self.update()
-
-    async def action_next_group(self) -> None:
+    def action_next_group(self) -> None:
         """Show and visit only the next kind of marks, or all kinds after the last."""
         groups = [*MARK_GROUPS]
         self.view.mark_group = groups[(groups.index(self.view.mark_group) + 1) % len(groups)]
         self.notify(f"Marks: {self.view.mark_group}", timeout=2)
         self.update()
-
-    async def action_start(self) -> None:
-        """Move the playhead to the start."""
-        await self.run_action("app.replay_start")
-
-    async def action_end(self) -> None:
-        """Move the playhead to the end."""
-        await self.run_action("app.replay_end")
 
 
 def _cell(elapsed: float, duration: float, num_cells: int) -> int:
