@@ -70,7 +70,7 @@ class LaneUtilisation(Panel):
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw the heading and the lanes."""
         if not self.state.devices:
-            return [self.line().append(" no device sample yet", "dim")] if self.state.started else []
+            return self.message("no device sample yet")
         stragglers = {a.found.where for a in self.state.active_anomalies() if a.found.rule == Rule.STRAGGLING_LANE}
         has_gpu = any(sample.launching is not None for sample in self.state.devices.values())
         sparkline_width = min(max(size.width - (59 if has_gpu else 50), 8), MAX_STEPS)
@@ -116,7 +116,7 @@ class PhaseFractions(Panel):
         """Draw the phases, longest first."""
         total, timing = sum(self.state.phases.values()), self.state.timing
         if not total or timing is None:
-            return [self.line().append(" no step yet", "dim")] if self.state.started else []
+            return self.message("no step yet")
         self.panel_subtitle = (
             f"{size.height} of {len(self.state.phases)}" if size.height < len(self.state.phases) else None
         )
@@ -162,7 +162,7 @@ class MemoryChart(Panel):
         """Draw the chart of the chosen memory, or a message if there are fewer than two points."""
         memories = self.state.health.memories
         if not memories:
-            return [self.line().append(" no memory sample yet", "dim")] if self.state.started else []
+            return self.message("no memory sample yet")
         index = self._index % len(memories)
         name = list(memories)[index]
         memory = memories[name]
@@ -172,10 +172,10 @@ class MemoryChart(Panel):
         full_round = predict_full_round(memory, limits.memory_growth)
         self.panel_subtitle = _memory_summary(memory, full_round)
         if len(memory.points) < 2:
-            return [self.line().append(" the curve starts with the second sample", "dim")]
+            return self.message("the curve starts with the second sample")
         curves = _curves(name, memory, full_round)
         if not curves:
-            return [self.line().append(" not reported by the device", "dim")]
+            return self.message("not reported by the device")
         high = next_nice(max(value for _, values, _ in curves for value in values if value is not None))
         total = _gib(memory.total)
         if total is not None and total <= high:

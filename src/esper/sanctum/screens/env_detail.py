@@ -152,7 +152,7 @@ class EnvLifecycle(EnvPanel):
         visible = max(size.height - len(refusals), 0)
         transitions = [line for move in env.moves[-visible:] for line in self._transition(move, size.width)]
         if not transitions and not refusals:
-            return [self.line().append(" no seed in this episode", "dim")]
+            return self.message("no seed in this episode")
         return (transitions[-visible:] if visible else []) + refusals
 
     def _transition(self, move: SeedMoved, width: int) -> list[Line]:
@@ -233,7 +233,7 @@ class EnvStep(EnvPanel):
         """Draw one line per value, in two columns if one does not fit."""
         step = env.stepped
         if step is None:
-            return [self.line().append(" no step yet in this round", "dim")]
+            return self.message("no step yet in this round")
         target = f" {strip_control(step.target)}" if step.target else ""
         lines = [self.line().append(" op ", "dim").append(f"{strip_control(step.op)}{target}", "bright")]
         values = _values(step, self.state.score_name)

@@ -165,7 +165,7 @@ class BlueprintTable(Panel):
         if size.height <= len(blueprints):
             self.panel_subtitle = f"{size.height - 1} of {len(blueprints)}"
         if not blueprints:
-            return [self.line().append(" no seed planted yet", "dim")]
+            return self.message("no seed planted yet")
         head = self.line().append(" blueprint  ", "head")
         for name, (width, _) in _BLUEPRINT_COLUMNS.items():
             head.append(name.rjust(width), "key" if name == sort_column else "head")

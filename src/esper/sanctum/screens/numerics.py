@@ -149,7 +149,7 @@ class LossScaleChart(Panel):
         health = self.state.health.envs.get(self.view.selected_env)
         if health is None or not health.scales:
             self.panel_subtitle = None
-            return [self.line().append(" no loss scaling", "dim")] if self.state.started else []
+            return self.message("no loss scaling")
         exponents = [scale_exponent(scale) for scale in health.recent_scales(_CHART_STEPS)]
         steps = len(exponents)
         axis = _exponent_axis([value for value in exponents if value is not None], size.height - 4)
@@ -218,7 +218,7 @@ class NonFiniteList(Panel):
         """Draw the rows, latest first. Each has at least one line; a text that does not fit ends in an ellipsis."""
         non_finite = self.state.health.non_finite
         if not non_finite:
-            return [self.line().append(" all recorded values are finite", "dim")] if self.state.started else []
+            return self.message("all recorded values are finite")
         self.panel_subtitle = pluralise(len(non_finite), "quantity", "quantities")
         lines = [self.line().append("   NaN   inf  first at", "head")]
         names_by_count: dict[tuple[object, ...], list[str]] = {}

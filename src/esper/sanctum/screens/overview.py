@@ -217,7 +217,7 @@ class DeviceList(Panel):
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw the lanes, each followed by its memory; everything on one line if the panel has only one."""
         if not self.state.devices:
-            return [self.line().append(" no device sample yet", "dim")] if self.state.started else []
+            return self.message("no device sample yet")
         if size.height == 1:
             return [self._compact(size.width)]
         width = size.width

@@ -135,7 +135,7 @@ class UpdateCharts(Panel):
         if self.state.started is None:
             return []
         if not self.state.learning:
-            return [self.line().append(f" {no_update_message(self.state.started)}", "dim")]
+            return self.message(no_update_message(self.state.started))
         columns, rows = max(size.width // _MIN_CHART_COLS, 1), max(size.height // _MIN_CHART_ROWS, 1)
         columns = min(columns, -(-len(UPDATE_METRICS) // rows))
         rows = min(rows, -(-len(UPDATE_METRICS) // columns))

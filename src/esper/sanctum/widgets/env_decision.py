@@ -34,11 +34,11 @@ class EnvDecision(EnvPanel):
         step, found = env.stepped, env.explained
         self.panel_title = "decision"
         if step is None:
-            return [self.line().append(" no step yet in this round", "dim")]
+            return self.message("no step yet in this round")
         if step.op_probability is None:
-            return [self.line().append(" this policy reports no probabilities", "dim")]
+            return self.message("this policy reports no probabilities")
         if found is None:
-            return [self.line().append(f" {strip_control(self._reason())}", "dim")]
+            return self.message(strip_control(self._reason()))
         choices = ", ".join(choice.choice for choice in found.choices.values())
         self.panel_title = f"decision of step {found.step} ─ {strip_control(choices)}"
         head = self.line().append_fitted(" probability in %", _GROUP_COLS, "head")

@@ -50,28 +50,55 @@ def no_update_message(started: RunStarted) -> str:
     return f"{started.policy}: {rules}, nothing to train"
 
 
-class HeadList(Panel):
+class HeadPanel(Panel):
+    """Base class of a panel about the heads. Subclasses implement `draw_heads`."""
+
+    def cache_key(self) -> Hashable:
+        """Return the number of the last policy update's event, and whether the run has started."""
+        return self.state.started is None, (self.state.update.seq if self.state.update else 0)
+
+    def draw_lines(self, size: Size) -> list[Line] | list[Row]:
+        """Draw the heads; before the first update a message, before the start of the run nothing."""
+        self.panel_subtitle = None
+        if self.state.started is None or not self.state.heads:
+            return self.message(no_update_message(self.state.started)) if self.state.started else []
+        return self.draw_heads(size)
+
+    def draw_heads(self, size: Size) -> list[Line] | list[Row]:
+        """Draw the panel. There is at least one head."""
+        raise NotImplementedError
+
+    @property
+    def series(self) -> dict[str, list[float | None]]:
+        """Downsampled gradient norms of each head, all of the same length; None for an update without any."""
+        return {name: head.course.values for name, head in self.state.heads.items()}
+
+    @property
+    def x_length(self) -> int:
+        """Length of the axis of rounds, points."""
+        assert self.state.started is not None
+        series = next(iter(self.state.heads.values())).course
+        return round_axis_length(len(series.values), -(-self.state.started.rounds // series.every))
+
+    @property
+    def stride(self) -> int:
+        """Number of rounds per point."""
+        return next(iter(self.state.heads.values())).course.every
+
+
+class HeadList(HeadPanel):
     """One line per head: gradient norm, its sparkline over the last updates, entropy as a bar and as a number."""
 
     METRICS = ("heads", "update")
 
     PANEL_TITLE = "gradient norm, entropy"
 
-    def cache_key(self) -> Hashable:
-        """Return the number of the last policy update's event, and whether the run has started."""
-        return self.state.started is None, (self.state.update.seq if self.state.update else 0)
-
     def preferred_height(self) -> int:
         """Return one line per head."""
         return max(len(self.state.heads), 1)
 
-    def draw_lines(self, size: Size) -> list[Line]:
+    def draw_heads(self, size: Size) -> list[Line]:
         """Draw one line per head; in a panel of one line, draw all heads on it."""
-        if not self.state.heads:
-            self.panel_subtitle = None
-            if self.state.started is None:
-                return []
-            return [self.line().append(f" {no_update_message(self.state.started)}", "dim")]
         self.panel_subtitle = self._update_summary(size.width)
         if size.height == 1 and len(self.state.heads) > 1:
             return [self._draw_compact(size.width)]
@@ -122,43 +149,6 @@ class HeadList(Panel):
         return "  ".join(texts)
 
 
-class HeadPanel(Panel):
-    """Base class of a panel about the gradient norms of the heads over the rounds."""
-
-    def cache_key(self) -> Hashable:
-        """Return the number of the last policy update's event, and whether the run has started."""
-        return self.state.started is None, (self.state.update.seq if self.state.update else 0)
-
-    def draw_lines(self, size: Size) -> list[Line] | list[Row]:
-        """Draw the heads; before the first update a message, before the start of the run nothing."""
-        if self.state.started is None:
-            return []
-        if not self.state.heads:
-            return [self.line().append(f" {no_update_message(self.state.started)}", "dim")]
-        return self.draw_heads(size, {name: head.course.values for name, head in self.state.heads.items()})
-
-    def draw_heads(self, size: Size, series: dict[str, list[float | None]]) -> list[Line] | list[Row]:
-        """Draw the panel.
-
-        Args:
-            size: Size of the content.
-            series: Downsampled gradient norms of each head, all of the same length; None for an update without any.
-        """
-        raise NotImplementedError
-
-    @property
-    def x_length(self) -> int:
-        """Length of the axis of rounds, points."""
-        assert self.state.started is not None
-        series = next(iter(self.state.heads.values())).course
-        return round_axis_length(len(series.values), -(-self.state.started.rounds // series.every))
-
-    @property
-    def stride(self) -> int:
-        """Number of rounds per point."""
-        return next(iter(self.state.heads.values())).course.every
-
-
 class HeadNormChart(HeadPanel):
     """Chart with one curve per head on a logarithmic axis."""
 
@@ -166,8 +156,9 @@ class HeadNormChart(HeadPanel):
 
     PANEL_TITLE = "gradient norm by head ─ by round"
 
-    def draw_heads(self, size: Size, series: dict[str, list[float | None]]) -> list[Line] | list[Row]:
+    def draw_heads(self, size: Size) -> list[Line] | list[Row]:
         """Draw the chart, with a label at the end of each curve."""
+        series = self.series
         axis = log_axis([value for norms in series.values() for value in norms])
         curves = [
             (log10_clipped(norms, 10.0**axis.low), f"series{index % 8}") for index, norms in enumerate(series.values())
@@ -196,8 +187,9 @@ class HeadFractionChart(HeadPanel):
 
     PANEL_TITLE = "gradient norm by head ─ % of total"
 
-    def draw_heads(self, size: Size, series: dict[str, list[float | None]]) -> list[Line] | list[Row]:
+    def draw_heads(self, size: Size) -> list[Line] | list[Row]:
         """Draw one area per head, with the head's name and last fraction beside it."""
+        series = self.series
         height = size.height - 1
         points = [fractions(norms) for norms in zip(*series.values(), strict=True)]
         last = next((point for point in reversed(points) if point), None)

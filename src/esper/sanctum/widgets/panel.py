@@ -246,6 +246,10 @@ class Panel(Widget):
         """Return an empty line in the styles of the theme."""
         return Line(self.view.palette)
 
+    def message(self, text: str) -> list[Line]:
+        """Return a line in place of the content that is missing; none before the start of the run."""
+        return [self.line().append(f" {text}", "dim")] if self.state.started else []
+
     def render_line(self, y: int) -> Strip:
         """Return line `y` of the content, for Textual's Line API."""
         return Strip(self._row_at(y, self.size.width), self.size.width)

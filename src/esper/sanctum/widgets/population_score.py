@@ -45,7 +45,7 @@ class PopulationScore(Panel):
         self.panel_title = f"validation {strip_control(self.state.score_name)} % ─ by {x_axis}"
         if len(points) < 2 or self.state.started is None:
             self.panel_subtitle = None
-            return [self.line().append(" a curve needs two points", "dim")] if self.state.started else []
+            return self.message("a curve needs two points")
         lows, medians, highs = (list(column) for column in zip(*points, strict=True))
         self.panel_subtitle = (
             f"median {percent_cell(medians[-1]).text.strip()}  min {percent_cell(lows[-1]).text.strip()}"
