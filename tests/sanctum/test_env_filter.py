@@ -3,14 +3,15 @@
 import contextlib
 import math
 import string
+from collections.abc import Sequence
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.sanctum.env_filter import (
     NUMERIC_FIELDS,
-    FamilyNames,
     FilterError,
     IncompleteFilterError,
     parse_filter,
@@ -25,11 +26,12 @@ LANES = ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
 SEVERITIES = {1: "warning", 2: "error"}
 
 
-def envs() -> list[EnvState]:
-    """Four envs: the second has a NaN, the third no scaler, the fourth has not stepped."""
+def state_of(score: str = "accuracy", structures: Sequence[str] = ()) -> RunState:
+    """State of four envs: the second has a NaN, the third no scaler, the fourth has not stepped."""
     dormant = [ev.SlotReading(stage="dormant")] * 3
+    named = [ev.StructureInfo(name=name, slots=3, host_parameters=1, chance_loss=2.3) for name in structures]
     run = [
-        run_started(4),
+        msgspec.structs.replace(run_started(4), lanes=LANES, score_name=score, structures=named),
         ev.RoundStarted(round=1),
         env_stepped(
             0,
@@ -45,14 +47,17 @@ def envs() -> list[EnvState]:
     state = RunState()
     for event in stamp(run):
         state.apply(event)
-    for env, lane in zip(state.envs, LANES, strict=True):
-        env.lane = lane
-    return state.envs
+    return state
 
 
-def passing(text: str) -> list[int]:
-    term = parse_filter(text, LANES)
-    return [env.env for env in envs() if term(env, SEVERITIES.get(env.env))]
+def envs() -> list[EnvState]:
+    return state_of().envs
+
+
+def passing(text: str, state: RunState | None = None) -> list[int]:
+    state = state or state_of()
+    term = parse_filter(text, state)
+    return [env.env for env in state.envs if term(env, SEVERITIES.get(env.env))]
 
 
 @pytest.mark.parametrize(
@@ -107,15 +112,14 @@ def test_filter_selects_matching_envs(text: str, expected: list[int]) -> None:
     ],
 )
 def test_score_is_named_as_in_its_column(score: str, text: str, expected: list[int]) -> None:
-    passes = parse_filter(text, LANES, score)
-    assert [env.env for env in envs() if passes(env, None)] == expected
+    assert passing(text, state_of(score)) == expected
 
 
 def test_word_of_another_score_is_unknown() -> None:
     with pytest.raises(FilterError, match="unknown number 'acc'"):
-        parse_filter("acc<50", LANES, "f1")
+        parse_filter("acc<50", state_of("f1"))
     with pytest.raises(IncompleteFilterError, match="f1<…"):
-        parse_filter("f", LANES, "f1")
+        parse_filter("f", state_of("f1"))
 
 
 @pytest.mark.parametrize(
@@ -138,14 +142,14 @@ def test_word_of_another_score_is_unknown() -> None:
 )
 def test_invalid_filter_is_refused_in_one_sentence(text: str, expected_message: str) -> None:
     with pytest.raises(FilterError) as refused:
-        parse_filter(text, LANES)
+        parse_filter(text, state_of())
     assert expected_message in str(refused.value)
 
 
 @given(st.text(string.ascii_lowercase + string.digits + "<>=!:.%^_- ", max_size=30))
 def test_any_filter_text_parses_or_is_refused(text: str) -> None:
     with contextlib.suppress(FilterError):
-        assert {passes(env, None) for passes in [parse_filter(text, LANES)] for env in envs()} <= {True, False}
+        assert set(passing(text)) <= {0, 1, 2, 3}
 
 
 @given(st.sampled_from(sorted(NUMERIC_FIELDS)), st.floats(allow_nan=False), st.sampled_from(["<", ">=", "=", "!="]))
@@ -172,7 +176,14 @@ def test_worst_env_has_an_anomaly_or_lowest_accuracy() -> None:
     assert worst_env([], {}) is None
 
 
-FAMILY = FamilyNames(structures=["Narrow", "deep"], settings=["source", "noise"])
+def family() -> RunState:
+    """State of a run on a family of two structures and two settings."""
+    state = state_of(structures=["Narrow", "deep"])
+    contexts = [("Narrow", "Level", 0.0), ("Narrow", "digits", 0.1), ("deep", "digits", 0.5)]
+    for env, (structure, source, noise) in zip(state.envs, contexts, strict=False):
+        settings: dict[str, float | str] = {"source": source, "noise": noise}
+        env.context = ev.EpisodeStarted(round=1, env=env.env, structure=structure, settings=settings)
+    return state
 
 
 @pytest.mark.parametrize(
@@ -189,13 +200,7 @@ FAMILY = FamilyNames(structures=["Narrow", "deep"], settings=["source", "noise"]
     ],
 )
 def test_structures_and_settings_of_a_family_are_filtered(text: str, expected: list[int]) -> None:
-    found = envs()
-    contexts = [("Narrow", "Level", 0.0), ("Narrow", "digits", 0.1), ("deep", "digits", 0.5)]
-    for env, (structure, source, noise) in zip(found, contexts, strict=False):
-        settings: dict[str, float | str] = {"source": source, "noise": noise}
-        env.context = ev.EpisodeStarted(round=1, env=env.env, structure=structure, settings=settings)
-    passes = parse_filter(text, LANES, family=FAMILY)
-    assert [env.env for env in found if passes(env, None)] == expected
+    assert passing(text, family()) == expected
 
 
 @pytest.mark.parametrize(
@@ -204,6 +209,6 @@ def test_structures_and_settings_of_a_family_are_filtered(text: str, expected: l
 )
 def test_wrong_names_of_a_family_are_refused(text: str, sentence: str) -> None:
     with pytest.raises(FilterError, match=sentence):
-        parse_filter(text, LANES, family=FAMILY)
+        parse_filter(text, family())
     with pytest.raises(FilterError, match="unknown filter 'structure:'"):
-        parse_filter("structure:deep", LANES)
+        parse_filter("structure:deep", state_of())

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from heapq import nsmallest
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from esper.formatting import short_score_name, suggest
 from esper.sanctum.symbols import OPS, STAGES
@@ -29,8 +29,8 @@ EnvPredicate: TypeAlias = Callable[[EnvState, str | None], bool]
 
 Measure: TypeAlias = Callable[[EnvState], float | None]
 """Returns a number of an env; None if it was not measured."""
-KindTerm: TypeAlias = Callable[[str, Sequence[str]], EnvPredicate]
-"""Returns the predicate of the text after a colon. Arguments: the text, and the lanes of the run."""
+KindTerm: TypeAlias = Callable[[str], EnvPredicate]
+"""Returns the predicate of the text after a colon."""
 
 
 class FilterError(ValueError):
@@ -51,23 +51,6 @@ class EnvFilter:
     def matching(self, state: RunState, severities: Mapping[int, str]) -> frozenset[int]:
         """Return the indices of the envs that match, given the result of `worst_severity_by_env`."""
         return frozenset(env.env for env in state.envs if self.passes(env, severities.get(env.env)))
-
-
-class FamilyNames(NamedTuple):
-    """Names that a filter can use in a run on a family of tasks."""
-
-    structures: Sequence[str] = ()
-    settings: Sequence[str] = ()
-
-    @classmethod
-    def of(cls, state: RunState) -> FamilyNames:
-        """Return the names of a run; none if its task is not a family."""
-        contexts = [env.context for env in state.envs if env.context]
-        structures = [structure.name for structure in state.started.structures] if state.started else []
-        return cls(structures, list(contexts[0].settings) if contexts else [])
-
-
-NO_FAMILY = FamilyNames()
 
 
 def _of_step(value: Callable[[EnvStepped], float | None]) -> Callable[[EnvState], float | None]:
@@ -101,34 +84,35 @@ _COMPARE = {
 _COMPARISON = re.compile(r"([^<>=!:]*)(<=|>=|!=|<|>|=)(.*)")
 
 
-def score_word(score: str) -> str:
-    """Return a second word for `score` in filters: the heading of the score's column.
-
-    Args:
-        score: Name of the score.
-    """
+def _score_word(score: str) -> str:
+    """Return a second word for `score` in filters: the heading of the column of the score of this name."""
     return "-".join(short_score_name(score).lower().split())
 
 
-def parse_filter(
-    text: str, lanes: Sequence[str], score: str = "accuracy", family: FamilyNames = NO_FAMILY
-) -> EnvPredicate:
+def parse_filter(text: str, state: RunState) -> EnvPredicate:
     """Parse a filter; an empty filter matches every env. The beginning of a keyword is not searched for as a text.
 
     Args:
         text: Filter as the user typed it.
-        lanes: Lane names of the run.
-        score: Name of the task's score.
-        family: Names of the family of tasks.
+        state: State of the run, whose lanes, score and family of tasks the filter can name.
 
     Raises:
         FilterError: A term is invalid; `IncompleteFilterError` if more text can make it valid.
     """
-    settings = {name.lower(): _setting(name) for name in family.settings}
-    numbers = settings | {score_word(score): NUMERIC_FIELDS["score"]} | NUMERIC_FIELDS
-    kinds = _KIND_TERMS | {name.lower(): partial(_with_setting, name) for name in family.settings}
-    if family.structures:
-        kinds["structure"] = partial(_of_structure, family.structures)
+    lanes, structures = (state.started.lanes, state.started.structures) if state.started else ((), ())
+    contexts = [env.context for env in state.envs if env.context]
+    settings = list(contexts[0].settings) if contexts else []
+    numbers = {name.lower(): _setting(name) for name in settings}
+    numbers |= {_score_word(state.score_name): NUMERIC_FIELDS["score"]} | NUMERIC_FIELDS
+    kinds: dict[str, KindTerm] = {
+        "stage": _at_stage,
+        "device": partial(_on_device, lanes),
+        "blueprint": _of_blueprint,
+        "op": _with_op,
+    }
+    kinds |= {name.lower(): partial(_with_setting, name) for name in settings}
+    if structures:
+        kinds["structure"] = partial(_of_structure, [structure.name for structure in structures])
     terms = [_term(word, lanes, numbers, kinds) for word in text.lower().split()]
     return lambda env, severity: all(term(env, severity) for term in terms)
 
@@ -151,7 +135,7 @@ def _term(
         return _comparison(name, symbol, value, numbers)
     kind, colon, value = word.partition(":")
     if colon and kind in kinds:
-        return kinds[kind](value, lanes)
+        return kinds[kind](value)
     if colon and not any(word in lane for lane in lanes):
         raise FilterError(f"unknown filter '{kind}:'; {suggest(kind, kinds)}")
     if word.isdecimal():
@@ -193,27 +177,27 @@ def _number(name: str, text: str, is_fraction: bool) -> float:
     return number / 100 if text.endswith("%") or (is_fraction and number > 1) else number
 
 
-def _at_stage(value: str, _: Sequence[str]) -> EnvPredicate:
-    return _slots(lambda slot: slot.stage == value, value, list(STAGES), "stage")
+def _at_stage(value: str) -> EnvPredicate:
+    _check(value, list(STAGES), "stage")
+    return _any_slot(lambda slot: slot.stage == value)
 
 
-def _of_blueprint(value: str, _: Sequence[str]) -> EnvPredicate:
+def _of_blueprint(value: str) -> EnvPredicate:
     if not value:
         raise IncompleteFilterError("'blueprint:' needs a name, as in blueprint:norm")
-    return _slots(lambda slot: value in (slot.blueprint or ""), None, [], "blueprint")
+    return _any_slot(lambda slot: value in (slot.blueprint or ""))
 
 
-def _slots(holds: Callable[[SlotReading], bool], value: str | None, known: Sequence[str], what: str) -> EnvPredicate:
-    _check(value, known, what)
+def _any_slot(holds: Callable[[SlotReading], bool]) -> EnvPredicate:
     return lambda env, _: env.latest is not None and any(map(holds, env.latest.slots))
 
 
-def _with_op(value: str, _: Sequence[str]) -> EnvPredicate:
+def _with_op(value: str) -> EnvPredicate:
     _check(value, list(OPS), "op")
     return lambda env, _: env.latest is not None and env.latest.op == value
 
 
-def _on_device(value: str, lanes: Sequence[str]) -> EnvPredicate:
+def _on_device(lanes: Sequence[str], value: str) -> EnvPredicate:
     if not value or not any(lane.startswith(value) for lane in lanes):
         error = FilterError if value else IncompleteFilterError
         raise error(f"unknown device '{value}'; {suggest(value, dict.fromkeys(lanes))}")
@@ -221,13 +205,13 @@ def _on_device(value: str, lanes: Sequence[str]) -> EnvPredicate:
     return lambda env, _: env.lane == value if exact else env.lane.startswith(value)
 
 
-def _of_structure(structures: Sequence[str], value: str, _: Sequence[str]) -> EnvPredicate:
+def _of_structure(structures: Sequence[str], value: str) -> EnvPredicate:
     names = {name.lower(): name for name in structures} | {str(at): name for at, name in enumerate(structures, 1)}
     _check(value, list(names), "structure")
     return lambda env, _: env.context is not None and env.context.structure == names[value]
 
 
-def _with_setting(name: str, value: str, _: Sequence[str]) -> EnvPredicate:
+def _with_setting(name: str, value: str) -> EnvPredicate:
     if not value:
         raise IncompleteFilterError(f"'{name}:' needs a value")
 
@@ -250,16 +234,8 @@ def _setting_of(env: EnvState, name: str) -> float | str | None:
     return env.context.settings.get(name) if env.context else None
 
 
-_KIND_TERMS: dict[str, KindTerm] = {
-    "stage": _at_stage,
-    "device": _on_device,
-    "blueprint": _of_blueprint,
-    "op": _with_op,
-}
-
-
-def _check(value: str | None, known: Sequence[str], what: str) -> None:
-    if value is not None and value not in known:
+def _check(value: str, known: Sequence[str], what: str) -> None:
+    if value not in known:
         is_incomplete = any(name.startswith(value) for name in known)
         raise (IncompleteFilterError if is_incomplete else FilterError)(
             f"unknown {what} '{value}'; {suggest(value, known)}"

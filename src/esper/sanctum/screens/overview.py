@@ -15,7 +15,6 @@ from esper.health.rules.lanes import is_nearly_full
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import (
     EnvFilter,
-    FamilyNames,
     FilterError,
     IncompleteFilterError,
     parse_filter,
@@ -179,9 +178,7 @@ class OverviewScreen(RunScreen):
             box.set_message(self._count_matching(self.view.env_filter))
 
     def _parse(self, text: str) -> EnvFilter:
-        state = self.view.source.state
-        lanes, score = (state.started.lanes, state.started.score_name) if state.started else ([], "accuracy")
-        return EnvFilter(text, parse_filter(text, lanes, score, FamilyNames.of(state)))
+        return EnvFilter(text, parse_filter(text, self.view.source.state))
 
     def _preview(self, text: str) -> None:
         box = self.query_one(FilterBox)
