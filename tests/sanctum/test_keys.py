@@ -8,10 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 from textual.widgets import DataTable, OptionList
-from textual.widgets._toast import Toast
 
 from esper.control import RequestKind
-from esper.history.timeline import MarkKind
 from esper.sanctum.actions.run import BROWSER_MESSAGE
 from esper.sanctum.actions.sharing import NO_SELECTION_MESSAGE
 from esper.sanctum.app import SanctumApp
@@ -21,7 +19,7 @@ from esper.sanctum.screens.dialogs import QuitDialog
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.help import HelpScreen
 from esper.sanctum.screens.overview import OverviewScreen
-from esper.sanctum.symbols import MARK_SYMBOLS, SEVERITIES, STAGES
+from esper.sanctum.symbols import SEVERITIES, STAGES
 from esper.sanctum.widgets.env_map import EnvMap
 from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.footer import Footer
@@ -91,18 +89,6 @@ async def test_pause_step_resume_show_confirmed_state() -> None:
         assert "● RUNNING round" in header(app)
 
 
-async def test_checkpoint_key_requests_and_shows_progress() -> None:
-    app, session = live(RUN)
-    async with opened(app) as pilot:
-        await pilot.press("c")
-        request = session.asked()
-        assert [(r.kind, r.origin) for r in request] == [(RequestKind.CHECKPOINT, "keyboard")]
-        assert "checkpointing…" in header(app)
-        say(session, ev.CheckpointSaved(round=12, step=5, path="x", bytes=1, seconds=0.1, origin="keyboard"))
-        await settle(pilot)
-        assert "checkpointing…" not in header(app)
-
-
 async def test_restore_requests_the_picked_checkpoint(tmp_path: Path) -> None:
     app, session = live(RUN)
     session.keep(tmp_path, RUN)
@@ -135,6 +121,7 @@ async def test_restore_lists_each_existing_checkpoint_once(tmp_path: Path) -> No
         await pilot.press("escape")
         newest.rmdir()
         await pilot.press("r")
+        assert isinstance(app.screen, OverviewScreen)
         assert "No checkpoint yet" in " ".join(notices(app))
 
 
@@ -148,14 +135,6 @@ async def test_refused_restore_is_notified() -> None:
         await until(pilot, lambda: "gone is not a checkpoint" in " ".join(notices(app)))
 
 
-async def test_restore_without_checkpoints_explains_why() -> None:
-    app, _ = live(example_run()[:5])
-    async with opened(app) as pilot:
-        await pilot.press("r")
-        assert isinstance(app.screen, OverviewScreen)
-        assert "No checkpoint yet" in " ".join(notices(app))
-
-
 @pytest.mark.parametrize(
     ("keys", "kind"),
     [
@@ -163,6 +142,7 @@ async def test_restore_without_checkpoints_explains_why() -> None:
         (("enter",), RequestKind.STOP),
         (("w",), RequestKind.ABANDON),
         (("down", "enter"), RequestKind.ABANDON),
+        (("ctrl+c",), RequestKind.STOP),
     ],
 )
 async def test_quit_waits_until_the_run_has_ended(keys: tuple[str, ...], kind: RequestKind) -> None:
@@ -197,13 +177,6 @@ async def test_quit_dialog_can_be_cancelled(key: str) -> None:
         assert isinstance(app.screen, OverviewScreen)
         assert kinds(session) == []
         assert not has_left(app)
-
-
-async def test_ctrl_c_twice_stops_with_checkpoint() -> None:
-    app, session = live(RUN)
-    async with opened(app) as pilot:
-        await pilot.press("ctrl+c", "ctrl+c")
-        assert kinds(session) == [RequestKind.STOP]
 
 
 HELD = {
@@ -446,18 +419,6 @@ async def test_command_palette_lists_actions_of_the_screen() -> None:
         ] == ["show all lines"]
 
 
-async def test_screenshot_key_writes_an_svg_named_after_the_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    app, _ = live(RUN)
-    async with opened(app) as pilot:
-        await pilot.press("S")
-        (svg,) = tmp_path.glob("*.svg")
-        assert svg.name == "digits_impaired-20261121-015300-round012-step005.svg"
-        assert "<svg" in svg.read_text()
-
-
 @pytest.mark.parametrize("key", ["p", "s", "c", "r"])
 async def test_replay_refuses_control_keys(key: str, tmp_path: Path) -> None:
     app, _ = replay(example_run(), tmp_path)
@@ -529,23 +490,6 @@ async def test_home_and_end_act_on_the_focused_widget(tmp_path: Path) -> None:
         assert (app.view.selected_env, playback.position) == (7, 1)
 
 
-async def test_timeline_shows_time_and_marks(tmp_path: Path) -> None:
-    app, _ = replay(example_run(), tmp_path)
-    async with opened(app) as pilot:
-        await pilot.press("right_curly_bracket")
-        text = shown(app, Timeline)
-        assert text.endswith("00:00:01 of 00:00:01")
-        for sign in (MarkKind.CHECKPOINT, MarkKind.PLANTED, MarkKind.NOT_FINITE):
-            assert MARK_SYMBOLS[sign][0].glyph in text
-
-
-async def test_quit_in_replay_skips_the_dialog(tmp_path: Path) -> None:
-    app, _ = replay(example_run(), tmp_path)
-    async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("q")
-        assert has_left(app)
-
-
 async def test_tick_of_an_app_that_has_exited_reads_nothing(tmp_path: Path) -> None:
     """Its screens have lost their panels, which an update would need."""
     app, _ = replay(example_run(), tmp_path)
@@ -579,15 +523,6 @@ async def test_browser_only_shows_a_live_run(monkeypatch: pytest.MonkeyPatch) ->
             await pilot.press(key)
             assert notices(app) == [BROWSER_MESSAGE]  # one, however often
         assert kinds(session) == []
-
-
-async def test_equal_notifications_do_not_stack(tmp_path: Path) -> None:
-    app, _ = replay(example_run(), tmp_path)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await settle(pilot)
-        await pilot.press("p", "p", "t", "c", "p")
-        assert len(notices(app)) == 2
-        assert len(app.screen.query(Toast)) == 2
 
 
 def test_keys_have_one_meaning_in_each_context() -> None:

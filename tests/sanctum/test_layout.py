@@ -7,7 +7,6 @@ from rich.color import ColorType
 
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.widgets.env_table import EnvTable
-from tests.factory import example_run
 from tests.sanctum.driving import live, opened, replay, screen_text, settle, terminal_rows
 from tests.sanctum.population import population
 
@@ -97,17 +96,6 @@ async def test_env_table_scrolls_and_marks_hidden_rows() -> None:
         lines = app.screen.query_one(EnvTable).text.splitlines()
         assert lines[1].endswith("↑")
         assert "▸63" in lines[-2]
-
-
-async def test_first_frame_shows_the_startup_status() -> None:
-    app, session = live([])
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.pause()
-        assert "starting: loading torch…" in screen_text(app)
-        assert "○ STARTING" in screen_text(app)
-        session.say(*example_run()[:6])
-        await settle(pilot)
-        assert "● RUNNING" in screen_text(app)
 
 
 def colours(app: SanctumApp) -> set[tuple[int, ...]]:

@@ -35,13 +35,3 @@ async def test_notices_of_damage_appear_once_and_are_capped(tmp_path: Path) -> N
         messages = notices(app)
         assert len(messages) == MAX_NOTICES + 1
         assert messages[-1] == f"{10 - MAX_NOTICES} more notices. --no-tui prints all."
-
-
-async def test_one_notice_too_many_is_counted_in_the_singular(tmp_path: Path) -> None:
-    path = write_segment(tmp_path, 1, recording(example_run()) + b"{[damage]}\n" * (MAX_NOTICES + 1))
-    app = SanctumApp(ReplaySource(Playback(open_history(path))), theme=DEFAULT_THEME)
-    async with app.run_test(size=ROOMY, notifications=True) as pilot:
-        await pilot.pause()
-        tick(app)
-        await pilot.pause()
-        assert notices(app)[-1] == "1 more notice. --no-tui prints all."

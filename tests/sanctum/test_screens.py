@@ -4,7 +4,6 @@ from esper.sanctum.bindings import SCREEN_INFO
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.overview import OverviewScreen
 from esper.sanctum.widgets.header import Tabs
-from esper.sanctum.widgets.problems import AnomalyStrip
 from tests.sanctum.driving import live, opened, settle, shown
 from tests.sanctum.population import population
 
@@ -50,17 +49,6 @@ async def test_number_key_closes_screens_on_top() -> None:
         assert isinstance(app.screen, EnvDetailScreen)
         await pilot.press("1")
         assert [screen.name for screen in app.screen_stack] == ["overview"]
-
-
-async def test_narrow_tabs_leave_room_for_anomalies() -> None:
-    app, _ = live(RUN)
-    async with opened(app, size=(80, 24)):
-        assert shown(app, Tabs).split() == [
-            word
-            for name, screen_info in SCREEN_INFO.items()
-            for word in [screen_info.key, *([name] if name == "overview" else [])]
-        ]
-        assert app.screen.query_one(AnomalyStrip).size.width > 50
 
 
 async def test_clicking_tab_opens_its_screen() -> None:

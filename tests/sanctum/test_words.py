@@ -112,13 +112,6 @@ async def test_policy_without_learning_shows_counts(tmp_path: Path) -> None:
         assert not app.screen.query_one(HeadNormChart).display
 
 
-async def test_learning_policy_keeps_its_charts(tmp_path: Path) -> None:
-    app, _ = replay(RUN, tmp_path, at_end=True)
-    async with opened(app, "2"):
-        assert not app.screen.query_one(OpCounts).display
-        assert "blueprint" in shown(app, HeadNormChart)
-
-
 async def test_help_explains_heads_and_the_legend_explains_stages(tmp_path: Path) -> None:
     app, _ = replay(RUN, tmp_path)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -132,14 +125,6 @@ async def test_help_explains_heads_and_the_legend_explains_stages(tmp_path: Path
         assert all(stage.meaning in legend for stage in STAGES.values())
         await pilot.press("i")
         assert not isinstance(app.screen, LegendScreen)
-
-
-async def test_palette_shows_the_keys(tmp_path: Path) -> None:
-    app, _ = replay(RUN, tmp_path)
-    async with app.run_test(size=(80, 24)):
-        titles = [command.title for command in app.get_system_commands(app.screen)]
-    assert "Anomalies (a)" in titles
-    assert "Play (space)" in titles
 
 
 async def test_restore_dialog_says_what_is_discarded(tmp_path: Path) -> None:
