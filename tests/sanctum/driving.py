@@ -19,7 +19,8 @@ from textual.pilot import Pilot
 from textual.strip import Strip
 
 from esper.control import Request
-from esper.history.history import open_history
+from esper.history.divergence import GhostRun
+from esper.history.history import History, open_history
 from esper.history.playback import Playback
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import LiveSource, ReplaySource
@@ -48,24 +49,31 @@ def copy_of_default(folder: Path, name: str, old: str = "", new: str = "") -> Pa
 
 
 def live(
-    events: Sequence[AnyEvent], *, theme: str = DEFAULT_THEME, recorded_in: Path | None = None
+    events: Sequence[AnyEvent], *, recorded_in: Path | None = None, **options: Any
 ) -> tuple[SanctumApp, FakeSession]:
     """Return a live dashboard, and its session with these events, whose recording is written to a folder."""
     session = FakeSession(events)
     if recorded_in is not None:
         session.record(recorded_in, events)
-    return SanctumApp(LiveSource(session), theme=theme), session
+    return SanctumApp(LiveSource(session), theme=DEFAULT_THEME, **options), session
 
 
 def replay(events: Iterable[AnyEvent], folder: Path, *, at_end: bool = False) -> tuple[SanctumApp, Playback]:
     """Return a dashboard over a recording, paused at its start or at its end."""
     file = folder / "events-00001.jsonl"
     file.write_bytes(b"".join(encode_json(event) + b"\n" for event in events))
-    source = ReplaySource(Playback(open_history(file)))
-    source.start = lambda: None  # playback must not start by itself
+    app, playback = replay_of(open_history(file))
     if at_end:
-        source.playback.seek_end()
-    return SanctumApp(source, theme=DEFAULT_THEME), source.playback
+        playback.seek_end()
+    return app, playback
+
+
+def replay_of(
+    history: History, *, follow: bool = False, ghost_run: GhostRun | None = None, **options: Any
+) -> tuple[SanctumApp, Playback]:
+    """Return a dashboard over a history, which does not play by itself."""
+    source = ReplaySource(Playback(history), hold=True, follow=follow, ghost_run=ghost_run)
+    return SanctumApp(source, theme=DEFAULT_THEME, **options), source.playback
 
 
 @asynccontextmanager

@@ -9,13 +9,10 @@ import pytest
 from textual.widgets import Static
 
 from esper.sanctum.app import SanctumApp
-from esper.sanctum.source import LiveSource
 from esper.sanctum.symbols import CHARSETS, MARK_SYMBOLS, SEVERITIES, STAGES, STATUS_SYMBOLS, detect_charset, translate
-from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.view import FrameStats
-from tests.sanctum.driving import opened, settle, terminal_rows
+from tests.sanctum.driving import live, opened, settle, terminal_rows
 from tests.sanctum.population import population
-from tests.sanctum.sessions import FakeSession
 
 
 def drawn(app: SanctumApp) -> str:
@@ -25,7 +22,7 @@ def drawn(app: SanctumApp) -> str:
 
 @pytest.mark.parametrize(("symbols", "size"), [("ascii", (80, 24)), ("ascii", (200, 60)), ("block", (120, 40))])
 async def test_screens_keep_to_the_charset_and_column_count(symbols: str, size: tuple[int, int]) -> None:
-    app = SanctumApp(LiveSource(FakeSession(population())), theme=DEFAULT_THEME, symbols=symbols)
+    app, _ = live(population(), symbols=symbols)
     async with opened(app, size=size) as pilot:
         for key in ("1", "2", "3", "4", "5", "6", "question_mark"):
             await pilot.press(key)
@@ -39,7 +36,7 @@ async def test_screens_keep_to_the_charset_and_column_count(symbols: str, size: 
 
 
 async def test_ascii_key_names_are_unambiguous() -> None:
-    app = SanctumApp(LiveSource(FakeSession(population())), theme=DEFAULT_THEME, symbols="ascii")
+    app, _ = live(population(), symbols="ascii")
     async with opened(app) as pilot:
         assert "Enter env" in drawn(app)
         await pilot.press("f1")

@@ -13,17 +13,15 @@ from esper.history.history import open_history
 from esper.history.playback import Playback
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.env_detail import EnvScoreChart
-from esper.sanctum.source import ReplaySource
-from esper.sanctum.theme import DEFAULT_THEME
+from esper.sanctum.symbols import percent_cell
 from esper.sanctum.widgets.population_score import PopulationScore
 from esper.sanctum.widgets.scrubber import Timeline
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.recording.recordings import recording, write_segment
-from tests.sanctum.driving import header, notices, settle, shown, until
+from tests.sanctum.driving import SIZE, header, notices, replay_of, settle, shown, until
 
 RUN = example_run(rounds=4)
-SIZE = (120, 40)
 
 
 def better(event: ev.AnyEvent) -> ev.AnyEvent:
@@ -41,10 +39,7 @@ def beside(folder: Path, other: Sequence[ev.AnyEvent]) -> tuple[SanctumApp, Play
         open_history(write_segment(folder / name, 1, recording(events)).parent)
         for name, events in (("night", RUN), ("day", other))
     ]
-    playback = Playback(histories[0])
-    source = ReplaySource(playback, ghost_run=GhostRun(*histories))
-    source.start = lambda: None
-    return SanctumApp(source, theme=DEFAULT_THEME), playback
+    return replay_of(histories[0], ghost_run=GhostRun(*histories))
 
 
 async def go(pilot: Pilot[None], playback: Playback, round_: int, step: int) -> None:
@@ -104,3 +99,20 @@ async def test_shorter_ghost_run_stays_at_its_end(tmp_path: Path) -> None:
         await pilot.press("enter")
         await settle(pilot)
         assert "ghost" not in str(app.screen.query_one(EnvScoreChart).border_subtitle)
+
+
+async def test_ghost_with_other_envs_and_steps_has_round_curves(tmp_path: Path) -> None:
+    app, playback = beside(tmp_path, example_run(envs=6, rounds=4, steps=8))
+    async with app.run_test(size=SIZE) as pilot:
+        await go(pilot, playback, 3, 2)
+        assert app.view.ghost is not None
+        assert (app.view.ghost.round, app.view.ghost.step) == (3, 2)
+        await go(pilot, playback, 3, 5)
+        assert (app.view.ghost.round, app.view.ghost.step) == (3, 8)
+        final = percent_cell(app.view.ghost.scores_by_round[-1][1]).text.strip()
+        assert f"ghost {final}" in str(app.screen.query_one(PopulationScore).border_subtitle)
+        await pilot.press("enter")
+        await settle(pilot)
+        await pilot.press("escape", "2")
+        await settle(pilot)
+        assert len(app.view.ghost.learning["episode_return"].values) == 3

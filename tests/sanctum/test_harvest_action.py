@@ -10,13 +10,10 @@ from esper.cli.main import main
 from esper.cli.options import EXIT_OK
 from esper.harvest.structure import PROGRAM_FILE, read_structure
 from esper.history.history import open_history
-from esper.history.playback import Playback
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.dialogs import HarvestDialog
-from esper.sanctum.source import ReplaySource
-from esper.sanctum.theme import DEFAULT_THEME
 from tests.factory import example_run
-from tests.sanctum.driving import has_left, live, notices, opened, screen_text, until
+from tests.sanctum.driving import has_left, live, notices, opened, replay_of, screen_text, until
 
 SIZE = (80, 24)
 
@@ -34,11 +31,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def dashboard(run: Path, round_number: int) -> SanctumApp:
     """A replay at the end of a round."""
-    playback = Playback(open_history(run))
+    app, playback = replay_of(open_history(run), env=1)
     playback.seek_end()
     for _ in range(2 - round_number):
         playback.step_round(-1)
-    return SanctumApp(ReplaySource(playback, hold=True), theme=DEFAULT_THEME, env=1)
+    return app
 
 
 @pytest.mark.slow

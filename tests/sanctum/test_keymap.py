@@ -15,7 +15,6 @@ from esper.sanctum.keymap import PRESETS, apply_keys, find_conflicts, load_keys
 from esper.sanctum.screens.dialogs import QuitDialog
 from esper.sanctum.screens.help import HelpScreen, MetricHelpScreen
 from esper.sanctum.screens.policy import UpdateCharts
-from esper.sanctum.source import LiveSource
 from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.problems import PauseCausePanel
@@ -60,8 +59,7 @@ def load(file: Path, text: str) -> dict[str, KeyBinding]:
 
 
 def app_with(keys: tuple[KeyBinding, ...]) -> SanctumApp:
-    app, _ = live(RUN)
-    return SanctumApp(app.source, theme=DEFAULT_THEME, keys=keys)
+    return live(RUN, keys=keys)[0]
 
 
 def test_ids_of_actions_are_unique_and_kept() -> None:
@@ -188,10 +186,8 @@ async def test_sentences_about_a_held_run_name_the_changed_keys() -> None:
     held = ev.Paused(
         seq=RUN[-1].seq + 1, time=RUN[-1].time, round=2, step=5, origin="engine", reason="no space", cause="unsaved"
     )
-    _, session = live([*RUN, held])
-    source = LiveSource(session)
     keys = apply_keys({"run.checkpoint": "f6", "run.restore": "f7", "run.stop": "f9", "view.quit": "f10"})
-    app = SanctumApp(source, theme=DEFAULT_THEME, keys=keys)
+    app, _ = live([*RUN, held], keys=keys)
     advice = "Free disk space, then F6 save again F7 restore an older checkpoint F9 quit, with or without saving"
     async with opened(app) as pilot:
         assert shown(app, PauseCausePanel).endswith(advice)

@@ -11,16 +11,12 @@ from esper.domain import Severity
 from esper.history.timeline import MarkKind
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.env_detail import EnvDetailScreen
-from esper.sanctum.source import LiveSource
 from esper.sanctum.symbols import MARK_SYMBOLS
-from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.sanctum.widgets.scrubber import Timeline
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, example_run, run_started, stamp
-from tests.recording.recordings import recording, write_segment
 from tests.sanctum.driving import live, notices, opened, replay, screen_text, settle, shown
-from tests.sanctum.sessions import FakeSession
 
 
 def found(env: int, rule: str, severity: Severity = "warning") -> ev.AnomalyFound:
@@ -124,8 +120,7 @@ async def test_enter_skips_a_silent_engine_and_shows_the_first_anomaly() -> None
 
 
 async def test_muted_rule_does_not_ring(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = FakeSession(RUN)
-    app = SanctumApp(LiveSource(session), theme=DEFAULT_THEME, bell=True)
+    app, session = live(RUN, bell=True)
     rung: list[int] = []
     monkeypatch.setattr(SanctumApp, "bell", lambda _: rung.append(1))
     async with opened(app) as pilot:
@@ -174,16 +169,12 @@ async def test_legend_replaces_the_anomaly_row_of_the_focused_timeline(tmp_path:
 async def test_timeline_of_a_live_run_keeps_its_scale(tmp_path: Path) -> None:
     run = [msgspec.structs.replace(event, time=1e9 + event.seq) for event in example_run(rounds=6)]
     half = len(run) // 2
-    directory = tmp_path / "run"
-    write_segment(directory, 1, recording(run[:half]))
-    session = FakeSession(run[:half])
-    session.directory = directory
-    app = SanctumApp(LiveSource(session), theme=DEFAULT_THEME)
+    app, session = live(run[:half], recorded_in=tmp_path)
     async with opened(app, "left", "left", size=(120, 30)) as pilot:
         before = app.screen.query_one(Timeline).text
 
         async def grow(events: int) -> str:
-            write_segment(directory, 1, recording(run[: half + events]))
+            session.record(tmp_path, run[: half + events])
             session.say(*run[half : half + events])
             await settle(pilot)
             return app.screen.query_one(Timeline).text

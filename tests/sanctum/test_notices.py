@@ -3,21 +3,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from esper.history.history import open_history
-from esper.history.playback import Playback
-from esper.sanctum.app import MAX_NOTICES, SanctumApp
-from esper.sanctum.source import ReplaySource
-from esper.sanctum.theme import DEFAULT_THEME
+from esper.sanctum.app import MAX_NOTICES
 from tests.factory import example_run
 from tests.recording.recordings import recording, write_segment
-from tests.sanctum.driving import ROOMY, notices, tick
+from tests.sanctum.driving import ROOMY, notices, replay_of, tick
 
 
 async def test_notices_of_damage_appear_once_and_are_capped(tmp_path: Path) -> None:
     content = recording(example_run())
     lines = content.count(b"\n") + 1
     path = write_segment(tmp_path, 1, content + b"{[damage]}\n")
-    playback = Playback(open_history(path))
-    app = SanctumApp(ReplaySource(playback), theme=DEFAULT_THEME)
+    app, playback = replay_of(open_history(path))
     async with app.run_test(size=ROOMY, notifications=True) as pilot:
         await pilot.pause()
         tick(app)

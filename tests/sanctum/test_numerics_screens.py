@@ -23,8 +23,6 @@ from esper.sanctum.screens.numerics import (
     NonFiniteList,
 )
 from esper.sanctum.screens.overview import DeviceList
-from esper.sanctum.source import LiveSource
-from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.panel import Panel
 from esper.sanctum.widgets.problems import AnomalyStrip
@@ -33,7 +31,6 @@ from esper.telemetry.health_stats import MAX_MEMORY_POINTS
 from tests.factory import device_sampled, env_stepped, example_run, run_started, stamp
 from tests.sanctum.driving import ROOMY, live, opened, replay, screen_text, settle, shown
 from tests.sanctum.population import population
-from tests.sanctum.sessions import FakeSession
 
 MIB = 2**20
 SCALES = (65536.0, 32768.0, 65536.0, 32768.0, 65536.0, 32768.0)
@@ -334,8 +331,7 @@ async def test_every_panel_has_a_help_text(key: str) -> None:
 
 async def test_bell_rings_when_an_anomaly_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     for bell in (True, False):
-        session = FakeSession(stamp([run_started(3), ev.RoundStarted(round=1)]))
-        app = SanctumApp(LiveSource(session), theme=DEFAULT_THEME, bell=bell)
+        app, session = live(stamp([run_started(3), ev.RoundStarted(round=1)]), bell=bell)
         rung: list[int] = []
         monkeypatch.setattr(SanctumApp, "bell", lambda self, rung=rung: rung.append(1))
         async with opened(app) as pilot:

@@ -9,15 +9,11 @@ import pytest
 from esper.cli.commands.replay import find_demo
 from esper.history.address import find_moment, parse_moment
 from esper.history.history import History, open_history
-from esper.history.playback import Playback
-from esper.sanctum.app import SanctumApp
-from esper.sanctum.source import ReplaySource
-from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.view import GoToMoment
 from esper.telemetry import events as ev
 from tests.factory import example_run, stamp
 from tests.recording.recordings import recording, write_segment
-from tests.sanctum.driving import SIZE, header, notices, opened, replay, settle
+from tests.sanctum.driving import SIZE, header, notices, opened, replay, replay_of, settle
 
 
 def steps_of_anomalies(history: History) -> list[tuple[ev.AnomalyFound, int, int]]:
@@ -37,14 +33,10 @@ def demo() -> History:
     return open_history(find_demo())
 
 
-def dashboard(history: History) -> SanctumApp:
-    return SanctumApp(ReplaySource(Playback(history), hold=True), theme=DEFAULT_THEME)
-
-
 async def test_every_way_to_an_anomaly_of_the_demo_shows_its_step(demo: History) -> None:
     anomalies = steps_of_anomalies(demo)
     assert anomalies
-    app = dashboard(demo)
+    app, _ = replay_of(demo)
     async with app.run_test(size=SIZE) as pilot:
         for number, (found, round_, step) in enumerate(anomalies, start=1):
             moment = find_moment(f"anomaly:{number}", demo)
@@ -70,7 +62,7 @@ async def test_every_way_to_an_anomaly_of_the_demo_shows_its_step(demo: History)
 
 
 async def test_next_mark_visits_each_anomaly_at_its_step_and_env(demo: History) -> None:
-    app = dashboard(demo)
+    app, _ = replay_of(demo)
     wanted = [(found.env, round_, step) for found, round_, step in steps_of_anomalies(demo) if found.env is not None]
     async with opened(app) as pilot:
         visited: list[tuple[int, int, int]] = []

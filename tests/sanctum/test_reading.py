@@ -10,18 +10,15 @@ from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
 from esper.history.history import open_history
-from esper.history.playback import Playback
 from esper.recording.segments import compress_segment
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.go_to import GoToDialog
 from esper.sanctum.screens.log import LogList
-from esper.sanctum.source import ReplaySource
-from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.scrubber import Timeline
 from esper.telemetry import events as ev
 from tests.factory import example_run, stamp
 from tests.recording.recordings import fold, recording, write_segment
-from tests.sanctum.driving import SIZE, header, live, notices, opened, settle, shown, until
+from tests.sanctum.driving import SIZE, header, live, notices, opened, replay_of, settle, shown, until
 
 ROUNDS, STEPS = 30, 5
 RUN = example_run(rounds=ROUNDS, steps=STEPS)
@@ -47,8 +44,7 @@ def write_run(folder: Path) -> Path:
 
 def partly_read(folder: Path, moment: str | None = None, *, follow: bool = False) -> SanctumApp:
     """Return a dashboard over a recording of which only the start was read."""
-    source = ReplaySource(Playback(open_history(write_run(folder), 0.0)), hold=True, follow=follow)
-    return SanctumApp(source, theme=DEFAULT_THEME, moment=moment)
+    return replay_of(open_history(write_run(folder), 0.0), follow=follow, moment=moment)[0]
 
 
 async def read_until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
@@ -185,7 +181,7 @@ async def test_jump_waits_if_a_later_restore_undid_the_moment(tmp_path: Path) ->
         [event for event in RUN[step_20:] if not isinstance(event, ev.AnomalyFound)], first=step_20 + 1, start=2e9
     )
     write_segment(folder, 3, recording(again, fold(RUN[:step_20])))
-    app = SanctumApp(ReplaySource(Playback(open_history(folder, 0.0)), hold=True), theme=DEFAULT_THEME)
+    app, _ = replay_of(open_history(folder, 0.0))
     async with app.run_test(size=SIZE) as pilot:
         await read_until(pilot, lambda: (app.source.fraction_read or 0) > 0.3)
         await pilot.press("g", *"round:3", "enter")

@@ -12,16 +12,13 @@ from esper.cli.commands import replay as command
 from esper.cli.dashboard import DisplayOptions
 from esper.cli.main import main
 from esper.history.history import open_history
-from esper.history.playback import Playback
 from esper.sanctum.actions import sharing
 from esper.sanctum.app import SanctumApp
-from esper.sanctum.source import LiveSource, ReplaySource, RunSource
-from esper.sanctum.theme import DEFAULT_THEME
+from esper.sanctum.source import RunSource
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.recording.recordings import recording, write_segment
-from tests.sanctum.driving import SIZE, notices, opened, screen_text, settle
-from tests.sanctum.sessions import FakeSession
+from tests.sanctum.driving import SIZE, live, notices, opened, replay_of, screen_text, settle
 
 RUN = [msgspec.structs.replace(event, time=1e9 + 4 * event.seq) for event in example_run()]
 
@@ -57,10 +54,9 @@ def open_address(address: str, monkeypatch: pytest.MonkeyPatch) -> SanctumApp:
 async def test_address_opens_the_same_view(
     run: Path, keys: list[str], step: int, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = ReplaySource(Playback(open_history(run)), hold=True)
-    app = SanctumApp(source, theme=DEFAULT_THEME)
+    app, playback = replay_of(open_history(run))
     async with app.run_test(size=SIZE) as pilot:
-        source.playback.seek(source.playback.history.steps[step - 1])
+        playback.seek(playback.history.steps[step - 1])
         await settle(pilot)
         await pilot.press(*keys)
         await settle(pilot)
@@ -84,19 +80,17 @@ def test_address_of_an_anomaly_selects_its_env(run: Path, monkeypatch: pytest.Mo
 
 
 async def test_address_between_steps_gives_the_event(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = ReplaySource(Playback(open_history(run)), hold=True)
-    app = SanctumApp(source, theme=DEFAULT_THEME)
+    app, playback = replay_of(open_history(run))
     async with app.run_test(size=SIZE) as pilot:
-        source.playback.seek(source.playback.history.steps[3] + 2)
+        playback.seek(playback.history.steps[3] + 2)
         await pilot.press("Y")
-        assert app.clipboard == f"night#event={source.playback.position}&env=0&view=overview"
+        assert app.clipboard == f"night#event={playback.position}&env=0&view=overview"
     again = open_address(app.clipboard, monkeypatch)
-    assert repr(again.source.state) == repr(source.state)
+    assert repr(again.source.state) == repr(playback.state)
 
 
 async def test_live_run_has_an_address(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = FakeSession(RUN[:40])
-    app = SanctumApp(LiveSource(session), theme=DEFAULT_THEME)
+    app, session = live(RUN[:40])
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("Y")
         assert app.clipboard == ""
@@ -114,26 +108,24 @@ async def wait_for_excerpt(pilot: Pilot[None]) -> None:
 
 
 async def test_excerpt_opens_with_the_same_screen(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = ReplaySource(Playback(open_history(run)), hold=True)
-    app = SanctumApp(source, theme=DEFAULT_THEME)
+    app, playback = replay_of(open_history(run))
     async with app.run_test(size=SIZE) as pilot:
-        source.playback.seek(source.playback.history.steps[4])
+        playback.seek(playback.history.steps[4])
         await settle(pilot)
         await pilot.press("X")
         await wait_for_excerpt(pilot)
         assert [path.name for path in Path.cwd().glob("*.zst")] == ["night-step5.jsonl.zst"]
         assert "To open it: esper-sanctum replay night-step5.jsonl.zst" in notices(app)[0]
     again = open_address("night-step5.jsonl.zst#step=5", monkeypatch)
-    assert repr(again.source.state) == repr(source.state)
+    assert repr(again.source.state) == repr(playback.state)
     async with opened(again) as pilot:
         await pilot.press("right", "Y")  # an excerpt keeps the step numbers
         assert again.clipboard == "night-step5.jsonl.zst#step=6&env=0&view=overview"
 
 
 async def test_excerpt_of_live_run_stays_in_the_present(run: Path) -> None:
-    session = FakeSession(RUN)
+    app, session = live(RUN)
     session.directory = run
-    app = SanctumApp(LiveSource(session), theme=DEFAULT_THEME)
     async with opened(app) as pilot:
         await pilot.press("X")
         await wait_for_excerpt(pilot)
@@ -143,8 +135,7 @@ async def test_excerpt_of_live_run_stays_in_the_present(run: Path) -> None:
 
 
 async def test_failed_excerpt_reports_the_error(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = ReplaySource(Playback(open_history(run)), hold=True)
-    app = SanctumApp(source, theme=DEFAULT_THEME)
+    app, _ = replay_of(open_history(run))
 
     def fail(*_: object) -> Path:
         raise OSError(28, "No space left on device")

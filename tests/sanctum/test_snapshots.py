@@ -7,12 +7,9 @@ import pytest
 from textual.pilot import Pilot
 
 from esper.history.history import open_history
-from esper.history.playback import Playback
 from esper.sanctum.app import SanctumApp
-from esper.sanctum.source import ReplaySource
-from esper.sanctum.theme import DEFAULT_THEME
 from tests.factory import example_run
-from tests.sanctum.driving import live, replay, settle
+from tests.sanctum.driving import live, replay, replay_of, settle
 from tests.sanctum.population import population
 
 DEMO = Path(__file__).parents[2] / "telemetry" / "demo"
@@ -28,9 +25,7 @@ def by_size(size: tuple[int, int]) -> str:
 
 def demo() -> SanctumApp:
     """Return a dashboard over the demo recording, paused at its start."""
-    source = ReplaySource(Playback(open_history(DEMO)))
-    source.start = lambda: None
-    return SanctumApp(source, theme=DEFAULT_THEME)
+    return replay_of(open_history(DEMO))[0]
 
 
 def at_the_end_of(*keys: str) -> Callable[[Pilot[None]], Awaitable[None]]:

@@ -8,10 +8,6 @@ import msgspec
 import pytest
 
 from esper.domain import StageName
-from esper.history.divergence import GhostRun
-from esper.history.history import open_history
-from esper.history.playback import Playback
-from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.checkpoint_picker import CheckpointPicker
 from esper.sanctum.screens.devices import MemoryByOwner
 from esper.sanctum.screens.env_detail import EnvLifecycle
@@ -19,7 +15,6 @@ from esper.sanctum.screens.growth import BlueprintTable
 from esper.sanctum.screens.help import HelpScreen, LegendScreen
 from esper.sanctum.screens.numerics import LossScaleRange
 from esper.sanctum.screens.policy import OpCounts, UpdateCharts
-from esper.sanctum.source import ReplaySource
 from esper.sanctum.symbols import (
     HEADS,
     STAGES,
@@ -30,14 +25,11 @@ from esper.sanctum.symbols import (
     scale_cell,
     size_cell,
 )
-from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.heads import HeadNormChart
-from esper.sanctum.widgets.population_score import PopulationScore
 from esper.telemetry import events as ev
 from esper.telemetry.sentences import describe_transition
 from tests.factory import env_stepped, example_run, run_started, stamp
-from tests.recording.recordings import recording, write_segment
 from tests.sanctum.driving import live, notices, opened, replay, screen_text, settle, shown
 
 DOCS = Path(__file__).parents[2] / "docs" / "dashboard.md"
@@ -189,31 +181,6 @@ async def test_notifications_leave_the_timeline_free_and_do_not_stack(size: tupl
         assert screen_text(app).splitlines()[-2:] == before
         assert notices(app) == ["remarkable"]
         assert screen_text(app).count("remarkable") == 1
-
-
-async def test_ghost_with_other_envs_and_steps_has_round_curves(tmp_path: Path) -> None:
-    histories = [
-        open_history(write_segment(tmp_path / name, 1, recording(events)).parent)
-        for name, events in (("night", example_run(rounds=4)), ("day", example_run(envs=6, rounds=4, steps=8)))
-    ]
-    playback = Playback(histories[0])
-    source = ReplaySource(playback, hold=True, ghost_run=GhostRun(*histories))
-    app = SanctumApp(source, theme=DEFAULT_THEME)
-    async with app.run_test(size=(120, 40)) as pilot:
-        playback.seek(playback.history.steps[2 * 5 + 1])  # round 3, step 2
-        await settle(pilot)
-        assert app.view.ghost is not None
-        assert (app.view.ghost.round, app.view.ghost.step) == (3, 2)
-        playback.seek(playback.history.steps[3 * 5 - 1])  # the end of round 3
-        await settle(pilot)
-        assert (app.view.ghost.round, app.view.ghost.step) == (3, 8)
-        final = percent_cell(app.view.ghost.scores_by_round[-1][1]).text.strip()
-        assert f"ghost {final}" in str(app.screen.query_one(PopulationScore).border_subtitle)
-        await pilot.press("enter")
-        await settle(pilot)
-        await pilot.press("escape", "2")
-        await settle(pilot)
-        assert len(app.view.ghost.learning["episode_return"].values) == 3
 
 
 async def test_devices_screen_says_what_the_rest_is() -> None:
