@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from esper.domain import StageName
+from esper.domain import Severity, StageName
 from esper.telemetry import events as ev
 from tests.factory import run_started, stamp
 
@@ -103,6 +103,29 @@ def stepped(env: int, round_: int, step: int) -> ev.EnvStepped:
         grad_norm=math.nan if broken else 0.35 + 0.11 * env + 0.02 * step, parameter_ratio=1 + 0.9 * grown,
         loss_scale=None if env == 5 else 512.0 if env == 7 else 32768.0,
         skipped_batches=3 * (env == 7), overflows_by_owner={"host": 3} if env == 7 else {}, slots=slots,
+    )  # fmt: skip
+
+
+def anomaly(env: int = 2, text: str | None = None, *, rule: str = "r", severity: Severity = "error") -> ev.AnomalyFound:
+    """Event of an anomaly of an env."""
+    text = text or f"env {env:02d} is broken"
+    return ev.AnomalyFound(rule=rule, severity=severity, where=f"env {env}", env=env, value=1.0, text=text)
+
+
+def moved(
+    env: int, slot: str, before: StageName, after: StageName, blueprint: str | None, reason: str = "op"
+) -> ev.SeedMoved:
+    """Event of a transition in the first step."""
+    return ev.SeedMoved(
+        round=1, step=1, env=env, slot=slot, before=before, after=after, blueprint=blueprint, reason=reason
+    )
+
+
+def episode_ended(round_: int, env: int, score: float) -> ev.EpisodeEnded:
+    """Event of the end of an episode without permanent seeds."""
+    return ev.EpisodeEnded(
+        round=round_, env=env, score=score, best_score=1.0, episode_return=0.0, parameter_ratio=1.0, fossilized=0,
+        culled=0,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from esper.telemetry import events as ev
 from esper.telemetry.state import EnvState
 from tests.factory import env_stepped, run_started, stamp
 from tests.sanctum.driving import SIZE, live, notices, opened, replay, screen_text, settle
-from tests.sanctum.population import population
+from tests.sanctum.population import anomaly, population
 
 
 def small(grad_norm: float = 0.8) -> list[ev.AnyEvent]:
@@ -232,8 +232,7 @@ async def test_follow_selects_worst_env_until_cursor_moves() -> None:
         session.say(*stamp([env_stepped(2, score=0.9)], first=100))
         await settle(pilot)
         assert cursor(app) == "00"
-        found = ev.AnomalyFound(rule="a", severity="error", where="env 4", env=4, value=1.0, text="env 04 is broken")
-        session.say(*stamp([found], first=200))
+        session.say(*stamp([anomaly(4)], first=200))
         await settle(pilot)
         assert cursor(app) == "04"
         await pilot.press("k")

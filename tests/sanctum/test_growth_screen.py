@@ -8,7 +8,7 @@ from esper.sanctum.screens.growth import STAGE_BY_LETTER, BlueprintTable, Growth
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, run_started, stamp
 from tests.sanctum.driving import ROOMY, live, opened, settle
-from tests.sanctum.population import population
+from tests.sanctum.population import episode_ended, moved, population
 
 LIFE = ("dormant", "germinated", "training", "blending", "probationary", "fossilized", "culled", "embargoed")
 
@@ -62,16 +62,13 @@ async def test_growth_chart_scrolls_to_every_env(size: tuple[int, int]) -> None:
 
 async def test_blueprint_table_lists_results_by_blueprint() -> None:
     def move(env: int, after: StageName, blueprint: str) -> ev.SeedMoved:
-        return ev.SeedMoved(
-            round=1, step=1, env=env, slot="mid", before="dormant", after=after, blueprint=blueprint, reason="op"
-        )
+        return moved(env, "mid", "dormant", after, blueprint)
 
     run = [
         run_started(2, 3, 10), ev.RoundStarted(round=1),
         env_stepped(0), move(0, "germinated", "conv_small"), move(0, "fossilized", "conv_small"),
         move(1, "germinated", "norm"), move(1, "culled", "norm"), move(1, "germinated", "norm"),
-        *(ev.EpisodeEnded(round=1, env=env, score=0.5, best_score=0.5, episode_return=0.0, parameter_ratio=1.0,
-                          fossilized=0, culled=0) for env in range(2)),
+        *(episode_ended(1, env, 0.5) for env in range(2)),
     ]  # fmt: skip
     app, _ = live(stamp(run))
     async with opened(app, "3", size=ROOMY) as pilot:

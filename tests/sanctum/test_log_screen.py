@@ -10,6 +10,7 @@ from esper.telemetry.state import MAX_LOG_LINES
 from tests.factory import example_run, run_started, stamp
 from tests.recording.recordings import fold
 from tests.sanctum.driving import live, opened, replay, settle, until
+from tests.sanctum.population import anomaly, moved
 
 NUM_MESSAGES = 3 * MAX_LOG_LINES
 
@@ -17,9 +18,7 @@ NUM_MESSAGES = 3 * MAX_LOG_LINES
 def long_run() -> list[ev.AnyEvent]:
     """Return a run with more log lines than a state holds; one of the first is about a rollback."""
     messages = [ev.Logged(severity="info", text=f"message {number}") for number in range(NUM_MESSAGES)]
-    broken = ev.AnomalyFound(
-        rule="governor rollback", severity="error", where="env 2", env=2, value=1.0, text="env 02 was rolled back"
-    )
+    broken = anomaly(text="env 02 was rolled back")
     steps = [ev.PhaseTimed(round=1, step=step, wall=0.1, phases={}) for step in (1, 2)]
     return stamp([run_started(4), ev.RoundStarted(round=1), broken, steps[0], *messages, steps[1]])
 
@@ -107,12 +106,7 @@ async def test_log_says_how_much_was_searched(tmp_path: Path, monkeypatch: pytes
 
 
 async def test_equal_lines_of_a_step_are_grouped(tmp_path: Path) -> None:
-    moves = [
-        ev.SeedMoved(
-            round=1, step=1, env=env, slot="mid", before="dormant", after="germinated", blueprint="norm", reason="op"
-        )
-        for env in range(37)
-    ]
+    moves = [moved(env, "mid", "dormant", "germinated", "norm") for env in range(37)]
     steps = [ev.PhaseTimed(round=1, step=step, wall=0.1, phases={}) for step in (1, 2)]
     run = stamp([run_started(40), ev.RoundStarted(round=1), *moves, steps[0], moves[0], steps[1]])
     app, playback = replay(run, tmp_path, at_end=True)

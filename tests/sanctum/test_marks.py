@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from esper.domain import Severity
 from esper.history.timeline import MarkKind
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.env_detail import EnvDetailScreen
@@ -17,11 +16,11 @@ from esper.sanctum.widgets.scrubber import Timeline
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, example_run, run_started, stamp
 from tests.sanctum.driving import live, notices, opened, replay, screen_text, settle, shown
+from tests.sanctum.population import anomaly
 
 
-def found(env: int, rule: str, severity: Severity = "warning") -> ev.AnomalyFound:
-    text = f"env {env:02d} has {rule}"
-    return ev.AnomalyFound(rule=rule, severity=severity, where=f"env {env}", env=env, value=1.0, text=text)
+def found(env: int, rule: str) -> ev.AnomalyFound:
+    return anomaly(env, f"env {env:02d} has {rule}", rule=rule, severity="warning")
 
 
 RUN = stamp(

@@ -22,11 +22,12 @@ from esper.telemetry.state import Keyframe
 from tests.factory import START as START_TIME
 from tests.factory import env_stepped, example_run, run_started, stamp
 from tests.recording.recordings import fold, recording, write_segment
+from tests.sanctum.population import anomaly
 from tests.sanctum.sessions import FakeSession
 from tests.terminals import Terminal
 
 START = [run_started(3), ev.RoundStarted(round=1)]
-BROKEN = ev.AnomalyFound(rule="r", severity="error", where="env 2", env=2, value=1.0, text="env 02 is broken")
+BROKEN = anomaly()
 
 
 class StubAlerts:

@@ -30,7 +30,7 @@ from esper.telemetry import events as ev
 from esper.telemetry.health_stats import MAX_MEMORY_POINTS
 from tests.factory import device_sampled, env_stepped, example_run, run_started, stamp
 from tests.sanctum.driving import ROOMY, live, opened, replay, screen_text, settle, shown
-from tests.sanctum.population import population
+from tests.sanctum.population import anomaly, population
 
 MIB = 2**20
 SCALES = (65536.0, 32768.0, 65536.0, 32768.0, 65536.0, 32768.0)
@@ -59,21 +59,19 @@ async def test_shared_loss_scale_counts_batches_of_all_envs() -> None:
         assert first.split()[3:5] == ["2", "steps"]  # 25 clean batches; cpu:0 has two envs, 10 batches each
 
 
-async def test_zero_loss_scale_is_the_minimum() -> None:
-    events = [env_stepped(env=env, loss_scale=scale) for env, scale in enumerate((2.0**14, 0.0))]
-    app, _ = live(stamp([run_started(2, 10, 25), ev.RoundStarted(round=1), *events]))
-    async with opened(app, size=(200, 60)):
-        rows = {row.split()[0]: row.split()[-1] for row in app.screen.query_one(EnvTable).text.splitlines()[-3:]}
-    assert (rows["min"], rows["max"]) == ("0", "2^14")
-
-
-async def test_median_loss_scale_is_taken_over_exponents() -> None:
-    scales = (2.0**14, 2.0**9, 2.0**13, 2.0**-3)
+@pytest.mark.parametrize(
+    ("exponents", "middle", "least", "greatest"),
+    [((14, 9, 13, -3), "2^11", "2^−3", "2^14"), ((14, None), "0", "0", "2^14")],
+)
+async def test_summary_of_loss_scales_is_taken_over_exponents(
+    exponents: tuple[int | None, ...], middle: str, least: str, greatest: str
+) -> None:
+    scales = [0.0 if exponent is None else 2.0**exponent for exponent in exponents]
     events = [env_stepped(env=env, loss_scale=scale) for env, scale in enumerate(scales)]
-    app, _ = live(stamp([run_started(4, 10, 25), ev.RoundStarted(round=1), *events]))
-    async with opened(app, size=(200, 60)):
+    app, _ = live(stamp([run_started(len(scales), 10, 25), ev.RoundStarted(round=1), *events]))
+    async with opened(app, size=ROOMY):
         rows = {row.split()[0]: row.split()[-1] for row in app.screen.query_one(EnvTable).text.splitlines()[-3:]}
-    assert rows == {"median": "2^11", "min": "2^−3", "max": "2^14"}
+    assert rows == {"median": middle, "min": least, "max": greatest}
 
 
 async def test_env_numerics_show_its_loss_scaler() -> None:
@@ -213,7 +211,7 @@ async def test_log_can_be_filtered_searched_and_opens_the_env() -> None:
         [
             run_started(3),
             ev.Logged(severity="warning", text="the disk is slow"),
-            ev.AnomalyFound(rule="r", severity="error", where="env 2", env=2, value=1.0, text="env 02 is broken"),
+            anomaly(),
             ev.Logged(severity="info", text="all is well"),
         ]
     )
@@ -271,9 +269,8 @@ async def test_enter_on_anomaly_goes_to_its_target() -> None:
 
 
 async def test_anomaly_of_several_envs_shows_their_number() -> None:
-    found = ev.AnomalyFound(rule="r", severity="error", where="env 2", env=2, value=1.0, text="env 02 is broken")
     joined = ev.AnomalyJoined(rule="r", where="env 2", env=0, value=1.0, text="env 00 is broken")
-    app, _ = live(stamp([run_started(3), ev.RoundStarted(round=1), *map(env_stepped, range(3)), found, joined]))
+    app, _ = live(stamp([run_started(3), ev.RoundStarted(round=1), *map(env_stepped, range(3)), anomaly(), joined]))
     async with opened(app, size=ROOMY) as pilot:
         assert shown(app, AnomalyStrip) == "✖ 1 env 02 is broken, 2 envs"
         assert worst_severity_by_env(app.source.state, ()) == {2: "error", 0: "error"}
@@ -283,8 +280,7 @@ async def test_anomaly_of_several_envs_shows_their_number() -> None:
 
 
 async def test_ended_anomalies_are_marked_as_ended() -> None:
-    found = ev.AnomalyFound(rule="r", severity="error", where="env 2", env=2, value=1.0, text="env 02 is broken")
-    run = stamp([run_started(3), ev.RoundStarted(round=1), found, ev.AnomalyEnded(rule="r", where="env 2", env=2)])
+    run = stamp([run_started(3), ev.RoundStarted(round=1), anomaly(), ev.AnomalyEnded(rule="r", where="env 2", env=2)])
     app, _ = live(run)
     async with opened(app, size=ROOMY):
         assert shown(app, AnomalyStrip) == "✓ no anomalies ended: env 02, r"
@@ -336,8 +332,7 @@ async def test_bell_rings_when_an_anomaly_begins(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(SanctumApp, "bell", lambda self, rung=rung: rung.append(1))
         async with opened(app) as pilot:
             app.update_stats(0.0)
-            found = ev.AnomalyFound(rule="r", severity="error", where="env 2", env=2, value=1.0, text="broken")
-            session.say(*stamp([found, env_stepped()], first=100))
+            session.say(*stamp([anomaly(), env_stepped()], first=100))
             await settle(pilot)
             app.update_stats(0.2)
             app.update_stats(0.4)

@@ -17,7 +17,7 @@ from esper.sanctum.widgets.population_score import PopulationScore
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, run_started, stamp
 from tests.sanctum.driving import header, live, opened, replay, screen_text, settle, shown
-from tests.sanctum.population import population
+from tests.sanctum.population import anomaly, population
 
 
 def step_of(envs: int) -> list[ev.AnyEvent]:
@@ -66,8 +66,8 @@ async def test_60_by_15_shows_essentials_and_accepts_keys() -> None:
 @pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 40)])
 async def test_anomalies_and_worst_envs_are_in_sight_without_a_key(size: tuple[int, int]) -> None:
     found = [
-        ev.AnomalyFound(rule="a", severity="error", where="env 60", env=60, value=1.0, text="env 60 is broken"),
-        ev.AnomalyFound(rule="b", severity="warning", where="env 50", env=50, value=1.0, text="env 50 is odd"),
+        anomaly(60),
+        anomaly(50, rule="b", severity="warning"),
     ]
     events = [*step_of(64), *found]
     events[2 + 33] = env_stepped(33, score=0.01)

@@ -32,7 +32,7 @@ from esper.telemetry import events as ev
 from esper.telemetry.state import SERIES_POINTS, Keyframe
 from tests.factory import device_sampled, env_stepped, policy_updated, run_started, stamp
 from tests.sanctum.driving import ROOMY, copy_of_default, header, live, opened, screen_text, settle, shown
-from tests.sanctum.population import population
+from tests.sanctum.population import anomaly, episode_ended, moved, population
 
 SLOTS = [
     ev.SlotReading(stage="fossilized", blueprint="norm", alpha=0.7, age=9, parameters=1234),
@@ -107,9 +107,9 @@ async def test_summary_rows_ignore_missing_values() -> None:
 
 async def test_env_rows_show_their_worst_anomaly() -> None:
     anomalies = [
-        ev.AnomalyFound(rule="a", severity="error", where="env 1", env=1, value=1.0, text="env 01 is broken"),
-        ev.AnomalyFound(rule="b", severity="warning", where="env 1", env=1, value=1.0, text="env 01 is odd"),
-        ev.AnomalyFound(rule="b", severity="warning", where="env 2", env=2, value=1.0, text="env 02 is odd"),
+        anomaly(1),
+        anomaly(1, "env 01 is odd", rule="b", severity="warning"),
+        anomaly(2, "env 02 is odd", rule="b", severity="warning"),
     ]
     app, _ = live(stamp([*beginning(), *(env_stepped(env) for env in range(3)), *anomalies]))
     async with opened(app, size=ROOMY):
@@ -124,10 +124,7 @@ async def test_env_rows_show_their_worst_anomaly() -> None:
 @pytest.mark.parametrize("width", [80, 120])
 async def test_long_anomaly_text_ends_in_an_ellipsis(width: int) -> None:
     text = "the gradient of the host is 3.33 at round 3 step 20, more than 10 times its median " * 2
-    anomalies = [
-        ev.AnomalyFound(rule="a", severity="warning", where=f"env {env}", env=env, value=1.0, text=text)
-        for env in range(12)
-    ]
+    anomalies = [anomaly(env, text, severity="warning") for env in range(12)]
     app, _ = live(stamp([*beginning(), *anomalies]))
     async with opened(app, size=(width, 24)) as pilot:
         for key in "14":
@@ -208,14 +205,7 @@ async def test_log_panel_shows_latest_lines() -> None:
 
 
 async def test_population_accuracy_panel_shows_chart() -> None:
-    ended = [
-        ev.EpisodeEnded(
-            round=round_, env=env, score=0.1 * round_ + env / 10, best_score=1.0, episode_return=0.0,
-            parameter_ratio=1.0, fossilized=0, culled=0,
-        )
-        for round_ in (1, 2)
-        for env in range(3)
-    ]  # fmt: skip
+    ended = [episode_ended(round_, env, 0.1 * round_ + env / 10) for round_ in (1, 2) for env in range(3)]
     first = [*beginning(), *ended[:3], ev.RoundStarted(round=2)]
     app, session = live(stamp(first))
     async with opened(app, size=ROOMY) as pilot:
@@ -240,19 +230,13 @@ async def test_accuracy_by_step_of_a_long_episode_shows_its_last_steps() -> None
 
 
 async def test_accuracy_chart_shows_the_last_round_of_a_long_run() -> None:
-    def ended(round_: int, accuracy: float) -> ev.EpisodeEnded:
-        return ev.EpisodeEnded(
-            round=round_, env=0, score=accuracy, best_score=1.0, episode_return=0.0, parameter_ratio=1.0,
-            fossilized=0, culled=0,
-        )  # fmt: skip
-
     run: list[ev.AnyEvent] = [run_started(1, SERIES_POINTS + 5, 5)]
     for round_ in range(1, SERIES_POINTS + 5):
-        run += [ev.RoundStarted(round=round_), ended(round_, 0.2)]
+        run += [ev.RoundStarted(round=round_), episode_ended(round_, 0, 0.2)]
     run.append(ev.RoundStarted(round=SERIES_POINTS + 5))
     app, session = live(stamp(run))
     async with opened(app, size=ROOMY) as pilot:
-        session.say(*stamp([ended(SERIES_POINTS + 5, 0.9), ev.RunEnded(outcome="done")], first=len(run) + 1))
+        session.say(*stamp([episode_ended(SERIES_POINTS + 5, 0, 0.9), ev.RunEnded(outcome="done")], first=len(run) + 1))
         await settle(pilot)
         assert str(app.screen.query_one(PopulationScore).border_subtitle).startswith("median 90.0")
 
@@ -265,10 +249,7 @@ async def test_env_screen_panels_show_the_selected_env() -> None:
     ]
     run = [
         *beginning(),
-        ev.SeedMoved(
-            round=1, step=1, env=2, slot="late", before="germinated", after="training", blueprint="conv_light",
-            reason="G1 open",
-        ),
+        moved(2, "late", "germinated", "training", "conv_light", "G1 open"),
         ev.GateRefused(round=1, step=1, env=2, slot="late", gate="G2", checks=checks),
         env_stepped(
             2, op="germinate", target="late", score=0.61, reward=0.125, slots=SLOTS, loss=1.234, op_probability=None,

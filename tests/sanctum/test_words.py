@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from esper.domain import StageName
 from esper.sanctum.screens.checkpoint_picker import CheckpointPicker
 from esper.sanctum.screens.devices import MemoryByOwner
 from esper.sanctum.screens.env_detail import EnvLifecycle
@@ -31,24 +30,22 @@ from esper.telemetry import events as ev
 from esper.telemetry.sentences import describe_transition
 from tests.factory import env_stepped, example_run, run_started, stamp
 from tests.sanctum.driving import live, notices, opened, replay, screen_text, settle, shown
+from tests.sanctum.population import anomaly, moved
 
 DOCS = Path(__file__).parents[2] / "docs" / "dashboard.md"
 RUN = example_run()
 
 
-def moved(before: StageName, after: StageName, reason: str, blueprint: str | None = None) -> ev.SeedMoved:
-    return ev.SeedMoved(
-        round=1, step=3, env=0, slot="early", before=before, after=after, blueprint=blueprint, reason=reason
-    )
-
-
 @pytest.mark.parametrize(
     ("move", "phrase"),
     [
-        (moved("germinated", "training", "G1", "norm"), "early germinated → training (passed gate 1)"),
-        (moved("embargoed", "dormant", "timer"), "early free again (embargo ended)"),
-        (moved("dormant", "germinated", "germinate", "norm"), "early germinated (norm planted)"),
-        (moved("probationary", "blending", "set_alpha", "norm"), "early probationary → blending (set alpha)"),
+        (moved(0, "early", "germinated", "training", "norm", "G1"), "early germinated → training (passed gate 1)"),
+        (moved(0, "early", "embargoed", "dormant", None, "timer"), "early free again (embargo ended)"),
+        (moved(0, "early", "dormant", "germinated", "norm", "germinate"), "early germinated (norm planted)"),
+        (
+            moved(0, "early", "probationary", "blending", "norm", "set_alpha"),
+            "early probationary → blending (set alpha)",
+        ),
     ],
 )
 def test_transition_is_a_phrase(move: ev.SeedMoved, phrase: str) -> None:
@@ -71,7 +68,12 @@ def test_units_of_the_documentation_are_those_of_the_screens() -> None:
 
 
 async def test_env_screen_has_phrases_and_names_the_way_back(tmp_path: Path) -> None:
-    events = [run_started(), ev.RoundStarted(round=1), env_stepped(), moved("germinated", "training", "G1", "norm")]
+    events = [
+        run_started(),
+        ev.RoundStarted(round=1),
+        env_stepped(),
+        moved(0, "early", "germinated", "training", "norm", "G1"),
+    ]
     app, _ = replay(stamp(events), tmp_path, at_end=True)
     async with opened(app, "enter", size=(80, 24)):
         assert "early germinated → training (passed gate 1)" in shown(app, EnvLifecycle)
@@ -82,11 +84,10 @@ async def test_env_screen_has_phrases_and_names_the_way_back(tmp_path: Path) -> 
 
 
 async def test_footer_names_anomalies_and_their_cause_only_if_there_are_any() -> None:
-    anomaly = ev.AnomalyFound(rule="stalled env", where="env 0", env=0, severity="warning", text="stalled", value=0.1)
     app, session = live(stamp([run_started(), ev.RoundStarted(round=1), env_stepped()]))
     async with opened(app) as pilot:
         assert "a anomalies" not in shown(app, Footer)
-        session.say(*stamp([anomaly], first=4))
+        session.say(*stamp([anomaly(0)], first=4))
         await settle(pilot)
         assert "a anomalies W why" in shown(app, Footer)
 
