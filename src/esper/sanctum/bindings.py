@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 from textual.binding import Binding, BindingType
@@ -110,34 +111,25 @@ ENV_VIEW = "env"
 VIEW_NAMES = (*SCREEN_INFO, ENV_VIEW)
 """View names that an address may contain: the screens with a number key, and one env."""
 
+_run_key = partial(KeyBinding, KeyCategory.RUN, when=Availability.LIVE)
+_playback_key = partial(KeyBinding, KeyCategory.TIME, footer=True, when=Availability.REPLAY)
+
 KEYS: tuple[KeyBinding, ...] = (
     *(
         KeyBinding(KeyCategory.SCREENS, screen.key, name, screen.description, f"go('{name}')")
         for name, screen in SCREEN_INFO.items()
     ),
-    KeyBinding(
-        KeyCategory.RUN, "p", "pause", "pause after the current step, or resume", "pause", True, Availability.LIVE
-    ),
-    KeyBinding(KeyCategory.RUN, "s", "step", "run one step of a paused run", "step", False, Availability.LIVE),
-    KeyBinding(KeyCategory.RUN, "c", "checkpoint", "write a checkpoint now", "checkpoint", True, Availability.LIVE),
-    KeyBinding(KeyCategory.RUN, "r", "restore", "restore a checkpoint", "restore", True, Availability.LIVE),
-    KeyBinding(KeyCategory.RUN, "Q", "stop", "end the run, after a confirmation", "stop", False, Availability.LIVE),
-    KeyBinding(
-        KeyCategory.RUN,
-        "d",
-        "detach",
-        "leave the dashboard; a detached run continues",
-        "detach",
-        False,
-        Availability.LIVE,
-    ),
-    KeyBinding(KeyCategory.TIME, "space", "play", "play or pause the recording", "play", True, Availability.REPLAY),
+    _run_key("p", "pause", "pause after the current step, or resume", "pause", True),
+    _run_key("s", "step", "run one step of a paused run", "step"),
+    _run_key("c", "checkpoint", "write a checkpoint now", "checkpoint", True),
+    _run_key("r", "restore", "restore a checkpoint", "restore", True),
+    _run_key("Q", "stop", "end the run, after a confirmation", "stop"),
+    _run_key("d", "detach", "leave the dashboard; a detached run continues", "detach"),
+    _playback_key("space", "play", "play or pause the recording", "play"),
     KeyBinding(KeyCategory.TIME, "left", "step back", "back one step", "replay_step(-1)"),
-    KeyBinding(KeyCategory.TIME, "right", "step", "forward one step", "replay_step(1)", True, Availability.REPLAY),
+    _playback_key("right", "step", "forward one step", "replay_step(1)"),
     KeyBinding(KeyCategory.TIME, "shift+left", "round back", "back one round", "replay_round(-1)"),
-    KeyBinding(
-        KeyCategory.TIME, "shift+right", "round", "forward one round", "replay_round(1)", True, Availability.REPLAY
-    ),
+    _playback_key("shift+right", "round", "forward one round", "replay_round(1)"),
     KeyBinding(KeyCategory.TIME, "less_than_sign,comma", "slower", "lower playback speed", "replay_speed(-1)"),
     KeyBinding(KeyCategory.TIME, "greater_than_sign,full_stop", "faster", "higher playback speed", "replay_speed(1)"),
     KeyBinding(KeyCategory.TIME, "left_curly_bracket", "start", "go to the start", "replay_start"),
@@ -157,15 +149,7 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.TIME, "Y", "address", "copy the address of this view, for replay", "copy_address"),
     KeyBinding(KeyCategory.TIME, "X", "excerpt", "save two minutes before and after as a recording", "cut"),
     KeyBinding(KeyCategory.TIME, "m", "bookmark", "set or remove a bookmark at this moment", "bookmark"),
-    KeyBinding(
-        KeyCategory.TIME,
-        "n",
-        "next mark",
-        "next mark: anomaly, rollback, checkpoint, fossilization, bookmark",
-        "mark(1)",
-        True,
-        Availability.REPLAY,
-    ),
+    _playback_key("n", "next mark", "next mark: anomaly, rollback, checkpoint, fossilization, bookmark", "mark(1)"),
     KeyBinding(KeyCategory.TIME, "N", "previous mark", "previous mark", "mark(-1)"),
     KeyBinding(KeyCategory.TIMELINE, "f", "kind", "show and visit only the next kind of marks", "next_group"),
     KeyBinding(

@@ -63,6 +63,11 @@ class RunScreen(Screen[None]):
         if self.focused is timeline and not timeline.display:  # Textual would leave the screen without a focus
             self.focus_main()
 
+    def action_move(self, envs: int) -> None:
+        """Select another env, on a screen about one env."""
+        self.view.move(envs)
+        self.update()
+
     def focus_main(self) -> None:
         """Focus the widget that has the focus when the screen opens, if there is one."""
         if self.AUTO_FOCUS:

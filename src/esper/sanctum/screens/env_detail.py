@@ -77,11 +77,6 @@ class EnvDetailScreen(RunScreen):
             self.view.source.requests.explanation_refusal = None
         self.update()
 
-    def action_move(self, envs: int) -> None:
-        """Select another env."""
-        self.view.move(envs)
-        self.update()
-
     def action_back(self) -> None:
         """Close the screen."""
         self.dismiss()

@@ -76,11 +76,6 @@ class PolicyScreen(RunScreen):
         """Start the update charts with the next statistic, or sort the blueprints by the next column."""
         (self.query_one(BlueprintTable) if self.has_class("-no-learning") else self.query_one(UpdateCharts)).show_next()
 
-    def action_move(self, envs: int) -> None:
-        """Select another env, and show its decisions."""
-        self.view.move(envs)
-        self.update()
-
 
 class OpCounts(Panel):
     """Number of choices of each op, by round and in total, for a policy that does not learn."""

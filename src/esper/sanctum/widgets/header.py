@@ -69,11 +69,8 @@ def run_status(source: RunSource) -> StatusLabel:
             return StatusLabel("FAILED", "error", state.reason or "")
         case "done" | "stopped" as ended:
             return StatusLabel(ended.upper(), "bright", state.reason or "")
-        case _:
-            pass
-    if not source.alive:
-        return StatusLabel("FAILED", "error", "the engine stopped unexpectedly")
-    match state.status:
+        case _ if not source.alive:
+            return StatusLabel("FAILED", "error", "the engine stopped unexpectedly")
         case "paused" if state.cause:
             return StatusLabel("HELD", "error", note)
         case "paused":
