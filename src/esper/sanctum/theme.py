@@ -39,20 +39,25 @@ BRIGHT_BLUE, BRIGHT_MAGENTA, BRIGHT_CYAN, BRIGHT_WHITE = "#5555ff", "#ff55ff", "
 """The 16 colours of a VGA text console."""
 
 
-class Ansi16Palette(NamedTuple):
-    """Colours of a theme on a 16-colour terminal, which cannot show blended colours."""
+class DerivedColours(NamedTuple):
+    """Colours of a theme that are not in its file."""
 
-    file: dict[str, object]
-    """Content of a theme file."""
-    series: tuple[str, ...]
-    """Colours of the curves of a chart and of the areas below them."""
-    ranks: tuple[str, str, str, str, str]
-    """Colours of a ranking, from the worst to the best."""
     sparkline: str
+    areas: tuple[str, ...]
+    """Colours of the areas under the curves of a chart."""
+    series: tuple[str, ...]
+    """Colours of the curves of a chart."""
+    ranks: tuple[str, ...]
+    """Colours of a ranking, from the worst to the best."""
 
 
-ANSI16_DARK = Ansi16Palette(
-    file={
+_ANSI16_CURVES = {
+    True: (BRIGHT_CYAN, BRIGHT_GREEN, BRIGHT_MAGENTA, YELLOW, BRIGHT_BLUE, BROWN, WHITE, BRIGHT_RED),
+    False: (BLUE, GREEN, MAGENTA, BROWN, CYAN, RED, GREY, BLACK),
+}
+_ANSI16_RANKS = {True: (YELLOW, BROWN, WHITE, CYAN, BRIGHT_CYAN), False: (RED, BROWN, GREY, CYAN, BLUE)}
+_ANSI16_FILES: dict[bool, dict[str, object]] = {
+    True: {
         "dark": True,
         "background": BLACK,
         "surface": BLACK,
@@ -76,12 +81,7 @@ ANSI16_DARK = Ansi16Palette(
         "severities": {"info": GREEN, "warning": YELLOW, "error": BRIGHT_RED},
         "variables": {"rule": GREY},
     },
-    series=(BRIGHT_CYAN, BRIGHT_GREEN, BRIGHT_MAGENTA, YELLOW, BRIGHT_BLUE, BROWN, WHITE, BRIGHT_RED),
-    ranks=(YELLOW, BROWN, WHITE, CYAN, BRIGHT_CYAN),
-    sparkline=CYAN,
-)
-ANSI16_LIGHT = Ansi16Palette(
-    file={
+    False: {
         "dark": False,
         "background": BRIGHT_WHITE,
         "surface": BRIGHT_WHITE,
@@ -104,10 +104,8 @@ ANSI16_LIGHT = Ansi16Palette(
         "severities": {"info": GREEN, "warning": BROWN, "error": RED},
         "variables": {"rule": WHITE},
     },
-    series=(BLUE, GREEN, MAGENTA, BROWN, CYAN, RED, GREY, BLACK),
-    ranks=(RED, BROWN, GREY, CYAN, BLUE),
-    sparkline=CYAN,
-)
+}
+"""Content of a theme file for a 16-colour terminal, which cannot show blended colours. Keyed as `_SERIES`."""
 
 
 class TextColours(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -176,18 +174,6 @@ class Palette:
         return self.styles[role]
 
 
-class _DerivedColours(NamedTuple):
-    """Colours that are computed from those of a theme file."""
-
-    sparkline: str
-    areas: tuple[str, ...]
-    """Colours of the areas under the curves of a chart."""
-    series: tuple[str, ...]
-    """Colours of the curves of a chart."""
-    ranks: tuple[str, ...]
-    """Colours of a ranking, from the worst to the best."""
-
-
 def load_themes(*, ansi16: bool = False) -> dict[str, Palette]:
     """Load all themes, keyed by name: the default theme first, then in the order of their names.
 
@@ -249,9 +235,9 @@ def _load(path: Path, *, ansi16: bool = False) -> Palette:
         except ColorParseError as error:
             raise ConfigError(f"theme file {path}: {key}: invalid colour {colour!r}; write it as '#7aa2f7'") from error
     if ansi16:
-        palette = ANSI16_DARK if file.dark else ANSI16_LIGHT
-        derived = _DerivedColours(palette.sparkline, palette.series, palette.series, palette.ranks)
-        return _palette(path.stem, msgspec.convert(palette.file, ThemeFile), derived)
+        curves = _ANSI16_CURVES[file.dark]
+        derived = DerivedColours(CYAN, curves, curves, _ANSI16_RANKS[file.dark])
+        return _palette(path.stem, msgspec.convert(_ANSI16_FILES[file.dark], ThemeFile), derived)
     return _palette(path.stem, file, _derive_colours(file))
 
 
@@ -266,11 +252,11 @@ def _colours(file: ThemeFile) -> list[tuple[str, str]]:
     return found
 
 
-def _derive_colours(file: ThemeFile) -> _DerivedColours:
+def _derive_colours(file: ThemeFile) -> DerivedColours:
     background, series = Color.parse(file.background), _SERIES[file.dark]
     calm, worst, best = map(Color.parse, (file.text.dim, file.severities.warning, file.primary))
     ranks = (calm.blend(worst, 0.6), calm.blend(worst, 0.3), calm, calm.blend(best, 0.5), best)
-    return _DerivedColours(
+    return DerivedColours(
         sparkline=background.blend(best, 0.5).hex,
         areas=tuple(background.blend(Color.parse(colour), 0.6).hex for colour in series),
         series=series,
@@ -278,7 +264,7 @@ def _derive_colours(file: ThemeFile) -> _DerivedColours:
     )
 
 
-def _palette(name: str, file: ThemeFile, derived: _DerivedColours) -> Palette:
+def _palette(name: str, file: ThemeFile, derived: DerivedColours) -> Palette:
     background = Color.parse(file.background)
 
     def style(colour: str, *, bold: bool | None = None, reverse: bool | None = None) -> Style:

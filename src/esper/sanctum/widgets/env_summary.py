@@ -54,47 +54,16 @@ def aggregate_rows(
     ]
 
 
-def _of_structure(envs: Sequence[EnvState], structure: str) -> list[EnvState]:
-    return [env for env in envs if env.context and env.context.structure == structure]
-
-
 def _aggregate_row(
     palette: Palette, layout: Layout, started: RunStarted, envs: Sequence[EnvState], name: str, structure: str = ""
 ) -> Line:
     steps = [env.stepped for env in envs if env.stepped] or [env.previous for env in envs if env.previous]
-    columns = (
-        _finite([step.score for step in steps]),
-        _finite([step.reward for step in steps]),
-        _finite([step.grad_norm for step in steps]),
-        _finite([step.loss_scale for step in steps]),
-    )
-    slots = [[step.slot(index) for step in steps] for index in range(len(started.slot_names))]
-    stages = [Counter([reading.stage for reading in readings if reading]) for readings in slots]
-    return _draw_aggregate(palette, layout, name, columns, stages, structure)
-
-
-def median_scale(scales: Sequence[float]) -> float:
-    """Return the median loss scale. For an even number of scales it is the geometric mean of the middle two."""
-    return math.sqrt(median_low(scales) * median_high(scales))
-
-
-def _finite(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None and math.isfinite(value)]
-
-
-def _draw_aggregate(
-    palette: Palette,
-    layout: Layout,
-    name: str,
-    columns: Iterable[list[float]],
-    stages: Iterable[Counter[str]],
-    structure: str,
-) -> Line:
+    aggregate = AGGREGATES[name]
+    score = _aggregate(aggregate, [step.score for step in steps])
+    reward = _aggregate(aggregate, [step.reward for step in steps])
+    grad_norm = _aggregate(aggregate, [step.grad_norm for step in steps])
+    scale = _aggregate(median_scale if name == "median" else aggregate, [step.loss_scale for step in steps])
     gap = " " * layout.gap
-    *measured, scales = columns
-    score, reward, grad_norm = (AGGREGATES[name](values) if values else None for values in measured)
-    aggregate_scales = median_scale if name == "median" else AGGREGATES[name]
-    scale = aggregate_scales(scales) if scales else None
     label = name if len(name) < layout.label else name[:3]
     if structure and not layout.structure:
         label = strip_control(structure)
@@ -103,7 +72,8 @@ def _draw_aggregate(
     line.append_cell(percent_cell(score), role).append(gap)
     line.append(" " * layout.sparkline).append(gap)
     line.append_cell(number_cell(reward, 2, 3, signed=True, fixed=True), role).append(gap)
-    for counts in stages:
+    for index in range(len(started.slot_names)):
+        counts = Counter(slot.stage for step in steps if (slot := step.slot(index)))
         end = line.width + layout.slot
         if name == "median" and layout.stages_only and counts:
             commonest = counts.most_common(1)[0][0]
@@ -120,6 +90,21 @@ def _draw_aggregate(
     if layout.structure and structure:
         line.append(gap).append_fitted(strip_control(structure), layout.structure, "head")
     return line
+
+
+def _of_structure(envs: Sequence[EnvState], structure: str) -> list[EnvState]:
+    return [env for env in envs if env.context and env.context.structure == structure]
+
+
+def median_scale(scales: Sequence[float]) -> float:
+    """Return the median loss scale. For an even number of scales it is the geometric mean of the middle two."""
+    return math.sqrt(median_low(scales) * median_high(scales))
+
+
+def _aggregate(function: Callable[[list[float]], float], values: Iterable[float | None]) -> float | None:
+    """Return the value of a function of the finite values; None if there are none."""
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    return function(finite) if finite else None
 
 
 def _append_stage_counts(line: Line, counts: Counter[str], end: int) -> None:
