@@ -34,8 +34,6 @@ _ENTRY_INDENT, _ENTRY_TEXT_COLS = 11, 52
 """Column and width of the texts in the page of keys and symbols."""
 _METRIC_INDENT, _METRIC_TEXT_COLS = 10, 54
 """Column and width of the texts in the page of metrics."""
-_METRIC_HEADINGS = ("meaning", "unit", "healthy", "remedy")
-"""Headings of the fields of `MetricHelp`."""
 _NUMBERS = (
     (number_cell(0.0, 3, 2), "measured as zero"),
     (number_cell(None, 3, 2), "not measured, or not yet"),
@@ -94,6 +92,12 @@ class HelpPage(Dialog[bool]):
         """Return the text of the page."""
         raise NotImplementedError
 
+    def append_entry(self, page: Text, label: str, role: str, text: str, indent: int, width: int) -> None:
+        """Append a label, and its text wrapped to `width` columns from column `indent` on."""
+        wrapped = f"\n{' ' * indent}".join(wrap(text, width))
+        page.append("  ").append(label, self._palette[role])
+        page.append(" " * max(indent - 2 - len(label), 1)).append(f"{wrapped}\n", self._palette["normal"])
+
 
 class HelpScreen(HelpPage):
     """Page with all keys, symbols, labels, ops and heads."""
@@ -140,11 +144,7 @@ class HelpScreen(HelpPage):
             return
         page.append(f"{heading}\n", style=self._palette["title"])
         for label, role, text in entries:
-            page.append("  ").append(label, style=self._palette[role])
-            wrapped = f"\n{' ' * _ENTRY_INDENT}".join(wrap(text, _ENTRY_TEXT_COLS))
-            page.append(" " * max(_ENTRY_INDENT - 2 - len(label), 1)).append(
-                f"{wrapped}\n", style=self._palette["normal"]
-            )
+            self.append_entry(page, label, role, text, _ENTRY_INDENT, _ENTRY_TEXT_COLS)
         page.append("\n")
 
 
@@ -184,15 +184,10 @@ class MetricHelpScreen(HelpPage):
         page, palette = Text(), self._palette
         for name in self._metrics:
             page.append(f"{name}\n", palette["title"])
-            for heading, text in zip(
-                _METRIC_HEADINGS, explain_metric(name, self._limits, self._view.key_names), strict=True
-            ):
-                if not text:
-                    continue
-                wrapped = f"\n{' ' * _METRIC_INDENT}".join(wrap(text, _METRIC_TEXT_COLS))
-                page.append(f"  {heading:<{_METRIC_INDENT - 2}}", palette["head"]).append(
-                    f"{wrapped}\n", palette["normal"]
-                )
+            explanation = explain_metric(name, self._limits, self._view.key_names)
+            for heading, text in explanation._asdict().items():
+                if text:
+                    self.append_entry(page, heading, "head", text, _METRIC_INDENT, _METRIC_TEXT_COLS)
             page.append("\n")
             if name == "anomalies":
                 self._append_rules(page)
