@@ -12,7 +12,7 @@ from esper.sanctum.bindings import KeyCategory
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.header import Header, Tabs
-from esper.sanctum.widgets.panel import Panel
+from esper.sanctum.widgets.panel import CyclingPanel, Panel
 from esper.sanctum.widgets.problems import AnomalyStrip, PauseCausePanel
 from esper.sanctum.widgets.scrubber import Timeline
 
@@ -67,6 +67,10 @@ class RunScreen(Screen[None]):
         """Select another env, on a screen about one env."""
         self.view.move(envs)
         self.update()
+
+    def action_show_next(self) -> None:
+        """Show the next memory, statistic or sort order."""
+        next(panel for panel in self.query(CyclingPanel) if panel.display).show_next()
 
     def focus_main(self) -> None:
         """Focus the widget that has the focus when the screen opens, if there is one."""

@@ -15,9 +15,8 @@ from esper.health.rules.lanes import MEMORY_GROWTH_ROUNDS, predict_full_round
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import compact_cell, percent_cell, size_cell
-from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart import Chart, Label, labels_width, place_labels
-from esper.sanctum.widgets.panel import Line, Panel
+from esper.sanctum.widgets.panel import CyclingPanel, DevicePanel, Line, Panel
 from esper.telemetry.events import DeviceSampled
 from esper.telemetry.health_stats import MAX_STEPS, MemoryHealth, memory_name
 from esper.text_plot import next_nice, sparkline
@@ -48,12 +47,8 @@ class DevicesScreen(RunScreen):
             yield LaneUtilisation(self.view)
             yield PhaseFractions(self.view)
 
-    def action_next_memory(self) -> None:
-        """Show the chart of the next memory."""
-        self.query_one(MemoryChart).show_next()
 
-
-class LaneUtilisation(Panel):
+class LaneUtilisation(DevicePanel):
     """One line per lane: busy fraction by step, launches, utilisation, temperature, power. Stragglers are marked."""
 
     PANEL_TITLE = "lanes ─ busy by step"
@@ -61,7 +56,7 @@ class LaneUtilisation(Panel):
 
     def cache_key(self) -> Hashable:
         """Return a key that changes with every device sample, and when the number of active anomalies changes."""
-        return tuple(sample.seq for sample in self.state.devices.values()), len(self.state.active_anomalies())
+        return super().cache_key(), len(self.state.active_anomalies())
 
     def preferred_height(self) -> int:
         """Return one line for the heading, and one per lane."""
@@ -139,31 +134,21 @@ class PhaseFractions(Panel):
         return lines
 
 
-class MemoryChart(Panel):
+class MemoryChart(CyclingPanel, DevicePanel):
     """Allocated, reserved and used bytes of one memory over the run."""
 
     METRICS = ("memory", "peak memory", "memory forecast")
 
-    def __init__(self, view: ViewState) -> None:
-        super().__init__(view)
-        self._index = 0
-        """Number of memories to skip, wrapping around; the next one is shown."""
-
-    def show_next(self) -> None:
-        """Show the next memory."""
-        self._index += 1
-        self.update()
-
     def cache_key(self) -> Hashable:
         """Return a key that changes with every device sample, and when another memory is shown."""
-        return self._index, self.state.started is None, tuple(s.seq for s in self.state.devices.values())
+        return super().cache_key(), self.num_skipped
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw the chart of the chosen memory, or a message if there are fewer than two points."""
         memories = self.state.health.memories
         if not memories:
             return self.message("no memory sample yet")
-        index = self._index % len(memories)
+        index = self.num_skipped % len(memories)
         name = list(memories)[index]
         memory = memories[name]
         position = f" ─ {index + 1} of {len(memories)}" if len(memories) > 1 else ""
@@ -204,15 +189,11 @@ class MemoryChart(Panel):
         return dict(zip(_curve_labels(name), map(_gib, sizes), strict=True))
 
 
-class MemoryByOwner(Panel):
+class MemoryByOwner(DevicePanel):
     """Live bytes by owner, and a bar per memory in which each owner has a letter."""
 
     PANEL_TITLE = "memory by owner"
     METRICS = ("memory owners",)
-
-    def cache_key(self) -> Hashable:
-        """Return a key that changes with every device sample."""
-        return tuple(sample.seq for sample in self.state.devices.values())
 
     def preferred_height(self) -> int:
         """Return one line for the heading, and one per lane or shared memory with known owners."""

@@ -15,7 +15,7 @@ from esper.sanctum.env_filter import worst_severity_by_env
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, ellipsise, percent_cell, points_cell, slot_labels
 from esper.sanctum.widgets.env_panel import EnvRowsPanel, step_axis
-from esper.sanctum.widgets.panel import Line, Panel, Row
+from esper.sanctum.widgets.panel import CyclingPanel, Line, Row
 from esper.telemetry.events import RunStarted
 from esper.telemetry.series import BlueprintStats
 from esper.telemetry.state import SERIES_POINTS, EnvState
@@ -134,31 +134,24 @@ class GrowthChart(EnvRowsPanel):
         )
 
 
-class BlueprintTable(Panel):
+class BlueprintTable(CyclingPanel):
     """One line per blueprint, sorted by one column in descending order."""
 
     METRICS = ("blueprints", "contribution")
 
-    _sort_index = 0
-
     def cache_key(self) -> Hashable:
         """Return a key that changes with every event and with the sorted column."""
-        return super().cache_key(), self._sort_index
+        return super().cache_key(), self.num_skipped
 
     def preferred_height(self) -> int:
         """Return one line for the heading, and one per blueprint."""
         return max(len(self.state.blueprints), 1) + 1
 
-    def show_next(self) -> None:
-        """Sort by the next column."""
-        self._sort_index = (self._sort_index + 1) % len(_BLUEPRINT_COLUMNS)
-        self.update()
-
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw the heading and the blueprints."""
         if self.state.started is None:
             return []
-        sort_column = list(_BLUEPRINT_COLUMNS)[self._sort_index]
+        sort_column = list(_BLUEPRINT_COLUMNS)[self.num_skipped % len(_BLUEPRINT_COLUMNS)]
         self.panel_title = f"blueprints, whole run ─ by {sort_column} ↓"
         blueprints = self.state.blueprints
         self.panel_subtitle = f"{strip_control(self.state.score_name)} lost without it, pp"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from textwrap import wrap
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import SEVERITIES, number_cell, percent_cell, scale_cell, slot_labels
 from esper.sanctum.widgets.chart import Y_AXIS_COLUMNS, Chart
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
-from esper.sanctum.widgets.panel import Line, Panel, Row
+from esper.sanctum.widgets.panel import DevicePanel, Line, Panel, Row
 from esper.telemetry.events import RunStarted
 from esper.telemetry.health_stats import MAX_SCALE_CHANGES, MAX_STEPS, EnvHealth
 from esper.telemetry.sentences import pluralise
@@ -175,15 +175,11 @@ class LossScaleChart(Panel):
         return [*lines, skip_line, x_axis]
 
 
-class LossScaleRange(Panel):
+class LossScaleRange(DevicePanel):
     """Minimum and maximum loss scale of each lane, and their ratio."""
 
     PANEL_TITLE = "loss scales by lane"
     METRICS = ("scale spread",)
-
-    def cache_key(self) -> Hashable:
-        """Return a key that changes with every device sample."""
-        return tuple(sample.seq for sample in self.state.devices.values())
 
     def preferred_height(self) -> int:
         """Return the number of lanes."""

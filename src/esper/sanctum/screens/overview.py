@@ -28,7 +28,7 @@ from esper.sanctum.widgets.env_map import EnvMap
 from esper.sanctum.widgets.env_table import EnvTable, FilterBox
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.heads import HeadList
-from esper.sanctum.widgets.panel import Line, Panel
+from esper.sanctum.widgets.panel import DevicePanel, Line, Panel
 from esper.sanctum.widgets.population_score import PopulationScore
 from esper.telemetry.events import DeviceSampled
 from esper.telemetry.health_stats import memory_name
@@ -195,16 +195,12 @@ class OverviewScreen(RunScreen):
         return f"{len(matching)} of {len(state.envs)}"
 
 
-class DeviceList(Panel):
+class DeviceList(DevicePanel):
     """One line per lane with its envs and busy time, and one line per memory. CPU lanes of a process share a memory."""
 
     METRICS = ("busy", "memory")
 
     PANEL_TITLE = "devices ─ busy, memory GiB"
-
-    def cache_key(self) -> Hashable:
-        """Return a key that changes with every device sample."""
-        return self.state.started is None, *(sample.seq for sample in self.state.devices.values())
 
     def preferred_height(self) -> int:
         """Return the number of lanes and memories."""

@@ -20,7 +20,7 @@ from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.chart import Chart
 from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.heads import HeadFractionChart, HeadNormChart, no_update_message
-from esper.sanctum.widgets.panel import Line, Panel
+from esper.sanctum.widgets.panel import CyclingPanel, Line, Panel
 from esper.telemetry.events import EnvStepped
 from esper.telemetry.series import StepTrace
 from esper.telemetry.state import EnvState
@@ -72,10 +72,6 @@ class PolicyScreen(RunScreen):
         self.set_class(started is not None and started.policy != "ppo", "-no-learning")
         super().update()
 
-    def action_next_figure(self) -> None:
-        """Start the update charts with the next statistic, or sort the blueprints by the next column."""
-        (self.query_one(BlueprintTable) if self.has_class("-no-learning") else self.query_one(UpdateCharts)).show_next()
-
 
 class OpCounts(Panel):
     """Number of choices of each op, by round and in total, for a policy that does not learn."""
@@ -105,25 +101,17 @@ class OpCounts(Panel):
         return [*lines, self.line(), self.line().append(f"  {no_update_message(self.state.started)}", "dim")]
 
 
-class UpdateCharts(Panel):
+class UpdateCharts(CyclingPanel):
     """One chart for each update statistic, as many as fit, with the curve of a ghost run."""
 
     METRICS = ("update",)
 
     PANEL_TITLE = "updates ─ by round"
 
-    _first = 0
-    """Index of the first shown statistic."""
-
     def cache_key(self) -> Hashable:
         """Return a key that changes with every policy update, and with the first chart."""
         updates = [state.update.seq if state and state.update else 0 for state in (self.state, self.view.ghost)]
-        return self.state.started is None, *updates, self._first
-
-    def show_next(self) -> None:
-        """Start with the next statistic."""
-        self._first = (self._first + 1) % len(UPDATE_METRICS)
-        self.update()
+        return self.state.started is None, *updates, self.num_skipped
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw the charts in rows."""
@@ -134,8 +122,8 @@ class UpdateCharts(Panel):
         columns, rows = max(size.width // _MIN_CHART_COLS, 1), max(size.height // _MIN_CHART_ROWS, 1)
         columns = min(columns, -(-len(UPDATE_METRICS) // rows))
         rows = min(rows, -(-len(UPDATE_METRICS) // columns))
-        names = list(UPDATE_METRICS)
-        shown = (names[self._first :] + names[: self._first])[: columns * rows]
+        names, first = list(UPDATE_METRICS), self.num_skipped % len(UPDATE_METRICS)
+        shown = (names[first:] + names[:first])[: columns * rows]
         key = self.view.key_names["policy.metric"]
         self.panel_subtitle = f"{len(shown)} of {len(names)} ─ {key} next" if len(shown) < len(names) else None
         width, height = size.width // columns, size.height // rows

@@ -325,6 +325,26 @@ class Panel(Widget):
         return "\n".join("".join(segment.text for segment in row).rstrip() for row in self._lines)
 
 
+class DevicePanel(Panel):
+    """Base class of a panel about the latest samples of the devices."""
+
+    def cache_key(self) -> Hashable:
+        """Return a key that changes with every device sample, and at the start of the run."""
+        return self.state.started is None, *(sample.seq for sample in self.state.devices.values())
+
+
+class CyclingPanel(Panel):
+    """Base class of a panel that shows one of several things first; a key shows the next one."""
+
+    num_skipped = 0
+    """Number of things to skip, wrapping around; the next one is shown first."""
+
+    def show_next(self) -> None:
+        """Show the next thing first."""
+        self.num_skipped += 1
+        self.update()
+
+
 def _whole_items(text: str, width: int) -> str:
     """Return the leading items that fit into `width`, at least one. Items are separated by two spaces.
 
