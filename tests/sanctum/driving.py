@@ -96,6 +96,18 @@ async def settle(pilot: Pilot[Any]) -> None:
     await pilot.pause()
 
 
+async def press(pilot: Pilot[Any], *keys: str) -> None:
+    """Press keys, and read the source again."""
+    await pilot.press(*keys)
+    await settle(pilot)
+
+
+async def emit(pilot: Pilot[Any], session: FakeSession, *events: AnyEvent) -> None:
+    """Emit events, and read the source."""
+    session.emit(*events)
+    await settle(pilot)
+
+
 async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
     """Wait for a change made by a timer, a thread or another process."""
     async with asyncio.timeout(TIMEOUT_S):

@@ -9,6 +9,7 @@ from pathlib import Path
 from esper.control import Request, RequestQueue
 from esper.telemetry import events as ev
 from esper.telemetry.state import Record
+from tests.factory import stamp
 from tests.recording.recordings import recording, write_segment
 
 
@@ -22,6 +23,7 @@ class FakeSession:
         self.fatal_error: str | None = None
         self.directory: Path | None = None
         self.started = False
+        self._last_seq = 0
         self.say(*records)
 
     def start(self) -> None:
@@ -46,6 +48,11 @@ class FakeSession:
         """Emit records."""
         for record in records:
             self.records.put(record)
+            self._last_seq = record.seq if isinstance(record, ev.Event) else self._last_seq
+
+    def emit(self, *events: ev.AnyEvent) -> None:
+        """Number events, and emit them."""
+        self.say(*stamp(events, first=self._last_seq + 1))
 
     def asked(self) -> list[Request]:
         """Requests received since the last call."""

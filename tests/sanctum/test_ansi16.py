@@ -14,7 +14,7 @@ from esper.sanctum import theme
 from esper.sanctum.theme import Palette, load_themes
 from esper.telemetry import events as ev
 from tests.factory import example_run
-from tests.sanctum.driving import live, opened, screen_strips, settle
+from tests.sanctum.driving import live, opened, press, screen_strips
 from tests.sanctum.test_theme import contrast
 
 COLOURS = (
@@ -77,8 +77,7 @@ async def pictures(pilot: Pilot[None]) -> list[tuple[str, Style]]:
     """Text and style of all segments of two screens."""
     found: list[tuple[str, Style]] = []
     for key in "13":
-        await pilot.press(key)
-        await settle(pilot)
+        await press(pilot, key)
         for strip in screen_strips(pilot.app):
             found += [(segment.text, segment.style) for segment in strip if segment.text.strip() and segment.style]
     return found

@@ -11,7 +11,7 @@ from textual.widgets import Static
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.symbols import CHARSETS, MARK_SYMBOLS, SEVERITIES, STAGES, STATUS_SYMBOLS, detect_charset, translate
 from esper.sanctum.view import FrameStats
-from tests.sanctum.driving import live, opened, settle, terminal_rows
+from tests.sanctum.driving import live, opened, press, terminal_rows
 from tests.sanctum.population import population
 
 
@@ -25,8 +25,7 @@ async def test_screens_keep_to_the_charset_and_column_count(symbols: str, size: 
     app, _ = live(population(), symbols=symbols)
     async with opened(app, size=size) as pilot:
         for key in ("1", "2", "3", "4", "5", "6", "question_mark"):
-            await pilot.press(key)
-            await settle(pilot)
+            await press(pilot, key)
             text = drawn(app)
             assert "accuracy" in text or "env" in text
             if symbols == "ascii":

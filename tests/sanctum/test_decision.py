@@ -12,7 +12,7 @@ from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.widgets.env_decision import EnvDecision
 from esper.telemetry import events as ev
 from tests.factory import stamp
-from tests.sanctum.driving import live, next_requests, opened, replay, screen_text, settle, shown
+from tests.sanctum.driving import emit, live, next_requests, opened, press, replay, screen_text, settle, shown
 from tests.sanctum.population import population, step_events
 
 EXPLAINED = ev.DecisionExplained(
@@ -42,8 +42,7 @@ async def test_explanation_is_requested_for_each_step_while_it_is_shown(size: tu
         await settle(pilot)
         assert session.asked() == []  # one request is pending
 
-        session.say(*stamp([EXPLAINED], first=1000))
-        await settle(pilot)
+        await emit(pilot, session, EXPLAINED)
         lines = app.screen.query_one(EnvDecision).text.splitlines()
         assert [line.split() for line in lines[:4]] == [
             ["probability", "in", "%", "op", "slot"],
@@ -54,19 +53,16 @@ async def test_explanation_is_requested_for_each_step_while_it_is_shown(size: tu
         assert "decision of step 4 ─ germinate, mid" in screen_text(app)
         # The run continues: the decision of the step in progress is requested before that step ends.
         assert [request.kind for request in session.asked()] == [RequestKind.EXPLAIN]
-        session.say(*stamp(step_events(2, 2, 5), first=1001))
-        await settle(pilot)
+        await emit(pilot, session, *step_events(2, 2, 5))
         assert session.asked() == []
 
         fifth = msgspec.structs.replace(EXPLAINED, step=5)
-        session.say(*stamp([ev.Paused(round=2, step=5, origin="keyboard"), fifth], first=1100))
-        await settle(pilot)
+        await emit(pilot, session, ev.Paused(round=2, step=5, origin="keyboard"), fifth)
         assert "decision of step 5" in screen_text(app)
         assert session.asked() == []  # the decision of the last step of a paused run is explained
         await pilot.press("o")
         assert not app.screen.query_one(EnvDecision).display
-        session.say(*stamp([ev.Resumed(round=2, step=5, origin="keyboard"), *step_events(2, 2, 6)], first=1200))
-        await settle(pilot)
+        await emit(pilot, session, ev.Resumed(round=2, step=5, origin="keyboard"), *step_events(2, 2, 6))
         assert session.asked() == []
 
 
@@ -76,11 +72,9 @@ async def test_reason_of_a_refusal_is_shown_and_nothing_more_is_requested() -> N
         await pilot.press("enter", "o")
         await next_requests(pilot, session)
         refused = ev.ControlRequested(kind="explain", origin="keyboard", env=0, ignored="it has no network")
-        session.say(*stamp([refused], first=1000))
-        await settle(pilot)
+        await emit(pilot, session, refused)
         assert shown(app, EnvDecision) == "it has no network"
-        session.say(*stamp(step_events(2, 2, 5), first=1001))
-        await settle(pilot)
+        await emit(pilot, session, *step_events(2, 2, 5))
         assert session.asked() == []
         await pilot.press("o", "o")  # ask again
         assert [request.kind for request in await next_requests(pilot, session)] == [RequestKind.EXPLAIN]
@@ -93,8 +87,7 @@ async def test_recording_shows_the_explanations_that_it_contains(tmp_path: Path)
     async with opened(app) as pilot:
         playback.seek(last)
         await settle(pilot)
-        await pilot.press("enter", "o")
-        await settle(pilot)
+        await press(pilot, "enter", "o")
         assert "no explanation was requested at this moment" in shown(app, EnvDecision)
         playback.seek(last + 1)
         await settle(pilot)

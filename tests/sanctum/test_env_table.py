@@ -16,7 +16,7 @@ from esper.sanctum.widgets.env_table import EnvTable, FilterBox
 from esper.telemetry import events as ev
 from esper.telemetry.state import EnvState
 from tests.factory import env_stepped, run_started, stamp
-from tests.sanctum.driving import SIZE, live, notices, opened, replay, screen_text, settle
+from tests.sanctum.driving import SIZE, emit, live, notices, opened, press, replay, screen_text
 from tests.sanctum.population import anomaly, population
 
 
@@ -52,8 +52,7 @@ async def test_sort_key_cycles_columns_and_keeps_selected_env() -> None:
         assert cursor(app) == "02"
         await pilot.press("O")
         assert rows(app) == [2, 0, 3, 1, 4, 5]
-        session.say(*stamp([env_stepped(2, score=0.9)], first=100))
-        await settle(pilot)
+        await emit(pilot, session, env_stepped(2, score=0.9))
         assert rows(app) == [0, 3, 1, 4, 2, 5]
         assert cursor(app) == "02"
         seen = []
@@ -99,8 +98,7 @@ async def test_filter_is_evaluated_again_each_step() -> None:
     async with opened(app) as pilot:
         await pilot.press("slash", *"acc<0.4", "enter")
         assert filter_message(app) == "2 of 6"
-        session.say(*stamp([env_stepped(2, score=0.9)], first=100))
-        await settle(pilot)
+        await emit(pilot, session, env_stepped(2, score=0.9))
         assert filter_message(app) == "1 of 6"
 
 
@@ -200,8 +198,7 @@ async def test_env_map_dims_envs_that_a_filter_excludes() -> None:
 async def test_closed_filter_box_receives_no_keys() -> None:
     app, session = live(small())
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("x", "tab", "a", "escape", "p", "tab", "tab", "z")
-        await settle(pilot)
+        await press(pilot, "x", "tab", "a", "escape", "p", "tab", "tab", "z")
         assert app.screen.query_one(Input).value == ""
         assert len(rows(app)) == 6
         assert [request.kind.value for request in session.asked()] == ["pause"]
@@ -229,16 +226,13 @@ async def test_follow_selects_worst_env_until_cursor_moves() -> None:
     async with opened(app) as pilot:
         await pilot.press("f")
         assert cursor(app) == "02"
-        session.say(*stamp([env_stepped(2, score=0.9)], first=100))
-        await settle(pilot)
+        await emit(pilot, session, env_stepped(2, score=0.9))
         assert cursor(app) == "00"
-        session.say(*stamp([anomaly(4)], first=200))
-        await settle(pilot)
+        await emit(pilot, session, anomaly(4))
         assert cursor(app) == "04"
         await pilot.press("k")
         assert cursor(app) == "03"
-        session.say(*stamp([env_stepped(1, score=0.01)], first=300))
-        await settle(pilot)
+        await emit(pilot, session, env_stepped(1, score=0.01))
         assert cursor(app) == "03"
 
 
@@ -342,8 +336,7 @@ async def test_env_map_shows_outlier_among_64(size: tuple[int, int]) -> None:
         assert not app.screen.query_one(EnvTable).display
         for env in range(64):
             assert f"{env:02d} ·bz" in panel.text
-        session.say(*stamp([env_stepped(37, score=0.7)], first=1000))
-        await settle(pilot)
+        await emit(pilot, session, env_stepped(37, score=0.7))
         assert "!" not in panel.text
 
 

@@ -7,7 +7,7 @@ import pytest
 from esper.sanctum.screens.env_detail import EnvScoreChart
 from esper.telemetry import events as ev
 from tests.runs import LiveRun, recorded
-from tests.sanctum.driving import live, opened, screen_text, settle
+from tests.sanctum.driving import live, opened, press, screen_text
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +26,10 @@ async def test_every_screen_shows_envs_with_different_slots(events: list[ev.AnyE
     app, _ = live(events)
     async with opened(app, size=size) as pilot:
         for key in "123456":
-            await pilot.press(key)
-            await settle(pilot)
+            await press(pilot, key)
             assert len(screen_text(app).strip()) > 200
-        await pilot.press("1", "enter")
-        await settle(pilot)
+        await press(pilot, "1", "enter")
         for number in range(8):
             title = str(app.screen.query_one(EnvScoreChart).border_title)
             assert size[0] < 100 or contexts[number].structure in title  # a small screen has no borders
-            await pilot.press("down")
-            await settle(pilot)
+            await press(pilot, "down")

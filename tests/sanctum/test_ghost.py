@@ -19,7 +19,7 @@ from esper.sanctum.widgets.scrubber import Timeline
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.recording.recordings import recording, write_segment
-from tests.sanctum.driving import SIZE, header, notices, replay_of, settle, shown, until
+from tests.sanctum.driving import SIZE, header, notices, press, replay_of, settle, shown, until
 
 RUN = example_run(rounds=4)
 
@@ -60,8 +60,7 @@ async def test_ghost_run_is_at_the_same_step(tmp_path: Path) -> None:
         chart = app.screen.query_one(PopulationScore)
         assert "ghost 97.5" in str(chart.border_subtitle)
         assert shown(app, PopulationScore) != before
-        await pilot.press("enter")
-        await settle(pilot)
+        await press(pilot, "enter")
         assert "ghost 97.5" in str(app.screen.query_one(EnvScoreChart).border_subtitle)
         await go(pilot, playback, 2, 2)  # the runs are still equal here: the curve hides the ghost
         assert app.view.ghost.envs[0].scores == playback.state.envs[0].scores
@@ -78,8 +77,7 @@ async def test_divergence_is_notified_once_and_stays_in_header(tmp_path: Path) -
         assert "REPLAY paused, ≠ from round 2 step 3: day" in header(app)
         assert "≠" in shown(app, Timeline)
         await go(pilot, playback, 2, 1)
-        await pilot.press("n")
-        await settle(pilot)
+        await press(pilot, "n")
         assert (playback.state.round, playback.state.step) == (2, 3)
 
 
@@ -96,8 +94,7 @@ async def test_shorter_ghost_run_stays_at_its_end(tmp_path: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await go(pilot, playback, 4, 5)
         assert "ghost –" in str(app.screen.query_one(PopulationScore).border_subtitle)
-        await pilot.press("enter")
-        await settle(pilot)
+        await press(pilot, "enter")
         assert "ghost" not in str(app.screen.query_one(EnvScoreChart).border_subtitle)
 
 
@@ -111,8 +108,6 @@ async def test_ghost_with_other_envs_and_steps_has_round_curves(tmp_path: Path) 
         assert (app.view.ghost.round, app.view.ghost.step) == (3, 8)
         final = percent_cell(app.view.ghost.scores_by_round[-1][1]).text.strip()
         assert f"ghost {final}" in str(app.screen.query_one(PopulationScore).border_subtitle)
-        await pilot.press("enter")
-        await settle(pilot)
-        await pilot.press("escape", "2")
-        await settle(pilot)
+        await press(pilot, "enter")
+        await press(pilot, "escape", "2")
         assert len(app.view.ghost.learning["episode_return"].values) == 3

@@ -7,7 +7,7 @@ from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.growth import STAGE_BY_LETTER, BlueprintTable, GrowthChart
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, run_started, stamp
-from tests.sanctum.driving import ROOMY, live, opened, settle
+from tests.sanctum.driving import ROOMY, emit, live, opened, press
 from tests.sanctum.population import episode_ended, moved, population
 
 LIFE = ("dormant", "germinated", "training", "blending", "probationary", "fossilized", "culled", "embargoed")
@@ -35,8 +35,7 @@ async def test_growth_chart_has_one_cell_per_step_and_slot() -> None:
         first, second = panel.text.splitlines()[1:3]
         assert first.split() == ["▸00", "–"]
         assert second.split() == ["01", "·gtbpFxz", "norm", "········", "········", "35.0"]
-        session.say(*stamp([ev.RoundStarted(round=2)], first=100))
-        await settle(pilot)
+        await emit(pilot, session, ev.RoundStarted(round=2))
         assert panel.text.splitlines()[2].split() == ["01", "–"]
 
 
@@ -54,8 +53,7 @@ async def test_growth_chart_scrolls_to_every_env(size: tuple[int, int]) -> None:
             assert len(selected[0].split()[1]) >= 21  # at least 21 of 25 steps fit 80 columns
             await pilot.press("j")
         assert seen == {f"{env:02d}" for env in range(64)}
-        await pilot.press("home", "pagedown", "enter")
-        await settle(pilot)
+        await press(pilot, "home", "pagedown", "enter")
         assert isinstance(app.screen, EnvDetailScreen)
         assert app.view.selected_env > 5
 

@@ -25,15 +25,17 @@ from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.scrubber import Timeline
 from esper.telemetry import events as ev
-from tests.factory import example_run, stamp
+from tests.factory import example_run
 from tests.sanctum.driving import (
     SIZE,
+    emit,
     has_left,
     header,
     live,
     next_requests,
     notices,
     opened,
+    press,
     replay,
     screen_text,
     settle,
@@ -45,10 +47,6 @@ from tests.sanctum.population import population
 from tests.sanctum.sessions import FakeSession
 
 RUN = population(envs=64, rounds=12, stop=5)
-
-
-def say(session: FakeSession, *events: ev.AnyEvent) -> None:
-    session.say(*stamp(events, first=10_000))
 
 
 def kinds(session: FakeSession) -> list[RequestKind]:
@@ -65,27 +63,25 @@ async def test_pause_step_resume_show_confirmed_state() -> None:
         assert kinds(session) == [RequestKind.PAUSE]
         await settle(pilot)
         assert "● RUNNING pausing…" in header(app)
-        say(session, ev.Paused(round=12, step=6, origin="keyboard"))
-        await settle(pilot)
+        await emit(pilot, session, ev.Paused(round=12, step=6, origin="keyboard"))
         assert "❚❚ PAUSED round" in header(app)
         assert shown(app, Footer).startswith("p resume s step")
         await pilot.press("s")
         assert kinds(session) == [RequestKind.STEP]
         await settle(pilot)
         assert "PAUSED stepping…" in header(app)
-        say(
+        await emit(
+            pilot,
             session,
             ev.PhaseTimed(round=12, step=7, wall=0.1, phases={}),
             ev.Paused(round=12, step=7, origin="keyboard"),
         )
-        await settle(pilot)
         assert "step 7/25" in header(app)
         assert "…" not in header(app)
         await pilot.press("p")
         assert kinds(session) == [RequestKind.RESUME]
         assert "PAUSED" in header(app)
-        say(session, ev.Resumed(round=12, step=7, origin="keyboard"))
-        await settle(pilot)
+        await emit(pilot, session, ev.Resumed(round=12, step=7, origin="keyboard"))
         assert "● RUNNING round" in header(app)
 
 
@@ -153,7 +149,7 @@ async def test_quit_waits_until_the_run_has_ended(keys: tuple[str, ...], kind: R
         assert "quitting…" in header(app)
         tick(app)
         assert not has_left(app)
-        say(session, ev.RunEnded(outcome="stopped", reason="asked to"))
+        session.emit(ev.RunEnded(outcome="stopped", reason="asked to"))
         tick(app)
         assert has_left(app)
 
@@ -221,7 +217,7 @@ async def test_attached_dashboard_is_not_said_to_load_torch() -> None:
 async def test_ended_run_stays_on_screen_until_quit(outcome: str, says: str) -> None:
     app, session = live(RUN)
     async with opened(app) as pilot:
-        say(session, ev.RunEnded(outcome=outcome, reason="the lane cpu:0 died" if outcome == "failed" else None))
+        session.emit(ev.RunEnded(outcome=outcome, reason="the lane cpu:0 died" if outcome == "failed" else None))
         session.is_engine_alive, session.directory = False, Path("run")
         tick(app)
         await pilot.pause()
@@ -409,8 +405,7 @@ async def test_command_palette_lists_actions_of_the_screen() -> None:
         assert not app.screen.query_one(EnvMap).display
         await pilot.press("ctrl+p", *"map", "down", "enter")
         await until(pilot, lambda: app.screen.query_one(EnvMap).display)
-        await pilot.press("6")
-        await settle(pilot)
+        await press(pilot, "6")
         commands = {command.title for command in app.get_system_commands(app.screen)}
         assert {"Search (/)", "Kind (f)", "Severity (v)"} <= commands
         assert "Map (w)" not in commands
@@ -479,8 +474,7 @@ async def test_replay_speed_keys_change_the_speed(tmp_path: Path, monkeypatch: p
 async def test_home_and_end_act_on_the_focused_widget(tmp_path: Path) -> None:
     app, playback = replay(example_run(envs=8), tmp_path)
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("right")
-        await settle(pilot)
+        await press(pilot, "right")
         at = playback.position
         await pilot.press("end")
         assert (app.view.selected_env, playback.position) == (7, at)

@@ -9,7 +9,7 @@ from esper.telemetry import events as ev
 from esper.telemetry.state import MAX_LOG_LINES
 from tests.factory import example_run, run_started, stamp
 from tests.recording.recordings import fold
-from tests.sanctum.driving import live, opened, replay, settle, until
+from tests.sanctum.driving import emit, live, opened, press, replay, settle, until
 from tests.sanctum.population import anomaly, moved
 
 NUM_MESSAGES = 3 * MAX_LOG_LINES
@@ -55,12 +55,10 @@ async def test_log_of_live_run_is_completed_from_its_recording(tmp_path: Path) -
         assert shown_lines(log)[-1].endswith(f"message {NUM_MESSAGES - 1}")
         await pilot.press("slash", *"rolled", "enter")
         assert "env 02 was rolled back" in log.text
-        session.say(*stamp([ev.Logged(severity="info", text="rolled up")], first=len(run) + 1))
-        await settle(pilot)
+        await emit(pilot, session, ev.Logged(severity="info", text="rolled up"))
         assert [line.split()[-1] for line in shown_lines(log)] == ["back", "up"]
         assert app.source.playback is None
-        await pilot.press("home", "enter")
-        await settle(pilot)
+        await press(pilot, "home", "enter")
         assert app.source.playback is not None
 
 
@@ -76,14 +74,11 @@ async def test_log_cursor_stays_on_its_line(tmp_path: Path) -> None:
 
         await pilot.press("pageup", "up")
         before = selected()
-        for number in range(60):
-            session.say(*stamp([ev.Logged(severity="info", text="more")], first=len(run) + 1 + number))
-        await settle(pilot)
+        await emit(pilot, session, *[ev.Logged(severity="info", text="more")] * 60)
         assert selected() == before
         await pilot.press("end")
         assert selected() == "more"
-        session.say(*stamp([ev.Logged(severity="info", text="the newest")], first=len(run) + 61))
-        await settle(pilot)
+        await emit(pilot, session, ev.Logged(severity="info", text="the newest"))
         assert selected() == "the newest"  # the cursor follows again
 
 

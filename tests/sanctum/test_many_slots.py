@@ -10,7 +10,7 @@ import pytest
 from esper.sanctum.symbols import slot_labels
 from esper.telemetry import events as ev
 from tests.factory import example_run
-from tests.sanctum.driving import opened, replay, screen_text, settle
+from tests.sanctum.driving import opened, press, replay, screen_text, settle
 
 SLOTS = [f"block_{index:02d}" for index in range(16)]
 
@@ -60,8 +60,7 @@ async def test_wide_table_names_the_slots_by_what_differs(tmp_path: Path) -> Non
 async def test_growth_and_numerics_tell_slots_apart(key: str, tmp_path: Path) -> None:
     app, _ = replay(wide_run(), tmp_path, at_end=True)
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press(key)
-        await settle(pilot)
+        await press(pilot, key)
         heading = next(line for line in screen_text(app).splitlines() if "env " in line and "00" in line)
         assert [word for word in heading.split() if word in {"07", "15"}] == ["07", "15"]
 

@@ -15,7 +15,7 @@ from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.sanctum.widgets.scrubber import Timeline
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, example_run, run_started, stamp
-from tests.sanctum.driving import live, notices, opened, replay, screen_text, settle, shown
+from tests.sanctum.driving import live, notices, opened, press, replay, screen_text, settle, shown
 from tests.sanctum.population import anomaly
 
 
@@ -40,19 +40,16 @@ async def test_muted_rule_is_not_counted_and_not_visited(tmp_path: Path) -> None
     app, _ = replay(RUN, tmp_path, at_end=True)
     async with opened(app) as pilot:
         assert shown(app, AnomalyStrip).startswith("▲ 4")
-        await pilot.press("M")
-        await settle(pilot)
+        await press(pilot, "M")
         assert "Muted: late" in notices(app)[-1]
         assert shown(app, AnomalyStrip).startswith("▲ 3 1 rule muted")
-        await pilot.press("M")
-        await settle(pilot)
+        await press(pilot, "M")
         assert shown(app, AnomalyStrip) == "▲ 1 2 rules muted env 00 has news"
         await pilot.press("left_curly_bracket", "n")
         assert (app.view.selected_env, app.source.state.step) == (0, 1)
         await pilot.press("n")
         assert "No mark after this moment" in notices(app)[-1]
-        await pilot.press("M", "M")
-        await settle(pilot)
+        await press(pilot, "M", "M")
         assert "No anomaly is left to mute. Press a to list" in notices(app)[-1]
 
 
@@ -61,14 +58,11 @@ async def test_anomaly_list_mutes_a_rule_and_marks_as_seen() -> None:
     async with opened(app, "a", "down", "M") as pilot:
         assert "Anomalies: 4 active, 0 ended, 1 rule muted" in screen_text(app)
         assert screen_text(app).count(", muted") == 2
-        await pilot.press("M", "space")
-        await settle(pilot)
+        await press(pilot, "M", "space")
         assert "Anomalies: 4 active (1 seen), 0 ended" in screen_text(app)
-        await pilot.press("escape")
-        await settle(pilot)
+        await press(pilot, "escape")
         assert shown(app, AnomalyStrip).startswith("▲ 3 new, 1 seen")
-        await pilot.press("a", "space", "down", "down", "space", "down", "space", "escape")
-        await settle(pilot)
+        await press(pilot, "a", "space", "down", "down", "space", "down", "space", "escape")
         assert shown(app, AnomalyStrip) == "✓ no new anomalies, 4 seen"
 
 
@@ -139,8 +133,7 @@ async def test_marks_can_be_limited_to_a_kind(tmp_path: Path) -> None:
     async with opened(app, size=(120, 52)) as pilot:
         assert "marks: all" in shown(app, Timeline)
         app.screen.query_one(Timeline).focus()
-        await pilot.press("f", "f", "f")
-        await settle(pilot)
+        await press(pilot, "f", "f", "f")
         text = shown(app, Timeline)
         assert "marks: checkpoints" in text
         assert MARK_SYMBOLS[MarkKind.CHECKPOINT][0].glyph in text
@@ -203,7 +196,6 @@ async def test_why_explains_only_this_episode(tmp_path: Path) -> None:
     async with opened(app, "W") as pilot:
         assert "Env 00 is healthy: nothing wrong in this episode" in screen_text(app)
         assert "an earlier episode: round 1, exploding gradient; that network is gone" in screen_text(app)
-        await pilot.press("escape", "down", "W")
-        await settle(pilot)
+        await press(pilot, "escape", "down", "W")
         assert "Env 01: no cause found of the anomalies of this episode" in screen_text(app)
         assert "this episode: round 2, stalled env, ended" in screen_text(app)

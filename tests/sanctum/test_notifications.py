@@ -96,7 +96,7 @@ def test_alerts_of_one_rule_are_repeated_only_after_a_quiet_time() -> None:
 
 def test_alerts_skip_muted_rules() -> None:
     alerts = StubAlerts()
-    alerts.session.say(*stamp([BROKEN], first=alerts.seq + 1))
+    alerts.session.emit(BROKEN)
     alerts.source.tick(0.0)
     assert not alerts.alerts.scan_new(BROKEN, {"r"})
     assert alerts.alerts.pop_due(0.0) is None

@@ -29,7 +29,7 @@ from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.telemetry import events as ev
 from esper.telemetry.health_stats import MAX_MEMORY_POINTS
 from tests.factory import device_sampled, env_stepped, example_run, run_started, stamp
-from tests.sanctum.driving import ROOMY, live, opened, replay, screen_text, settle, shown
+from tests.sanctum.driving import ROOMY, emit, live, opened, press, replay, screen_text, settle, shown
 from tests.sanctum.population import anomaly, population
 
 MIB = 2**20
@@ -199,8 +199,7 @@ async def test_memory_of_each_process_is_counted_once() -> None:
     async with opened(app) as pilot:
         lanes = app.screen.query_one(DeviceList).text.splitlines()
         assert [line.split()[1] for line in lanes if line.startswith(" run")] == ["1", "0.5"], lanes
-        await pilot.press("5")
-        await settle(pilot)
+        await press(pilot, "5")
         owners = {row[:11].strip(): row[11:].split() for row in app.screen.query_one(MemoryByOwner).text.splitlines()}
     assert owners["cpu all"][6] == "1022.0"
     assert owners["1/cpu all"][6] == "510.0"
@@ -257,8 +256,7 @@ async def test_enter_on_anomaly_goes_to_its_target() -> None:
         text = screen_text(app)
         assert "Anomalies: 3 active, 0 ended" in text
         assert "scale_diverged: 512, limit 4; since 14:13:27" in text
-        await pilot.press("down", "enter")
-        await settle(pilot)
+        await press(pilot, "down", "enter")
         assert isinstance(app.screen, EnvDetailScreen)
         assert app.view.selected_env == 12
         await pilot.press("escape", "a", "escape")
@@ -274,8 +272,7 @@ async def test_anomaly_of_several_envs_shows_their_number() -> None:
     async with opened(app, size=ROOMY) as pilot:
         assert shown(app, AnomalyStrip) == "✖ 1 env 02 is broken, 2 envs"
         assert worst_severity_by_env(app.source.state, ()) == {2: "error", 0: "error"}
-        await pilot.press("a")
-        await settle(pilot)
+        await press(pilot, "a")
         assert ", in 2 envs" in screen_text(app)
 
 
@@ -332,8 +329,7 @@ async def test_bell_rings_when_an_anomaly_begins(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(SanctumApp, "bell", lambda self, rung=rung: rung.append(1))
         async with opened(app) as pilot:
             app.update_stats(0.0)
-            session.say(*stamp([anomaly(), env_stepped()], first=100))
-            await settle(pilot)
+            await emit(pilot, session, anomaly(), env_stepped())
             app.update_stats(0.2)
             app.update_stats(0.4)
             assert len(rung) == bell

@@ -13,7 +13,7 @@ from esper.sanctum.view import GoToMoment
 from esper.telemetry import events as ev
 from tests.factory import example_run, stamp
 from tests.recording.recordings import recording, write_segment
-from tests.sanctum.driving import SIZE, header, notices, opened, replay, replay_of, settle
+from tests.sanctum.driving import SIZE, header, notices, opened, press, replay, replay_of, settle
 
 
 def steps_of_anomalies(history: History) -> list[tuple[ev.AnomalyFound, int, int]]:
@@ -81,11 +81,9 @@ async def test_event_within_a_step_is_shown_as_partway(tmp_path: Path) -> None:
     app, playback = replay(run, tmp_path)
     ends = playback.history.steps
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("g", *f"event:{ends[3] + 1}", "enter")
-        await settle(pilot)
+        await press(pilot, "g", *f"event:{ends[3] + 1}", "enter")
         assert "step 5/5, partway" in header(app)
-        await pilot.press("right")
-        await settle(pilot)
+        await press(pilot, "right")
         assert "step 5/5" in header(app)
         assert "partway" not in header(app)
         assert playback.history.step_end(ends[3]) == ends[3]

@@ -16,7 +16,7 @@ from esper.sanctum.widgets.header import Tabs
 from esper.sanctum.widgets.population_score import PopulationScore
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, run_started, stamp
-from tests.sanctum.driving import header, live, opened, replay, screen_text, settle, shown
+from tests.sanctum.driving import emit, header, live, opened, replay, screen_text, settle, shown
 from tests.sanctum.population import anomaly, population
 
 
@@ -77,9 +77,8 @@ async def test_anomalies_and_worst_envs_are_in_sight_without_a_key(size: tuple[i
         assert order[:2] == [60, 50]
         assert 33 in order
         assert 0 in order  # the selected env
-        session.say(*stamp([env_stepped(env, score=0.2 + env / 100) for env in range(1, 64)], first=200))
-        session.say(*stamp([env_stepped(33, score=0.02)], first=300))
-        await settle(pilot)
+        session.emit(*(env_stepped(env, score=0.2 + env / 100) for env in range(1, 64)))
+        await emit(pilot, session, env_stepped(33, score=0.02))
         assert envs_in_sight(app) == order  # it does not change with every step
         await pilot.press("o", "home")
         assert envs_in_sight(app)[0] == 63  # the order that the user chose
@@ -92,8 +91,7 @@ async def test_many_envs_are_shown_as_a_map_first(envs: int, *, is_map: bool) ->
         assert app.screen.query_one(EnvMap).display is is_map
         assert isinstance(app.focused, EnvMap if is_map else EnvTable)
         await pilot.press("w")
-        session.say(*stamp([env_stepped(2, score=0.9)], first=2000))
-        await settle(pilot)
+        await emit(pilot, session, env_stepped(2, score=0.9))
         assert app.screen.query_one(EnvMap).display is not is_map
 
 
@@ -134,15 +132,13 @@ async def test_table_keeps_dimmed_values_until_the_first_step_of_a_round() -> No
     app, session = live(stamp(step_of(4)))
     async with opened(app, size=(80, 24)) as pilot:
         before = app.screen.query_one(EnvTable).text.splitlines()
-        session.say(*stamp([ev.RoundStarted(round=2)], first=100))
-        await settle(pilot)
+        await emit(pilot, session, ev.RoundStarted(round=2))
         table = app.screen.query_one(EnvTable)
         assert [line[:12] for line in table.text.splitlines()] == [line[:12] for line in before]
         values = [part for part in table.render_line(2) if "32.5" in part.text]
         dim = app.view.palette["dim"]
         assert [part.style.color for part in values if part.style] == [dim.color]
-        session.say(*stamp([env_stepped(1, score=0.111)], first=200))
-        await settle(pilot)
+        await emit(pilot, session, env_stepped(1, score=0.111))
         assert "11.1" in table.text.splitlines()[2]
         assert "20.0" in table.text.splitlines()[1]
         assert table.text.splitlines()[6].split()[:2] == ["median", "11.1"]

@@ -31,7 +31,7 @@ from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.telemetry import events as ev
 from esper.telemetry.state import SERIES_POINTS, Keyframe
 from tests.factory import device_sampled, env_stepped, policy_updated, run_started, stamp
-from tests.sanctum.driving import ROOMY, copy_of_default, header, live, opened, screen_text, settle, shown
+from tests.sanctum.driving import ROOMY, copy_of_default, emit, header, live, opened, press, screen_text, settle, shown
 from tests.sanctum.population import anomaly, episode_ended, moved, population
 
 SLOTS = [
@@ -128,13 +128,11 @@ async def test_long_anomaly_text_ends_in_an_ellipsis(width: int) -> None:
     app, _ = live(stamp([*beginning(), *anomalies]))
     async with opened(app, size=(width, 24)) as pilot:
         for key in "14":
-            await pilot.press(key)
-            await settle(pilot)
+            await press(pilot, key)
             second = screen_text(app).splitlines()[1].rstrip()
             assert "▲ 12  the gradient of the host" in second
             assert second.endswith("…  +11 more")
-        await pilot.press("a")
-        await settle(pilot)
+        await press(pilot, "a")
         rows = screen_text(app).splitlines()
         top = next(number for number, row in enumerate(rows) if "▲ the gradient" in row)
         start = rows[top].index("▲ the")
@@ -211,8 +209,7 @@ async def test_population_accuracy_panel_shows_chart() -> None:
     async with opened(app, size=ROOMY) as pilot:
         panel = app.screen.query_one(PopulationScore)
         assert "two points" in panel.text
-        session.say(*stamp(ended[3:], first=len(first) + 1))
-        await settle(pilot)
+        await emit(pilot, session, *ended[3:])
         assert str(panel.border_subtitle) == "median 30.0  min 20.0  max 40.0"
         assert "100 ┤" in panel.text
 
@@ -236,8 +233,7 @@ async def test_accuracy_chart_shows_the_last_round_of_a_long_run() -> None:
     run.append(ev.RoundStarted(round=SERIES_POINTS + 5))
     app, session = live(stamp(run))
     async with opened(app, size=ROOMY) as pilot:
-        session.say(*stamp([episode_ended(SERIES_POINTS + 5, 0, 0.9), ev.RunEnded(outcome="done")], first=len(run) + 1))
-        await settle(pilot)
+        await emit(pilot, session, episode_ended(SERIES_POINTS + 5, 0, 0.9), ev.RunEnded(outcome="done"))
         assert str(app.screen.query_one(PopulationScore).border_subtitle).startswith("median 90.0")
 
 
@@ -299,7 +295,7 @@ async def test_panel_repaints_only_changed_lines(monkeypatch: pytest.MonkeyPatch
             return refresh(*regions)
 
         monkeypatch.setattr(table, "refresh", record)
-        session.say(*stamp([env_stepped(5, score=0.9)], first=len(run) + 1))
+        session.emit(env_stepped(5, score=0.9))
         app.source.tick(0.0)
         app.refresh_view()
         assert painted == [6, 12]  # row of env 5 and the maximum; median and minimum are unchanged
@@ -326,8 +322,7 @@ async def test_env_rows_render_like_textual(size: tuple[int, int], screen: str, 
         for theme in ("sanctum-light", DEFAULT_THEME, "other-rules"):
             app.theme = theme
             await settle(pilot)
-            session.say(*stamp([env_stepped(5, score=0.9)], first=10**6))
-            await settle(pilot)
+            await emit(pilot, session, env_stepped(5, score=0.9))
             for panel in app.screen.query(Panel):
                 width, height = panel.outer_size
                 for crop in (Region(0, 0, width, height), Region(1, 0, width - 2, height)):

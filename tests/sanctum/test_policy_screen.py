@@ -8,7 +8,7 @@ from esper.sanctum.widgets.heads import HeadFractionChart, HeadNormChart, fracti
 from esper.telemetry import events as ev
 from esper.telemetry.state import UPDATE_SERIES
 from tests.factory import HEADS, env_stepped, policy_updated, run_started, stamp
-from tests.sanctum.driving import ROOMY, live, opened, screen_text, settle, shown
+from tests.sanctum.driving import ROOMY, emit, live, opened, screen_text, shown
 
 STARTED = [run_started(3, 20, 5), ev.RoundStarted(round=1)]
 
@@ -111,8 +111,7 @@ async def test_decisions_distinguish_chosen_illegal_and_unknown() -> None:
         assert panel.text.splitlines()[9].split() == ["1", "germinate", "mid", "0.25", "blueprint", "norm"]
         await pilot.press("k", "k")
         assert "env 00" in str(panel.border_title)
-        session.say(*stamp([ev.RoundStarted(round=2)], first=100))
-        await settle(pilot)
+        await emit(pilot, session, ev.RoundStarted(round=2))
         assert "0.250" not in panel.text
         await pilot.press("j", "enter")
         assert app.screen.name is None  # the env screen lies over the policy screen

@@ -18,7 +18,7 @@ from esper.sanctum.widgets.scrubber import Timeline
 from esper.telemetry import events as ev
 from tests.factory import example_run, stamp
 from tests.recording.recordings import fold, recording, write_segment
-from tests.sanctum.driving import SIZE, header, live, notices, opened, replay_of, settle, shown, until
+from tests.sanctum.driving import SIZE, header, live, notices, opened, press, replay_of, settle, shown, until
 
 ROUNDS, STEPS = 30, 5
 RUN = example_run(rounds=ROUNDS, steps=STEPS)
@@ -103,8 +103,7 @@ async def test_jump_within_what_was_read_does_not_wait(tmp_path: Path) -> None:
     app = partly_read(tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await read_until(pilot, lambda: (app.source.fraction_read or 0) > 0.3)
-        await pilot.press("g", *"round:3", "enter")
-        await settle(pilot)
+        await press(pilot, "g", *"round:3", "enter")
         assert app.source.fraction_read is not None
         assert (app.source.state.round, app.source.state.step) == (3, 1)
 
@@ -184,8 +183,7 @@ async def test_jump_waits_if_a_later_restore_undid_the_moment(tmp_path: Path) ->
     app, _ = replay_of(open_history(folder, 0.0))
     async with app.run_test(size=SIZE) as pilot:
         await read_until(pilot, lambda: (app.source.fraction_read or 0) > 0.3)
-        await pilot.press("g", *"round:3", "enter")
-        await settle(pilot)
+        await press(pilot, "g", *"round:3", "enter")
         assert not isinstance(app.screen, GoToDialog)
         await pilot.press("g", *"round:6", "enter")
         assert "reading the recording:" in hint(app)
@@ -200,8 +198,7 @@ async def test_reading_for_the_log_stops_with_its_screen(tmp_path: Path) -> None
     session.directory = write_run(tmp_path)
     async with opened(app, "6") as pilot:
         assert "reading" in header(app)
-        await pilot.press("1")
-        await settle(pilot)
+        await press(pilot, "1")
         assert "reading" not in header(app)
 
 

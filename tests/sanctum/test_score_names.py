@@ -11,7 +11,7 @@ from esper.sanctum.screens.checkpoint_picker import CheckpointPicker
 from esper.telemetry import events as ev
 from esper.telemetry.state import RunState
 from tests.factory import example_run
-from tests.sanctum.driving import live, opened, screen_text, settle
+from tests.sanctum.driving import live, opened, press, screen_text
 
 
 def renamed(score: str = "recall") -> list[ev.AnyEvent]:
@@ -32,8 +32,7 @@ async def test_every_screen_uses_the_name_of_the_score() -> None:
         overview = screen_text(app)
         assert "validation recall %" in overview
         assert "accuracy" not in overview
-        await pilot.press("enter")
-        await settle(pilot)
+        await press(pilot, "enter")
         detail = screen_text(app)
         assert "─ recall %" in detail
         assert "train reca" in detail

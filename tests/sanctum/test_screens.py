@@ -4,7 +4,7 @@ from esper.sanctum.bindings import SCREEN_INFO
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.overview import OverviewScreen
 from esper.sanctum.widgets.header import Tabs
-from tests.sanctum.driving import live, opened, settle, shown
+from tests.sanctum.driving import live, opened, press, settle, shown
 from tests.sanctum.population import population
 
 RUN = population(envs=4, rounds=3, stop=5)
@@ -26,8 +26,7 @@ async def test_number_key_opens_screen_and_marks_its_tab() -> None:
     app, _ = live(RUN)
     async with opened(app) as pilot:
         for name, screen_info in SCREEN_INFO.items():
-            await pilot.press(screen_info.key)
-            await settle(pilot)
+            await press(pilot, screen_info.key)
             assert app.screen.name == name
             assert f"{screen_info.key} {name}" in shown(app, Tabs)
 

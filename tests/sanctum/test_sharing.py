@@ -18,7 +18,7 @@ from esper.sanctum.source import RunSource
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.recording.recordings import recording, write_segment
-from tests.sanctum.driving import SIZE, live, notices, opened, replay_of, screen_text, settle
+from tests.sanctum.driving import SIZE, live, notices, opened, press, replay_of, screen_text, settle
 
 RUN = [msgspec.structs.replace(event, time=1e9 + 4 * event.seq) for event in example_run()]
 
@@ -58,8 +58,7 @@ async def test_address_opens_the_same_view(
     async with app.run_test(size=SIZE) as pilot:
         playback.seek(playback.history.steps[step - 1])
         await settle(pilot)
-        await pilot.press(*keys)
-        await settle(pilot)
+        await press(pilot, *keys)
         expected = screen_text(app)
         await pilot.press("Y")
         assert app.clipboard == address

@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 from esper.history.history import open_history
 from esper.sanctum.app import SanctumApp
 from tests.factory import example_run
-from tests.sanctum.driving import live, replay, replay_of, settle
+from tests.sanctum.driving import live, press, replay, replay_of, settle
 from tests.sanctum.population import population
 
 DEMO = Path(__file__).parents[2] / "telemetry" / "demo"
@@ -38,8 +38,7 @@ def at_the_end_of(*keys: str) -> Callable[[Pilot[None]], Awaitable[None]]:
         app.source.playback.seek_end()
         app.source.playback.step(-1)
         await settle(pilot)
-        await pilot.press(*keys)
-        await settle(pilot)
+        await press(pilot, *keys)
 
     return go
 
@@ -54,8 +53,7 @@ def pressing(*keys: str) -> Callable[[Pilot[None]], Awaitable[None]]:
 
     async def go(pilot: Pilot[None]) -> None:
         await settle(pilot)
-        await pilot.press(*keys)
-        await settle(pilot)
+        await press(pilot, *keys)
 
     return go
 
@@ -70,8 +68,7 @@ def test_overview_screen(snap_compare: SnapCompare, size: tuple[int, int]) -> No
 def test_env_screen(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
     async def open_env(pilot: Pilot[None]) -> None:
         await settle(pilot)
-        await pilot.press("down", "down", "down", "enter")
-        await settle(pilot)
+        await press(pilot, "down", "down", "down", "enter")
 
     app, _ = live(population())
     assert snap_compare(app, terminal_size=size, run_before=open_env)
@@ -93,8 +90,7 @@ def test_env_map_and_filter(snap_compare: SnapCompare, keys: tuple[str, ...], si
 
 def test_replay_at_minimum_size(snap_compare: SnapCompare, tmp_path: Path) -> None:
     async def step_forward(pilot: Pilot[None]) -> None:
-        await pilot.press("shift+right", "right", "right")
-        await settle(pilot)
+        await press(pilot, "shift+right", "right", "right")
 
     app, _ = replay(example_run(envs=16, steps=25), tmp_path)
     assert snap_compare(app, terminal_size=(80, 24), run_before=step_forward)

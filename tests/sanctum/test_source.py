@@ -12,9 +12,9 @@ from esper.sanctum.source import LiveSource, ReplaySource
 from esper.sanctum.theme import DEFAULT_THEME
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, RunState
-from tests.factory import example_run, stamp
+from tests.factory import example_run
 from tests.recording.recordings import recording
-from tests.sanctum.driving import header, opened, replay, settle
+from tests.sanctum.driving import header, opened, press, replay
 from tests.sanctum.sessions import FakeSession
 
 
@@ -79,10 +79,10 @@ def test_request_is_shown_until_answered(kind: RequestKind, answers: ev.AnyEvent
     source.tick(0.0)
     source.requests.ask(kind, "x" if kind is RequestKind.RESTORE else None)
     assert source.requests.text.endswith("…")
-    session.say(*stamp([ev.Logged(severity="info", text="unrelated")], first=6))
+    session.emit(ev.Logged(severity="info", text="unrelated"))
     source.tick(0.2)
     assert source.requests.text
-    session.say(*stamp([answers], first=7))
+    session.emit(answers)
     source.tick(0.2)
     assert not source.requests.text
 
@@ -159,9 +159,7 @@ async def test_header_shows_whether_replay_follows_the_end(tmp_path: Path) -> No
     app = SanctumApp(source, theme=DEFAULT_THEME)
     async with opened(app) as pilot:
         assert "REPLAY following" in header(app)
-        await pilot.press("left")
-        await settle(pilot)
+        await press(pilot, "left")
         assert "REPLAY paused round" in header(app)
-        await pilot.press("right_curly_bracket")
-        await settle(pilot)
+        await press(pilot, "right_curly_bracket")
         assert "REPLAY following" in header(app)

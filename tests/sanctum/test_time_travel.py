@@ -20,9 +20,9 @@ from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.scrubber import Timeline
 from esper.telemetry import events as ev
-from tests.factory import example_run, stamp
+from tests.factory import example_run
 from tests.recording.recordings import recording, write_segment
-from tests.sanctum.driving import header, live, notices, opened, replay, screen_text, settle, shown, tick
+from tests.sanctum.driving import emit, header, live, notices, opened, press, replay, screen_text, settle, shown, tick
 
 RUN = example_run(rounds=3)
 ENDS = [index for index, event in enumerate(RUN, start=1) if isinstance(event, ev.PhaseTimed)]
@@ -54,8 +54,7 @@ async def test_bookmark_keys_set_visit_and_delete_marks(tmp_path: Path) -> None:
         own = playback.position
         assert own not in STOPS
         assert MARK_SYMBOLS[MarkKind.BOOKMARK][0].glyph not in shown(app, Timeline)  # the playhead covers it
-        await pilot.press("right")
-        await settle(pilot)
+        await press(pilot, "right")
         assert MARK_SYMBOLS[MarkKind.BOOKMARK][0].glyph in shown(app, Timeline)
         await pilot.press("left", "m", "left_curly_bracket", "n")
         assert playback.position == STOPS[0]
@@ -68,8 +67,7 @@ async def test_go_to_accepts_valid_and_refuses_unknown_moments(tmp_path: Path) -
         assert isinstance(app.screen, GoToDialog)
         assert "it has round:1 to round:3" in str(app.screen.query_one("#hint", Static).content)
         app.screen.query_one(Input).value = "step:7"
-        await pilot.press("enter")
-        await settle(pilot)
+        await press(pilot, "enter")
         assert (app.source.state.round, app.source.state.step) == (2, 2)
         await pilot.press("g", "escape")
         assert app.source.state.step == 2
@@ -100,8 +98,7 @@ async def test_cancelled_go_to_stays_in_the_present(tmp_path: Path) -> None:
         assert hint.size.height > 1  # it is wrapped
         await pilot.press("escape")
         assert app.source.playback is None
-        await pilot.press("left_curly_bracket")
-        await settle(pilot)
+        await press(pilot, "left_curly_bracket")
         assert "loading torch" not in screen_text(app)
         await pilot.press("g", "escape")
         assert app.source.playback is not None  # closing this dialog does not return to the present
@@ -112,8 +109,7 @@ async def test_live_run_past_can_be_visited_and_left(tmp_path: Path) -> None:
     file = session.record(tmp_path, RUN[:HALF])
     async with opened(app) as pilot:
         assert not app.screen.query_one(Timeline).display
-        await pilot.press("left")
-        await settle(pilot)
+        await press(pilot, "left")
         assert (app.source.state.round, app.source.state.step) == (2, 4)
         await pilot.press("shift+left")
         assert (app.source.state.round, app.source.state.step) == (1, 5)
@@ -130,8 +126,7 @@ async def test_live_run_past_can_be_visited_and_left(tmp_path: Path) -> None:
         assert app.source.playback is not None
         assert app.source.playback.length == len(RUN)
 
-        await pilot.press("end")
-        await settle(pilot)
+        await press(pilot, "end")
         assert app.source.state.seq == len(RUN)
         assert "DONE" in header(app)
         assert not app.screen.query_one(Timeline).display
@@ -145,13 +140,10 @@ async def test_control_keys_act_on_the_present_while_in_the_past(tmp_path: Path)
         assert app.source.state.seq == 1
         assert "pausing…" in header(app)
         assert shown(app, Footer).startswith("End live p pause")
-        session.say(*stamp([ev.Paused(round=2, step=5, origin="keyboard")], first=HALF + 1))
-        await settle(pilot)
+        await emit(pilot, session, ev.Paused(round=2, step=5, origin="keyboard"))
         assert shown(app, Footer).startswith("End live p resume s step")
-        session.say(*stamp([ev.Resumed(round=2, step=5, origin="keyboard")], first=HALF + 2))
-        await settle(pilot)
-        await pilot.press("right_curly_bracket")
-        await settle(pilot)
+        await emit(pilot, session, ev.Resumed(round=2, step=5, origin="keyboard"))
+        await press(pilot, "right_curly_bracket")
         assert "RUNNING" in header(app)
 
 
@@ -159,8 +151,7 @@ async def test_time_keys_without_recording_are_refused() -> None:
     app, session = live(RUN[:HALF])
     async with opened(app) as pilot:
         before = header(app)
-        await pilot.press("space", "right", "left", "comma", "n", "m")
-        await settle(pilot)
+        await press(pilot, "space", "right", "left", "comma", "n", "m")
         assert session.asked() == []
         assert header(app) == before
         assert notices(app) == ["No recording yet."]
@@ -303,8 +294,7 @@ async def test_hidden_timeline_returns_the_focus(tmp_path: Path, keys: tuple[str
     async with opened(app, *keys, "left_curly_bracket") as pilot:
         app.screen.query_one(Timeline).focus()
         await pilot.pause()
-        await pilot.press("right_curly_bracket")
-        await settle(pilot)
+        await press(pilot, "right_curly_bracket")
         assert not app.screen.query_one(Timeline).display
         assert isinstance(app.focused, focused)
 
@@ -317,8 +307,7 @@ async def test_end_in_an_input_or_a_dialog_stays_in_the_past(tmp_path: Path, key
         assert app.source.playback is not None
         if isinstance(app.focused, Input):
             assert app.focused.cursor_position == 2
-        await pilot.press("escape")
-        await settle(pilot)
+        await press(pilot, "escape")
         await pilot.press("end")
         assert app.source.playback is None
 
@@ -328,8 +317,7 @@ async def test_keys_that_move_forward_are_shown_in_the_past_of_a_live_run(tmp_pa
     forward = ("space play", "→ step", "⇧→ round", "n next mark")
     async with opened(app, size=(200, 60)) as pilot:
         assert not any(key in shown(app, Footer) for key in forward)
-        await pilot.press("left_curly_bracket")
-        await settle(pilot)
+        await press(pilot, "left_curly_bracket")
         assert all(key in shown(app, Footer) for key in forward)
         assert "p pause" in shown(app, Footer)
         assert "Play (space)" in [command.title for command in app.get_system_commands(app.screen)]

@@ -29,7 +29,7 @@ from esper.sanctum.widgets.heads import HeadNormChart
 from esper.telemetry import events as ev
 from esper.telemetry.sentences import describe_transition
 from tests.factory import env_stepped, example_run, run_started, stamp
-from tests.sanctum.driving import live, notices, opened, replay, screen_text, settle, shown
+from tests.sanctum.driving import emit, live, notices, opened, press, replay, screen_text, settle, shown
 from tests.sanctum.population import anomaly, moved
 
 DOCS = Path(__file__).parents[2] / "docs" / "dashboard.md"
@@ -87,8 +87,7 @@ async def test_footer_names_anomalies_and_their_cause_only_if_there_are_any() ->
     app, session = live(stamp([run_started(), ev.RoundStarted(round=1), env_stepped()]))
     async with opened(app) as pilot:
         assert "a anomalies" not in shown(app, Footer)
-        session.say(*stamp([anomaly(0)], first=4))
-        await settle(pilot)
+        await emit(pilot, session, anomaly(0))
         assert "a anomalies W why" in shown(app, Footer)
 
 
@@ -195,6 +194,5 @@ async def test_devices_screen_says_what_the_rest_is() -> None:
         assert "rest: Python, code of the libraries, activations, allocator" in screen_text(app)
         assert "13.0 KiB" in shown(app, MemoryByOwner)
         assert "3.0 GiB" in shown(app, MemoryByOwner)
-        await pilot.press("4")
-        await settle(pilot)
+        await press(pilot, "4")
         assert "spread 2^11, limit 2^6" in shown(app, LossScaleRange)
