@@ -4,7 +4,7 @@ import pytest
 
 from esper.domain import StageName
 from esper.sanctum.screens.env_detail import EnvDetailScreen
-from esper.sanctum.screens.growth import STAGE_BY_LETTER, BlueprintTable, GrowthChart
+from esper.sanctum.screens.growth import BlueprintTable, GrowthChart
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, run_started, stamp
 from tests.sanctum.driving import ROOMY, emit, live, opened, press
@@ -20,10 +20,6 @@ def grown(env: int, step: int, early: StageName, late: StageName) -> ev.EnvStepp
         ev.SlotReading(stage=late),
     ]
     return env_stepped(env, step=step, slots=slots)
-
-
-def test_stages_have_distinct_letters() -> None:
-    assert [STAGE_BY_LETTER[stage[0]] for stage in LIFE] == list(LIFE)
 
 
 async def test_growth_chart_has_one_cell_per_step_and_slot() -> None:

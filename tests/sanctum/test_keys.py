@@ -233,31 +233,16 @@ async def test_ended_run_stays_on_screen_until_quit(outcome: str, says: str) -> 
         assert has_left(app)
 
 
-async def test_engine_death_without_message_is_a_failure() -> None:
-    app, session = live(RUN)
-    async with opened(app) as pilot:
-        session.is_engine_alive, session.directory = False, Path("run")
-        tick(app)
-        await pilot.pause()
-        assert "✖ FAILED the engine stopped unexpectedly" in header(app)
-
-
-async def test_engine_death_during_setup_ends_the_app() -> None:
-    app, session = live([])
-    async with app.run_test(size=SIZE) as pilot:
-        await pilot.pause()
-        assert not has_left(app)
-        session.is_engine_alive = False
-        tick(app)
-        assert has_left(app)
-
-
-async def test_failed_setup_ends_the_app() -> None:
+@pytest.mark.parametrize(
+    ("attribute", "value"), [("is_engine_alive", False), ("fatal_error", "there is no device cuda:7")]
+)
+async def test_failed_setup_ends_the_app(attribute: str, value: object) -> None:
     app, session = live([])
     async with app.run_test(size=SIZE) as pilot:
         await pilot.pause()
         assert session.started
-        session.fatal_error = "there is no device cuda:7"
+        assert not has_left(app)
+        setattr(session, attribute, value)
         tick(app)
         assert has_left(app)
 

@@ -140,12 +140,6 @@ async def test_long_anomaly_text_ends_in_an_ellipsis(width: int) -> None:
         assert rows[top + 1][start + 2] != " "  # wrapped lines are indented past the glyph
 
 
-async def test_anomaly_panel_of_healthy_run_is_empty() -> None:
-    app, _ = live(stamp(beginning()))
-    async with opened(app, size=ROOMY):
-        assert shown(app, AnomalyStrip) == "✓ no anomalies"
-
-
 @pytest.mark.parametrize("slots", [["only"], ["a", "b", "c", "d", "e", "f"]])
 async def test_env_row_fits_any_number_of_slots(slots: list[str]) -> None:
     started = msgspec.structs.replace(run_started(2, 5, 5), slot_names=slots)

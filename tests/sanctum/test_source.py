@@ -11,7 +11,6 @@ from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import LiveSource, ReplaySource
 from esper.sanctum.theme import DEFAULT_THEME
 from esper.telemetry import events as ev
-from esper.telemetry.state import Keyframe, RunState
 from tests.factory import example_run
 from tests.recording.recordings import recording
 from tests.sanctum.driving import header, opened, press, replay
@@ -34,29 +33,6 @@ def test_live_source_applies_new_records() -> None:
     session.say(*run[10:])
     assert source.tick(0.2)
     assert source.state.status == "done"
-
-
-def test_live_source_keyframe_replaces_the_state() -> None:
-    run = example_run()
-    early, late = RunState(), RunState()
-    for event in run[:20]:
-        early.apply(event)
-    for event in run:
-        late.apply(event)
-    source = LiveSource(FakeSession([*run, Keyframe.from_state(early)]))
-    source.tick(0.2)
-    assert source.state.seq == 20
-    assert source.state == early
-
-
-def test_live_source_is_alive_until_started() -> None:
-    session = FakeSession()
-    session.is_engine_alive = False
-    source = LiveSource(session)
-    assert source.alive
-    source.start()
-    assert session.started
-    assert not source.alive
 
 
 @pytest.mark.parametrize(

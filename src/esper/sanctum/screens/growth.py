@@ -21,7 +21,7 @@ from esper.telemetry.series import BlueprintStats
 from esper.telemetry.state import SERIES_POINTS, EnvState
 from esper.text_plot import sample_to_width
 
-STAGE_BY_LETTER = {name[0]: name for name in STAGES}
+_STAGE_BY_LETTER = {name[0]: name for name in STAGES}
 """Stage names, keyed by the first letter, which stands for the stage in `StepTrace.stages`."""
 _MIN_NAME_COLS, _MAX_NAME_COLS = 6, 11
 _ACCURACY_COLS = 6
@@ -117,7 +117,7 @@ class GrowthChart(EnvRowsPanel):
             letters = [*[None] * before, *(step.stages[slot : slot + 1] or None for step in shown)]
             end = line.width + strip_width
             for letter, run in groupby(sample_to_width(letters, min(started.steps, SERIES_POINTS), strip_width)):
-                stage = STAGE_BY_LETTER[letter] if letter else None
+                stage = _STAGE_BY_LETTER[letter] if letter else None
                 count = len(list(run))
                 line.append(STAGES[stage].glyph * count if stage else " " * count, stage or "normal")
             line.pad_to(end)
