@@ -276,7 +276,7 @@ async def test_screenshot_goes_to_run_directory_or_to_cwd_in_replay(
     async with opened(app) as pilot:
         await pilot.press("S")
         (svg,) = (tmp_path / "run").glob("*.svg")
-        assert svg.name == "digits_impaired-20261121-015300-round001-step001.svg"
+        assert svg.name == "digits_impaired-20261121-015300-round001-step000.svg"
         assert any(str(svg) in notice for notice in notices(app))
     app, _ = replay(small(), tmp_path)
     async with opened(app) as pilot:

@@ -79,6 +79,7 @@ class LiveSource:
         self._reads_log = False
         """True while the past is read for its log lines."""
         self.requests: PendingRequests = PendingRequests(run.control)
+        self._pending_text = ""
         self._started = False
 
     @property
@@ -107,7 +108,7 @@ class LiveSource:
         self._started = True
 
     def tick(self, seconds: float) -> bool:
-        """Apply the waiting events, and move the playback.
+        """Apply the waiting events, and move the playback. Return True if anything has changed.
 
         Events that arrive meanwhile wait for the next tick, so that a fast engine cannot block the screen.
         """
@@ -128,7 +129,9 @@ class LiveSource:
             self.return_to_live()
             self._past, self._reads_log = None, False
             moved = True
-        return count > 0 or moved
+        # A request can be acknowledged or refused without an event.
+        pending_text, self._pending_text = self._pending_text, self.requests.text
+        return count > 0 or moved or pending_text != self._pending_text
 
     def _advance_playback(self, seconds: float) -> bool:
         """Read and play the past, and return True if anything has changed. Raises `ReadError`."""
@@ -218,13 +221,6 @@ class AttachSource(LiveSource):
         self.session = session
         self.requests = RemotePendingRequests(session.control, read_only=session.read_only)
         self.notices = session.notices
-        self._pending_text = ""
-
-    def tick(self, seconds: float) -> bool:
-        """Apply the waiting events. Return True also if a request was acknowledged or refused without an event."""
-        changed = super().tick(seconds)
-        previous, self._pending_text = self._pending_text, self.requests.text
-        return changed or previous != self._pending_text
 
 
 class ReplaySource:

@@ -106,7 +106,7 @@ class RunActions(BaseApp):
                 paused=state.status == "paused",
                 cause=state.cause,
             )
-            self.push_screen(dialog, self._request_end)
+            self.push_screen(dialog, lambda kind: self._request(kind) if kind is not None else None)
 
     def action_detach(self) -> None:
         """Leave the dashboard if the run trains in another process."""
@@ -160,10 +160,6 @@ class RunActions(BaseApp):
         elif requests:
             requests.ask(kind, path)
             self.refresh_view()
-
-    def _request_end(self, kind: RequestKind | None) -> None:
-        if kind is not None:
-            self._request(kind)
 
     def _handle_signal(self, number: int) -> None:
         requests = self.source.requests

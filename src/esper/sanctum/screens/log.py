@@ -130,10 +130,10 @@ class LogList(Panel, can_focus=True):
         self.update()
 
     def cache_key(self) -> Hashable:
-        """Return a key that changes with the rows, the filter, the cursor, the playhead and the focus."""
+        """Return a key that changes with the rows, the filter, the cursor and the playhead."""
         log = self._log
         found = (len(log), log.num_lines, log.last_seq, log.fraction_searched)
-        return (found, log.filter, self._cursor, self._playhead_seq, self.has_focus)
+        return found, log.filter, self._cursor, self._playhead_seq
 
     @property
     def _playhead_seq(self) -> int | None:

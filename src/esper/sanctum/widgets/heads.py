@@ -207,7 +207,8 @@ class HeadFractionChart(HeadPanel):
         if width < MIN_PLOT_COLUMNS or height < MIN_PLOT_ROWS:
             return []
         x_length = self.x_length
-        columns = [_get_point(points, round(x / max(width - 1, 1) * (x_length - 1))) for x in range(width)]
+        indices = [round(x / max(width - 1, 1) * (x_length - 1)) for x in range(width)]
+        columns = [points[index] if index < len(points) else None for index in indices]
         axis = Chart(
             values=[], x_length=x_length, stride=self.stride, low=0.0, high=1.0, exact_axis=True,
             ticks=[(0.0, "0"), (0.5, "50"), (1.0, "100%")],
@@ -270,7 +271,3 @@ def fractions(norms: Sequence[float | None]) -> list[float] | None:
     if not math.isfinite(total):
         return []
     return [(value or 0.0) / total for value in norms] if total > 0 else None
-
-
-def _get_point(points: Sequence[list[float] | None], index: int) -> list[float] | None:
-    return points[index] if index < len(points) else None

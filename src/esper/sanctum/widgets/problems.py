@@ -126,9 +126,6 @@ class PauseCausePanel(Panel):
         """Draw the reason in the style of an error, then the advice, if this dashboard can control the run."""
         return [self.line().append(text, role) for text, role in self._wrapped_lines(size.width)]
 
-    def _advice(self, cause: str) -> str:
-        return pause_cause(cause).format_advice(self.view.key_names)
-
     def _wrapped_lines(self, width: int) -> list[tuple[str, str]]:
         """Return the lines with their roles."""
         cause = self.state.cause
@@ -140,7 +137,7 @@ class PauseCausePanel(Panel):
             reason[_MAX_REASON_LINES - 1 :] = [ellipsise(" ".join(reason[_MAX_REASON_LINES - 1 :]), width)]
         requests = self.view.source.requests
         can_control = requests is not None and requests.disabled_reason is None and not self.app.is_web
-        advice = wrap_cells(self._advice(cause), width - 2) if can_control else []
+        advice = wrap_cells(pause_cause(cause).format_advice(self.view.key_names), width - 2) if can_control else []
         return [
             *((set_cell_size(text, width), "error") for text in reason),
             *((f"  {text}", "bright") for text in advice),
