@@ -85,10 +85,6 @@ class RunScreen(Screen[None]):
 class TooSmall(Widget):
     """Message with the required and the current terminal size."""
 
-    DEFAULT_CSS = """
-    TooSmall { display: none; width: 100%; height: 1fr; content-align: center middle; text-align: center; }
-    """
-
     def __init__(self, view: ViewState) -> None:
         super().__init__()
         self._view = view

@@ -9,6 +9,7 @@ from functools import lru_cache
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical
 from textual.geometry import Size
+from textual.widgets import Input
 
 from esper.formatting import format_time_of_day, strip_control
 from esper.health.rules.lanes import is_nearly_full
@@ -154,9 +155,9 @@ class OverviewScreen(RunScreen):
         if self.view.env_filter:
             self.query_one(FilterBox).clear()
 
-    def on_filter_box_typed(self, event: FilterBox.Typed) -> None:
+    def on_input_changed(self, event: Input.Changed) -> None:
         """Show how many envs would match; the last confirmed filter remains."""
-        self._preview(event.text)
+        self._preview(event.value)
 
     def on_filter_box_closed(self, event: FilterBox.Closed) -> None:
         """Apply the confirmed filter, and focus the env table or heat map."""

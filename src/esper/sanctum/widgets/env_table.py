@@ -211,20 +211,7 @@ class EnvTable(EnvRowsPanel):
 class FilterBox(Horizontal):
     """Input line of a filter, with a message about its result."""
 
-    DEFAULT_CSS = """
-    FilterBox { height: auto; max-height: 3; display: none; }
-    FilterBox > Static { width: auto; padding: 0 1; color: $heading; }
-    FilterBox > #message { width: 1fr; }
-    FilterBox > #message.invalid { color: $error; }
-    FilterBox > Input { width: 24; background: $background; }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel: keep the previous filter")]
-
-    @dataclass
-    class Typed(Message):
-        """The text has changed."""
-
-        text: str
 
     @dataclass
     class Closed(Message):
@@ -278,11 +265,6 @@ class FilterBox(Horizontal):
         self.query_one(Input).disabled = True
         self.display = bool(text.strip())
         self.post_message(self.Closed(text))
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        """Post the new text as a `Typed` message."""
-        event.stop()
-        self.post_message(self.Typed(event.value))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Close the input, unless the filter is incomplete or invalid."""

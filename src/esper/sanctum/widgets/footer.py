@@ -27,10 +27,6 @@ _CAPTIONS_WHILE_ATTACHED = {"quit": "detach"}
 class Footer(Panel):
     """Keys of the app and of the open screen, from the table of keys. A click on a key presses it."""
 
-    DEFAULT_CSS = """
-    Footer { height: 1; padding: 0 1; }
-    """
-
     def __init__(self, view: ViewState, *categories: KeyCategory) -> None:
         super().__init__(view)
         self.categories = categories

@@ -103,10 +103,6 @@ def _is_partway(source: RunSource) -> bool:
 class Header(Panel):
     """Line with task, policy, envs, lanes, status, progress, throughput and remaining time."""
 
-    DEFAULT_CSS = """
-    Header { height: 1; padding: 0 1; }
-    """
-
     def cache_key(self) -> Hashable:
         """Return the event number, the status, and the place in the step, which also depend on the source."""
         source = self.view.source
@@ -201,10 +197,6 @@ class Tabs(Panel):
     Args:
         view: State that all panels share.
         open_screen: Name of the open screen; None if it has no tab.
-    """
-
-    DEFAULT_CSS = """
-    Tabs { height: 1; width: auto; padding: 0 1; }
     """
 
     def __init__(self, view: ViewState, open_screen: str | None) -> None:

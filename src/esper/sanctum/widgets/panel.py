@@ -138,9 +138,6 @@ class Panel(Widget):
     if TYPE_CHECKING:
         app = getters.app(App[Any])  # Textual's own declaration leaves the type argument of App unknown
 
-    DEFAULT_CSS = """
-    Panel { height: auto; }
-    """
     PANEL_TITLE: ClassVar[str] = ""
     """Initial title in the border; empty for none."""
     METRICS: ClassVar[tuple[str, ...]] = ()

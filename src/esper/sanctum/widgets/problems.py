@@ -41,10 +41,6 @@ class AnomalyStrip(Panel, can_focus=True):
     METRICS = ("anomalies",)
     BINDINGS = bindings(KeyCategory.ANOMALIES)
 
-    DEFAULT_CSS = """
-    AnomalyStrip { height: 1; width: 1fr; padding: 0 1; }
-    """
-
     def cache_key(self) -> Hashable:
         """Return the event number, the message about a silent engine, and the focus."""
         view, stale = self.view, self.view.stale
@@ -103,11 +99,6 @@ class AnomalyStrip(Panel, can_focus=True):
 
 class PauseCausePanel(Panel):
     """Reason for which the engine holds the run, and the keys that help. Hidden if the run is not held."""
-
-    DEFAULT_CSS = """
-    PauseCausePanel { height: auto; padding: 0 1; display: none; }
-    PauseCausePanel.-held { display: block; }
-    """
 
     def update(self) -> None:
         """Show the panel if the run is held, else hide it, and draw it."""

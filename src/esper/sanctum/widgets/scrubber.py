@@ -38,18 +38,12 @@ class Timeline(Panel, can_focus=True):
     On a high terminal a second line above the bar shows where anomalies are frequent.
     """
 
-    DEFAULT_CSS = """
-    Timeline { height: 1; padding: 0 1; display: none; }
-    Timeline.-heat { height: 2; }
-    Timeline.-legend { height: 3; }
-    """
     BINDINGS = bindings(KeyCategory.TIMELINE)
 
     def __init__(self, view: ViewState) -> None:
         super().__init__(view)
         self._track = range(0)
         """Columns of the bar."""
-        self._dragging = False
         self._bins: tuple[Hashable, list[Mark | None], list[int]] = (None, [], [])
         """Cached result of `_bin_marks`, with everything that it depends on."""
         self._frozen_end: float | None = None
@@ -176,19 +170,17 @@ class Timeline(Panel, can_focus=True):
 
     def on_mouse_down(self, event: MouseDown) -> None:
         """Move the playhead to the pointer and start dragging."""
-        self._dragging = True
         self.capture_mouse()
         self._seek_to_pointer(event)
 
     def on_mouse_move(self, event: MouseMove) -> None:
         """Move the playhead to the pointer while dragging."""
-        if self._dragging:
+        if self.app.mouse_captured is self:
             self._seek_to_pointer(event)
 
     def on_mouse_up(self, event: MouseUp) -> None:
         """Stop dragging."""
-        if self._dragging:
-            self._dragging = False
+        if self.app.mouse_captured is self:
             self.release_mouse()
             self._seek_to_pointer(event)
 
