@@ -39,44 +39,39 @@ class Symbol:
     meaning: str
 
 
-STAGES: dict[str, Symbol] = {
-    symbol.name: symbol
-    for symbol in (
-        Symbol(Stage.DORMANT.label, "·", "the slot is empty"),
-        Symbol(Stage.GERMINATED.label, "g", "a seed is planted; it does not train yet"),
-        Symbol(Stage.TRAINING.label, "t", "the seed trains; the host's output is unchanged"),
-        Symbol(Stage.BLENDING.label, "b", "the seed's output is blended in; alpha moves to its target"),
-        Symbol(Stage.PROBATIONARY.label, "p", "alpha has reached its target; the seed is on trial"),
-        Symbol(Stage.FOSSILIZED.label, "F", "the seed is a permanent part of the host"),
-        Symbol(Stage.CULLED.label, "x", "the seed was removed"),
-        Symbol(Stage.EMBARGOED.label, "z", "the slot is locked for a while after a cull"),
-    )
-}
+def _by_name(*symbols: Symbol) -> dict[str, Symbol]:
+    return {symbol.name: symbol for symbol in symbols}
+
+
+STAGES = _by_name(
+    Symbol(Stage.DORMANT.label, "·", "the slot is empty"),
+    Symbol(Stage.GERMINATED.label, "g", "a seed is planted; it does not train yet"),
+    Symbol(Stage.TRAINING.label, "t", "the seed trains; the host's output is unchanged"),
+    Symbol(Stage.BLENDING.label, "b", "the seed's output is blended in; alpha moves to its target"),
+    Symbol(Stage.PROBATIONARY.label, "p", "alpha has reached its target; the seed is on trial"),
+    Symbol(Stage.FOSSILIZED.label, "F", "the seed is a permanent part of the host"),
+    Symbol(Stage.CULLED.label, "x", "the seed was removed"),
+    Symbol(Stage.EMBARGOED.label, "z", "the slot is locked for a while after a cull"),
+)
 """Stages of a slot, in the order of the lifecycle."""
 
-SEVERITIES: dict[str, Symbol] = {
-    symbol.name: symbol
-    for symbol in (
-        Symbol("info", "✓", "normal"),
-        Symbol("warning", "▲", "check this"),
-        Symbol("error", "✖", "action needed"),
-    )
-}
+SEVERITIES = _by_name(
+    Symbol("info", "✓", "normal"),
+    Symbol("warning", "▲", "check this"),
+    Symbol("error", "✖", "action needed"),
+)
 
-STATUS_SYMBOLS: dict[str, Symbol] = {
-    symbol.name: symbol
-    for symbol in (
-        Symbol("STARTING", "○", "torch is loading, and the envs are being built"),
-        Symbol("RUNNING", "●", "the engine trains"),
-        Symbol("PAUSED", "❚❚", "paused between two steps"),
-        Symbol("HELD", "✖", "paused by a fault; the reason and the keys are shown below"),
-        Symbol("REPLAY", "▶", "replay of a recording"),
-        Symbol("PAST", "◀", "the past of a live run is shown; the live run continues"),
-        Symbol("DONE", "✓", "the run has finished"),
-        Symbol("STOPPED", "■", "the run was stopped on request before its last round"),
-        Symbol("FAILED", "✖", "the run ended with an error; see the log"),
-    )
-}
+STATUS_SYMBOLS = _by_name(
+    Symbol("STARTING", "○", "torch is loading, and the envs are being built"),
+    Symbol("RUNNING", "●", "the engine trains"),
+    Symbol("PAUSED", "❚❚", "paused between two steps"),
+    Symbol("HELD", "✖", "paused by a fault; the reason and the keys are shown below"),
+    Symbol("REPLAY", "▶", "replay of a recording"),
+    Symbol("PAST", "◀", "the past of a live run is shown; the live run continues"),
+    Symbol("DONE", "✓", "the run has finished"),
+    Symbol("STOPPED", "■", "the run was stopped on request before its last round"),
+    Symbol("FAILED", "✖", "the run ended with an error; see the log"),
+)
 
 MARK_SYMBOLS: dict[MarkKind, tuple[Symbol, str]] = {
     MarkKind.BOOKMARK: (Symbol("bookmark", "◆", "a moment that the user has marked"), "key"),
