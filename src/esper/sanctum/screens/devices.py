@@ -70,17 +70,14 @@ class LaneUtilisation(DevicePanel):
         has_gpu = any(sample.launching is not None for sample in self.state.devices.values())
         sparkline_width = min(max(size.width - (59 if has_gpu else 50), 8), MAX_STEPS)
         lines = [
-            self.line()
-            .append(" lane     envs ", "head")
+            self.line(" lane     envs ", "head")
             .append_fitted("", sparkline_width)
             .append("  busy %  launch %" if has_gpu else "  busy %", "head")
             .append("  util %   °C     W", "head")
         ]
         for name, sample in self.state.devices.items():
             lane = self.state.health.lanes[name]
-            line = (
-                self.line().append("▲" if name in stragglers else " ", "warning").append_fitted(strip_control(name), 9)
-            )
+            line = self.line("▲" if name in stragglers else " ", "warning").append_fitted(strip_control(name), 9)
             line.append(f"{sample.envs:>4} ", "dim")
             line.append(
                 sparkline(lane.busy[-sparkline_width:], 0.0, 1.0).rjust(sparkline_width),
@@ -119,8 +116,7 @@ class PhaseFractions(Panel):
         lines: list[Line] = []
         for name, seconds in sorted(self.state.phases.items(), key=lambda item: -item[1]):
             line = (
-                self.line()
-                .append(" ")
+                self.line(" ")
                 .append_fitted(strip_control(name), 11, "dim")
                 .append_bar(seconds / total, bar_width, "spark")
                 .append(" ")
@@ -224,15 +220,15 @@ class MemoryByOwner(DevicePanel):
         rows = [(strip_control(name), owners, rest) for name, owners, rest in self._rows()]
         name_width = max([8, *(len(name) for name, _, _ in rows)])
         lines = [
-            self.line()
-            .append(f" {'lane':<{name_width}}", "head")
-            .append("".join(f"{name:>11}" for name in _OWNER_LETTERS), "head")
+            self.line(f" {'lane':<{name_width}}", "head").append(
+                "".join(f"{name:>11}" for name in _OWNER_LETTERS), "head"
+            )
         ]
         bar_width = size.width - lines[0].width - 4
         self.panel_subtitle = _OWNER_LEGEND if bar_width >= _MIN_BAR_COLS else _REST_MEANING
         for name, owners, rest in rows:
             bytes_by_owner = owners if rest is None else {**owners, "rest": rest}
-            line = self.line().append(" ").append_fitted(name, name_width)
+            line = self.line(" ").append_fitted(name, name_width)
             for owner in _OWNER_LETTERS:
                 owned_bytes = bytes_by_owner.get(owner)
                 line.append_cell(size_cell(owned_bytes, 11), _OWNER_ROLES.get(owner, "dim"))
@@ -244,7 +240,7 @@ class MemoryByOwner(DevicePanel):
                         letter * round(bytes_by_owner.get(owner, 0) / total * bar_width), _OWNER_ROLES.get(owner, "dim")
                     )
             lines.append(line)
-        return lines if len(lines) > 1 else [self.line().append(" no owners recorded", "dim")]
+        return lines if len(lines) > 1 else [self.line(" no owners recorded", "dim")]
 
 
 def _curve_labels(name: str) -> tuple[str, str, str]:

@@ -154,17 +154,17 @@ class EnvLifecycle(EnvPanel):
         """Draw a transition as a phrase, on several lines if it does not fit on one."""
         text = strip_control(describe_transition(move))
         first, *further_rows = wrap(text, max(width - _REFUSAL_INDENT, 1))
-        line = self.line().append(f" {move.step:>3} ", "dim").append(STAGES[move.after].glyph, move.after)
+        line = self.line(f" {move.step:>3} ", "dim").append(STAGES[move.after].glyph, move.after)
         line.append(" ").append(first)
-        return [line, *(self.line().append(" " * _REFUSAL_INDENT + row, "dim") for row in further_rows)]
+        return [line, *(self.line(" " * _REFUSAL_INDENT + row, "dim") for row in further_rows)]
 
     def _refusal(self, refusal: GateRefused, width: int) -> list[Line]:
         subject = f"gate {refusal.gate.removeprefix('G')} refuses {strip_control(refusal.slot)}"
         failed = "; ".join(_describe_check(check) for check in refusal.checks if not check.passed)
         first, *further_rows = wrap(f"{subject}: {failed}", max(width - _REFUSAL_INDENT, len(subject) + 1))
-        line = self.line().append(f" {refusal.step:>3} ", "dim").append(f"{SEVERITIES['warning'].glyph} ", "warning")
+        line = self.line(f" {refusal.step:>3} ", "dim").append(f"{SEVERITIES['warning'].glyph} ", "warning")
         line.append(subject, "bright").append(first[len(subject) :])
-        return [line, *(self.line().append(" " * _REFUSAL_INDENT + text) for text in further_rows)]
+        return [line, *(self.line(" " * _REFUSAL_INDENT + text) for text in further_rows)]
 
 
 def _describe_check(check: GateCheck) -> str:
@@ -188,13 +188,13 @@ class EnvSlots(EnvPanel):
         score = strip_control(self.state.score_name)
         self.panel_title = f"slots ─ contribution: {score} lost without it, pp"
         wide = size.width >= _ALPHA_BAR_MIN_COLS
-        head = self.line().append(" slot    stage          blueprint  ", "head")
+        head = self.line(" slot    stage          blueprint  ", "head")
         head.append(" " * (_ALPHA_BAR_COLS + 1) if wide else "").append(
             "alpha  contribution ± norm   params  age", "head"
         )
         lines = [head]
         for index, label in enumerate(slot_labels(self.state.started.slot_names, _SLOT_NAME_COLS)):
-            line = self.line().append(" ").append_fitted(label, _SLOT_NAME_COLS, "dim").append(" ")
+            line = self.line(" ").append_fitted(label, _SLOT_NAME_COLS, "dim").append(" ")
             reading = env.stepped.slot(index) if env.stepped else None
             lines.append(line.append("–", "absent") if reading is None else _draw_slot(line, reading, wide=wide))
         return lines
@@ -230,7 +230,7 @@ class EnvStep(EnvPanel):
         if step is None:
             return self.message("no step yet in this round")
         target = f" {strip_control(step.target)}" if step.target else ""
-        lines = [self.line().append(" op ", "dim").append(f"{strip_control(step.op)}{target}", "bright")]
+        lines = [self.line(" op ", "dim").append(f"{strip_control(step.op)}{target}", "bright")]
         values = _values(step, self.state.score_name)
         columns = 2 if len(values) >= size.height and size.width >= 2 * (_VALUE_NAME_COLS + _VALUE_COLS) else 1
         rows = -(-len(values) // columns)
@@ -276,20 +276,18 @@ class RewardComponents(EnvPanel):
         """Draw one line per component, and the sum."""
         step = env.stepped
         if step is None:
-            return [self.line().append(" –", "absent")]
+            return [self.line(" –", "absent")]
         name_width = max(size.width - 9, 4)
         largest = sorted(step.reward_parts, key=lambda part: -abs(step.reward_parts[part]))[: size.height - 1]
         lines = [
-            self.line()
-            .append(" ")
+            self.line(" ")
             .append_fitted(self._name_of(part), name_width, "dim")
             .append_cell(number_cell(value, 3, 3, signed=True))
             for part, value in step.reward_parts.items()
             if part in largest
         ]
         total = (
-            self.line()
-            .append(" ")
+            self.line(" ")
             .append_fitted("sum", name_width, "normal")
             .append_cell(number_cell(step.reward, 3, 3, signed=True), "bright")
         )

@@ -92,7 +92,7 @@ class GrowthChart(EnvRowsPanel):
         return rows
 
     def _heading(self, started: RunStarted, steps: str, slot_width: int) -> Line:
-        line = self.line().append("env   ", "head")
+        line = self.line("env   ", "head")
         for label in slot_labels(started.slot_names, slot_width):
             line.append_fitted(f"{label} {steps}", slot_width, "head").append(" ")
         return line.append(f"{strip_control(short_score_name(started.score_name))} %", "head")
@@ -159,7 +159,7 @@ class BlueprintTable(CyclingPanel):
             self.panel_subtitle = f"{size.height - 1} of {len(blueprints)}"
         if not blueprints:
             return self.message("no seed planted yet")
-        head = self.line().append(" blueprint  ", "head")
+        head = self.line(" blueprint  ", "head")
         for name, (width, _) in _BLUEPRINT_COLUMNS.items():
             head.append(name.rjust(width), "key" if name == sort_column else "head")
         value = _BLUEPRINT_COLUMNS[sort_column][1]
@@ -171,7 +171,7 @@ class BlueprintTable(CyclingPanel):
         return [head, *(self._row(name, blueprints[name]) for name in sorted(blueprints, key=sort_key))]
 
     def _row(self, name: str, record: BlueprintStats) -> Line:
-        line = self.line().append(" ").append_fitted(strip_control(name), 11)
+        line = self.line(" ").append_fitted(strip_control(name), 11)
         for heading, (width, value) in _BLUEPRINT_COLUMNS.items():
             shown = value(record)
             if heading == _CONTRIBUTION:

@@ -157,14 +157,14 @@ class LogList(Panel, can_focus=True):
         self._visible = []
         if not num_rows:
             text = "no log line yet" if not log.last_seq else "no matching line"
-            return [self.line().append(f" {text}{searched and ' yet'}", "dim")]
+            return [self.line(f" {text}{searched and ' yet'}", "dim")]
         cursor = self._cursor_row()
         top = min(max(cursor - size.height // 2, 0), max(num_rows - size.height, 0))
         lines: list[Line] = []
         for number in range(top, min(top + size.height, num_rows)):
             if number == log.num_read_rows and searched:
                 self._visible.append(None)
-                lines.append(self.line().append(" … not read yet", "dim"))
+                lines.append(self.line(" … not read yet", "dim"))
             self._visible.append(number)
             lines.append(self._draw_row(log.row(number), size.width, selected=number == cursor))
         surplus = len(lines) - size.height

@@ -108,7 +108,7 @@ class LossScaleTable(EnvRowsPanel):
 
     def _heading(self, slots: Sequence[str], layout: _Layout) -> Line:
         halvings, width = (layout.high - layout.low) / _SCALE_LEVELS, layout.scale_width
-        line = self.line().append("env  scale skip % doubles in   norm", "head").pad_to(_FIXED_COLUMNS)
+        line = self.line("env  scale skip % doubles in   norm", "head").pad_to(_FIXED_COLUMNS)
         unit = "halving" if halvings == 1 else "halvings"
         titles = (f"scale by step, {halvings:.2g} {unit} per level", "scale by step", "scale")
         line.append_fitted(next((title for title in titles if len(title) <= width), ""), width, "head")
@@ -159,7 +159,7 @@ class LossScaleChart(Panel):
         lines = chart.lines(self.view.palette, size.width, size.height - 1)[:-1]
         skips = health.recent_skipped(_CHART_STEPS)
         skip_columns = {step * dots // steps // 2 for step in skips}
-        skip_line = self.line().append("skip".rjust(Y_AXIS_COLUMNS), "dim").append("  ")
+        skip_line = self.line("skip".rjust(Y_AXIS_COLUMNS), "dim").append("  ")
         for column in range(dots // 2):
             skip_line.append("╵" if column in skip_columns else " ", "warning")
         self.panel_subtitle = (
@@ -191,7 +191,7 @@ class LossScaleRange(DevicePanel):
         lines: list[Line] = []
         limit = math.log2(MAX_SCALE_RATIO)
         for name, sample in self.state.devices.items():
-            line = self.line().append(" ").append_fitted(strip_control(name), 8 if wide else 6)
+            line = self.line(" ").append_fitted(strip_control(name), 8 if wide else 6)
             lowest, highest = scale_cell(sample.scale_min), scale_cell(sample.scale_max)
             line.append_cell(lowest if wide else lowest._replace(text=lowest.text.strip()))
             line.append(" to " if wide else "–", "dim").append_cell(highest)
@@ -201,7 +201,7 @@ class LossScaleRange(DevicePanel):
                     f", limit {format_power(limit)}", "dim"
                 )
             lines.append(line)
-        return lines or [self.line().append(" no device sample yet", "dim")]
+        return lines or [self.line(" no device sample yet", "dim")]
 
 
 class NonFiniteList(Panel):
@@ -216,7 +216,7 @@ class NonFiniteList(Panel):
         if not non_finite:
             return self.message("all recorded values are finite")
         self.panel_subtitle = pluralise(len(non_finite), "quantity", "quantities")
-        lines = [self.line().append("   NaN   inf  first at", "head")]
+        lines = [self.line("   NaN   inf  first at", "head")]
         names_by_count: dict[tuple[object, ...], list[str]] = {}
         for name, count in sorted(non_finite.items(), key=lambda item: -item[1].last_seq):
             key = (count.nan, count.inf, count.first_round, count.first_step, count.env)
@@ -226,7 +226,7 @@ class NonFiniteList(Panel):
         for (nan, inf, round_, step, _), names in names_by_count.items():
             rows = wrap(_join_quantities(names), text_width, max_lines=1 + spare, placeholder=" …")
             spare -= len(rows) - 1
-            line = self.line().append(f"{nan:>6}{inf:>6}  ", "bright")
+            line = self.line(f"{nan:>6}{inf:>6}  ", "bright")
             line.append(f"{round_}" if step is None else f"{round_}.{step}", "dim")
             for row in rows:
                 lines.append(line.pad_to(_QUANTITY_COLUMN).append(row))

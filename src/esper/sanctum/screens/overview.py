@@ -231,8 +231,7 @@ class DeviceList(DevicePanel):
 
     def _busy(self, name: str, sample: DeviceSampled, name_width: int, width: int) -> Line:
         line = (
-            self.line()
-            .append(" ")
+            self.line(" ")
             .append_fitted(strip_control(name), name_width)
             .append(f"{sample.envs:>3} {'env ' if sample.envs == 1 else 'envs'}  ", "dim")
         )
@@ -245,7 +244,7 @@ class DeviceList(DevicePanel):
         labels = ("process", "machine") if cpu else ("allocated", "reserved")
         if not wide:
             labels = ("run", "machine") if cpu else ("live", "reserved")
-        line = self.line().append(" ")
+        line = self.line(" ")
         for label, size in zip(labels, (sample.allocated, sample.used if cpu else sample.reserved), strict=True):
             line.append(f"{label} ", "dim").append_cell(_gib(size, wide=wide), self._role(sample)).append(
                 "  " if wide else " "
@@ -261,15 +260,13 @@ class DeviceList(DevicePanel):
 
     def _compact(self, width: int) -> Line:
         """Draw all lanes and memories that fit on one line."""
-        cells = [self.line().append(" lanes busy", "head")]
+        cells = [self.line(" lanes busy", "head")]
         for name, sample in self.state.devices.items():
-            cells.append(
-                self.line().append(f"  {strip_control(name)} ", "dim").append_cell(compact_cell(_percent(sample.busy)))
-            )
+            cells.append(self.line(f"  {strip_control(name)} ", "dim").append_cell(compact_cell(_percent(sample.busy))))
             cells[-1].append(" %", "dim")
         for sample in self._memories().values():
             held = sample.allocated if _is_cpu(sample.device) else sample.reserved
-            cells.append(self.line().append("  memory ", "dim").append_cell(_gib(held, wide=False), self._role(sample)))
+            cells.append(self.line("  memory ", "dim").append_cell(_gib(held, wide=False), self._role(sample)))
             cells[-1].append(" of ", "dim").append_cell(_gib(sample.total, wide=False)).append(" GiB", "dim")
         line = self.line()
         for cell in cells:

@@ -87,18 +87,18 @@ class OpCounts(Panel):
         columns = max((size.width - _OP_COLS - _COUNT_COLS) // _COUNT_COLS, 1)
         rounds = self.state.ops[-columns:]
         first = self.state.round - len(rounds) + 1
-        heading = self.line().append("  op        ", "head").append("sum".rjust(_COUNT_COLS), "head")
+        heading = self.line("  op        ", "head").append("sum".rjust(_COUNT_COLS), "head")
         for number in range(first, first + len(rounds)):
             heading.append(f"{number:>{_COUNT_COLS}}", "head")
         self.panel_subtitle = f"sum of the last {len(self.state.ops)} rounds"
         lines = [heading]
         for op in OPS:
-            line = self.line().append("  ").append_fitted(op.replace("_", " "), _OP_COLS - 2)
+            line = self.line("  ").append_fitted(op.replace("_", " "), _OP_COLS - 2)
             line.append(f"{sum(counts.get(op, 0) for counts in self.state.ops):>{_COUNT_COLS},}", "bright")
             for counts in rounds:
                 line.append(f"{counts.get(op, 0):>{_COUNT_COLS},}", "normal" if counts.get(op) else "dim")
             lines.append(line)
-        return [*lines, self.line(), self.line().append(f"  {no_update_message(self.state.started)}", "dim")]
+        return [*lines, self.line(), self.line(f"  {no_update_message(self.state.started)}", "dim")]
 
 
 class UpdateCharts(CyclingPanel):
@@ -144,7 +144,7 @@ class UpdateCharts(CyclingPanel):
         ghost = self.view.ghost.learning.get(name) if self.view.ghost else None
         ghost_values = ghost.values if ghost is not None and ghost.every == series.every else []
         axis = linear_axis([*values, *ghost_values], height - 2, include=always_shown)
-        title = self.line().append(f"  {label} ", "dim").append_cell(compact_cell(series.last), "bright")
+        title = self.line(f"  {label} ", "dim").append_cell(compact_cell(series.last), "bright")
         chart = Chart(
             values=values,
             x_length=round_axis_length(len(values), -(-self.state.started.rounds // series.every)),
@@ -174,21 +174,21 @@ class Decisions(EnvPanel):
         sparkline_width = min(max(width - 37, 0), _MAX_SPARKLINE_COLS) if width >= _SPARKLINE_MIN_COLS else 0
         bar_width = max(min(width - 31 - sparkline_width, _MAX_BAR_COLS), 0)
         self.panel_title = f"decisions ─ env {env.env:02d}" + (f", step {step.step}" if step else "")
-        heading = self.line().append("  op         chosen ", "head")
+        heading = self.line("  op         chosen ", "head")
         heading.append_fitted("by round", sparkline_width + (sparkline_width > 0), "head")
         heading.append(f"  p of env {env.env:02d}", "head")
         lines = [heading, *(self._op(op, step, sparkline_width, bar_width) for op in OPS)]
         room = size.height - len(lines) - 2
         if room > 0 and env.trace:
             other_heads = "    other heads" if width >= _SIDE_BY_SIDE_MIN_COLS else ""
-            lines += [self.line(), self.line().append(f" step op           slot      p{other_heads}", "head")]
+            lines += [self.line(), self.line(f" step op           slot      p{other_heads}", "head")]
             lines += decision_lines(self.view.palette, env.trace, room, width)
         return lines
 
     def _op(self, op: str, step: EnvStepped | None, sparkline_width: int, bar_width: int) -> Line:
         """Draw how often an op was chosen by round, and its probability in the last step of the env."""
         is_chosen = step is not None and step.op == op
-        line = self.line().append("▸ " if is_chosen else "  ", "key")
+        line = self.line("▸ " if is_chosen else "  ", "key")
         line.append_fitted(op.replace("_", " "), 10, _emphasis(is_chosen))
         fractions = [_op_fraction(counts, op) for counts in self.state.ops]
         line.append_cell(percent_cell(fractions[-1] if fractions else None)).append("% ", "dim")

@@ -55,7 +55,7 @@ class EnvDecision(EnvPanel):
         return obstacle or "the engine explains the decision after this step"
 
     def _line_of(self, found: DecisionExplained, name: str, probabilities: dict[str, float]) -> Line:
-        line = self.line().append(" ").append_fitted(name, _GROUP_COLS - 1, "normal")
+        line = self.line(" ").append_fitted(name, _GROUP_COLS - 1, "normal")
         for head, before in _probabilities(found).items():
             after = probabilities.get(head, before)
             is_notable = abs(after - before) >= _NOTABLE_CHANGE

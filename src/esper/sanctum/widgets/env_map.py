@@ -247,10 +247,10 @@ class EnvMap(Panel, can_focus=True):
         env = self.state.envs[self.view.selected_env]
         standing = standings[env.env]
         value = metric.format(metric.value(env))
-        line = self.line().append(f" env {env.env:02d} {self._name_of(metric)} ", "dim").append_cell(value, "bright")
+        line = self.line(f" env {env.env:02d} {self._name_of(metric)} ", "dim").append_cell(value, "bright")
         if standing.is_outlier:
             line.append(f"  {OUTLIER_GLYPH} outlier", "warning")
-        scale = self.line().append("worst ", "dim")
+        scale = self.line("worst ", "dim")
         for rank in range(5):
             scale.append("██", f"rank{rank}")
         scale.append(" best", "dim")

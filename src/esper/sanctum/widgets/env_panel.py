@@ -112,7 +112,7 @@ class EnvRowsPanel(Panel, can_focus=True):
             rows[len(self._visible_envs)] = self._with_arrow(rows[len(self._visible_envs)], "↓", width)
 
     def _with_arrow(self, row: Row, arrow: str, width: int) -> Row:
-        return [*Segment.adjust_line_length(row, width - 1), *self.line().append(arrow, "dim").row(1)]
+        return [*Segment.adjust_line_length(row, width - 1), *self.line(arrow, "dim").row(1)]
 
     def select(self, env: int) -> None:
         """Select an env and update all panels, because some show the selected env."""

@@ -107,7 +107,7 @@ class EnvTable(EnvRowsPanel):
         if len(visible) < len(envs):
             self.draw_scroll_arrows(rows, width)
         elif height > len(rows) + len(labels):
-            rows.append(self.line().append("─" * (width - 1), "faint").row(width))
+            rows.append(self.line("─" * (width - 1), "faint").row(width))
         return rows + [line.row(width) for line in env_summary.aggregate_rows(palette, layout, started, envs, labels)]
 
     def _filter_envs(self, severities: dict[int, str]) -> Sequence[EnvState]:
@@ -164,7 +164,7 @@ class EnvTable(EnvRowsPanel):
             text = run_status(self.view.source).note
         else:
             text = f"starting: loading torch…{seconds}"
-        return [self.line()] * ((height - 1) // 2) + [self.line().append(text.center(width), "normal")]
+        return [self.line()] * ((height - 1) // 2) + [self.line(text.center(width), "normal")]
 
     def sort_by(self, column: str) -> None:
         """Sort by a column; reverse the order if the table is already sorted by it."""

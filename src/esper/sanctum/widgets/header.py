@@ -133,7 +133,7 @@ class Header(Panel):
 
     def _draw_right(self, width: int) -> Line:
         status = run_status(self.view.source)
-        line = self.line().append(f"{STATUS_SYMBOLS[status.symbol or status.name].glyph} {status.name}", status.role)
+        line = self.line(f"{STATUS_SYMBOLS[status.symbol or status.name].glyph} {status.name}", status.role)
         room = width // 3 if status.name != "PAST" else width - _ROUND_COLS
         note = ellipsise(strip_control(status.note), room)
         line.append(f"{':' if status.name == 'PAST' else ''} {note}" if note else "", "bright")
@@ -152,21 +152,21 @@ class Header(Panel):
         assert started is not None
         wide = width >= 100
         done = state.steps_done / state.steps_total if state.steps_total else 0.0
-        round_ = self.line().append("  round " if wide else "  ", "dim").append(str(state.round), "bright")
-        bar = self.line().append(" ").append_bar(done, (14 if wide else 8) if width < 160 else 28)
-        step = self.line().append("  step " if wide else "  ", "dim")
+        round_ = self.line("  round " if wide else "  ", "dim").append(str(state.round), "bright")
+        bar = self.line(" ").append_bar(done, (14 if wide else 8) if width < 160 else 28)
+        step = self.line("  step " if wide else "  ", "dim")
         partway = _is_partway(self.view.source)
         step.append(f"{state.step + partway:>{len(str(started.steps))}}", "bright").append(f"/{started.steps}", "dim")
         step.append(", partway" if partway else "", "warning")
         if in_step := progress_in_step(self.view):
             step.append(f", next {in_step}" if wide else f" +{in_step}", "bright")
-        rate = self.line().append("  env-steps " if width >= 160 else "  ", "dim")
+        rate = self.line("  env-steps " if width >= 160 else "  ", "dim")
         rate.append_cell(compact_cell(state.steps_per_second)).append("/s", "dim")
         parts = [(0, round_.append(f"/{started.rounds}", "dim")), (4, bar), (1, step), (3, rate)]
         source = self.view.source
         moves = source.playback is None if source.live else source.playback is not None and source.playback.playing
         if moves and state.cause is None and state.status not in TERMINAL_STATUSES:
-            left = self.line().append(f"  {format_duration(state.seconds_left)}").append(" left" if wide else "", "dim")
+            left = self.line(f"  {format_duration(state.seconds_left)}").append(" left" if wide else "", "dim")
             parts.append((2, left))
         return parts
 

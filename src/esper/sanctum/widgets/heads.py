@@ -108,7 +108,7 @@ class HeadList(HeadPanel):
         room = width - _HEAD_COLS
         has_bar = room >= _BAR_MIN_COLS
         sparkline_width = room * 3 // 5 if has_bar else max(room + 1, 0)
-        line = self.line().append(" ").append_fitted(head_label(name), 13, "dim")
+        line = self.line(" ").append_fitted(head_label(name), 13, "dim")
         line.append_cell(number_cell(head.grad_norm[-1], 2, 3)).append(" ")
         recent = head.grad_norm[-sparkline_width:]
         limits = finite_range(recent)
@@ -122,7 +122,7 @@ class HeadList(HeadPanel):
         """Draw all gradient norms on one line, with the longest names and gaps that fit."""
         line = self.line()
         for short, gap in ((False, "  "), (False, " "), (True, "  "), (True, " ")):
-            line = self.line().append(" gradient norm", "head")
+            line = self.line(" gradient norm", "head")
             for name, head in self.state.heads.items():
                 line.append(gap).append(head_label(name, short=short), "dim").append(" ")
                 line.append_cell(compact_cell(head.grad_norm[-1], 2, tight=True))

@@ -239,13 +239,13 @@ class Panel(Widget):
             subtitle = Content(_whole_items(self.panel_subtitle or "", self.outer_size.width - 2 * _BORDER_MARGIN_COLS))
         self.border_title, self.border_subtitle = title or None, subtitle or None
 
-    def line(self) -> Line:
-        """Return an empty line in the styles of the theme."""
-        return Line(self.view.palette)
+    def line(self, text: str = "", role: str = "normal") -> Line:
+        """Return a line in the styles of the theme that begins with a text."""
+        return Line(self.view.palette).append(text, role)
 
     def message(self, text: str) -> list[Line]:
         """Return a line in place of the content that is missing; none before the start of the run."""
-        return [self.line().append(f" {text}", "dim")] if self.state.started else []
+        return [self.line(f" {text}", "dim")] if self.state.started else []
 
     def render_line(self, y: int) -> Strip:
         """Return line `y` of the content, for Textual's Line API."""

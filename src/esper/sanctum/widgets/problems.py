@@ -49,7 +49,7 @@ class AnomalyStrip(Panel, can_focus=True):
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw one line."""
-        line = self.line().append("▸" if self.has_focus else "", "key")
+        line = self.line("▸" if self.has_focus else "", "key")
         active = self.view.unmuted_anomalies()
         num_seen = sum(map(self.view.is_seen, active))
         muted = f"  {self.view.muted_note}" if self.view.muted_note else ""
@@ -115,7 +115,7 @@ class PauseCausePanel(Panel):
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw the reason in the style of an error, then the advice, if this dashboard can control the run."""
-        return [self.line().append(text, role) for text, role in self._wrapped_lines(size.width)]
+        return [self.line(text, role) for text, role in self._wrapped_lines(size.width)]
 
     def _wrapped_lines(self, width: int) -> list[tuple[str, str]]:
         """Return the lines with their roles."""

@@ -80,7 +80,7 @@ class Timeline(Panel, can_focus=True):
         playback = self.view.source.playback
         if playback is None:
             return []
-        line = self.line().append("▶ " if playback.playing else "❚❚", "curve")
+        line = self.line("▶ " if playback.playing else "❚❚", "curve")
         speed = "max" if playback.speed == float("inf") else f"{playback.speed:g}×"
         line.append(f" {speed}".ljust(7))
         fraction = self.view.source.fraction_read
@@ -144,10 +144,8 @@ class Timeline(Panel, can_focus=True):
     def _draw_legend(self, marks: Sequence[Mark | None], width: int) -> Line:
         """Draw the group of marks, and the symbols in the bar with their names, as far as they fit."""
         group = self.view.mark_group
-        line = (
-            self.line()
-            .append(f"marks: {group}", "bright")
-            .append(f"  {self.view.key_names['timeline.kind']} next kind", "dim")
+        line = self.line(f"marks: {group}", "bright").append(
+            f"  {self.view.key_names['timeline.kind']} next kind", "dim"
         )
         for kind in sorted({mark.kind for mark in marks if mark is not None}):
             symbol, role = MARK_SYMBOLS[kind]
