@@ -109,24 +109,15 @@ class PhaseFractions(Panel):
         total, timing = sum(self.state.phases.values()), self.state.timing
         if not total or timing is None:
             return self.message("no step yet")
-        self.panel_subtitle = (
-            f"{size.height} of {len(self.state.phases)}" if size.height < len(self.state.phases) else None
-        )
-        bar_width = max(size.width - 28, 4)
+        count, bar_width = len(self.state.phases), max(size.width - 28, 4)
+        self.panel_subtitle = f"{size.height} of {count}" if size.height < count else None
         lines: list[Line] = []
         for name, seconds in sorted(self.state.phases.items(), key=lambda item: -item[1]):
-            line = (
-                self.line(" ")
-                .append_fitted(strip_control(name), 11, "dim")
-                .append_bar(seconds / total, bar_width, "spark")
-                .append(" ")
-            )
+            last = timing.phases.get(name, 0.0) / timing.wall if timing.wall else None
+            line = self.line(" ").append_fitted(strip_control(name), 11, "dim")
+            line.append_bar(seconds / total, bar_width, "spark").append(" ")
             line.append_cell(percent_cell(seconds / total)).append("  ")
-            lines.append(
-                line.append_cell(
-                    percent_cell(timing.phases.get(name, 0.0) / timing.wall if timing.wall else None), "dim"
-                )
-            )
+            lines.append(line.append_cell(percent_cell(last), "dim"))
         return lines
 
 

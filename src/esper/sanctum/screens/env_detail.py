@@ -286,9 +286,5 @@ class RewardComponents(EnvPanel):
             for part, value in step.reward_parts.items()
             if part in largest
         ]
-        total = (
-            self.line(" ")
-            .append_fitted("sum", name_width, "normal")
-            .append_cell(number_cell(step.reward, 3, 3, signed=True), "bright")
-        )
-        return [*lines, total]
+        total = self.line(" ").append_fitted("sum", name_width)
+        return [*lines, total.append_cell(number_cell(step.reward, 3, 3, signed=True), "bright")]

@@ -165,14 +165,8 @@ class LossScaleChart(Panel):
         self.panel_subtitle = (
             f"batches skipped in {steps} steps: {sum(skips.values())}  oscillations: {health.num_oscillations}"
         )
-        x_axis = (
-            self.line()
-            .pad_to(Y_AXIS_COLUMNS + 2)
-            .append(f"−{steps}", "dim")
-            .pad_to(size.width - 4)
-            .append("now", "dim")
-        )
-        return [*lines, skip_line, x_axis]
+        x_axis = self.line().pad_to(Y_AXIS_COLUMNS + 2).append(f"−{steps}", "dim")
+        return [*lines, skip_line, x_axis.pad_to(size.width - 4).append("now", "dim")]
 
 
 class LossScaleRange(DevicePanel):

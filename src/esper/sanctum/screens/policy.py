@@ -216,14 +216,10 @@ def decision_lines(palette: Palette, trace: Sequence[StepTrace], room: int, widt
             if name != "slot"
         ]
         acts = step.op != Op.WAIT.label
-        line = (
-            Line(palette)
-            .append(f" {step.step:>4} ", "dim")
-            .append_fitted(step.op.replace("_", " "), 12, _emphasis(acts))
-        )
-        line.append(" ").append_fitted(strip_control(step.target or ""), 8).append(" ").append_cell(
-            number_cell(step.probability, 1, 2, fixed=True)
-        ).append(" ")
+        line = Line(palette).append(f" {step.step:>4} ", "dim")
+        line.append_fitted(step.op.replace("_", " "), 12, _emphasis(acts)).append(" ")
+        line.append_fitted(strip_control(step.target or ""), 8).append(" ")
+        line.append_cell(number_cell(step.probability, 1, 2, fixed=True)).append(" ")
         indent = line.width if side_by_side else 6
         texts = _wrap_text(" · ".join(parts), width - indent)
         if side_by_side and texts:
