@@ -1,11 +1,15 @@
-"""Architecture: allowed imports, and limits on the size of files and functions."""
+"""Architecture: allowed imports, limits on the size of files and functions, and names in prose that exist."""
 
 from __future__ import annotations
 
 import ast
+import builtins
+import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,9 +26,14 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def functions(path: Path) -> Iterator[tuple[str, int]]:
     """Yield the name and the length of every function of a file, including decorators and docstring."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parse(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
@@ -85,3 +94,63 @@ def test_commands_and_screens_are_imported_on_demand() -> None:
     script = f"import sys, esper.cli.main, esper.sanctum.app; print(*{waiting} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+# Names in docstrings and comments
+
+REFERENCE = re.compile(r"`((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\(\))?`")
+OTHER_LIBRARIES = {"argparse", "torch", "nn", "F"}
+OTHER_NAMES = {
+    *("decision_tempo_choice", "linear_add"),  # built from parts
+    *("compute_90", "sm_86", "sm_90a"),  # architectures of GPUs
+    *("f5", "null", "rbf"),  # a key, a JSON value, a kernel
+    *("Optimizer.step", "getpreferredencoding", "named_modules", "record_stream"),
+}
+FILE_SUFFIXES = {"json", "pt2", "py", "pyi", "tcss", "toml"}
+
+
+def identifiers(node: ast.AST) -> set[str]:
+    """Return the names that a node of a syntax tree contains itself, including strings that look like names."""
+    match node:
+        case ast.Name(id=found) | ast.Attribute(attr=found) | ast.arg(arg=found) | ast.keyword(arg=str(found)):
+            return {found}
+        case ast.FunctionDef(name=found) | ast.AsyncFunctionDef(name=found) | ast.ClassDef(name=found):
+            return {found}
+        case ast.alias(name=found, asname=alias):
+            return {*found.split("."), alias or found}
+        case ast.Constant(value=str(found)) if found.isidentifier():
+            return {found}
+    return set()
+
+
+def references(path: Path) -> Iterator[str]:
+    """Yield the names in backticks in the docstrings and comments of a file."""
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield from REFERENCE.findall(node.value.value)
+    for line in path.read_text().splitlines():
+        yield from REFERENCE.findall(line.partition("#")[2])
+
+
+def test_names_in_docstrings_and_comments_exist() -> None:
+    """`Class.member` and `module.CONSTANT` must be names of that class or module; other names, of any file."""
+    known, members = set(dir(builtins)), defaultdict[str, set[str]](set)
+    for path in SOURCES:
+        found = {word for node in ast.walk(parse(path)) for word in identifiers(node)}
+        known |= {*found, *path.parts, path.stem}
+        members[path.parent.name if path.stem == "__init__" else path.stem] |= found
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.ClassDef):
+                members[node.name] |= {word for part in ast.walk(node) for word in identifiers(part)}
+
+    def exists(reference: str) -> bool:
+        *owners, last = reference.split(".")
+        if reference in OTHER_NAMES or last in FILE_SUFFIXES or (owners and owners[0] in OTHER_LIBRARIES):
+            return True
+        if owners and owners != ["esper"] and (owners[-1][0].isupper() or last[0].isupper()):
+            return last in members.get(owners[-1], ())
+        return {*owners, last} - OTHER_NAMES <= known
+
+    found = {(name(path), reference) for path in SOURCES for reference in references(path)}
+    assert len(found) > 500
+    assert sorted((file, reference) for file, reference in found if not exists(reference)) == []
