@@ -1,478 +1,249 @@
-"""Tests of faults in interactive runs: the run is held with a reason, can restore a checkpoint, and never hangs."""
+"""Requests to a run: each takes effect between two steps. Checkpoints on request and on schedule."""
 
 from __future__ import annotations
 
-import errno
-import gc
-import os
-import re
-import threading
-import weakref
-from collections.abc import Callable
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from statistics import median
 
 import pytest
-import torch
-from torch import Tensor
 
-from esper.checkpoint.catalog import UNDONE_DIR, find_checkpoint, list_checkpoints
+from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import Checkpoint, read_checkpoint
-from esper.checkpoint.manifest import MANIFEST_FILE
+from esper.checkpoint.manifest import STATE_FILE
 from esper.control import RequestKind
-from esper.engine import checkpointer, run
-from esper.envs.env import Env
-from esper.growth.lifecycle import StageTransition
-from esper.lanes.errors import FaultError
-from esper.policy.actions import Action
-from esper.ppo.learner import PPOLearner
-from esper.recording import recorder, segments
+from esper.engine import checkpointer
 from esper.telemetry import events as ev
-from tests.runs import LiveRun, computed, recorded, stopped_run
+from tests.runs import LiveRun, computed, recorded
 
 
-def fail_once(monkeypatch: pytest.MonkeyPatch, fail: Callable[[], NoReturn]) -> None:
-    """Make env 1 fail once, in the third step of the second round."""
-    apply, failed = Env.apply_action, threading.Event()
-
-    def broken(env: Env, action: Action, round_index: int, step: int) -> list[StageTransition]:
-        if (env.index, round_index, step) == (1, 1, 2) and not failed.is_set():
-            failed.set()
-            fail()
-        return apply(env, action, round_index, step)
-
-    monkeypatch.setattr(Env, "apply_action", broken)
+def ask(live: LiveRun, kind: RequestKind, path: str | None = None) -> None:
+    live.control.put(kind, "test", path)
 
 
-def out_of_memory() -> NoReturn:
-    raise torch.OutOfMemoryError("Tried to allocate 2.00 TiB.")
+def steps(heard: Sequence[ev.AnyEvent]) -> list[tuple[int, int, int]]:
+    return [(event.round, event.step, event.env) for event in heard if isinstance(event, ev.EnvStepped)]
 
 
-def not_to_be_read(run: Path) -> NoReturn:
-    raise PermissionError(errno.EACCES, "Permission denied", str(run))
+@pytest.fixture
+def paused(tmp_path: Path) -> LiveRun:
+    """A run that is paused after its second step."""
+    return LiveRun(tmp_path, checkpoint_every=0).start_paused(2)
 
 
-def wait_for_fault(live: LiveRun) -> str:
-    while (paused := live.wait_for(ev.Paused)).reason is None:
-        pass
-    return paused.reason
+def end(live: LiveRun) -> None:
+    ask(live, RequestKind.ABANDON)
+    live.finish()
 
 
-@pytest.mark.parametrize("lanes", [("cpu:0",), pytest.param(("cpu:0", "cpu:1"), marks=pytest.mark.slow)])
-def test_restore_after_fault_reaches_the_same_result(
-    lanes: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = LiveRun(tmp_path / "whole")
-    whole.start().finish()
+# Pause
 
-    fail_once(monkeypatch, out_of_memory)
-    live = LiveRun(tmp_path / "live", interactive=True, devices=lanes).start()
-    reason = wait_for_fault(live)
-    assert re.fullmatch(rf"env 01 on ({'|'.join(lanes)}) ran out of memory: Tried to allocate 2\.00 TiB\.", reason)
-    assert (live.state.status, live.state.reason) == ("paused", reason)
-    assert (live.state.round, live.state.step) == (2, 2)
 
-    for kind in (RequestKind.RESUME, RequestKind.STEP, RequestKind.CHECKPOINT, RequestKind.PAUSE):
-        live.control.put(kind, "test")
-        refused = live.wait_for(ev.ControlRequested)
-        assert (refused.kind, refused.ignored is not None) == (kind.value, True)
-        assert "failed partway" in (refused.ignored or "")
-    saved = live.state.checkpoints[-1]
-    assert (saved.round, saved.step, saved.origin) == (1, 4, "schedule")
+def test_paused_run_makes_no_steps(paused: LiveRun) -> None:
+    before = len(paused.events)
+    for _ in range(3):  # each is answered, so the engine has looked at its requests that often
+        ask(paused, RequestKind.CHECKPOINT)
+        paused.wait_for(ev.CheckpointSaved)
+    assert steps(paused.events[before:]) == []
+    assert (paused.run.trainer.state.round, paused.run.trainer.state.step) == (0, 2)
+    assert (paused.state.status, paused.state.round, paused.state.step) == ("paused", 1, 2)
+    end(paused)
 
-    live.control.put(RequestKind.RESTORE, "test", str(tmp_path))
-    assert live.wait_for(ev.Logged).severity == "error"
-    live.control.put(RequestKind.RESTORE, "test", saved.path)
+
+def test_single_step_steps_every_env_once(paused: LiveRun) -> None:
+    before = len(paused.events)
+    ask(paused, RequestKind.STEP)
+    held = paused.wait_for(ev.Paused)
+    ask(paused, RequestKind.CHECKPOINT)
+    paused.wait_for(ev.CheckpointSaved)
+    assert steps(paused.events[before:]) == [(1, 3, 0), (1, 3, 1), (1, 3, 2)]
+    assert (held.round, held.step, held.origin) == (1, 3, "test")
+    assert paused.state.status == "paused"
+    end(paused)
+
+
+def test_two_step_requests_at_once_are_two_steps(paused: LiveRun) -> None:
+    before = len(paused.events)
+    ask(paused, RequestKind.STEP)
+    ask(paused, RequestKind.STEP)
+    paused.wait_for(ev.Paused)
+    assert paused.wait_for(ev.Paused).step == 4
+    assert len(steps(paused.events[before:])) == 2 * 3
+    end(paused)
+
+
+def test_resumed_run_reaches_its_end(paused: LiveRun) -> None:
+    ask(paused, RequestKind.RESUME)
+    resumed = paused.wait_for(ev.Resumed)
+    assert (resumed.round, resumed.step, resumed.checkpoint) == (1, 2, None)
+    assert paused.finish().status == "done"
+    assert steps(paused.events) == [(r, s, e) for r in (1, 2, 3) for s in (1, 2, 3, 4) for e in range(3)]
+
+
+def test_resume_right_after_a_single_step_is_not_lost(paused: LiveRun) -> None:
+    ask(paused, RequestKind.STEP)
+    ask(paused, RequestKind.RESUME)
+    assert paused.finish().status == "done"
+
+
+def test_redundant_pause_and_resume_are_ignored(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path)
+    ask(live, RequestKind.RESUME)
+    live.start_paused(1)
+    ask(live, RequestKind.PAUSE)
+    ask(live, RequestKind.RESUME)
+    assert live.finish().status == "done"
+    held = [type(event) for event in live.events if isinstance(event, ev.Paused | ev.Resumed)]
+    assert held == [ev.Paused, ev.Resumed]
+    requests = [event for event in live.events if isinstance(event, ev.ControlRequested)]
+    assert [(request.kind, request.ignored) for request in requests] == [
+        ("resume", "the run is not paused"),
+        ("pause", None),
+        ("pause", "the run is already paused"),
+        ("resume", None),
+    ]
+
+
+def test_request_event_has_origin_and_precedes_its_effect(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, checkpoint_every=0).start_paused()
+    live.control.put(RequestKind.CHECKPOINT, "attach ann@box 7")
+    saved = live.wait_for(ev.CheckpointSaved)
+    live.control.put(RequestKind.STEP, "keyboard")
+    live.control.put(RequestKind.RESTORE, "attach bob@box 8", saved.path)
     live.wait_for(ev.Resumed)
-    assert (live.state.status, live.state.reason) == ("running", None)
-    assert live.finish().status == "done"
-    assert live.failure is None
-    assert computed(recorded(live.run.directory)) == computed(recorded(whole.run.directory))
+    live.control.put(RequestKind.STOP, "signal")
+    live.finish()
+    told = [event for event in live.events if isinstance(event, ev.ControlRequested)]
+    assert [(event.kind, event.origin, event.path) for event in told] == [
+        ("pause", "test", None),
+        ("checkpoint", "attach ann@box 7", None),
+        ("step", "keyboard", None),
+        ("restore", "attach bob@box 8", saved.path),
+        ("stop", "signal", None),
+    ]
+    after = [type(live.events[live.events.index(event) + 1]) for event in told]
+    assert after == [ev.Paused, ev.CheckpointSaved, ev.EnvStepped, ev.CheckpointSaved, ev.CheckpointSaved]
 
 
-def test_fault_in_first_round_has_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train, failed = Env.train_epoch, threading.Event()
-
-    def broken(env: Env, round_index: int, step: int) -> Tensor:
-        if step == 1 and not failed.is_set():
-            failed.set()
-            raise RuntimeError("once")
-        return train(env, round_index, step)
-
-    monkeypatch.setattr(Env, "train_epoch", broken)
-    live = LiveRun(tmp_path, interactive=True).start()
-    wait_for_fault(live)
-    (start,) = live.state.checkpoints
-    assert (start.origin, start.round, start.step) == ("fault", 0, 0)
-    live.control.put(RequestKind.RESTORE, "test", start.path)
-    assert live.finish().status == "done"
-
-
-def test_fault_without_user_loses_at_most_the_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = LiveRun(tmp_path / "whole")
-    whole.start().finish()
-
-    fail_once(monkeypatch, out_of_memory)
-    failed = LiveRun(tmp_path / "failed", checkpoint_every=0).start()
-    state = failed.finish()
-    assert state.status == "failed"
-    assert failed.failure is not None
-    assert failed.failure.endswith("continues at round 2, step 1")
-    (saved,) = state.checkpoints
-    assert (saved.origin, saved.round, saved.step) == ("fault", 1, 4)
-    episodes = read_checkpoint(Path(saved.path)).state["episodes"]
-    assert [len(episode["view"]["scores"]) for episode in episodes] == [1] * len(episodes)  # of fresh hosts
-
-    resumed = LiveRun(tmp_path / "failed", resume=Path(saved.path), checkpoint_every=0).start()
-    assert resumed.finish().status == "done"
-    assert computed(recorded(resumed.run.directory)) == computed(recorded(whole.run.directory))
-
-
-@pytest.mark.parametrize("kind", [RequestKind.STOP, RequestKind.ABANDON])
-def test_leaving_a_failed_run_prints_how_to_resume(
-    kind: RequestKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_restore_emits_the_original_checkpoint_details(
+    tmp_path: Path,
 ) -> None:
-    before = set(threading.enumerate())
-    fail_once(monkeypatch, out_of_memory)
-    live = LiveRun(tmp_path, interactive=True).start()
-    wait_for_fault(live)
-    saved = list_checkpoints(live.run.directory)
-    live.control.put(kind, "test")
-    assert live.finish().status == "failed"
-    assert live.failure == (
-        "env 01 on cpu:0 ran out of memory: Tried to allocate 2.00 TiB.; "
-        f"--resume {live.run.directory} continues at round 2, step 1"
-    )
-    assert list_checkpoints(live.run.directory) == saved  # nothing of the half step
-    assert set(threading.enumerate()) <= before
+    live = LiveRun(tmp_path, checkpoint_every=0).start_paused()
+    live.control.put(RequestKind.CHECKPOINT, "test")
+    saved = live.wait_for(ev.CheckpointSaved)
+    last = [event for event in live.events if isinstance(event, ev.EnvStepped)][-len(live.run.pool.envs) :]
+    assert saved.score == pytest.approx(median(event.score for event in last), rel=1e-4)
+    live.control.put(RequestKind.STEP, "test")
+    live.control.put(RequestKind.RESTORE, "test", saved.path)
+    again = live.wait_for(ev.CheckpointSaved)
+    assert again.score == saved.score
+    assert again.written == pytest.approx(saved.time, abs=1.0)  # by the clock of the file system
+    assert (again.origin, again.seconds, saved.written) == ("restore", None, None)
+    live.control.put(RequestKind.ABANDON, "test")
+    live.finish()
 
 
-@pytest.mark.parametrize("interactive", [True, False])
-def test_lost_gpu_ends_the_run_and_is_not_used_again(
-    interactive: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+# Checkpoints
+
+
+def test_checkpoint_of_a_paused_run_can_be_resumed(paused: LiveRun, tmp_path: Path) -> None:
+    ask(paused, RequestKind.CHECKPOINT)
+    saved = paused.wait_for(ev.CheckpointSaved)
+    assert (saved.round, saved.step, saved.origin) == (1, 2, "test")
+    found = read_checkpoint(Path(saved.path))
+    assert (found.round, found.step) == (0, 2)
+    assert saved.bytes == sum(file.stat().st_size for file in Path(saved.path).iterdir())
+    ask(paused, RequestKind.RESUME)
+    paused.finish()
+    whole = computed(recorded(paused.run.directory))
+
+    again = LiveRun(tmp_path, resume=Path(saved.path), checkpoint_every=0)
+    again.start().finish()
+    assert computed(recorded(again.run.directory)) == whole
+
+
+def test_stop_writes_a_checkpoint_and_ends_the_run(paused: LiveRun) -> None:
+    ask(paused, RequestKind.STOP)
+    assert paused.finish().status == "stopped"
+    saved, ended = paused.events[-2:]
+    assert isinstance(saved, ev.CheckpointSaved)
+    assert isinstance(ended, ev.RunEnded)
+    assert (saved.origin, ended.outcome, ended.reason) == ("test", "stopped", None)
+    assert read_checkpoint(list_checkpoints(paused.run.directory)[-1]).step == 2
+
+
+def test_abandon_writes_no_checkpoint(paused: LiveRun) -> None:
+    ask(paused, RequestKind.ABANDON)
+    assert paused.finish().status == "stopped"
+    assert list_checkpoints(paused.run.directory) == []
+    assert not any(isinstance(event, ev.CheckpointSaved) for event in paused.events)
+
+
+@pytest.mark.parametrize(
+    ("every", "rounds"),
+    [(1, [("schedule", 1), ("schedule", 2), ("end", 3)]), (2, [("schedule", 2), ("end", 3)]), (0, [("end", 3)])],
+)
+def test_checkpoints_are_written_on_schedule_and_at_the_end(
+    every: int, rounds: list[tuple[str, int]], tmp_path: Path
 ) -> None:
-    def lose_gpu() -> NoReturn:
-        raise RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be …")
-
-    def used() -> NoReturn:
-        pytest.fail("the GPU was used")
-
-    fail_once(monkeypatch, lose_gpu)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "empty_cache", used)
-    live = LiveRun(tmp_path, interactive=interactive).start()
-    assert live.finish().status == "failed"
-    assert live.failure is not None
-    assert re.fullmatch(
-        r"env 01 on cpu:0 failed: RuntimeError: CUDA error: an illegal memory access was encountered \(traceback in "
-        rf".*\); --resume {live.run.directory} continues at round 2, step 1",
-        live.failure,
-    )
-    assert live.state.checkpoints[-1].round == 1
+    live = LiveRun(tmp_path, checkpoint_every=every, steps=1)
+    live.start().finish()
+    saved = [(event.origin, event.round) for event in live.events if isinstance(event, ev.CheckpointSaved)]
+    assert saved == rounds
 
 
-def test_checkpoint_that_does_not_fit_into_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_once(monkeypatch, out_of_memory)
-    live = LiveRun(tmp_path, interactive=True).start()
-    wait_for_fault(live)
-    with monkeypatch.context() as patch:
-        patch.setattr(Tensor, "clone", lambda *_, **__: out_of_memory())
-        live.control.put(RequestKind.RESTORE, "test", live.state.checkpoints[-1].path)
-        assert live.wait_for(ev.Logged).text.endswith("cannot be restored: it needs more memory")
-    live.control.put(RequestKind.RESTORE, "test", live.state.checkpoints[-1].path)
-    assert live.finish().status == "done"
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, checkpoint_every=1, keep=2, steps=1, rounds=4)
+    live.start().finish()
+    assert [read_checkpoint(path).round for path in list_checkpoints(live.run.directory)] == [3, 4]
 
 
-def test_fault_in_the_update_holds_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    learn = PPOLearner.update
+def test_scheduled_checkpoint_on_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = checkpointer.write_checkpoint
 
-    def broken(*_: object) -> NoReturn:
-        raise ValueError("no such number")
-
-    monkeypatch.setattr(PPOLearner, "update", broken)
-    live = LiveRun(tmp_path, interactive=True).start()
-    assert wait_for_fault(live) == "the engine failed: ValueError: no such number"
-    monkeypatch.setattr(PPOLearner, "update", learn)
-    live.control.put(RequestKind.RESTORE, "test", live.state.checkpoints[0].path)
-    assert live.finish().status == "done"
-
-
-def test_fault_keeps_no_tensors_of_the_failed_step() -> None:
-    kept: list[weakref.ref[Tensor]] = []
-
-    def work() -> FaultError:
-        large = torch.zeros(8)
-        kept.append(weakref.ref(large))
-        try:
-            raise MemoryError
-        except MemoryError as error:
-            return FaultError.from_exception(error, "env 00 on cpu:0")
-
-    fault = work()
-    gc.collect()
-    assert str(fault) == "env 00 on cpu:0 ran out of memory"
-    assert kept[0]() is None
-
-
-# A full disk
-
-
-def no_room(*_: object) -> NoReturn:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def limit_checkpoints(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Return an event; while it is set, writing a checkpoint fails for lack of space."""
-    write, full = checkpointer.write_checkpoint, threading.Event()
-
-    def limited(directory: Path, checkpoint: Checkpoint) -> int:
-        if full.is_set():
-            no_room()
+    def full_in_the_first_round(directory: Path, checkpoint: Checkpoint) -> int:
+        if checkpoint.round == 1:
+            raise OSError(28, "No space left on device")
         return write(directory, checkpoint)
 
-    monkeypatch.setattr(checkpointer, "write_checkpoint", limited)
-    return full
+    monkeypatch.setattr(checkpointer, "write_checkpoint", full_in_the_first_round)
+    live = LiveRun(tmp_path, steps=1)
+    assert live.start().finish().status == "done"
+    told = [event.text for event in live.events if isinstance(event, ev.Logged)]
+    assert told == [f"the checkpoint cannot be written to {live.run.directory}: No space left on device"]
+    assert [event.round for event in live.events if isinstance(event, ev.CheckpointSaved)] == [2, 3]
 
 
-@pytest.mark.parametrize("kind", [RequestKind.CHECKPOINT, RequestKind.STOP])
-def test_fault_on_full_disk_can_be_saved_later(
-    kind: RequestKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = limit_checkpoints(monkeypatch)
-    full.set()
-    fail_once(monkeypatch, out_of_memory)
-    live = LiveRun(tmp_path, interactive=True, checkpoint_every=0).start()
-    assert wait_for_fault(live).endswith(f"cannot be written to {live.run.directory}: No space left on device")
-    assert live.state.cause == "unsaved"
-    live.control.put(kind, "keyboard")
-    assert "No space left on device" in wait_for_fault(live)
-    full.clear()
-    live.control.put(kind, "keyboard")
-    if kind is RequestKind.CHECKPOINT:
-        assert "No space left" not in wait_for_fault(live)
-        assert live.state.cause == "fault"
-        (saved,) = live.state.checkpoints
-        assert (saved.origin, saved.round) == ("keyboard", 1)
-        live.control.put(RequestKind.RESTORE, "keyboard", saved.path)
-        assert live.finish().status == "done"
-    else:
-        assert live.finish().status == "failed"
-        assert live.failure is not None
-        assert live.failure.endswith("continues at round 2, step 1")
+def test_checkpoint_is_written_despite_undeletable_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(run: Path, count: int) -> None:
+        raise OSError(13, "Permission denied")
+
+    monkeypatch.setattr(checkpointer, "prune_checkpoints", refused)
+    live = LiveRun(tmp_path, steps=1, rounds=2)
+    assert live.start().finish().status == "done"
+    assert [event.round for event in live.events if isinstance(event, ev.CheckpointSaved)] == [1, 2]
+    told = [event.text for event in live.events if isinstance(event, ev.Logged)]
+    assert told == [f"older checkpoints cannot be removed from {live.run.directory}: Permission denied"] * 2
 
 
-def test_stop_on_full_disk_holds_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = limit_checkpoints(monkeypatch)
-    live = LiveRun(tmp_path, interactive=True).start_paused(2)
-    full.set()
-    live.control.put(RequestKind.STOP, "keyboard")
-    assert "No space left on device; free some space and try again" in wait_for_fault(live)
-    full.clear()
-    live.control.put(RequestKind.STOP, "keyboard")
-    assert live.finish().status == "stopped"
-    assert live.state.checkpoints[-1].step == 2
+def test_damaged_checkpoint_is_reported_and_run_continues(tmp_path: Path) -> None:
+    whole = LiveRun(tmp_path / "whole")
+    whole.start().finish()
+    live = LiveRun(tmp_path / "live").start_paused(2)
+    ask(live, RequestKind.CHECKPOINT)
+    path = Path(live.wait_for(ev.CheckpointSaved).path)
+    damaged = path.with_name("round-00000-step-0001")
+    shutil.copytree(path, damaged)
+    (damaged / STATE_FILE).write_text("{}")
 
-    live = LiveRun(tmp_path, interactive=True).start_paused(2)
-    full.set()
-    live.control.put(RequestKind.STOP, "signal")  # no user is left to free space
-    assert live.finish().status == "failed"
-    assert live.failure is not None
-    assert "No space left on device" in live.failure
-
-
-@pytest.mark.parametrize("kind", [RequestKind.STOP, RequestKind.RESUME, RequestKind.ABANDON, RequestKind.RESTORE])
-def test_full_disk_after_the_last_round_holds_the_run(
-    kind: RequestKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = limit_checkpoints(monkeypatch)
-    live = LiveRun(tmp_path, interactive=True, checkpoint_every=0, rounds=1).start_paused(2)
-    live.control.put(RequestKind.CHECKPOINT, "keyboard")
-    early = live.wait_for(ev.CheckpointSaved)
-    full.set()
-    live.control.put(RequestKind.RESUME, "keyboard")
-    for _ in range(2):
-        assert "No space left on device; free some space and try again" in wait_for_fault(live)
-        assert live.state.cause == "checkpoint"
-        live.control.put(RequestKind.CHECKPOINT, "keyboard")
-    wait_for_fault(live)
-    full.clear()
-    live.control.put(kind, "keyboard", early.path if kind is RequestKind.RESTORE else None)
-    assert live.finish().status == "done"
-    at_end = live.state.checkpoints[-1].step > 2
-    assert at_end == (kind is not RequestKind.ABANDON)
-
-
-def test_failed_recording_holds_the_run_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, full = os.write, threading.Event()
-
-    def limited(file: int, data: bytes) -> int:
-        if full.is_set():
-            no_room()
-        return write(file, data)
-
-    monkeypatch.setattr(recorder, "RETRY_INTERVAL_S", 0.02)
-    monkeypatch.setattr(segments.os, "write", limited)
-    live = LiveRun(tmp_path, interactive=True).start_paused(1)
-    full.set()
-    live.control.put(RequestKind.RESUME, "test")
-    reason = wait_for_fault(live)
-    assert "cannot record to" in reason
-    assert "No space left on device" in reason
-    assert recorded(live.run.directory)  # the recorded part is valid
-    live.control.put(RequestKind.RESUME, "test")
-    assert "resumes by itself" in (live.wait_for(ev.ControlRequested).ignored or "")
-    full.clear()
-    assert live.wait_for(ev.Resumed).origin == "engine"
-    assert live.finish().status == "done"
-    told = [(event.seq, type(event)) for event in live.events]
-    assert [(event.seq, type(event)) for event in recorded(live.run.directory)] == told
-
-
-@pytest.mark.parametrize("back", [True, False], ids=["moved", "removed"])
-def test_deleted_run_directory_holds_the_run(back: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "FLUSH_INTERVAL_S", 0.01)
-    monkeypatch.setattr(recorder, "RETRY_INTERVAL_S", 0.02)
-    live = LiveRun(tmp_path, interactive=True, rounds=200, checkpoint_every=0).start()
-    live.wait_for(ev.PhaseTimed)
-    assert live.run.hub.flush()
-    directory, away = live.run.directory, tmp_path / "away"
-    directory.rename(away)
-    reason = wait_for_fault(live)
-    assert f"cannot record to {directory}: No such file or directory" in reason
-    assert (live.state.status, live.state.cause) == ("paused", "recording")
-    assert not directory.exists()
-
-    if back:
-        away.rename(directory)
-    else:
-        directory.mkdir()
-    assert live.wait_for(ev.Resumed).origin == "engine"
-    assert (live.state.status, live.state.cause) == ("running", None)
-    live.control.put(RequestKind.STOP, "test")
-    assert live.finish().status == "stopped"
-    assert any(isinstance(event, ev.Logged) and "was deleted" in event.text for event in live.events)
-    told, kept = ([(event.seq, type(event)) for event in events] for events in (live.events, recorded(directory)))
-    assert len(kept) == len(told) if back else 0 < len(kept) < len(told)
-    assert kept == told[-len(kept) :]
-    assert find_checkpoint(directory).exists()
-
-
-# Restore
-
-
-def test_restore_sets_later_checkpoints_aside(tmp_path: Path) -> None:
-    live = LiveRun(tmp_path, checkpoint_every=0, rounds=50).start_paused(1)
-    directory = live.run.directory
-    live.control.put(RequestKind.CHECKPOINT, "test")
-    first = Path(live.wait_for(ev.CheckpointSaved).path)
-    live.control.put(RequestKind.STEP, "test")
-    live.control.put(RequestKind.CHECKPOINT, "test")
-    later = Path(live.wait_for(ev.CheckpointSaved).path)
-    assert find_checkpoint(directory) == later
-
-    live.control.put(RequestKind.RESTORE, "test", str(first))
-    live.control.put(RequestKind.ABANDON, "test")
+    for wrong in (damaged, tmp_path / "nowhere"):
+        ask(live, RequestKind.RESTORE, str(wrong))
+        logged = live.wait_for(ev.Logged)
+        assert logged.severity == "error"
+        assert str(wrong) in logged.text
+        assert live.state.status == "paused"
+    ask(live, RequestKind.RESUME)
     live.finish()
-    assert find_checkpoint(directory) == first
-    assert [path.name for path in (directory / UNDONE_DIR).iterdir()] == [later.name]
-
-
-def test_restore_cancels_a_failed_single_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_once(monkeypatch, out_of_memory)
-    live = LiveRun(tmp_path, interactive=True).start_paused(6)
-    saved = live.state.checkpoints[-1].path
-    live.control.put(RequestKind.STEP, "test")
-    wait_for_fault(live)
-    live.control.put(RequestKind.RESTORE, "test", saved)
-    live.wait_for(ev.Resumed)
-    assert live.finish().status == "done"
-
-
-def test_restore_accepts_only_checkpoints_of_the_run(tmp_path: Path) -> None:
-    other = list_checkpoints(stopped_run(tmp_path / "other"))[-1]
-    loop = tmp_path / "loop"
-    loop.symlink_to(loop)
-    live = LiveRun(tmp_path, checkpoint_every=0).start_paused(1)
-    for path, refusal in (
-        (str(other), f"{other} belongs to {other.parent.parent}, not to this run"),
-        (str(loop), "is not a checkpoint: Symlink loop"),
-        ("round\0", "'round\\x00' is not a checkpoint: embedded null byte"),
-    ):
-        live.control.put(RequestKind.RESTORE, "test", path)
-        assert refusal in live.wait_for(ev.Logged).text
-    live.control.put(RequestKind.RESUME, "test")
-    assert live.finish().status == "done"
-
-
-@pytest.mark.parametrize("damaged", [True, False], ids=["damaged", "not to be listed"])
-def test_fault_is_reported_despite_a_failing_resume_hint(
-    damaged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fail_once(monkeypatch, out_of_memory)
-    live = LiveRun(tmp_path, interactive=True).start()
-    wait_for_fault(live)
-    if damaged:
-        (list_checkpoints(live.run.directory)[-1] / MANIFEST_FILE).write_text("{}")
-    else:
-        monkeypatch.setattr(run, "list_checkpoints", not_to_be_read)
-        monkeypatch.setattr(checkpointer, "list_checkpoints", not_to_be_read)
-    live.control.put(RequestKind.STOP, "test")
-    assert live.finish().status == "failed"
-    assert live.failure is not None
-    told = f"2.00 TiB.; list checkpoints to resume from with `esper-sanctum checkpoints {live.run.directory}`: "
-    assert told in live.failure
-
-
-def test_fault_with_unlistable_checkpoints_holds_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_once(monkeypatch, out_of_memory)
-    monkeypatch.setattr(checkpointer, "list_checkpoints", not_to_be_read)
-    live = LiveRun(tmp_path, interactive=True, checkpoint_every=0).start()
-    assert f"the checkpoints in {live.run.directory} cannot be listed: Permission denied" in wait_for_fault(live)
-    live.control.put(RequestKind.ABANDON, "test")
-    live.finish()
-
-
-def test_fault_after_restore_saves_no_undone_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train, faults = Env.train_epoch, [(1, 1, 2), (1, 0, 2)]
-
-    def broken(env: Env, round_index: int, step: int) -> Tensor:
-        if faults and (env.index, round_index, step) == faults[0]:
-            faults.pop(0)
-            out_of_memory()
-        return train(env, round_index, step)
-
-    monkeypatch.setattr(Env, "train_epoch", broken)
-    live = LiveRun(tmp_path, interactive=True, checkpoint_every=0).start_paused(1)
-    live.control.put(RequestKind.CHECKPOINT, "test")
-    early = Path(live.wait_for(ev.CheckpointSaved).path)
-    live.control.put(RequestKind.RESUME, "test")
-    wait_for_fault(live)
-    live.control.put(RequestKind.RESTORE, "test", str(early))
-    wait_for_fault(live)
-    assert list_checkpoints(live.run.directory) == [early]
-    live.control.put(RequestKind.ABANDON, "test")
-    live.finish()
-
-
-def test_failed_run_also_reports_unrecorded_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "RETRY_INTERVAL_S", 0.02)
-    live = LiveRun(tmp_path).start_paused(1)
-    monkeypatch.setattr(segments.os, "write", no_room)
-    monkeypatch.setattr(checkpointer, "write_checkpoint", no_room)
-    live.control.put(RequestKind.STOP, "signal")
-    assert live.finish().status == "failed"
-    assert live.failure is not None
-    assert f"the checkpoint cannot be written to {live.run.directory}: No space left on device; " in live.failure
-    assert re.search(r"cannot record to .*: No space left on device; the last \d+ events are lost$", live.failure)
-
-
-def test_unattended_run_gives_up_when_it_cannot_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "RETRY_INTERVAL_S", 0.02)
-    live = LiveRun(tmp_path, patience_minutes=1 / 60, rounds=100).start()
-    live.wait_for(ev.EnvStepped)
-    monkeypatch.setattr(segments.os, "write", no_room)
-    assert live.finish().status == "failed"
-    assert live.failure is not None
-    assert "the run waited for 0.0166667 minutes (--patience-minutes)" in live.failure
-    assert re.search(r"cannot record to .*: No space left on device; the last \d+ events are lost$", live.failure)
-    assert list_checkpoints(live.run.directory)[-1].name in {str(Path(c.path).name) for c in live.state.checkpoints}
+    undisturbed = [event for event in computed(recorded(live.run.directory)) if not isinstance(event, ev.Logged)]
+    assert undisturbed == computed(recorded(whole.run.directory))

@@ -1,4 +1,4 @@
-"""mnist1d and recall: the data are those of their papers, and the hosts need growth."""
+"""The tasks mnist1d and recall: the data are those of their papers, and the hosts need growth."""
 
 from __future__ import annotations
 
