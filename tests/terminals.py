@@ -175,7 +175,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
     return output.out, output.err
 
 
-def assert_refused(code: int, output: str, errors: str, named: str) -> None:
+def assert_refused(code: object, output: str, errors: str, named: str) -> None:
     """Assert exit code 2 and one sentence on stderr that names the mistake."""
     assert code == 2
     assert output == ""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import math
-import subprocess
-import sys
 from collections import deque
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pytest
 
@@ -98,19 +97,13 @@ def test_missing_package_is_refused_before_the_start(
     assert list(tmp_path.iterdir()) == []
 
 
-FULL = """
-import sys
-from esper.history import tensorboard
-def full(*_, **__):
-    raise OSError(28, "No space left on device")
-tensorboard.TensorboardWriter.__init__ = full
-from esper.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
+def test_run_goes_on_without_curves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-
-def test_run_goes_on_without_curves(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", FULL, *OPTIONS, "--rounds", "1", "--tensorboard"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0
-    assert "--tensorboard: the curves cannot be written: No space left on device" in done.stdout + done.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tensorboard.TensorboardWriter, "__init__", full)
+    assert main([*OPTIONS, "--rounds", "1", "--tensorboard"]) == 0
+    assert "--tensorboard: the curves cannot be written: No space left on device" in capsys.readouterr().out

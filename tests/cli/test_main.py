@@ -41,19 +41,25 @@ SMALL = ("--envs", "2", "--steps", "2", "--rounds", "1", "--devices", "cpu:0")
 # A run without the dashboard
 
 
-def test_headless_run_and_its_replay_agree(tmp_path: Path) -> None:
-    done = run("--no-tui", *SMALL, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "\x1b" not in done.stdout
+def test_headless_run_and_its_replay_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["--no-tui", *SMALL]) == 0
+    output, errors = printed(capsys)
+    assert errors == ""
+    assert "\x1b" not in output
     directory = only_run(tmp_path)
-    lines = done.stdout.splitlines()
+    lines = output.splitlines()
     assert f"INFO    run {directory.name}: ppo on digits_impaired, 2 envs" in lines[0]
     assert any("round 1/1: accuracy" in line for line in lines)
     summary = lines[lines.index(f"run {directory.name}: done") :]
 
-    replayed = run("replay", directory.name, "--no-tui", cwd=tmp_path)
-    assert (replayed.returncode, replayed.stderr) == (0, "")
-    assert replayed.stdout.splitlines() == summary
+    assert main(["replay", directory.name, "--no-tui"]) == 0
+    output, errors = printed(capsys)
+    assert errors == ""
+    assert output.splitlines() == summary
     assert (directory / "run.json").exists()
     assert (directory / "events-00001.jsonl.zst").exists()
     assert read_checkpoint(list_checkpoints(directory)[-1]).round == 1
@@ -308,46 +314,51 @@ def test_resume_reads_configuration_from_a_pipe(tmp_path: Path, monkeypatch: pyt
 
 # What is imported
 
-
-@pytest.mark.parametrize(
-    ("arguments", "absent"),
-    [
-        (["--help"], {"torch", "textual", "numpy"}),
-        (["--help-all"], {"torch", "textual", "numpy"}),
-        (["config"], {"torch", "textual", "numpy"}),
-        (["--version"], {"torch", "textual", "numpy"}),
-        (["replay", "--help"], {"torch", "textual", "numpy"}),
-        (["replay", ".", "--no-tui"], {"torch", "textual", "numpy"}),
-        (["--envs", "0"], {"torch", "textual", "numpy"}),
-        (["--task", "digit"], {"torch", "textual", "numpy"}),
-        (["--devices", "gpu"], {"torch", "textual", "numpy"}),
-        (["--devices", "cuda:99"], {"torch", "textual", "numpy"}),
-        (["--devices", "cuda:99", "--no-tui"], {"torch", "textual", "numpy"}),
-        (["devices", "--devices", "cuda:99"], {"torch", "textual", "numpy"}),
-        (["--policy-device", "cuda:99"], {"torch", "textual", "numpy"}),
-        (["--slots", "mid", "mid"], {"torch", "textual", "numpy"}),
-        (["--telemetry-dir", "events-00001.jsonl"], {"torch", "textual", "numpy"}),
-    ],
+QUICK = (
+    *(("--help",), ("--help-all",), ("config",), ("--version",), ("replay", "--help")),
+    *(("replay", "run", "--no-tui"), ("runs", "."), ("show", "run"), ("compare", "run", "run")),
 )
-def test_heavy_libraries_are_imported_on_demand(arguments: list[str], absent: set[str], tmp_path: Path) -> None:
-    (tmp_path / "events-00001.jsonl").write_bytes(recording(example_run()))
+REFUSED = (
+    ("--envs", "0"),
+    ("--task", "digit"),
+    ("--devices", "gpu"),
+    ("--devices", "cuda:99"),
+    ("--devices", "cuda:99", "--no-tui"),
+    ("devices", "--devices", "cuda:99"),
+    ("--policy-device", "cuda:99"),
+    ("--slots", "mid", "mid"),
+    ("--telemetry-dir", "run/events-00001.jsonl"),
+)
+HEAVY = {"torch", "textual", "numpy"}
+
+
+def test_heavy_libraries_are_imported_on_demand(tmp_path: Path) -> None:
+    """One process runs all commands that need none of them."""
+    write_segment(tmp_path / "run", 1, recording(example_run()))
     script = f"""
 import sys
 from esper.cli.main import main
-try:
-    main({arguments})
-finally:
-    print("imported:", *{absent} & set(sys.modules))
+for arguments in {QUICK + REFUSED}:
+    try:
+        code = main(arguments)
+    except SystemExit as ended:
+        code = ended.code
+    print()
+    print("ran:", *arguments, "code:", code, "imported:", *{HEAVY} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines()[-1] == "imported:"
+    ran = [line for line in done.stdout.splitlines() if line.startswith("ran: ")]
+    expected = {**dict.fromkeys(QUICK, 0), **dict.fromkeys(REFUSED, 2)}
+    assert ran == [f"ran: {' '.join(arguments)} code: {code} imported:" for arguments, code in expected.items()]
 
 
-def test_help_lists_every_option_and_command(tmp_path: Path) -> None:
-    done = run("--help", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "\x1b" not in done.stdout
+def test_help_lists_every_option_and_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    output, errors = printed(capsys)
+    assert (ended.value.code, errors) == (0, "")
+    assert "\x1b" not in output
     pointer = "esper-sanctum --help-all lists every option with its range, unit and default."
-    assert " ".join(done.stdout.split()).endswith(pointer)
+    assert " ".join(output.split()).endswith(pointer)
     for word in ("--envs", "--devices", "--resume", "--checkpoint-every", "--theme", "--no-tui", "replay"):
-        assert word in done.stdout
+        assert word in output

@@ -58,14 +58,30 @@ WRONG = {
     ("demo", "--no-tui", "--theme", "nosuch"): "unknown theme 'nosuch': valid: sanctum-dark, ",
     ("attach", "--no-tui", "--theme", "nosuch"): "unknown theme 'nosuch': valid: sanctum-dark, ",
     ("replay", "last", "--speed", "fast"): "--speed: invalid float value: 'fast'",
-    (): "the dashboard needs a terminal; add --no-tui to run without it",
 }
 
 
-@pytest.mark.parametrize(("arguments", "named"), WRONG.items(), ids=[" ".join(words) or "pipe" for words in WRONG])
-def test_invalid_option_is_refused_in_one_sentence(arguments: tuple[str, ...], named: str, tmp_path: Path) -> None:
-    headless = ("--no-tui",) if arguments and not arguments[0].startswith(("re", "demo")) else ()
-    done = run(*arguments, *headless, cwd=tmp_path)
+@pytest.mark.parametrize(("arguments", "named"), WRONG.items(), ids=map(" ".join, WRONG))
+def test_invalid_option_is_refused_in_one_sentence(
+    arguments: tuple[str, ...],
+    named: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    headless = () if arguments[0].startswith(("re", "demo")) else ("--no-tui",)
+    try:
+        code = main([*arguments, *headless])
+    except SystemExit as ended:
+        code = ended.code
+    assert_refused(code, *printed(capsys), named)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dashboard_on_a_pipe_is_refused(tmp_path: Path) -> None:
+    done = run(cwd=tmp_path)
+    named = "the dashboard needs a terminal; add --no-tui to run without it"
     assert_refused(done.returncode, done.stdout, done.stderr, named)
     assert list(tmp_path.iterdir()) == []
 

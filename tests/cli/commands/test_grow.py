@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,8 +17,9 @@ from esper.control import Request, RequestKind, RequestQueue
 from esper.harvest import grown as grown_module
 from esper.harvest.program import ExportResult
 from esper.harvest.structure import STRUCTURE_FILE, WEIGHTS_FILE, read_structure
+from esper.recording.run_lock import is_live
 from esper.telemetry import events as ev
-from tests.runs import computed, only, recorded
+from tests.runs import LiveRun, computed, only, recorded
 
 ROWS = r"^(grown|host alone(?: \(same architecture\))?|same architecture from scratch) +(\S+%)"
 """Rows of the table of a comparison: name and score."""
@@ -222,19 +220,17 @@ def test_harvest_with_another_task_names_both(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_harvest_of_a_live_run_changes_nothing_in_it(tmp_path: Path) -> None:
-    train = [*SHORT, "--envs", "2", "--steps", "5", "--rounds", "4", "--policy", "full", "--checkpoint-every", "1"]
-    command = [sys.executable, "-m", "esper", *train, "--telemetry-dir", str(tmp_path / "harvested")]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as process:
-        while not list((tmp_path / "harvested").glob("*/checkpoints/round-?????-step-????")):
-            assert process.poll() is None
-            time.sleep(0.02)
-        os.killpg(process.pid, signal.SIGSTOP)  # the run is alive, and waits
-        run = only(tmp_path / "harvested")
-        assert main(["harvest", str(run), "--to", str(tmp_path / "network")]) == EXIT_OK
-        os.killpg(process.pid, signal.SIGCONT)
-        assert process.wait(timeout=120) == EXIT_OK
-    assert main([*train, "--telemetry-dir", str(tmp_path / "alone")]) == EXIT_OK
-    assert computed(recorded(run)) == computed(recorded(only(tmp_path / "alone")))
+    options: dict[str, Any] = {"task": "digits", "envs": 2, "steps": 3, "rounds": 2, "policy": "full"}
+    alone = LiveRun(tmp_path / "alone", **options)
+    alone.start().finish()
+    live = LiveRun(tmp_path / "live", interactive=True, **options).start_paused(5)
+    assert is_live(live.run.directory)
+
+    assert main(["harvest", str(live.run.directory), "--to", str(tmp_path / "network")]) == EXIT_OK
+
+    live.control.put(RequestKind.RESUME, "test")
+    assert live.finish().status == "done"
+    assert computed(recorded(live.run.directory)) == computed(recorded(alone.run.directory))
 
 
 def test_grow_from_python_returns_a_network_that_trains(tmp_path: Path) -> None:

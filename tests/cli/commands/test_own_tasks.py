@@ -223,7 +223,9 @@ def test_faults_of_the_users_code_end_with_one_sentence(
 def test_train_from_python(directory: Path) -> None:
     own = load_task("own_peaks.py")
     generator = torch.get_rng_state()
-    result = esper.train(own, policy="heuristic", envs=2, steps=3, rounds=1, telemetry_dir="telemetry")
+    result = esper.train(
+        own, policy="heuristic", envs=2, steps=3, rounds=1, telemetry_dir="telemetry", devices=("cpu:0",)
+    )
     assert result.status == "done"
     assert result.rounds == 1
     assert result.directory.resolve() == only_run(directory)

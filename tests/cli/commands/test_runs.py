@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -157,17 +155,6 @@ def test_runs_in_empty_directory_suggests_a_command(
     assert capsys.readouterr().out == "[]\n"
     assert main(["runs", "nowhere"]) == 2
     assert capsys.readouterr().err == "esper-sanctum: directory nowhere not found\n"
-
-
-def test_runs_imports_neither_torch_nor_textual(tmp_path: Path) -> None:
-    make(tmp_path, "run", recording(RUN))
-    run = str(tmp_path / "run")
-    imported = "{'torch', 'textual'} & set(sys.modules)"
-    for command in (["runs", str(tmp_path)], ["show", run], ["compare", run, run]):
-        script = f"import sys; from esper.cli.main import main; main({command!r}); print({imported})"
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-        assert done.stdout.splitlines()[-1] == "set()"
-        assert len(done.stdout.splitlines()) > 2
 
 
 @pytest.mark.parametrize(
