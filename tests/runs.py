@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from esper.config import PPOConfig, TrainingConfig
 from esper.config_files import resolve_config
 from esper.control import RequestKind, RequestQueue
 from esper.engine.run import Run
@@ -39,13 +40,15 @@ CIRCUMSTANTIAL_EVENTS = (
 
 
 def tiny(telemetry_dir: Path, **options: Any) -> dict[str, Any]:
-    """Options of a run that takes a second or two."""
+    """Options of a run that takes half a second: two batches for each epoch, and a small policy network."""
     return {
         "envs": 3,
         "rounds": 3,
         "steps": 4,
         "devices": ("cpu:0",),
         "checkpoint_every": 1,
+        "training": TrainingConfig(samples_per_epoch=256),
+        "ppo": PPOConfig(hidden=16, epochs=2, minibatches=2),
         "telemetry_dir": str(telemetry_dir),
         **options,
     }

@@ -1,7 +1,8 @@
-"""Runs the command line in a process of its own, with its peak memory, and builds small damaged recordings."""
+"""Runs the command line in processes of their own, with their peak memory, and builds small recordings to damage."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import subprocess
@@ -31,33 +32,62 @@ class Ended(NamedTuple):
     """Peak memory in MB."""
 
 
-_PROGRAM = """
-import pathlib, sys
+_SERVER = """
+import gc, json, os, pathlib, signal, sys
+from importlib import import_module
 from esper.cli.main import main
-try:
-    code = main(sys.argv[2:])
-finally:
-    pathlib.Path(sys.argv[1]).write_text(pathlib.Path("/proc/self/status").read_text())
-sys.exit(code)
+for module in sys.argv[1:]:
+    import_module(module)
+gc.freeze()
+for line in sys.stdin:
+    directory, *arguments = json.loads(line)
+    if process := os.fork():
+        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+        continue
+    signal.alarm(TIMEOUT_S)
+    output = os.open(f"{directory}/output", os.O_WRONLY | os.O_CREAT)
+    for stream, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, output), (2, output)):
+        os.dup2(source, stream)
+    try:
+        code = main(arguments)
+    finally:
+        pathlib.Path(f"{directory}/status").write_text(pathlib.Path("/proc/self/status").read_text())
+    sys.stdout.flush()
+    os._exit(code)
+""".replace("TIMEOUT_S", str(TIMEOUT_S))
+"""Runs the command line of every line of its input in a fork, which has imported the modules already.
+
+A fork writes its status, which has its peak memory, to a file, and is killed if it hangs.
 """
-"""Writes its status, which has the peak memory, to a file. The system also reports it to the parent process, but
-includes the memory that the parent had at the fork."""
 
 
-def run_program(*arguments: str | Path) -> Ended:
-    """Run `esper-sanctum` with arguments, without a terminal. A program that hangs is killed."""
-    with tempfile.TemporaryDirectory() as directory:
-        status = Path(directory) / "status"
-        process = subprocess.run(
-            ["timeout", "-s", "KILL", str(TIMEOUT_S), sys.executable, "-c", _PROGRAM, status, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
+class ProgramServer:
+    """Runs `esper-sanctum` in processes of their own, which do not repeat the imports.
+
+    Args:
+        modules: Modules that every process has imported.
+    """
+
+    def __init__(self, *modules: str) -> None:
+        self._server = subprocess.Popen(
+            [sys.executable, "-c", _SERVER, *modules], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        peak = re.search(r"VmHWM:\s*(\d+) kB", status.read_text()) if status.exists() else None
-    peak_mb = int(peak[1]) / 1000 if peak else math.inf
-    return Ended(process.returncode, process.stdout.decode(errors="replace"), peak_mb)
+
+    def run(self, *arguments: str | Path) -> Ended:
+        """Run the program with arguments, without a terminal, until it ends."""
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        with tempfile.TemporaryDirectory() as directory:
+            self._server.stdin.write(json.dumps([directory, *map(str, arguments)]) + "\n")
+            self._server.stdin.flush()
+            code = int(self._server.stdout.readline())
+            status, output = Path(directory) / "status", Path(directory) / "output"
+            peak = re.search(r"VmHWM:\s*(\d+) kB", status.read_text()) if status.exists() else None
+            return Ended(code, output.read_text(errors="replace"), int(peak[1]) / 1000 if peak else math.inf)
+
+    def close(self) -> None:
+        """End the server."""
+        self._server.communicate()
 
 
 def example_checkpoint(number: int) -> Checkpoint:
