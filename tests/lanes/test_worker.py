@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import NoReturn
@@ -24,8 +26,10 @@ from esper.control import RequestKind
 from esper.domain import Op, Stage
 from esper.envs.env import Env
 from esper.envs.env_state import env_state_tensors, export_states
+from esper.envs.epoch_result import EpochResult
 from esper.lanes import worker
 from esper.lanes.errors import FaultError
+from esper.lanes.lane import Lane
 from esper.lanes.pool import EnvPool
 from esper.lanes.worker import EpochRequest, WorkerInit, write_worker_data
 from esper.policy.actions import Action
@@ -48,122 +52,120 @@ def gone(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-def test_worker_exists_for_each_cpu_lane_but_the_first() -> None:
-    with population(envs=3, lanes=("cpu:0", "cpu:1", "cpu:2")) as pool:
-        processes = [pid for lane in pool.lanes for pid in lane.pids]
-        assert processes[0] == os.getpid()
-        assert sorted(worker.pid for worker in workers()) == sorted(processes[1:])
-    assert workers() == []
+@pytest.fixture(scope="module")
+def pool() -> Iterator[EnvPool]:
+    """Four envs on two lanes, whose only worker trains the envs 1 and 3. Every test resets the envs."""
+    before = workers()
+    with population(envs=4, lanes=TWO_LANES) as pool:
+        yield pool
+    assert set(workers()) <= set(before)
 
 
-@pytest.fixture
-def two_workers_per_lane(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU that waits for launches."""
-    monkeypatch.setattr(EnvPool, "_required_workers", lambda pool: dict.fromkeys(pool.lanes, 2))
+@pytest.fixture(scope="module")
+def busy() -> Iterator[EnvPool]:
+    """Five envs on a lane with two workers, as on a GPU that waits for launches."""
+    with ExitStack() as opened:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(EnvPool, "_required_workers", lambda pool: dict.fromkeys(pool.lanes, 2))
+            pool = opened.enter_context(population(envs=5))
+        yield pool
 
 
-@pytest.mark.usefixtures("two_workers_per_lane")
-def test_lane_with_two_workers_has_the_results_of_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def wanted() -> list[list[EpochResult]]:
+    """Results of five envs without a worker."""
+    with population(envs=5) as alone:
+        return play(alone, 0, 3)
+
+
+def test_worker_exists_for_each_cpu_lane_but_the_first(pool: EnvPool) -> None:
+    pool.reset(0)
+    measurements(pool, [WAIT] * 4, 0, 0)
+    (first,), (second,) = (lane.pids for lane in pool.lanes)
+    assert first == os.getpid()
+    assert second in {worker.pid for worker in workers()}
+
+
+def test_lane_with_two_workers_has_the_results_of_its_thread(
+    busy: EnvPool, wanted: list[list[EpochResult]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each env stays with its worker, also in steps without some of the others."""
     sent: list[tuple[int, int]] = []
     send = worker.WorkerProcess.send
 
     def note_and_send(process: worker.WorkerProcess, envs: list[Env], *args: int, **last: bool) -> None:
-        sent.extend((env.index, process.pid) for env in envs)
         send(process, envs, *args, **last)
+        sent.extend((env.index, process.pid) for env in envs)
 
     monkeypatch.setattr(worker.WorkerProcess, "send", note_and_send)
-    with population(envs=5) as pool:
-        assert len(pool.lanes[0].pids) == len(workers()) == 2
-        found = play(pool, 0, 3)
-        pool.step([None, WAIT, None, WAIT, WAIT], 0, 3)
-        assert len(set(sent)) == 5
-        assert {pid for _, pid in sent} == set(pool.lanes[0].pids)
-    monkeypatch.undo()
-    with population(envs=5) as alone:
-        assert len(workers()) == 0
-        assert found == play(alone, 0, 3)
+    assert play(busy, 0, 3) == wanted
+    busy.step([None, WAIT, None, WAIT, WAIT], 0, 3)
+    assert len(busy.lanes[0].pids) == 2
+    assert len(set(sent)) == 5
+    assert {pid for _, pid in sent} == set(busy.lanes[0].pids)
 
 
-@pytest.mark.usefixtures("two_workers_per_lane")
-def test_dead_worker_leaves_no_pending_reply_of_another() -> None:
-    with population(envs=4) as pool:
-        wanted = play(pool, 0, 3)
-        for killed in pool.lanes[0].pids:
-            os.kill(killed, signal.SIGKILL)
-            with pytest.raises(FaultError, match=r"^the worker process of lane cpu:0 was killed by signal 9$"):
-                pool.step([WAIT] * 4, 0, 0)
-            assert play(pool, 0, 3) == wanted
+def test_dead_worker_leaves_no_pending_reply_of_another(busy: EnvPool, wanted: list[list[EpochResult]]) -> None:
+    for index in range(2):
+        play(busy, 0, 1)
+        os.kill(busy.lanes[0].pids[index], signal.SIGKILL)
+        with pytest.raises(FaultError, match=r"^the worker process of lane cpu:0 was killed by signal 9$"):
+            busy.step([WAIT] * 5, 0, 0)
+        assert play(busy, 0, 3) == wanted
 
 
-@pytest.mark.usefixtures("two_workers_per_lane")
-def test_run_tells_how_many_workers_a_lane_has(tmp_path: Path) -> None:
-    live = LiveRun(tmp_path, envs=3, steps=2, rounds=1).start()
+def test_run_tells_how_many_workers_a_lane_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lane, "pids", [11, 12])
+    live = LiveRun(tmp_path, envs=3, steps=1, rounds=1, policy="static").start()
     assert live.finish().status == "done"
     told = [event.text for event in live.events if isinstance(event, ev.Logged)]
     assert told[0] == "2 worker processes train the envs of cpu:0"
 
 
-@pytest.mark.usefixtures("two_workers_per_lane")
-def test_fault_of_one_worker_leaves_no_pending_reply_of_the_other() -> None:
-    with population(envs=4) as pool:
-        wanted = play(pool, 0, 3)
-        pool.reset(0)
-        pool.envs[0].network.slots[0].blueprint = "unheard of"
-        with pytest.raises(FaultError, match=r"^env 00 on cpu:0 failed: ValueError: .*unheard of"):
-            pool.step([WAIT] * 4, 0, 0)
-        assert play(pool, 0, 3) == wanted
+def test_fault_of_one_worker_leaves_no_pending_reply_of_the_other(
+    busy: EnvPool, wanted: list[list[EpochResult]]
+) -> None:
+    busy.reset(0)
+    busy.envs[0].network.slots[0].blueprint = "unheard of"
+    with pytest.raises(FaultError, match=r"^env 00 on cpu:0 failed: ValueError: .*unheard of"):
+        busy.step([WAIT] * 5, 0, 0)
+    assert play(busy, 0, 3) == wanted
 
 
-def test_worker_error_is_reported_and_next_step_is_unaffected() -> None:
-    with population(envs=2) as alone, population(envs=2, lanes=TWO_LANES) as pool:
-        pool.reset(0)
-        before = {name: value.clone() for name, value in env_state_tensors(pool.envs[1]).items()}
-        slot = pool.envs[1].network.slots[0]
-        slot.blueprint = "unheard of"
-        with pytest.raises(FaultError, match=r"^env 01 on cpu:1 failed: ValueError: .*unheard of") as caught:
-            pool.step([WAIT, WAIT], 0, 0)
-        assert "in load_lifecycle\n" in (caught.value.traceback_text or "")
-        after = env_state_tensors(pool.envs[1])
-        assert all(value.equal(after[name]) for name, value in before.items())
-        assert play(pool, 0, 3) == play(alone, 0, 3)
+def test_worker_error_is_reported_and_next_step_is_unaffected(pool: EnvPool, wanted: list[list[EpochResult]]) -> None:
+    pool.reset(0)
+    before = {name: value.clone() for name, value in env_state_tensors(pool.envs[1]).items()}
+    slot = pool.envs[1].network.slots[0]
+    slot.blueprint = "unheard of"
+    with pytest.raises(FaultError, match=r"^env 01 on cpu:1 failed: ValueError: .*unheard of") as caught:
+        pool.step([WAIT] * 4, 0, 0)
+    assert "in load_lifecycle\n" in (caught.value.traceback_text or "")
+    after = env_state_tensors(pool.envs[1])
+    assert all(value.equal(after[name]) for name, value in before.items())
+    assert play(pool, 0, 3) == wanted[:4]
 
 
-def test_worker_that_lost_its_gpu_is_replaced() -> None:
-    with population(envs=2) as alone, population(envs=2, lanes=TWO_LANES) as pool:
-        pool.reset(0)
-        (first,) = workers()
-        pool.envs[1].network.slots[0].blueprint = "CUDA error: injected"  # an unknown blueprint, named in the error
-        with pytest.raises(FaultError, match=r"^env 01 on cpu:1 failed: .*CUDA error: injected") as caught:
-            pool.step([WAIT, WAIT], 0, 0)
-        assert not caught.value.is_device_lost  # this process can use its devices
-        assert gone(first)
-        assert play(pool, 0, 3) == play(alone, 0, 3)
-        assert len(workers()) == 1
+def test_step_aborted_before_sending_leaves_no_pending_reply(pool: EnvPool, wanted: list[list[EpochResult]]) -> None:
+    pool.reset(0)
+    with pytest.raises(FaultError, match=r"^env 03 on cpu:1 failed: IllegalTransitionError"):
+        pool.step([WAIT, WAIT, WAIT, Action(Op.ADVANCE)], 0, 0)
+    assert play(pool, 0, 3) == wanted[:4]
 
 
-def test_step_aborted_before_sending_leaves_no_pending_reply() -> None:
-    with population(envs=4) as alone, population(envs=4, lanes=TWO_LANES) as pool:
-        pool.reset(0)
-        with pytest.raises(FaultError, match=r"^env 03 on cpu:1 failed: IllegalTransitionError"):
-            pool.step([WAIT, WAIT, WAIT, Action(Op.ADVANCE)], 0, 0)
-        assert play(pool, 0, 3) == play(alone, 0, 3)
+def test_worker_that_lost_its_gpu_is_replaced(pool: EnvPool, wanted: list[list[EpochResult]]) -> None:
+    play(pool, 0, 1)
+    (first,) = pool.lanes[1].pids
+    pool.envs[1].network.slots[0].blueprint = "CUDA error: injected"  # an unknown blueprint, named in the error
+    with pytest.raises(FaultError, match=r"^env 01 on cpu:1 failed: .*CUDA error: injected") as caught:
+        pool.step([WAIT] * 4, 0, 0)
+    assert not caught.value.is_device_lost  # this process can use its devices
+    assert not psutil.pid_exists(first)
+    assert play(pool, 0, 3) == wanted[:4]
+    assert pool.lanes[1].pids != [first]
 
 
 def kill(pool: EnvPool) -> None:
     os.kill(pool.lanes[1].pids[0], signal.SIGKILL)
-
-
-def test_step_without_its_worker_fails() -> None:
-    with population(envs=2, lanes=TWO_LANES) as pool:
-        pool.reset(0)
-        kill(pool)
-        with pytest.raises(FaultError, match=r"^the worker process of lane cpu:1 was killed by signal 9$"):
-            pool.step([WAIT, WAIT], 0, 0)
-        assert workers() == []
-        with population(envs=2) as alone:
-            assert play(pool, 0, 3) == play(alone, 0, 3)
-        assert len(workers()) == 1
 
 
 @pytest.mark.slow
@@ -181,41 +183,41 @@ def test_restore_after_worker_kill_reaches_the_same_result(tmp_path: Path) -> No
     assert computed(recorded(live.run.directory)) == computed(recorded(whole.run.directory))
 
 
-def test_irreplaceable_worker_is_reported_until_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_irreplaceable_worker_is_reported_until_replaced(
+    pool: EnvPool, wanted: list[list[EpochResult]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object, **__: object) -> NoReturn:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
-    with population(envs=2, lanes=TWO_LANES) as pool:
-        pool.reset(0)
-        (process,) = workers()
-        process.kill()
-        with pytest.raises(FaultError, match="was killed by signal 9"):
-            measurements(pool, [WAIT, WAIT], 0, 0)
-        with monkeypatch.context() as patch:
-            patch.setattr(subprocess, "Popen", refuse)
-            for _ in range(2):
-                with pytest.raises(
-                    FaultError, match="the worker process of lane cpu:1 cannot be restarted: Cannot allocate memory"
-                ):
-                    measurements(pool, [WAIT, WAIT], 0, 0)
-        pool.reset(0)
-        assert len(measurements(pool, [WAIT, WAIT], 0, 0)) == 2
-    assert workers() == []
+    play(pool, 0, 1)
+    kill(pool)
+    with pytest.raises(FaultError, match=r"^the worker process of lane cpu:1 was killed by signal 9$"):
+        pool.step([WAIT] * 4, 0, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", refuse)
+        for _ in range(2):
+            with pytest.raises(
+                FaultError, match="the worker process of lane cpu:1 cannot be restarted: Cannot allocate memory"
+            ):
+                pool.step([WAIT] * 4, 0, 0)
+    assert play(pool, 0, 3) == wanted[:4]
 
 
-def test_worker_replaces_a_seed_of_the_same_blueprint() -> None:
+def test_worker_replaces_a_seed_of_the_same_blueprint(pool: EnvPool) -> None:
     plant = Action(Op.GERMINATE, slot=0, blueprint=4)
-    with population(envs=2) as alone, population(envs=2, lanes=TWO_LANES) as pool:
+    with population(envs=4) as alone:
         found = []
         for each in (alone, pool):
             each.reset(0)
             slot = each.envs[1].network.slots[0]
             for step in range(4):
-                measurements(each, [WAIT, plant if step == 0 else WAIT], 0, step)
+                measurements(each, [WAIT, plant if step == 0 else WAIT, WAIT, WAIT], 0, step)
                 each.tick()
             assert slot.stage is Stage.TRAINING
             slot.reset()
-            found.append([measurements(each, [WAIT, plant if step == 4 else WAIT], 0, step) for step in (4, 5)])
+            found.append(
+                [measurements(each, [WAIT, plant if step == 4 else WAIT, WAIT, WAIT], 0, step) for step in (4, 5)]
+            )
         assert found[0] == found[1]
 
 
@@ -227,9 +229,10 @@ def test_worker_without_memory_is_refused_before_start(monkeypatch: pytest.Monke
     sentence = (
         "the worker processes of cpu:1 cannot be started: No space left on device; --devices cpu:0 needs no worker"
     )
+    before = workers()
     with pytest.raises(ConfigError, match=f"^{sentence}$"), population(envs=2, lanes=TWO_LANES):
         pass
-    assert workers() == []
+    assert workers() == before
 
 
 def test_worker_stops_before_next_env_if_run_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
