@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from esper.config import Config
+from esper.config import Config, TrainingConfig
 from esper.domain import Op, Stage
 from esper.envs.epoch_result import EpochResult
 from esper.growth.blend import INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
@@ -48,8 +48,11 @@ def population(
     splits: Callable[[Splits], Splits] = lambda splits: splits,
     **options: Any,
 ) -> Iterator[EnvPool]:
-    """A pool of envs on the impaired digits; `task` and `splits` may modify the task and its data."""
-    config = msgspec.structs.replace(Config(envs=envs), **options)
+    """A pool of envs on the impaired digits; `task` and `splits` may modify the task and its data.
+
+    An epoch has two batches, unless `options` say otherwise.
+    """
+    config = msgspec.structs.replace(Config(envs=envs, training=TrainingConfig(samples_per_epoch=256)), **options)
     pool = EnvPool(task(DIGITS), digits_profile(), (splits(digits()),), lanes, config)
     try:
         yield pool

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from esper.checkpoint.catalog import find_checkpoint
+from esper.config import TrainingConfig
 from esper.domain import Op
 from esper.envs.env import Env
 from esper.policy.actions import Action
@@ -99,7 +100,7 @@ def test_seed_overflow_also_skips_its_host() -> None:
 
 
 def test_run_emits_scales_skips_and_diverged_scales(tmp_path: Path) -> None:
-    live = LiveRun(tmp_path, envs=2, rounds=1, steps=2, policy="static", amp="fp16")
+    live = LiveRun(tmp_path, envs=2, rounds=1, steps=2, policy="static", amp="fp16", training=TrainingConfig())
     with overflowing(live.run.pool.envs[1]):
         state = live.start().finish()
     first, second = (env.stepped for env in state.envs)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from esper.checkpoint.catalog import list_checkpoints
+from esper.config import TrainingConfig
 from esper.control import RequestKind
 from esper.envs.env import Env
 from esper.envs.env_state import env_state_tensors
@@ -298,7 +299,7 @@ def test_rollback_leaves_a_usable_loss_scale(
 ) -> None:
     """Non-finite weights halve the scale in every batch, regardless of its value."""
     poison(monkeypatch)
-    options: dict[str, Any] = {**OPTIONS, "policy": "static", "rounds": 2, **changed}
+    options: dict[str, Any] = {**OPTIONS, "policy": "static", "rounds": 2, "training": TrainingConfig(), **changed}
     live = LiveRun(tmp_path, **options)
     live.start().finish()
 

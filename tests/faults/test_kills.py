@@ -16,10 +16,11 @@ import psutil
 import pytest
 
 from esper.checkpoint.catalog import list_checkpoints
+from esper.cli.main import main
 from esper.domain import TERMINAL_STATUSES
 from esper.history.history import open_history
 from tests.attach.viewers import wait_until
-from tests.runs import computed, only_run, recorded
+from tests.runs import computed, only, recorded
 
 TIMEOUT_S = 120
 UNHANDLED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGALRM, signal.SIGXCPU, signal.SIGABRT)
@@ -106,13 +107,8 @@ def test_a_kill_during_the_start_leaves_no_process(tmp_path: Path, moment: int) 
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run that was not killed."""
     directory = tmp_path_factory.mktemp("whole")
-    assert start("-m", "esper", *OPTIONS, cwd=directory).wait(TIMEOUT_S) == 0
-    return only_run(directory)
-
-
-def resume_until_done(run: Path) -> None:
-    done = start("-m", "esper", "--no-tui", "--resume", str(run), cwd=run.parent).wait(TIMEOUT_S)
-    assert done == 0
+    assert main([*OPTIONS, "--telemetry-dir", str(directory), "--devices", "cpu:0"]) == 0
+    return only(directory)
 
 
 def assert_same_results(run: Path, whole: Path) -> None:
@@ -132,7 +128,7 @@ def recover(directory: Path, whole: Path) -> None:
     history = open_history(run)
     assert history.length > 0
     if history.state_at(history.length).status not in TERMINAL_STATUSES:
-        resume_until_done(run)
+        assert main(["--no-tui", "--resume", str(run), "--devices", "cpu:0"]) == 0
     assert list_checkpoints(run)[-1] >= before[-1]
     assert_same_results(run, whole)
 

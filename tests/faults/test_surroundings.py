@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,39 +20,31 @@ from esper.attach.protocol import SOCKET_NAME, Acknowledged
 from esper.attach.server import MAX_CONNECTIONS
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
+from esper.cli.main import main
 from esper.history.history import open_history
 from esper.telemetry import events as ev
 from tests.attach.viewers import HELLO, Viewer, exchange, wait_until
 from tests.faults.programs import TIMEOUT_S
 from tests.runs import only_run, recorded
+from tests.terminals import assert_refused, printed
 
 OPTIONS = ("--no-tui", "--envs", "2", "--steps", "3", "--training.samples-per-epoch", "64")
 
 
-def run_here(*arguments: str, cwd: Path, max_file_bytes: int | None = None) -> tuple[int, str]:
-    """Run the command line in a directory, and return its exit code and its output.
+@pytest.fixture(autouse=True)
+def _in_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
-    Args:
-        arguments: Its options.
-        cwd: Its directory.
-        max_file_bytes: Limit of the size of its files (RLIMIT_FSIZE).
-    """
 
-    def limit() -> None:
-        if max_file_bytes is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_bytes, max_file_bytes))
-
-    process = subprocess.run(
-        [sys.executable, "-m", "esper", *arguments],
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        preexec_fn=limit,
-        check=False,
-    )
-    return process.returncode, process.stdout + process.stderr
+@contextlib.contextmanager
+def file_size_limit(limit: int) -> Iterator[None]:
+    """Limit the size in bytes of the files that this process writes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize(
@@ -71,10 +64,17 @@ def run_here(*arguments: str, cwd: Path, max_file_bytes: int | None = None) -> t
     ],
 )
 def test_a_file_size_limit_ends_a_run_in_one_sentence(
-    tmp_path: Path, devices: tuple[str, ...], max_file_bytes: int, code: int, sentence: str
+    tmp_path: Path,
+    devices: tuple[str, ...],
+    max_file_bytes: int,
+    code: int,
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     options = (*OPTIONS, "--rounds", "30", "--patience-minutes", "0", "--devices", *devices)
-    ended, output = run_here(*options, cwd=tmp_path, max_file_bytes=max_file_bytes)
+    with file_size_limit(max_file_bytes):
+        ended = main(options)
+    output = "".join(printed(capsys))
     assert ended == code, output
     assert "Traceback" not in output
     assert re.search(f"^esper-sanctum: .*{sentence}", output, re.MULTILINE), output
@@ -83,11 +83,9 @@ def test_a_file_size_limit_ends_a_run_in_one_sentence(
         assert [event.seq for event in history.events()] == list(range(1, history.length + 1))
 
 
-def test_a_read_only_directory_is_refused(tmp_path: Path) -> None:
+def test_a_read_only_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "telemetry").write_text("a file in the place of the directory, which also stops root")
-    code, output = run_here(*OPTIONS, "--rounds", "1", cwd=tmp_path)
-    assert (code, output.count("\n")) == (2, 1), output
-    assert output.startswith("esper-sanctum: ")
+    assert_refused(main([*OPTIONS, "--rounds", "1"]), *printed(capsys), "telemetry")
 
 
 @pytest.mark.slow
@@ -146,24 +144,26 @@ task = esper.Task(
 
 
 def write_task(directory: Path, *, value: str = "0.0", broken_loss: bool = False) -> str:
-    path = directory / "own.py"
+    path = directory / f"own_{broken_loss}_{value[7:10]}.py"
     path.write_text(textwrap.dedent(OWN_TASK).format(value=value, broken_loss=broken_loss))
     return path.name
 
 
 @pytest.mark.parametrize("value", ["float('nan')", pytest.param("float('inf')", marks=pytest.mark.slow)])
-def test_values_that_are_not_finite_in_the_data_are_refused(tmp_path: Path, value: str) -> None:
-    code, output = run_here(*OPTIONS, "--task", write_task(tmp_path, value=value), cwd=tmp_path)
-    assert code == 2
-    assert "has values that are not finite" in output
+def test_values_that_are_not_finite_in_the_data_are_refused(
+    tmp_path: Path, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main([*OPTIONS, "--devices", "cpu:0", "--task", write_task(tmp_path, value=value)])
+    assert_refused(code, *printed(capsys), "has values that are not finite")
     assert not (tmp_path / "telemetry").exists()
 
 
-def test_a_loss_that_is_never_finite_is_rolled_back_and_told(tmp_path: Path) -> None:
+def test_a_loss_that_is_never_finite_is_rolled_back_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     task = write_task(tmp_path, broken_loss=True)
-    code, output = run_here(*OPTIONS, "--rounds", "2", "--task", task, cwd=tmp_path)
-    assert code == 0, output
-    assert "Traceback" not in output
+    assert main([*OPTIONS, "--devices", "cpu:0", "--rounds", "2", "--task", task]) == 0
+    assert "Traceback" not in "".join(printed(capsys))
     run = only_run(tmp_path)
     assert any(isinstance(event, ev.GovernorRolledBack) for event in recorded(run))
     # NaN in the hosts reaches neither the policy nor the checkpoint.
