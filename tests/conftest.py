@@ -2,6 +2,7 @@
 programs that tests start, the environment of a user.
 """
 
+import gc
 import os
 import signal
 
@@ -11,7 +12,8 @@ from hypothesis import HealthCheck, settings
 
 from esper.policy import masks
 
-for name in ("PYTHONUNBUFFERED", "COLUMNS", "LINES"):  # absent for users; pytest -n sets the terminal size
+# Absent for users: pytest -n sets the terminal size, and without stored bytecode, every program compiles torch again.
+for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "COLUMNS", "LINES"):
     os.environ.pop(name, None)
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:  # under nohup: programs started by tests would inherit it
@@ -23,6 +25,12 @@ settings.register_profile(
 # The examples are the same in every run; search for new ones with --hypothesis-profile=search.
 settings.register_profile("repeatable", settings.get_profile("search"), derandomize=True)
 settings.load_profile("repeatable")
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the modules and the collected tests from garbage collections, which would visit them during each test."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

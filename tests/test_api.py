@@ -19,6 +19,7 @@ from esper.engine.printed_lines import PrintedLines
 from esper.engine.thread import EngineThread
 from esper.envs.env import Env
 from esper.lanes import devices
+from esper.lanes.pool import EnvPool
 from esper.recording.recorder import RecordingError
 from esper.recording.segments import ReadError
 from esper.telemetry import events as ev
@@ -110,6 +111,7 @@ def test_only_a_task_of_the_session_is_limited_to_one_lane(
     """The other tasks can be imported by worker processes, and use all cores."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(devices, "_device_counts", lambda: {"cuda": 0, "cpu": 2})
+    monkeypatch.setattr(EnvPool, "_start_workers", lambda *_: None)  # both lanes train in this process
     trained = esper.train(trained_task, **settings)
     (started,) = (event for event in recorded(trained.directory) if isinstance(event, ev.RunStarted))
     assert len(set(started.lanes)) == lanes

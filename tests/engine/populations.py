@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import msgspec
 
-from esper.config import Config, TrainingConfig
+from esper.config import Config
 from esper.domain import Op, Stage
 from esper.envs.epoch_result import EpochResult
 from esper.growth.blend import INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
@@ -50,10 +51,16 @@ def population(
 ) -> Iterator[EnvPool]:
     """A pool of envs on the impaired digits; `task` and `splits` may modify the task and its data.
 
-    An epoch has two batches, unless `options` say otherwise.
+    An epoch has two batches, unless `task` changes it.
     """
-    config = msgspec.structs.replace(Config(envs=envs, training=TrainingConfig(samples_per_epoch=256)), **options)
-    pool = EnvPool(task(DIGITS), digits_profile(), (splits(digits()),), lanes, config)
+    config = msgspec.structs.replace(Config(envs=envs), **options)
+    pool = EnvPool(
+        task(replace(DIGITS, samples_per_epoch=2 * DIGITS.batch_size)),
+        digits_profile(),
+        (splits(digits()),),
+        lanes,
+        config,
+    )
     try:
         yield pool
     finally:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from esper.lanes.pool import EnvPool
 from esper.tasks.splits import data_tensors
 from esper.telemetry import events as ev
 from tests.engine.populations import population
@@ -16,7 +19,8 @@ def owners(live: LiveRun) -> list[tuple[str, dict[str, int]]]:
     return [(event.device, event.owners) for event in live.events if isinstance(event, ev.DeviceSampled)]
 
 
-def test_memory_owners_are_reported_on_their_lane(tmp_path: Path) -> None:
+def test_memory_owners_are_reported_on_their_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EnvPool, "_start_workers", lambda *_: None)  # the copies of envs in workers do not count
     live = LiveRun(tmp_path, envs=3, rounds=2, steps=3, policy="ppo", devices=("cpu:0", "cpu:1"))
     live.start().finish()
     first, second = dict(owners(live)[-2:]).values()
@@ -48,7 +52,8 @@ def test_seed_memory_counts_until_the_round_ends(tmp_path: Path) -> None:
     assert told[-1]["optimizers"] == FLOAT * (host + seeds)
 
 
-def test_lanes_of_one_device_share_the_data() -> None:
+def test_lanes_of_one_device_share_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EnvPool, "_start_workers", lambda *_: None)
     with population(envs=2, lanes=("cpu:0", "cpu:1")) as pool:
         first, second = pool.lanes
         assert first.data is second.data

@@ -17,6 +17,7 @@ from esper.domain import Stage
 from esper.envs.env import Env
 from esper.envs.epoch_result import EpochResult
 from esper.growth.network import GrowingNetwork
+from esper.lanes.pool import EnvPool
 from esper.telemetry import events as ev
 from tests.runs import LiveRun
 
@@ -279,8 +280,9 @@ def test_gate_refusal_is_reported_as_long_as_it_lasts(tmp_path: Path) -> None:
     ],
 )
 def test_lanes_are_compared_only_with_separate_envs(
-    options: dict[str, Any], active: set[int | None], tmp_path: Path
+    options: dict[str, Any], active: set[int | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(EnvPool, "_start_workers", lambda *_: None)  # all lanes train in this process
     two = {"devices": ("cpu:0", "cpu:1"), "policy": "static", "rounds": 1, "steps": 1}
     live = LiveRun(tmp_path, **(two | options))
     live.start().finish()

@@ -133,7 +133,9 @@ task = replace(load_task("digits_impaired"), name="own")
 
 
 @pytest.mark.usefixtures("no_export")
-@pytest.mark.parametrize("reference", ["digits_impaired", "own_task_of_the_card.py"])
+@pytest.mark.parametrize(
+    "reference", [pytest.param("digits_impaired", marks=pytest.mark.slow), "own_task_of_the_card.py"]
+)
 def test_code_of_the_card_loads_the_network_anywhere(
     reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -326,6 +326,7 @@ def test_learner_solves_a_contextual_bandit() -> None:
     assert score > 2.7  # of 3; chance is 1
 
 
+@pytest.mark.slow
 def test_learner_solves_a_memory_task() -> None:
     def at_the_end(chosen: Tensor, cue: Tensor) -> Tensor:
         reward = torch.zeros(chosen.shape)

@@ -15,6 +15,8 @@ from typing import Any
 from rich.segment import Segment
 from textual._context import active_app
 from textual.app import App
+from textual.css.model import RuleSet
+from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
 from textual.strip import Strip
 
@@ -171,6 +173,18 @@ async def next_requests(pilot: Pilot[Any], session: FakeSession) -> list[Request
 
     await until(pilot, received)
     return requests
+
+
+_parse_rules = Stylesheet._parse_rules
+_parsed: dict[object, list[RuleSet]] = {}
+
+
+def parse_rules_once(sheet: Stylesheet, *arguments: Any, **options: Any) -> list[RuleSet]:
+    """Parse a text of CSS once for all apps with the same variables. Replaces `_parse_rules`, which does so per app."""
+    key = (arguments, tuple(options.items()), tuple(sorted(sheet._variables.items())))
+    if key not in _parsed:
+        _parsed[key] = _parse_rules(sheet, *arguments, **options)
+    return _parsed[key]
 
 
 async def until_quiet(*_: float) -> None:

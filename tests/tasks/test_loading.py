@@ -138,6 +138,7 @@ def test_a_changed_helper_changes_the_digest_and_is_named(file: Path) -> None:
         load_source(source)
 
 
+@pytest.mark.slow
 def test_script_beside_the_task_does_not_belong_to_it(file: Path) -> None:
     """`python train_signs.py`, which trains the task on two lanes: the worker does not import the script."""
     script = file.parent / "train_signs.py"

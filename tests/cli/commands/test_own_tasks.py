@@ -289,14 +289,18 @@ task = esper.Family(
 """
 
 
-def test_own_family_trains_on_two_lanes_as_on_one_and_resumes(directory: Path) -> None:
+@pytest.mark.parametrize("devices", [("cpu:0",), pytest.param(("cpu:0", "cpu:1"), marks=pytest.mark.slow)])
+def test_own_family_trains_and_resumes(directory: Path, devices: tuple[str, ...]) -> None:
     (directory / "own_peaks.py").write_text(FAMILY)
-    family = ("--task", "own_peaks.py", "--rounds", "3", "--envs", "4", "--ppo.envs-per-host", "1")
-    assert run(*SHORT, *family, "--devices", "cpu:0", "cpu:1", "--telemetry-dir", "two") == EXIT_OK
-    assert run(*SHORT, *family, "--devices", "cpu:0", "--telemetry-dir", "one") == EXIT_OK
-    one, two = (next((directory / name).glob("sizes-*")) for name in ("one", "two"))
-    assert computed(recorded(one)) == computed(recorded(two))
-    started = [event for event in recorded(one) if isinstance(event, ev.EpisodeStarted)]
+    family = ("--task", "own_peaks.py", "--devices", *devices)
+    first = (*SHORT, *family, "--envs", "4", "--ppo.envs-per-host", "1", "--rounds")
+    assert run(*first, "3", "--telemetry-dir", "whole", "--devices", "cpu:0") == EXIT_OK
+    assert run(*first, "1", "--telemetry-dir", "parts") == EXIT_OK
+    resumed = next((directory / "parts").glob("sizes-*"))
+    assert run("--no-tui", "--resume", str(resumed), *family, "--rounds", "3") == EXIT_OK
+    whole = next((directory / "whole").glob("sizes-*"))
+    assert computed(recorded(resumed)) == computed(recorded(whole))
+    started = [event for event in recorded(whole) if isinstance(event, ev.EpisodeStarted)]
     assert {event.structure for event in started} == {"narrow", "wide"}
     assert {tuple(event.settings) for event in started} == {("rent", "samples")}
     assert {event.settings["rent"] for event in started} == {0.001, 0.01}
