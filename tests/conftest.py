@@ -7,10 +7,7 @@ import os
 import signal
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
-
-from esper.policy import masks
 
 # Absent for users: pytest -n sets the terminal size, and without stored bytecode, every program compiles torch again.
 for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "COLUMNS", "LINES"):
@@ -35,9 +32,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
+    import torch  # not at the top: pytest -n also loads this file into the process that runs no test
+
     torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
 def _validated_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masks, "validate_masks", True)
+    monkeypatch.setattr("esper.policy.masks.validate_masks", True)

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from esper.config import PPOConfig, TrainingConfig
 from esper.config_files import resolve_config
 from esper.control import RequestKind, RequestQueue
 from esper.engine.run import Run
@@ -47,8 +46,8 @@ def tiny(telemetry_dir: Path, **options: Any) -> dict[str, Any]:
         "steps": 4,
         "devices": ("cpu:0",),
         "checkpoint_every": 1,
-        "training": TrainingConfig(samples_per_epoch=256),
-        "ppo": PPOConfig(hidden=16, epochs=2, minibatches=2),
+        "training": {"samples-per-epoch": 256},
+        "ppo": {"hidden": 16, "epochs": 2, "minibatches": 2},
         "telemetry_dir": str(telemetry_dir),
         **options,
     }

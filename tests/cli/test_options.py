@@ -281,7 +281,7 @@ CHANGED = {
     "host-learning-rate": ("0.06", "0.05, not 0.06"),
     "seed-learning-rate": ("0.3", "0.2, not 0.3"),
     "batch-size": ("64", "128, not 64"),
-    "samples-per-epoch": ("512", "1024, not 512"),
+    "samples-per-epoch": ("512", "256, not 512"),
     "momentum": ("0.8", "0.9, not 0.8"),
     "weight-decay": ("0", "0.0005, not 0.0"),
 }

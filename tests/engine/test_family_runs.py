@@ -32,7 +32,7 @@ OPTIONS: dict[str, Any] = {
     "envs": 4,
     "rounds": 3,
     "steps": 4,
-    "ppo": PPOConfig(hidden=16, envs_per_host=2),
+    "ppo": PPOConfig(hidden=16, epochs=2, minibatches=2, envs_per_host=2),
 }
 
 

@@ -64,11 +64,8 @@ def wait_for_fault(live: LiveRun) -> str:
 
 @pytest.mark.parametrize("lanes", [("cpu:0",), pytest.param(("cpu:0", "cpu:1"), marks=pytest.mark.slow)])
 def test_restore_after_fault_reaches_the_same_result(
-    lanes: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lanes: tuple[str, ...], tmp_path: Path, whole: list[ev.AnyEvent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = LiveRun(tmp_path / "whole")
-    whole.start().finish()
-
     fail_once(monkeypatch, out_of_memory)
     live = LiveRun(tmp_path / "live", interactive=True, devices=lanes).start()
     reason = wait_for_fault(live)
@@ -91,7 +88,7 @@ def test_restore_after_fault_reaches_the_same_result(
     assert (live.state.status, live.state.reason) == ("running", None)
     assert live.finish().status == "done"
     assert live.failure is None
-    assert computed(recorded(live.run.directory)) == computed(recorded(whole.run.directory))
+    assert computed(recorded(live.run.directory)) == whole
 
 
 def test_fault_in_first_round_has_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,10 +109,9 @@ def test_fault_in_first_round_has_a_checkpoint(tmp_path: Path, monkeypatch: pyte
     assert live.finish().status == "done"
 
 
-def test_fault_without_user_loses_at_most_the_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = LiveRun(tmp_path / "whole")
-    whole.start().finish()
-
+def test_fault_without_user_loses_at_most_the_round(
+    tmp_path: Path, whole: list[ev.AnyEvent], monkeypatch: pytest.MonkeyPatch
+) -> None:
     fail_once(monkeypatch, out_of_memory)
     failed = LiveRun(tmp_path / "failed", checkpoint_every=0).start()
     state = failed.finish()
@@ -129,7 +125,7 @@ def test_fault_without_user_loses_at_most_the_round(tmp_path: Path, monkeypatch:
 
     resumed = LiveRun(tmp_path / "failed", resume=Path(saved.path), checkpoint_every=0).start()
     assert resumed.finish().status == "done"
-    assert computed(recorded(resumed.run.directory)) == computed(recorded(whole.run.directory))
+    assert computed(recorded(resumed.run.directory)) == whole
 
 
 @pytest.mark.parametrize("kind", [RequestKind.STOP, RequestKind.ABANDON])

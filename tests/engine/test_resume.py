@@ -10,14 +10,6 @@ from esper.telemetry import events as ev
 from tests.runs import LiveRun, computed, recorded, tiny
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> list[ev.AnyEvent]:
-    """Events that the uninterrupted run computes."""
-    live = LiveRun(tmp_path_factory.mktemp("whole"))
-    live.start().finish()
-    return computed(recorded(live.run.directory))
-
-
 @pytest.mark.parametrize(
     ("stop_after", "lanes"), [(1, ("cpu:0",)), (4, ("cpu:0",)), (7, ("cpu:0", "cpu:1")), (11, ("cpu:0",))]
 )

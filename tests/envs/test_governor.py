@@ -18,6 +18,7 @@ from esper.envs.env_state import env_state_tensors
 from esper.envs.epoch_result import EpochResult
 from esper.envs.governor import COLLAPSE_STEPS, Breakdown, LastGoodState, find_collapse, find_non_finite
 from esper.growth.lifecycle import StageTransition
+from esper.lanes.pool import EnvPool
 from esper.policy.actions import Action
 from esper.policy.agent import EnvStatus
 from esper.ppo.advantages import gae
@@ -298,6 +299,7 @@ def test_rollback_leaves_a_usable_loss_scale(
     changed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Non-finite weights halve the scale in every batch, regardless of its value."""
+    monkeypatch.setattr(EnvPool, "_start_workers", lambda *_: None)  # all lanes train in this process
     poison(monkeypatch)
     options: dict[str, Any] = {**OPTIONS, "policy": "static", "rounds": 2, "training": TrainingConfig(), **changed}
     live = LiveRun(tmp_path, **options)

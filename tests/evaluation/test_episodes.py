@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,12 @@ from esper.lanes.pool import EnvPool
 from esper.policy.baselines import StaticAgent
 from esper.ppo.rewards import rent_cost
 from esper.tasks import load_task
+from esper.tasks.task import Task
 from tests.engine.populations import digits, digits_profile
 from tests.runs import LiveRun
 
-TASK = load_task("digits_impaired")
+DIGITS = load_task("digits_impaired")
+TASK = replace(DIGITS, samples_per_epoch=2 * DIGITS.batch_size)
 SLOTS = ("early", "mid", "late")
 
 
@@ -26,9 +29,9 @@ def nothing(*_: object) -> None:
     """Ignore a step."""
 
 
-def played(policy: PolicyName, envs: int, steps: int, seed: int = 5) -> tuple[list[EpisodeResult], EnvPool]:
-    config = Config(envs=envs, steps=steps, seed=seed, policy=policy, reward="simplified")
-    pool = EnvPool(TASK, digits_profile(), (digits(),), ["cpu:0"], config)
+def played(policy: PolicyName, envs: int, steps: int, task: Task = TASK) -> tuple[list[EpisodeResult], EnvPool]:
+    config = Config(envs=envs, steps=steps, seed=5, policy=policy, reward="simplified")
+    pool = EnvPool(task, digits_profile(), (digits(),), ["cpu:0"], config)
     try:
         return run_episodes(
             pool, build_agent(config, digits_profile().sites, digits_profile().blueprints), config, nothing
@@ -53,7 +56,7 @@ def test_policies_share_hosts_and_data() -> None:
 
 
 def test_heuristic_fills_several_slots_in_an_episode() -> None:
-    results, pool = played("heuristic", envs=1, steps=40)
+    results, pool = played("heuristic", envs=1, steps=40, task=DIGITS)
     network = pool.envs[0].network
     kept = [slot for slot in network.slots if slot.stage.is_blended]
     assert len(kept) >= 2

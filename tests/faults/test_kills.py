@@ -135,13 +135,14 @@ def recover(directory: Path, whole: Path) -> None:
 
 @pytest.mark.parametrize("number", slow_but(22, range(4, 64, 6)))
 def test_a_kill_at_a_file_operation_loses_nothing(tmp_path: Path, whole: Path, number: int) -> None:
-    run = start("-c", PROGRAM, str(number), *OPTIONS, cwd=tmp_path)
+    run = start("-c", PROGRAM, str(number), *OPTIONS, "--devices", "cpu:0", cwd=tmp_path)
     code = run.wait(TIMEOUT_S)
     assert code in {-signal.SIGKILL, 0}
     recover(tmp_path, whole)
 
 
-@pytest.mark.parametrize("number", slow_but(signal.SIGUSR1, UNHANDLED_SIGNALS))
+@pytest.mark.slow
+@pytest.mark.parametrize("number", UNHANDLED_SIGNALS)
 def test_a_signal_with_its_default_action_loses_nothing(tmp_path: Path, whole: Path, number: signal.Signals) -> None:
     """A signal that the run does not handle kills it."""
     run = start("-m", "esper", *OPTIONS, *LANES, cwd=tmp_path)

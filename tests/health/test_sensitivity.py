@@ -64,7 +64,8 @@ def test_fault_of_an_env_is_found(fault: Callable[[Env], None], rules: set[str],
 
 
 def test_hundredfold_learning_rate_is_found(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"training.host_learning_rate": 5.0, "training.seed_learning_rate": 20.0}
+    learning_rates = {"training.host_learning_rate": 5.0, "training.seed_learning_rate": 20.0}
+    options: dict[str, Any] = {"training.samples_per_epoch": 1024, **learning_rates}
     live = LiveRun(tmp_path, policy="static", envs=4, rounds=1, steps=10, **options).start()
     live.finish()
     delay = steps_until(live.events, {"loss above chance"}, 0)

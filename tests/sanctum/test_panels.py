@@ -1,6 +1,7 @@
 """Panels: from events to the rendered text."""
 
 import math
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -306,17 +307,15 @@ def cells(strips: list[Strip]) -> list[list[tuple[str, str, str]]]:
 
 
 @pytest.mark.parametrize("size", [(80, 24), ROOMY])
-@pytest.mark.parametrize("screen", SCREEN_INFO)
-async def test_env_rows_render_like_textual(size: tuple[int, int], screen: str, user_themes: Path) -> None:
+async def test_env_rows_render_like_textual(size: tuple[int, int], user_themes: Path) -> None:
     copy_of_default(user_themes, "other-rules", "[severities]", '[variables]\nrule = "#4d4954"\n\n[severities]')
     app, session = live(population())
     async with opened(app, size=size) as pilot:
-        app.action_go(screen)
-        await settle(pilot)
-        for theme in ("sanctum-light", DEFAULT_THEME, "other-rules"):
+        for number, (theme, screen) in enumerate(product(("sanctum-light", DEFAULT_THEME, "other-rules"), SCREEN_INFO)):
             app.theme = theme
+            app.action_go(screen)
             await settle(pilot)
-            await emit(pilot, session, env_stepped(5, score=0.9))
+            await emit(pilot, session, env_stepped(5, score=0.5 + number / 100))
             for panel in app.screen.query(Panel):
                 width, height = panel.outer_size
                 for crop in (Region(0, 0, width, height), Region(1, 0, width - 2, height)):

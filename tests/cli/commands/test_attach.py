@@ -26,7 +26,7 @@ from esper.telemetry.codec import encode_json
 from tests.factory import example_run
 from tests.recording.recordings import recording
 from tests.runs import only_run, recorded
-from tests.terminals import TIMEOUT_S, Terminal, run, started
+from tests.terminals import TIMEOUT_S, Terminal, printed, run, started
 
 LONG = ("--envs", "2", "--steps", "4", "--rounds", "100000", "--checkpoint-every", "0")
 
@@ -76,10 +76,17 @@ def ended_run(folder: Path, name: str = "over") -> Path:
         (("--telemetry-dir", "none"), "no run in none is live"),
     ],
 )
-def test_attach_to_a_run_that_is_not_live_is_refused(arguments: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
+def test_attach_to_a_run_that_is_not_live_is_refused(
+    arguments: tuple[str, ...],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     ended_run(tmp_path)
-    done = run("attach", *arguments, cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"esper-sanctum: {sentence}\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["attach", *arguments]) == 2
+    assert printed(capsys) == ("", f"esper-sanctum: {sentence}\n")
 
 
 def test_attach_last_picks_the_run_started_last(tmp_path: Path) -> None:
@@ -105,20 +112,20 @@ def test_attach_last_follows_the_newest_live_run(option: str, last: str, tmp_pat
     ended_run(tmp_path)  # written to later, but not live
     script = "import sys; from esper.cli.main import main; code = main(['attach', sys.argv[1]]); "
     script += "print('imported:', *{'torch', 'textual'} & set(sys.modules)); sys.exit(code)"
-    printed = tmp_path / "printed"
-    with printed.open("w") as file:
+    shown = tmp_path / "shown"
+    with shown.open("w") as file:
         process = subprocess.Popen([sys.executable, "-c", script, option], cwd=tmp_path, stdout=file)
 
-    def is_printed() -> bool:
+    def is_shown() -> bool:
         recorder.put(ev.Logged(seq=events[-1].seq, time=events[-1].time, severity="error", text="still here"))
-        return "still here" in printed.read_text()
+        return "still here" in shown.read_text()
 
-    wait_until(is_printed)
+    wait_until(is_shown)
     recorder.put(events[-1])
     recorder.close()
     lock.release()
     assert process.wait(TIMEOUT_S) == 0
-    output = printed.read_text()
+    output = shown.read_text()
     started = events[0]
     assert isinstance(started, ev.RunStarted)
     assert last.format(started.run) in output.splitlines()
@@ -138,12 +145,12 @@ def test_attach_reports_a_killed_run(tmp_path: Path) -> None:
         assert pipe is not None
         with (directory / "events-00001.jsonl").open("ab") as file:
 
-            def is_printed() -> bool:
+            def is_shown() -> bool:
                 file.write(encode_json(ev.Logged(seq=21, time=1.8e9, severity="info", text="still here")) + b"\n")
                 file.flush()
                 return bool(select.select([pipe], [], [], 0.1)[0])
 
-            wait_until(is_printed)
+            wait_until(is_shown)
         trainer.kill()
         trainer.communicate()
         _, errors = watching.communicate(timeout=TIMEOUT_S)

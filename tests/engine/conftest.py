@@ -1,0 +1,16 @@
+"""A run that tests compare others with."""
+
+from __future__ import annotations
+
+import pytest
+
+from esper.telemetry import events as ev
+from tests.runs import LiveRun, computed, recorded
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[ev.AnyEvent]:
+    """Events that an uninterrupted run computes."""
+    live = LiveRun(tmp_path_factory.mktemp("whole"))
+    live.start().finish()
+    return computed(recorded(live.run.directory))
