@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+import sys
 from collections import deque
 from pathlib import Path
 from queue import SimpleQueue
@@ -13,6 +14,7 @@ import pytest
 
 from esper.cli.live_curves import LiveCurves
 from esper.cli.main import main
+from esper.history import tensorboard
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, Record
 from tests.factory import example_run
