@@ -20,7 +20,7 @@ Track: TypeAlias = Callable[[Iterator[ev.AnyEvent], str], Iterable[ev.AnyEvent]]
 """Yields all events of a recording, and shows their number as progress; the text names the run."""
 _WriteRows: TypeAlias = Callable[[Sequence[Row]], object]
 
-BATCH_ROWS = 50_000
+BATCH_ROWS = 20_000
 """Number of rows of a table that are written at once."""
 ZSTD_LEVEL = 9
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -85,7 +85,7 @@ def _open_csv(table: Table, path: Path) -> Generator[_WriteRows]:
 
 
 def _csv_cells(column: Column, rows: Sequence[Row]) -> Iterable[object]:
-    values = map(column.read, rows)
+    values = column.values(rows)
     return map(_CSV_CELLS[column.type], values) if column.type in _CSV_CELLS else values
 
 
@@ -124,7 +124,7 @@ def _open_parquet(table: Table, path: Path) -> Generator[_WriteRows]:
     schema = pyarrow.schema([(column.name, types[column.type]) for column in table.columns])
 
     def write(rows: Sequence[Row]) -> None:
-        columns = [pyarrow.array(list(map(column.read, rows)), types[column.type]) for column in table.columns]
+        columns = [pyarrow.array(column.values(rows), types[column.type]) for column in table.columns]
         writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
 
     with parquet.ParquetWriter(

@@ -44,12 +44,16 @@ class Row(NamedTuple):
     """Entry of the event, in a table of entries."""
 
 
+Values = Callable[[Sequence[Row]], list[Any]]
+"""Returns a value for each of some rows."""
+
+
 class Column(NamedTuple):
-    """Name and type of a column, and its value in a row."""
+    """Name and type of a column, and its values in some rows."""
 
     name: str
     type: ColumnType
-    read: Callable[[Row], Any]
+    values: Values
 
 
 Entries = Iterable[tuple[str, Any]]
@@ -116,7 +120,7 @@ def _columns_of(kind: type[msgspec.Struct], source: str) -> Iterator[Column]:
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     for field in info.fields:
-        name, read = _RENAMED.get(field.name, field.name), attrgetter(f"{source}.{field.name}")
+        name, read = _RENAMED.get(field.name, field.name), _field(f"{source}.{field.name}")
         match _without_none(field.type):
             case inspect.FloatType() if name in _TIMES:
                 yield Column(name, ColumnType.TIME, _moment(read))
@@ -140,42 +144,42 @@ def _columns_of(kind: type[msgspec.Struct], source: str) -> Iterator[Column]:
                 raise TypeError(f"{kind.__name__}.{name} has no column: {other}")
 
 
-def _columns_of_entry(
-    prefix: str, entry: type[msgspec.Struct], read: Callable[[Row], Any], head: str
-) -> Iterator[Column]:
+def _columns_of_entry(prefix: str, entry: type[msgspec.Struct], read: Values, head: str) -> Iterator[Column]:
     """Yield the columns of the choice or the reading of a head."""
     for part in entry.__struct_fields__:
-        kind, convert = (
-            _CHOICE_TYPES.get(head, (ColumnType.TEXT, None)) if part == "choice" else (ColumnType.NUMBER, None)
-        )
+        kind, convert = ColumnType.NUMBER, None
+        if part == "choice":
+            kind, convert = _CHOICE_TYPES.get(head, (ColumnType.TEXT, None))
         yield Column(f"{prefix}_{part}", kind, _part(read, part, convert))
 
 
-def _part(read: Callable[[Row], Any], part: str, convert: Callable[[str], Any] | None) -> Callable[[Row], Any]:
-    def value(row: Row) -> Any:
-        entry = read(row)
-        if entry is None:
-            return None
-        found = getattr(entry, part)
-        return convert(found) if convert else found
-
-    return value
+def _field(path: str) -> Values:
+    """Return the values of a field of the rows, such as `event.loss`."""
+    read = attrgetter(path)
+    return lambda rows: list(map(read, rows))
 
 
-def _moment(read: Callable[[Row], Any]) -> Callable[[Row], int | None]:
-    def value(row: Row) -> int | None:
-        seconds = read(row)
-        return round(seconds * 1_000_000) if seconds is not None and 0 <= seconds < _END_OF_DATES else None
+def _part(read: Values, part: str, convert: Callable[[str], Any] | None) -> Values:
+    def values(rows: Sequence[Row]) -> list[Any]:
+        found = [None if entry is None else getattr(entry, part) for entry in read(rows)]
+        return [None if value is None else convert(value) for value in found] if convert else found
 
-    return value
-
-
-def _at(read: Callable[[Row], Any], key: str) -> Callable[[Row], Any]:
-    return lambda row: read(row).get(key)
+    return values
 
 
-def _as_json(read: Callable[[Row], Any]) -> Callable[[Row], str]:
-    return lambda row: encode_json(read(row)).decode()
+def _moment(read: Values) -> Values:
+    return lambda rows: [
+        round(seconds * 1_000_000) if seconds is not None and 0 <= seconds < _END_OF_DATES else None
+        for seconds in read(rows)
+    ]
+
+
+def _at(read: Values, key: str) -> Values:
+    return lambda rows: [entries.get(key) for entries in read(rows)]
+
+
+def _as_json(read: Values) -> Values:
+    return lambda rows: [encode_json(value).decode() for value in read(rows)]
 
 
 def _without_none(kind: inspect.Type) -> inspect.Type:
@@ -185,9 +189,9 @@ def _without_none(kind: inspect.Type) -> inspect.Type:
     return kind
 
 
-_RUN = Column("run", ColumnType.TEXT, attrgetter("run"))
-_NAME = attrgetter("name")
-_ENTRY = attrgetter("entry")
+_RUN = Column("run", ColumnType.TEXT, _field("run"))
+_NAME = _field("name")
+_ENTRY = _field("entry")
 _STEP = ("round", "step", "env")
 
 
@@ -217,12 +221,12 @@ def _checks_of(event: ev.GateRefused | ev.GateOpened, _: Sequence[str]) -> Entri
     return [(check.name, check) for check in event.checks]
 
 
-def _is_opened(row: Row) -> bool:
-    return isinstance(row.event, ev.GateOpened)
+def _is_opened(rows: Sequence[Row]) -> list[bool]:
+    return [isinstance(row.event, ev.GateOpened) for row in rows]
 
 
-def _overflows_of_slot(row: Row) -> int | None:
-    return row.event.overflows_by_owner.get(row.name)
+def _overflows_of_slot(rows: Sequence[Row]) -> list[int | None]:
+    return [row.event.overflows_by_owner.get(row.name) for row in rows]
 
 
 TABLES = (
