@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, get_args
 
 from esper.history.history import History
-from esper.history.tables import TABLES, Column, ColumnType, Row, Table
+from esper.history.tables import TABLES, Column, ColumnType, Row, Table, keys_without_column
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json
 
@@ -33,7 +33,7 @@ class NamedHistory(NamedTuple):
     history: History
 
 
-def export_tables(recordings: Sequence[NamedHistory], out: Path, track: Track, *, to: str) -> None:
+def export_tables(recordings: Sequence[NamedHistory], out: Path, track: Track, *, to: str) -> set[str]:
     """Write a file per table; of several recordings, a directory per table with a file per run.
 
     Args:
@@ -42,10 +42,14 @@ def export_tables(recordings: Sequence[NamedHistory], out: Path, track: Track, *
         track: Passes the events on, and shows the progress.
         to: Key of `TABLE_FORMATS`.
 
+    Returns:
+        Sentences about what is left out, because a newer version recorded it.
+
     Raises:
         ImportError: pyarrow is not installed, and `to` is `parquet`.
         OSError: A file cannot be written.
     """
+    unknown: set[str] = set()
     for run, history in recordings:
         started = history.state_at(history.length).started
         slots = started.slot_names if started else []
@@ -61,6 +65,7 @@ def export_tables(recordings: Sequence[NamedHistory], out: Path, track: Track, *
                 kind: [opened for opened in tables if kind in opened[0].events] for kind in get_args(ev.AnyEvent)
             }
             for event in track(history.events(), run):
+                unknown |= keys_without_column(event)
                 for table, write, rows in tables_of[type(event)]:
                     rows += table.rows(run, event, slots)
                     if len(rows) >= BATCH_ROWS:
@@ -69,6 +74,7 @@ def export_tables(recordings: Sequence[NamedHistory], out: Path, track: Track, *
             for _, write, rows in tables:
                 if rows:
                     write(rows)
+    return {f"{key} has no column, and is left out" for key in unknown}
 
 
 @contextmanager

@@ -274,3 +274,14 @@ TABLES = (
     ),
 )
 """All tables."""
+_KEYED = {kind: KEYS.keys() & set(kind.__struct_fields__) for kind in get_args(ev.AnyEvent)}
+
+
+def keys_without_column(event: ev.AnyEvent) -> set[str]:
+    """Return `Event.field.key` for each key of an event that has no column, because a newer version wrote it."""
+    return {
+        f"{type(event).__name__}.{field}.{key}"
+        for field in _KEYED[type(event)]
+        for key in getattr(event, field)
+        if key not in KEYS[field]
+    }

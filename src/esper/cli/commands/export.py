@@ -58,8 +58,8 @@ def run(arguments: Sequence[str]) -> int:
             export = partial(export_curves, per_env=options.per_env)
         else:
             export = partial(export_tables, to=options.to)
-        _export(recordings, export, out, progress)
-    print_warnings(text for _, history in recordings for text in history.notices)
+        left_out = _export(recordings, export, out, progress)
+    print_warnings([*(text for _, history in recordings for text in history.notices), *sorted(left_out or ())])
     events = sum(history.length for _, history in recordings)
     print(f"wrote {events:,} events of {', '.join(map(str, paths))} to {out}")
     return EXIT_OK
@@ -92,11 +92,11 @@ def _read_all(paths: Sequence[Path], progress: Progress) -> Iterator[tuple[Path,
 
 def _export(
     recordings: Sequence[NamedHistory],
-    export: Callable[[Sequence[NamedHistory], Path, Track], None],
+    export: Callable[[Sequence[NamedHistory], Path, Track], set[str] | None],
     out: Path,
     progress: Progress,
-) -> None:
-    """Write recordings to a new directory, and show the progress. Raises ConfigError."""
+) -> set[str] | None:
+    """Write recordings to a new directory, show the progress, and return the result. Raises ConfigError."""
     lengths = {run: history.length for run, history in recordings}
 
     def track(events: Iterator[AnyEvent], run: str) -> Iterable[AnyEvent]:
@@ -107,7 +107,7 @@ def _export(
     except OSError as error:
         raise ConfigError(f"cannot create directory {out}: {error.strerror}; choose another with --out") from None
     try:
-        export(recordings, out, track)
+        return export(recordings, out, track)
     except BaseException as error:
         shutil.rmtree(out)  # an incomplete export could be mistaken for a complete one
         if isinstance(error, OSError):
