@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from esper.sanctum.app import SanctumApp
-from esper.sanctum.env_filter import worst_severity_by_env
 from esper.sanctum.explanations import METRIC_HELP
 from esper.sanctum.screens.choices import MomentList
 from esper.sanctum.screens.devices import LaneUtilisation, MemoryByOwner, MemoryChart, PhaseFractions
@@ -271,7 +270,7 @@ async def test_anomaly_of_several_envs_shows_their_number() -> None:
     app, _ = live(stamp([run_started(3), ev.RoundStarted(round=1), *map(env_stepped, range(3)), anomaly(), joined]))
     async with opened(app, size=ROOMY) as pilot:
         assert shown(app, AnomalyStrip) == "✖ 1 env 02 is broken, 2 envs"
-        assert worst_severity_by_env(app.source.state, ()) == {2: "error", 0: "error"}
+        assert app.view.severity_by_env() == {2: "error", 0: "error"}
         await press(pilot, "a")
         assert ", in 2 envs" in screen_text(app)
 

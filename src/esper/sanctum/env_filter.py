@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from heapq import nsmallest
@@ -49,7 +49,7 @@ class EnvFilter:
     passes: EnvPredicate
 
     def matching(self, state: RunState, severities: Mapping[int, str]) -> frozenset[int]:
-        """Return the indices of the envs that match, given the result of `worst_severity_by_env`."""
+        """Return the indices of the envs that match, given the result of `ViewState.severity_by_env`."""
         return frozenset(env.env for env in state.envs if self.passes(env, severities.get(env.env)))
 
 
@@ -275,12 +275,6 @@ def sort_envs(
         return env.env not in first, 1, -measured if descending else measured, env.env
 
     return [env.env for env in sorted(envs, key=sort_key)]
-
-
-def worst_severity_by_env(state: RunState, muted_rules: Container[str]) -> dict[int, str]:
-    """Return the severity of the worst active anomaly of each env that has one whose rule is not muted."""
-    active = [anomaly for anomaly in reversed(state.active_anomalies()) if anomaly.found.rule not in muted_rules]
-    return {env: anomaly.found.severity for anomaly in active for env in anomaly.active_envs}
 
 
 def worst_env(envs: Sequence[EnvState], severities: Mapping[int, str]) -> int | None:

@@ -144,6 +144,12 @@ class ViewState:
         unmuted = [found for found in active if found.rule not in self.muted_rules]
         return sorted(unmuted, key=self.is_seen)
 
+    def severity_by_env(self) -> dict[int, str]:
+        """Return the severity of the worst active anomaly of each env that has one whose rule is not muted."""
+        worst_last = reversed(self.source.state.active_anomalies())
+        active = [anomaly for anomaly in worst_last if anomaly.found.rule not in self.muted_rules]
+        return {env: anomaly.found.severity for anomaly in active for env in anomaly.active_envs}
+
     def is_seen(self, found: AnomalyFound) -> bool:
         """Return True if the user has marked an anomaly as seen."""
         return found.seq in self.seen_anomalies

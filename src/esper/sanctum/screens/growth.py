@@ -11,7 +11,6 @@ from textual.geometry import Size
 
 from esper.formatting import short_score_name, strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
-from esper.sanctum.env_filter import worst_severity_by_env
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, ellipsise, percent_cell, points_cell, slot_labels
 from esper.sanctum.widgets.env_panel import EnvRowsPanel, step_axis
@@ -81,7 +80,7 @@ class GrowthChart(EnvRowsPanel):
         strip_width = min(slot_width - name_width, steps)
         shown = self.visible_rows(range(len(self.state.envs)), max(size.height - 1, 1))
         self.panel_subtitle = f"{self._top + 1}–{self._top + len(shown)} of {len(self.state.envs)}" if shown else None
-        worst = worst_severity_by_env(self.state, self.view.muted_rules)
+        worst = self.view.severity_by_env()
         rows = [self._heading(started, f"{first}–{first + steps - 1}", strip_width + name_width).row(width)]
         for index in shown:
             env = self.state.envs[index]

@@ -17,7 +17,6 @@ from textual.geometry import Size
 from esper.formatting import format_power, scale_exponent, strip_control
 from esper.health.rules.lanes import MAX_SCALE_OSCILLATIONS, MAX_SCALE_RATIO
 from esper.sanctum.bindings import KeyCategory
-from esper.sanctum.env_filter import worst_severity_by_env
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import SEVERITIES, number_cell, percent_cell, scale_cell, slot_labels
 from esper.sanctum.widgets.chart import Y_AXIS_COLUMNS, Chart
@@ -97,7 +96,7 @@ class LossScaleTable(EnvRowsPanel):
             + f"  {_ABOVE_BOUNDS} more"
         )
         layout = _Layout(num_owners, scale_width, heat_map_width, *_exponent_range(list(health_by_env.values())))
-        worst = worst_severity_by_env(self.state, self.view.muted_rules)
+        worst = self.view.severity_by_env()
         rows = [self._heading(started.slot_names, layout).row(width)]
         for index in shown:
             env, selected, severity = self.state.envs[index], index == self.view.selected_env, worst.get(index)

@@ -14,13 +14,7 @@ from textual.widgets import Input
 from esper.formatting import format_time_of_day, strip_control
 from esper.health.rules.lanes import is_nearly_full
 from esper.sanctum.bindings import KeyCategory, bindings
-from esper.sanctum.env_filter import (
-    EnvFilter,
-    FilterError,
-    IncompleteFilterError,
-    parse_filter,
-    worst_severity_by_env,
-)
+from esper.sanctum.env_filter import EnvFilter, FilterError, IncompleteFilterError, parse_filter
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.screens.overview_rows import StackedRows, divide_left_column, divide_stack
 from esper.sanctum.symbols import SEVERITIES, Cell, compact_cell, number_cell, percent_cell, wrap_cells
@@ -192,7 +186,7 @@ class OverviewScreen(RunScreen):
 
     def _count_matching(self, env_filter: EnvFilter) -> str:
         state = self.view.source.state
-        matching = env_filter.matching(state, worst_severity_by_env(state, self.view.muted_rules))
+        matching = env_filter.matching(state, self.view.severity_by_env())
         return f"{len(matching)} of {len(state.envs)}"
 
 

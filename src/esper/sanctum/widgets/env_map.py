@@ -12,7 +12,7 @@ from textual.geometry import Size
 
 from esper.formatting import strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
-from esper.sanctum.env_filter import NUMERIC_FIELDS, worst_severity_by_env
+from esper.sanctum.env_filter import NUMERIC_FIELDS
 from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, compact_cell
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.env_columns import STAGES_BY_PRIORITY
@@ -151,7 +151,7 @@ class EnvMap(Panel, can_focus=True):
         selected_row = self.view.selected_env // self._num_columns
         self._top = min(max(self._top, selected_row - room + 1), selected_row, max(rows - room, 0))
         self._write_titles(standings, metric)
-        severities = worst_severity_by_env(self.state, self.view.muted_rules)
+        severities = self.view.severity_by_env()
         shown = self.view.env_filter.matching(self.state, severities) if self.view.env_filter else range(len(envs))
         lines: list[Line] = []
         for row in range(self._top, min(self._top + room, rows)):

@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from esper.sanctum.bindings import KeyCategory, bindings
-from esper.sanctum.env_filter import find_worst, sort_envs, worst_env, worst_severity_by_env
+from esper.sanctum.env_filter import find_worst, sort_envs, worst_env
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets import env_columns, env_summary
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
@@ -86,7 +86,7 @@ class EnvTable(EnvRowsPanel):
             return self._draw_start(width, height)
         palette = self.view.palette
         layout = env_columns.choose_layout(width - 1, started)
-        severities = worst_severity_by_env(self.state, self.view.muted_rules)
+        severities = self.view.severity_by_env()
         envs = self._filter_envs(severities)
         summary_room = max(height - len(envs) - 2, _SUMMARY_ROWS if height >= _MIN_AGGREGATES_ROWS else 1)
         labels = env_summary.summary_labels(started, summary_room)
