@@ -15,7 +15,7 @@ from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.env_detail import EnvScoreChart
 from esper.sanctum.symbols import percent_cell
 from esper.sanctum.widgets.population_score import PopulationScore
-from esper.sanctum.widgets.scrubber import Timeline
+from esper.sanctum.widgets.timeline import Timeline
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.recording.recordings import recording, write_segment

@@ -23,7 +23,7 @@ from esper.sanctum.symbols import SEVERITIES, STAGES
 from esper.sanctum.widgets.env_map import EnvMap
 from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.footer import Footer
-from esper.sanctum.widgets.scrubber import Timeline
+from esper.sanctum.widgets.timeline import Timeline
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.sanctum.driving import (

@@ -8,11 +8,11 @@ import pytest
 
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.explanations import METRIC_HELP
-from esper.sanctum.screens.choices import MomentList
 from esper.sanctum.screens.devices import LaneUtilisation, MemoryByOwner, MemoryChart, PhaseFractions
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.help import HelpScreen, MetricHelpScreen
 from esper.sanctum.screens.log import LogList
+from esper.sanctum.screens.moment_lists import MomentList
 from esper.sanctum.screens.numerics import (
     OSCILLATION_GLYPH,
     SKIP_GLYPH,

@@ -14,7 +14,7 @@ from esper.recording.segments import compress_segment
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.go_to import GoToDialog
 from esper.sanctum.screens.log import LogList
-from esper.sanctum.widgets.scrubber import Timeline
+from esper.sanctum.widgets.timeline import Timeline
 from esper.telemetry import events as ev
 from tests.factory import example_run, stamp
 from tests.recording.recordings import fold, recording, write_segment

@@ -13,7 +13,7 @@ from esper.domain import TERMINAL_STATUSES
 from esper.formatting import strip_control
 from esper.health.rules.lanes import check_stale
 from esper.sanctum.actions.navigation import NavigationActions
-from esper.sanctum.screens.choices import AnomalyList, root_cause_list
+from esper.sanctum.screens.moment_lists import AnomalyList, root_cause_list
 from esper.sanctum.source import RunSource
 from esper.sanctum.symbols import ellipsise
 from esper.sanctum.view import GoToMoment

@@ -14,7 +14,7 @@ from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.header import Header, Tabs
 from esper.sanctum.widgets.panel import CyclingPanel, Panel
 from esper.sanctum.widgets.problems import AnomalyStrip, PauseCausePanel
-from esper.sanctum.widgets.scrubber import Timeline
+from esper.sanctum.widgets.timeline import Timeline
 
 MIN_COLUMNS, MIN_ROWS = 45, 12
 """Smallest terminal in which the dashboard shows anything: the overview."""
