@@ -128,6 +128,7 @@ def test_first_signal_finishes_the_step_and_checkpoints(number: signal.Signals, 
     assert f"run {only_run(tmp_path).name}: stopped" in output
 
 
+@pytest.mark.slow
 def test_signal_sent_twice_at_once_counts_once(tmp_path: Path) -> None:
     """`timeout` signals the process, then its group."""
     with started("--no-tui", "--envs", "2", "--rounds", "1000", "--devices", "cpu:0", cwd=tmp_path) as process:

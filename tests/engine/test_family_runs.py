@@ -70,7 +70,10 @@ def test_run_names_its_structures_and_the_state_has_contexts(whole: LiveRun) -> 
         assert len(env.stepped.slots) == (4 if env.context.structure == "deep_1x1" else 3)
 
 
-@pytest.mark.parametrize(("stop_after", "lanes"), [(2, ("cpu:0",)), (7, ("cpu:0", "cpu:1")), (8, ("cpu:0",))])
+@pytest.mark.parametrize(
+    ("stop_after", "lanes"),
+    [(2, ("cpu:0",)), pytest.param(7, ("cpu:0", "cpu:1"), marks=pytest.mark.slow), (8, ("cpu:0",))],
+)
 def test_family_resumes_to_the_bit(whole: LiveRun, tmp_path: Path, stop_after: int, lanes: tuple[str, ...]) -> None:
     first = LiveRun(tmp_path, **OPTIONS).start_paused(stop_after)
     first.control.put(RequestKind.STOP, "test")
@@ -138,7 +141,9 @@ def test_few_samples_are_repeated_equally_often() -> None:
     assert int(counts.min()) >= 8
 
 
-@pytest.mark.parametrize("policy", ["heuristic", "random", "full", "plan"])
+@pytest.mark.parametrize(
+    "policy", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("heuristic", "random")), "full", "plan"]
+)
 def test_every_policy_grows_envs_with_different_slots(policy: str, tmp_path: Path) -> None:
     plan = "conv_light@first:0 depthwise@fourth:1 conv_light@second:2" if policy == "plan" else ""
     options = OPTIONS | {"policy": policy, "plan": plan, "rounds": 2, "steps": 6, "envs": 8}

@@ -200,6 +200,7 @@ def test_stored_parts_are_not_run_again(checkpoint: Path, tmp_path: Path, monkey
         assert (key["torch"], key["devices"]) == (torch.__version__, ["cpu"])
 
 
+@pytest.mark.slow
 def test_search_finds_a_plan_with_a_higher_return_than_others(checkpoint: Path) -> None:
     """Of 27 plans, the found one is better than the bare host, which is among the best in so few steps."""
     with opened(checkpoint, "search", "static", "full", search_episodes=60) as held_out:

@@ -29,7 +29,7 @@ STEPS = 12
     ("amp", "scaler", "counterfactual"),
     [
         pytest.param("bf16", "env", "ablation", marks=pytest.mark.slow),
-        ("fp16", "env", "shapley"),
+        pytest.param("fp16", "env", "shapley", marks=pytest.mark.slow),
         pytest.param("fp16", "device", "ablation", marks=pytest.mark.slow),
         pytest.param("off", "env", "shapley", marks=pytest.mark.slow),
     ],

@@ -306,7 +306,7 @@ def cells(strips: list[Strip]) -> list[list[tuple[str, str, str]]]:
     return [[cell(char, part.style or Style()) for part in strip for char in part.text] for strip in strips]
 
 
-@pytest.mark.parametrize("size", [(80, 24), ROOMY])
+@pytest.mark.parametrize("size", [(80, 24), pytest.param(ROOMY, marks=pytest.mark.slow)])
 async def test_env_rows_render_like_textual(size: tuple[int, int], user_themes: Path) -> None:
     copy_of_default(user_themes, "other-rules", "[severities]", '[variables]\nrule = "#4d4954"\n\n[severities]')
     app, session = live(population())
