@@ -1,5 +1,9 @@
 """Optimizers with gradient clipping in one fused operator, and their learning-rate schedule."""
 
+# The fused operators, which `torch.optim` calls too, have no public name.
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -7,9 +11,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, _foreach_add_, _foreach_sub_, _fused_adamw_, _fused_sgd_, nn
 
-from esper.envs.fused_ops import fused_adamw_, fused_sgd_
 from esper.tasks.optimizers import SGD, AdamW
 
 
@@ -109,13 +112,7 @@ class FusedOptimizer(ABC):
 
 
 class FusedSGD(FusedOptimizer):
-    """SGD with Nesterov momentum.
-
-    Args:
-        parameters: Parameters to train.
-        spec: Learning rate, momentum and weight decay.
-        clip: Maximum norm of all gradients together.
-    """
+    """SGD with Nesterov momentum."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], spec: SGD, clip: float) -> None:
         self.spec = spec
@@ -125,26 +122,24 @@ class FusedSGD(FusedOptimizer):
         return {"momentum": [torch.zeros_like(parameter) for parameter in self.parameters]}
 
     def _update(self, grads: Gradients, divisor: Tensor, found_inf: Tensor | None) -> None:
-        fused_sgd_(
+        _fused_sgd_(
             grads.parameters,
             grads.values,
             self._state_of("momentum", grads),
             lr=self.learning_rate * self.lr_scale,
             momentum=self.spec.momentum,
             weight_decay=self.spec.weight_decay,
+            dampening=0.0,
+            nesterov=True,
+            maximize=False,
+            is_first_step=False,
             grad_scale=divisor,
             found_inf=found_inf,
         )
 
 
 class FusedAdamW(FusedOptimizer):
-    """Adam with decoupled weight decay.
-
-    Args:
-        parameters: Parameters to train.
-        spec: Learning rate, betas, epsilon and weight decay.
-        clip: Maximum norm of all gradients together.
-    """
+    """Adam with decoupled weight decay."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], spec: AdamW, clip: float) -> None:
         self.spec = spec
@@ -158,27 +153,31 @@ class FusedAdamW(FusedOptimizer):
         }
 
     def _update(self, grads: Gradients, divisor: Tensor, found_inf: Tensor | None) -> None:
-        fused_adamw_(
+        averages, squares, steps = (self._state_of(name, grads) for name in ("exp_avg", "exp_avg_sq", "step"))
+        _foreach_add_(steps, 1)
+        _fused_adamw_(
             grads.parameters,
             grads.values,
-            *(self._state_of(name, grads) for name in ("exp_avg", "exp_avg_sq", "step")),
+            averages,
+            squares,
+            [],
+            steps,
             lr=self.learning_rate * self.lr_scale,
-            betas=self.spec.betas,
-            eps=self.spec.eps,
+            beta1=self.spec.betas[0],
+            beta2=self.spec.betas[1],
             weight_decay=self.spec.weight_decay,
+            eps=self.spec.eps,
+            amsgrad=False,
+            maximize=False,
             grad_scale=divisor,
             found_inf=found_inf,
         )
+        if found_inf is not None:  # a skipped step does not count
+            _foreach_sub_(steps, [found_inf] * len(steps))
 
 
 def make_optimizer(spec: SGD | AdamW, parameters: Sequence[nn.Parameter], clip: float) -> FusedOptimizer:
-    """Return the optimizer that a task specifies.
-
-    Args:
-        spec: Type and settings.
-        parameters: Parameters to train.
-        clip: Maximum norm of all gradients together.
-    """
+    """Return the optimizer that a task specifies; `clip` is the maximum norm of all gradients together."""
     return FusedAdamW(parameters, spec, clip) if isinstance(spec, AdamW) else FusedSGD(parameters, spec, clip)
 
 
