@@ -46,22 +46,10 @@ def test_gate_g3_compares_exactly() -> None:
     assert failed(gate_g3(0.6999999, 0.7)) == ["alpha at target"]
 
 
-def test_gate_g5_requires_measurement_and_if_set_minimum() -> None:
-    strict = GateConfig(require_min_contribution=True, min_contribution=0.02)
+def test_gate_g5_requires_measurement() -> None:
     assert failed(gate_g5(None, CONFIG)) == ["contribution measured"]
     assert not failed(gate_g5(-0.5, CONFIG))
-    assert failed(gate_g5(0.019, strict)) == ["contribution suffices"]
-    assert not failed(gate_g5(0.02, strict))
-    assert failed(gate_g5(None, strict)) == ["contribution measured"]
 
 
 def test_gate_g5_without_measurement_requirement_passes() -> None:
     assert not failed(gate_g5(None, GateConfig(require_contribution=False)))
-
-
-@pytest.mark.parametrize(
-    "bad", [{"training_epochs": 0}, {"cull_age": 0}, {"embargo_epochs": 0}, {"max_grad_norm": math.nan}]
-)
-def test_gate_config_rejects_invalid_thresholds(bad: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(iter(bad))):
-        GateConfig(**bad)  # type: ignore[arg-type]

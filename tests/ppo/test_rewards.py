@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from esper.config import HorizonName, PPOConfig, RewardConfig, RewardName
 from esper.domain import Stage
-from esper.ppo.rewards import RewardFunction, contribution_potential, rent_cost
+from esper.ppo.rewards import RewardFunction, rent_cost
 from tests.growth.hosts import grow, network
 
 share = st.floats(0, 1)
@@ -79,11 +79,6 @@ def test_rest_of_the_return_is_the_known_part_plus_what_is_still_to_come(
     known = reward.known_return
     rest = sum(sum(reward.step(*step, is_op=False).values()) for step in steps[at:])
     assert math.isclose(rest - known, steps[-1][0] - sum(step[2] for step in steps[at:]), abs_tol=1e-9)
-
-
-def test_potential_is_the_sum_over_seeds() -> None:
-    assert contribution_potential([0.25, -0.125]) == 0.125
-    assert contribution_potential([]) == 0.0
 
 
 @given(episode)

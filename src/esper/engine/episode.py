@@ -18,7 +18,7 @@ from esper.growth.network import count_samples
 from esper.lanes.pool import EnvEpoch, EnvPool
 from esper.policy.actions import Action
 from esper.policy.agent import EnvStatus
-from esper.ppo.rewards import RewardFunction, contribution_potential, rent_cost
+from esper.ppo.rewards import RewardFunction, rent_cost
 from esper.tasks.family import RENT
 
 _VIEW_FIELDS = (
@@ -118,9 +118,9 @@ class Episode:
         self.unhealthy_steps = self.unhealthy_steps + 1 if symptom else 0
         if self.unhealthy_steps == COLLAPSE_STEPS:
             breakdown = symptom
-        phi = contribution_potential(contributions) if self._measured else None
+        potential = sum(contributions) if self._measured else None
         is_op = action.op != Op.WAIT
-        parts = self.reward.step(score, phi, view.rent, is_op=is_op, is_breakdown=breakdown is not None)
+        parts = self.reward.step(score, potential, view.rent, is_op=is_op, is_breakdown=breakdown is not None)
         self.episode_return += sum(parts.values())
         view.known_return = self.reward.known_return
         if not self.unhealthy_steps:
@@ -149,7 +149,7 @@ class Episode:
             return None
         if result.passed:
             return result if before and before[0] == result.gate else None
-        now = self.gate_refusals[index] = (result.gate, *(check.name for check in result.checks if not check.passed))
+        now = self.gate_refusals[index] = (result.gate, *result.failed_checks)
         return result if now != before else None
 
     def state_dict(self) -> dict[str, Any]:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -49,26 +48,15 @@ _STEEPNESS = {Curve.SIGMOID_GENTLE: 6.0, Curve.SIGMOID: 12.0, Curve.SIGMOID_SHAR
 """Slope factor k of 1 / (1 + exp(−k (t − ½)))."""
 
 
-@dataclass(kw_only=True)
-class AlphaSchedule:
-    """A ramp of alpha from `start` to `target` in `steps` epochs.
-
-    Raises:
-        ValueError: `start` or `target` is outside [0, 1], or `steps` is negative.
-    """
+class AlphaSchedule(msgspec.Struct, kw_only=True):
+    """A ramp of alpha from `start` to `target`, both 0 to 1, in `steps` epochs. Checkpoints contain its fields."""
 
     start: float
     target: float
     steps: int
-    curve: Curve
     epochs_started: int = 0
     """Number of epochs of the ramp that have started."""
-
-    def __post_init__(self) -> None:
-        if not (0.0 <= self.start <= 1.0 and 0.0 <= self.target <= 1.0):
-            raise ValueError(f"alpha must be between 0 and 1, got a ramp from {self.start} to {self.target}")
-        if self.steps < 0:
-            raise ValueError(f"the length of a ramp must be at least 0 epochs, got {self.steps}")
+    curve: Curve
 
     @property
     def finished(self) -> bool:
@@ -85,27 +73,6 @@ class AlphaSchedule:
     def tick(self) -> None:
         """Advance by one epoch; a finished ramp does not change."""
         self.epochs_started = min(self.epochs_started + 1, self.steps)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the ramp as JSON-compatible values."""
-        return {
-            "start": self.start,
-            "target": self.target,
-            "steps": self.steps,
-            "epochs_started": self.epochs_started,
-            "curve": self.curve.value,
-        }
-
-    @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
-        """Return the ramp whose `state_dict` is `state`."""
-        return cls(
-            start=state["start"],
-            target=state["target"],
-            steps=state["steps"],
-            curve=Curve(state["curve"]),
-            epochs_started=state["epochs_started"],
-        )
 
 
 class Blend(enum.Enum):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any, TypeVar
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -314,7 +315,7 @@ class Slot(nn.Module):
     def _check_legal(self, legal: bool, op: str) -> None:
         if not legal:
             gate = self.refusing_gate()
-            why = f"; {gate.gate} refuses: {gate.failed_checks}" if gate is not None else ""
+            why = f"; {gate.gate} refuses: {', '.join(gate.failed_checks)}" if gate is not None else ""
             raise IllegalTransitionError(f"slot {self.name}: {op} is illegal in stage {self.stage.label}{why}")
 
     # Modules
@@ -359,13 +360,12 @@ class Slot(nn.Module):
 
     def lifecycle_state(self) -> dict[str, Any]:
         """Return the state without the weights, as JSON-compatible values; a measured NaN stays NaN."""
-        schedule = self.schedule
         return {
             "stage": self.stage.label,
             "epochs_in_stage": self.epochs_in_stage,
             "blueprint": self.blueprint,
             "blend": self.blend.value,
-            "schedule": schedule.state_dict() if schedule is not None else None,
+            "schedule": msgspec.to_builtins(self.schedule),
             "age": self.age,
             "grad_norm": self.grad_norm,
             "contribution": self.contribution,
@@ -388,7 +388,7 @@ class Slot(nn.Module):
             self.blueprint = blueprint
             self.seed = self._place_module(self._build_seed(blueprint, torch.Generator()))
             self._set_blend(kind)
-        self.schedule = AlphaSchedule.from_state_dict(state["schedule"]) if state["schedule"] else None
+        self.schedule = msgspec.convert(state["schedule"], AlphaSchedule | None)
         self.stage = Stage[state["stage"].upper()]
         self.epochs_in_stage = state["epochs_in_stage"]
         self.age = state["age"]

@@ -15,7 +15,7 @@ score, as a fraction.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from esper.config import PPOConfig, RewardConfig, RewardName
@@ -34,11 +34,6 @@ def rent_cost(parameter_ratio: float, host_parameters: int, weights: RewardConfi
     """
     grown = (parameter_ratio - 1.0) * host_parameters
     return weights.rent * math.log1p(grown / max(host_parameters, weights.rent_floor))
-
-
-def contribution_potential(contributions: Iterable[float]) -> float:
-    """Return Φ(s), the sum of the contributions of an env's blended seeds."""
-    return sum(contributions)
 
 
 class RewardFunction:
