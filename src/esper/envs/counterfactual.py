@@ -82,7 +82,7 @@ def _estimated_shapley_values(network: GrowingNetwork, slots: Sequence[int], spl
         return torch.cat([score(network(x, some), y) for x, y in batches(split, task.validation_batch)]).mean()
 
     orders = torch.Generator().manual_seed(0)
-    return estimate_shapley_values(score_without, len(slots), SHAPLEY_ORDER_PAIRS, orders)[:, 0]
+    return estimate_shapley_values(score_without, len(slots), SHAPLEY_ORDER_PAIRS, orders)
 
 
 def read_effects(

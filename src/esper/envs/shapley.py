@@ -49,26 +49,19 @@ def estimate_shapley_values(
         score_of: Returns the score of a subset, a scalar. Bit k of its argument is set if seed k is off, as in
             `shapley_values`. Called once per distinct subset: `2 pairs (seeds - 1) + 2` times or fewer.
         seeds: Number of seeds, 1 or more.
-        pairs: Number of orders to draw, 2 or more; the reverse of each is added.
+        pairs: Number of orders to draw; the reverse of each is added.
         generator: CPU generator of the orders.
 
     Returns:
-        [n, 2]: each estimate and its standard error over the pairs, with the dtype and device of the scores.
-
-    Raises:
-        ValueError: There is no seed, or one pair only, which has no standard error.
+        [n] with the dtype and device of the scores.
     """
-    if seeds < 1 or pairs < 2:
-        raise ValueError(f"Shapley values need 1 seed and 2 pairs of orders or more, not {seeds} and {pairs}")
     indices: dict[int, int] = {}
     steps = [_switch_on(order, indices) for order in _antithetic_orders(seeds, pairs, generator)]
     scores_V = torch.stack([score_of(subset) for subset in indices])
     steps_On2 = torch.tensor(steps).to(scores_V.device, non_blocking=True)
     on_On, off_On = scores_V.double()[steps_On2].unbind(dim=2)
-    # The orders of a pair depend on each other, the pairs do not: the standard error is that of the pairs' means.
     gains_Pn = (on_On - off_On).view(pairs, 2, seeds).mean(dim=1)
-    errors_n = gains_Pn.std(dim=0) / math.sqrt(pairs)
-    return torch.stack((gains_Pn.mean(dim=0), errors_n), dim=1).to(scores_V.dtype)
+    return gains_Pn.mean(dim=0).to(scores_V.dtype)
 
 
 def _antithetic_orders(seeds: int, pairs: int, generator: torch.Generator) -> list[list[int]]:
