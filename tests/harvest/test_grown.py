@@ -19,7 +19,7 @@ from esper.growth.layers import FastBatchNorm2d, Float32GroupNorm, PointwiseConv
 from esper.growth.network import call_model
 from esper.harvest import grown as grown_module
 from esper.harvest.model import grown_seeds, load_grown
-from esper.harvest.program import ExportResult, use_plain_layers
+from esper.harvest.program import use_plain_layers
 from esper.harvest.structure import (
     CARD_FILE,
     STRUCTURE_FILE,
@@ -35,7 +35,7 @@ from tests.tasks.models import CLASSES, FEATURES, task
 @pytest.fixture
 def no_export(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the program out: exporting takes ten seconds."""
-    monkeypatch.setattr(grown_module, "export_program", lambda *_: ExportResult(problem="not tried"))
+    monkeypatch.setattr(grown_module, "export_program", lambda *_: "not tried")
 
 
 def digits() -> esper.Task:
@@ -190,7 +190,7 @@ def test_save_leaves_a_neighbour_alone_and_has_usual_permissions(tmp_path: Path)
 
 
 def test_interrupted_save_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> ExportResult:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     grown, _ = grow_everywhere(digits())

@@ -127,7 +127,7 @@ class Grown:
         (directory / WEIGHTS_FILE).write_bytes(encode_tensors(named_tensors(self.model)))
         structure = msgspec.json.format(msgspec.json.encode(self.structure), indent=2)
         (directory / STRUCTURE_FILE).write_bytes(structure + b"\n")
-        problem = export_program(directory, self.task, self.sample).problem
+        problem = export_program(directory, self.task, self.sample)
         (directory / CARD_FILE).write_text(format_card(self.structure, absolute_reference(self.task), problem))
         return problem
 

@@ -39,20 +39,8 @@ MAX_RELATIVE_DIFFERENCE = 1e-4
 """Maximum difference between the outputs of two builds of one network, relative to the largest output."""
 
 
-class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of an export.
-
-    Attributes:
-        difference: Largest difference between the outputs of program and model; None without a program.
-        problem: Why there is no program; None if there is one.
-    """
-
-    difference: float | None = None
-    problem: str | None = None
-
-
-def export_program(directory: Path, task: Task, sample: Nested) -> ExportResult:
-    """Write `program.pt2` into the directory of a harvest.
+def export_program(directory: Path, task: Task, sample: Nested) -> str | None:
+    """Write `program.pt2` into the directory of a harvest. Return why there is no program; None if there is one.
 
     The export runs in another process. A task of a Python session cannot be imported there, and is exported in this
     process.
@@ -69,17 +57,11 @@ def export_program(directory: Path, task: Task, sample: Nested) -> ExportResult:
         inputs, result = Path(temporary) / "sample.safetensors", Path(temporary) / "result.json"
         inputs.write_bytes(safetensors.torch.save(_named_inputs(sample)))
         command, environment = python_command(_PROGRAM, str(directory), reference, str(inputs), str(result))
-        child = subprocess.run(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-        )
+        child = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         if child.returncode or not result.exists():
             last = child.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
-            return ExportResult(problem=f"the exporting process ended with exit code {child.returncode}: {last[-1]}")
-        return msgspec.json.decode(result.read_bytes(), type=ExportResult)
+            return f"the exporting process ended with exit code {child.returncode}: {last[-1]}"
+        return msgspec.json.decode(result.read_bytes(), type=str | None)
 
 
 def _named_inputs(sample: Nested) -> dict[str, Tensor]:
@@ -91,7 +73,7 @@ _INPUT = ""
 """Name of the sample of a model that is called with one tensor; not a name of a keyword argument."""
 
 
-def _export(directory: Path, task: Task, sample: Nested) -> ExportResult:
+def _export(directory: Path, task: Task, sample: Nested) -> str | None:
     model = load_grown(directory, task).eval()
     path = directory / PROGRAM_FILE
     try:
@@ -109,11 +91,11 @@ def _export(directory: Path, task: Task, sample: Nested) -> ExportResult:
             )
     except Exception as error:  # noqa: BLE001 (the exporter and the model raise errors of any type; all are reported)
         path.unlink(missing_ok=True)
-        return ExportResult(problem=describe_exception(error))
+        return describe_exception(error)
     if difference > MAX_RELATIVE_DIFFERENCE * largest_output(expected):
         path.unlink()
-        return ExportResult(problem=f"the outputs of the program differ from those of the model by {difference:.2g}")
-    return ExportResult(difference=difference)
+        return f"the outputs of the program differ from those of the model by {difference:.2g}"
+    return None
 
 
 def _write_program(model: nn.Module, sample: Nested, path: Path) -> None:
@@ -184,18 +166,11 @@ def _plain_layer(layer: nn.Module) -> nn.Module | None:
 
 
 def export_from_arguments(directory: str, reference: str, sample_file: str, result_file: str) -> None:
-    """Export in the other process. Its arguments are those of the program.
-
-    Args:
-        directory: Directory with the weights and the structure.
-        reference: Reference of the task.
-        sample_file: File of the sample, safetensors.
-        result_file: File that receives the `ExportResult`, JSON.
-    """
+    """Export in the other process. The result file receives why there is no program, or null, as JSON."""
     named = safetensors.torch.load(Path(sample_file).read_bytes())
     sample = named.get(_INPUT, named)
     try:
-        result = _export(Path(directory), load_task(reference), sample)
+        problem = _export(Path(directory), load_task(reference), sample)
     except (HarvestError, TaskError) as error:
-        result = ExportResult(problem=str(error))
-    Path(result_file).write_bytes(msgspec.json.encode(result))
+        problem = str(error)
+    Path(result_file).write_bytes(msgspec.json.encode(problem))

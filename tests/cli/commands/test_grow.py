@@ -15,7 +15,6 @@ from esper.cli.main import main
 from esper.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from esper.control import Request, RequestKind, RequestQueue
 from esper.harvest import grown as grown_module
-from esper.harvest.program import ExportResult
 from esper.harvest.structure import STRUCTURE_FILE, WEIGHTS_FILE, read_structure
 from esper.recording.run_lock import is_live
 from esper.telemetry import events as ev
@@ -29,7 +28,7 @@ SHORT = ("--no-tui", "--task", "digits", "--devices", "cpu:0", "--training.sampl
 @pytest.fixture(autouse=True)
 def no_export(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the program out: exporting takes ten seconds, and tests/harvest has its tests."""
-    monkeypatch.setattr(grown_module, "export_program", lambda *_: ExportResult(problem="not tried"))
+    monkeypatch.setattr(grown_module, "export_program", lambda *_: "not tried")
 
 
 def grow(directory: Path, *options: str) -> int:
