@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from esper.config import TaskError
-from esper.tasks.builtin.conv_task import conv_task
+from esper.tasks.builtin.conv_task import SLOT_NAMES, conv_task
 from esper.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -41,19 +42,23 @@ def load(data_dir: Path | None = None) -> Splits:  # noqa: ARG001 (the digits ar
     return standardise_splits(train, validation, test)
 
 
-def _task(name: str, kernel_size: int) -> Task:
+def digits_task(
+    name: str, widths: Sequence[int] = (4, 8, 16), *, kernel_size: int, slots: Sequence[str] = SLOT_NAMES
+) -> Task:
+    """Return a task with the digits and a convolutional host, which has a slot behind each of its layers."""
     return conv_task(
         name=name,
         data=load,
-        host={"in_channels": 1, "widths": (4, 8, 16), "kernel_size": kernel_size, "pools": 2, "pool_before": "conv"},
+        host={"in_channels": 1, "widths": widths, "kernel_size": kernel_size, "pools": 2, "pool_before": "conv"},
         host_learning_rate=0.05,
         seed_learning_rate=0.2,
         samples_per_epoch=1024,
         float32_defaults=True,
+        slots=slots,
     )
 
 
-DIGITS_TASK = _task("digits", kernel_size=3)
+DIGITS_TASK = digits_task("digits", kernel_size=3)
 """Digits with a 3×3 host that solves the task alone; growth costs more than it gains."""
-DIGITS_IMPAIRED_TASK = _task("digits_impaired", kernel_size=1)
+DIGITS_IMPAIRED_TASK = digits_task("digits_impaired", kernel_size=1)
 """Digits with a 1×1 host that cannot combine pixels; only grown seeds can."""

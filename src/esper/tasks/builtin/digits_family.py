@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from esper.tasks.builtin.conv_task import conv_task
-from esper.tasks.builtin.digits import load
+from esper.tasks.builtin.digits import digits_task
 from esper.tasks.family import LEARNING_RATE, Family, Setting
 from esper.tasks.task import Task
 
@@ -132,23 +131,8 @@ def _with_pictures(splits: Splits, change: Callable[[Tensor, Tensor], Tensor]) -
 
 
 def digits_host(name: str, widths: tuple[int, ...], kernel_size: int) -> Task:
-    """Return a task with the digits and a convolutional host, which has a slot behind each of its layers.
-
-    Args:
-        name: Name of the task.
-        widths: Channels of each layer; at most four.
-        kernel_size: Height and width of the kernels, pixels.
-    """
-    return conv_task(
-        name=name,
-        data=load,
-        host={"in_channels": 1, "widths": widths, "kernel_size": kernel_size, "pools": 2, "pool_before": "conv"},
-        slots=SLOT_NAMES[: len(widths)],
-        host_learning_rate=0.05,
-        seed_learning_rate=0.2,
-        samples_per_epoch=1024,
-        float32_defaults=True,
-    )
+    """Return a structure of this family, or of one like it. It has a slot behind each of its layers, at most four."""
+    return digits_task(name, widths, kernel_size=kernel_size, slots=SLOT_NAMES[: len(widths)])
 
 
 DIGITS_FAMILY = Family(
