@@ -8,10 +8,20 @@ Takes seconds. The model card, README.md beside the policy, is written by hand: 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
+import msgspec
+import safetensors.torch
 from research.policies import TELEMETRY_DIR
 
-from esper.engine.trained_policy import SHIPPED, read_trained_policy, write_policy
+from esper.engine.trained_policy import SHIPPED, TrainedPolicy, read_trained_policy
+
+
+def write_policy(policy: TrainedPolicy, path: Path) -> None:
+    """Write a policy to a file that `pretrained` can name. Raises OSError."""
+    metadata = {"ppo": msgspec.json.encode(policy.ppo).decode()}
+    tensors = {name: value.contiguous() for name, value in policy.tensors.items()}
+    safetensors.torch.save_file(tensors, path, metadata)
 
 
 def main() -> None:

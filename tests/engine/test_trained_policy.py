@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from research.ship_policy import write_policy
 
 from esper.checkpoint.catalog import find_checkpoint
 from esper.checkpoint.files import read_checkpoint
@@ -16,7 +17,7 @@ from esper.cli.main import main
 from esper.config import Config, PPOConfig
 from esper.control import RequestKind
 from esper.engine.agent_factory import build_agent, build_trained
-from esper.engine.trained_policy import policy_of, read_trained_policy, write_policy
+from esper.engine.trained_policy import policy_of, read_trained_policy
 from esper.policy.loading import PRETRAINED
 from esper.ppo.agent import PPOAgent
 from esper.telemetry import events as ev

@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import safetensors
-import safetensors.torch
 from torch import Tensor
 
 from esper.checkpoint.catalog import CHECKPOINTS_DIR, find_checkpoint
@@ -57,7 +55,7 @@ def read_trained_policy(reference: str, telemetry_dir: Path) -> TrainedPolicy:
     """
     if reference == PRETRAINED:
         with safetensors.safe_open(SHIPPED, framework="pt") as file:
-            ppo = msgspec.convert(json.loads(file.metadata()["ppo"]), PPOConfig)
+            ppo = msgspec.json.decode(file.metadata()["ppo"], type=PPOConfig)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
         return TrainedPolicy(PRETRAINED, ppo, tensors)
     path = find_checkpoint(resolve_run(reference, telemetry_dir))
@@ -90,13 +88,6 @@ def policy_label(reference: str) -> str:
     path = Path(reference)
     is_of_run = path.parent.name == CHECKPOINTS_DIR and path.parent.parent.name
     return f"{path.parent.parent.name}/{path.name}" if is_of_run else path.name
-
-
-def write_policy(policy: TrainedPolicy, path: Path) -> None:
-    """Write a policy to a file that `read_trained_policy` can read. Raises OSError."""
-    metadata = {"ppo": json.dumps(msgspec.to_builtins(policy.ppo))}
-    tensors = {name: value.contiguous() for name, value in policy.tensors.items()}
-    safetensors.torch.save_file(tensors, path, metadata)
 
 
 def initial_policy(config: Config) -> TrainedPolicy | None:
