@@ -24,7 +24,7 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 """Time that a rank waits for a rank that does not answer. A rank that has exited is detected at once."""
 
 T = TypeVar("T")
-AllReduce = Callable[[Tensor], None]
+AllReduce = Callable[[Tensor], object]
 """Function that sums a tensor over the ranks, in place."""
 
 
@@ -144,15 +144,7 @@ class RankGroup:
         return result  # pyright: ignore[reportReturnType] (the result of `work` on rank 0)
 
 
-def _all_reduce(values: Tensor) -> None:
-    dist.all_reduce(values)
-
-
-def _no_op(_: Tensor) -> None:
-    """Sum over a single rank."""
-
-
-SINGLE_RANK = RankGroup(0, 1, _no_op)
+SINGLE_RANK = RankGroup(0, 1, lambda _: None)
 
 
 def init_ranks(info: RankInfo, policy_device: str) -> RankGroup:
@@ -174,7 +166,7 @@ def init_ranks(info: RankInfo, policy_device: str) -> RankGroup:
         raise RankLostError(
             f"rank {info.rank} cannot connect to the other {info.world_size - 1}: {str(error).splitlines()[0]}"
         ) from error
-    return RankGroup(info.rank, info.world_size, _all_reduce)
+    return RankGroup(info.rank, info.world_size, dist.all_reduce)
 
 
 def destroy_ranks() -> None:

@@ -1,12 +1,12 @@
 """Evaluation reports: compared pairs, and equal numbers in JSON, text and tables."""
 
-import json
 import math
 
+import msgspec
 import pytest
 
 from esper.cli.commands.evaluate import print_table, to_text
-from esper.evaluation.comparison import EvaluationReport, build_report, to_json
+from esper.evaluation.comparison import EvaluationReport, build_report
 from esper.evaluation.intervals import t_interval
 from esper.evaluation.results import EpisodeResult, PolicyRun
 
@@ -107,7 +107,7 @@ def test_differences_are_paired_by_episode() -> None:
 
 
 def test_report_json_has_every_episode_and_estimate() -> None:
-    found = json.loads(to_json(comparison("ppo", "static")))
+    found = msgspec.to_builtins(comparison("ppo", "static"))
     assert {key: found[key] for key in ("checkpoints", "task", "steps", "episodes", "seed", "level")} == {
         "checkpoints": ["runs/a"],
         "task": "digits",

@@ -361,13 +361,11 @@ class Env:
         """Return the indices of the slots whose seed trains in this epoch."""
         return [i for i, slot in enumerate(self.network.slots) if slot.stage is Stage.TRAINING or slot.stage.is_blended]
 
-    def blended_slots(self) -> list[int]:
-        """Return the indices of the slots whose seed contributes to the network's output."""
-        return [i for i, slot in enumerate(self.network.slots) if slot.stage.is_blended]
-
     def measured_slots(self) -> list[int]:
-        """Return the indices of the slots whose contribution is measured."""
-        return [] if self.counterfactual == "off" else self.blended_slots()
+        """Return the indices of the slots whose contribution is measured: those with a blended seed."""
+        if self.counterfactual == "off":
+            return []
+        return [i for i, slot in enumerate(self.network.slots) if slot.stage.is_blended]
 
     def unpack_results(self, trained: list[float], validated: list[float]) -> EpochResult:
         """Unpack the values of `train_epoch` and `validate` into an `EpochResult`, and update the slots."""

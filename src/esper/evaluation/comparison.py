@@ -169,8 +169,3 @@ def _pairs(policies: Sequence[str]) -> list[tuple[str, str]]:
     if REFERENCE_POLICY in policies:
         pairs += [(other, REFERENCE_POLICY) for other in others if other != REFERENCE_POLICY]
     return pairs
-
-
-def to_json(report: EvaluationReport) -> str:
-    """Encode a report as one line of JSON."""
-    return msgspec.json.encode(report).decode()

@@ -16,12 +16,12 @@ class DeviceStats(NamedTuple):
     """State of a device at one moment, in the units of `DeviceSampled`. None: not measured."""
 
     allocated: int | None
-    reserved: int | None
     used: int
     total: int
-    utilisation: float | None
-    temperature: float | None
-    power: float | None
+    reserved: int | None = None
+    utilisation: float | None = None
+    temperature: float | None = None
+    power: float | None = None
 
 
 def read_device_stats(device: torch.device, processes: Collection[int]) -> DeviceStats:
@@ -53,15 +53,7 @@ def _read_cpu(processes: Collection[int]) -> DeviceStats:
         resident = sum(info.rss for info in infos) - sum(shared) + max(shared)
     except psutil.NoSuchProcess:
         resident = None
-    return DeviceStats(
-        allocated=resident,
-        reserved=None,
-        used=machine.total - machine.available,
-        total=machine.total,
-        utilisation=None,
-        temperature=None,
-        power=None,
-    )
+    return DeviceStats(allocated=resident, used=machine.total - machine.available, total=machine.total)
 
 
 def gpu_properties(device: torch.device) -> Any:

@@ -46,7 +46,7 @@ class AdamW:
 
     def __post_init__(self) -> None:
         _check_above_zero("AdamW", "learning_rate", self.learning_rate)
-        if len(_as_tuple(self.betas)) != 2:
+        if not isinstance(cast("object", self.betas), tuple) or len(self.betas) != 2:
             raise ValueError(f"AdamW: betas must be a tuple of two numbers, not {self.betas!r}")
         for index, beta in enumerate(self.betas):
             _check_decay("AdamW", f"betas[{index}]", beta)
@@ -72,8 +72,3 @@ def _check_weight_decay(optimizer: str, value: object) -> None:
 def _is_finite(value: object) -> TypeGuard[float]:
     """Return True for a finite number; a task file can pass any object."""
     return isinstance(value, Real) and math.isfinite(value)
-
-
-def _as_tuple(value: object) -> tuple[object, ...]:
-    """Return a tuple as it is, and an empty one for any other object."""
-    return cast("tuple[object, ...]", value) if isinstance(value, tuple) else ()

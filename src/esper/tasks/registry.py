@@ -30,16 +30,6 @@ TASK_NAMES = tuple(TASKS)
 """Names of the tasks; the first is the default."""
 
 
-def check_task_name(name: str) -> None:
-    """Check that a task has this name.
-
-    Raises:
-        TaskError: No task has this name; the message suggests the nearest one.
-    """
-    if name not in TASKS:
-        raise TaskError(f"unknown task {name!r}: {suggest(name, TASK_NAMES)}")
-
-
 def is_built_in(name: str) -> bool:
     """Return True if a name is that of a built-in task, or of a mixture of them."""
     return all(part in TASKS for part in name.split(MIXED))
@@ -54,7 +44,8 @@ def get_built_in(name: str) -> Task:
     names = name.split(MIXED)
     if len(names) > 1:
         return mix([get_built_in(part) for part in names])
-    check_task_name(name)
+    if name not in TASKS:
+        raise TaskError(f"unknown task {name!r}: {suggest(name, TASK_NAMES)}")
     module, attribute = TASKS[name].split(":")
     return getattr(import_module(f"esper.tasks.builtin.{module}"), attribute)
 

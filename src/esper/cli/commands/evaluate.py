@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from esper.cli.options import (
     EXIT_FAILED,
     EXIT_OK,
@@ -45,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     checkpoints = [open_checkpoint(name, options.telemetry_dir, options.task) for name in options.checkpoint]
     early_lanes(options.devices, RankInfo())
 
-    from esper.evaluation.comparison import build_report, to_json
+    from esper.evaluation.comparison import build_report
     from esper.evaluation.held_out import HeldOutEvaluation
     from esper.lanes.errors import FaultError
 
@@ -79,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.figure:
         write_figure(report, options.figure)
     if options.json:
-        print(to_json(report))
+        print(msgspec.json.encode(report).decode())
     elif sys.stdout.isatty():
         print_table(report)
     else:
