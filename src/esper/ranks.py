@@ -36,8 +36,6 @@ class RankGroup:
     """Collectives of the ranks. All ranks must call the same methods in the same order.
 
     Args:
-        rank: Rank of this process.
-        world_size: Number of ranks.
         all_reduce: In-place sum over the ranks, on which every other collective is built. Raises RuntimeError if
             another rank is lost.
     """
@@ -100,7 +98,6 @@ class RankGroup:
 
         Args:
             chosen: int64, indices of some envs among all `envs`.
-            envs: Number of envs of all ranks.
         """
         if self.is_single:
             return chosen
@@ -151,7 +148,6 @@ def init_ranks(info: RankInfo, policy_device: str) -> RankGroup:
     """Connect to the other ranks. CPU tensors are reduced by gloo, GPU tensors by NCCL.
 
     Args:
-        info: Rank of this process.
         policy_device: Device of the policy, the only one whose tensors are reduced on a GPU.
 
     Raises:

@@ -28,7 +28,6 @@ def make_generator(seed: int, purpose: str, *key: int) -> torch.Generator:
     """Return a CPU generator for one use of random numbers.
 
     Args:
-        seed: Random seed of the run.
         purpose: Name of the use, e.g. `decisions`.
         key: Env, round, step, slot: the numbers that distinguish this use from others with the same purpose.
     """

@@ -35,10 +35,6 @@ def build_agent(
     """Return the policy that `--policy` names.
 
     Args:
-        config: Configuration of the run.
-        sites: Places of the slots of an env.
-        blueprints: Names of the blueprints.
-        ranks: Ranks that share the envs and learn together.
         resumes: The run resumes from a checkpoint of its own, which has the weights of the policy. Other checkpoints,
             of `--policy` or `--init-policy`, are not read again: they may be gone.
 
@@ -110,10 +106,6 @@ def build_ppo(
     """Return an untrained PPO agent.
 
     Args:
-        config: Configuration of the run.
-        sites: Places of the slots of an env.
-        blueprints: Names of the blueprints.
-        ranks: Ranks that share the envs and learn together.
         stochastic_heads: Sample every head; see `PPOAgent`.
 
     Raises:
@@ -140,14 +132,7 @@ def build_trained(
     blueprints: Sequence[str],
     ranks: RankGroup = SINGLE_RANK,
 ) -> PPOAgent:
-    """Return a trained PPO policy, which acts and does not learn.
-
-    Args:
-        policy: The policy.
-        config: Configuration of the run in which it acts, on any task.
-        sites: Places of the slots of an env.
-        blueprints: Names of the blueprints.
-        ranks: Ranks that share the envs.
+    """Return a trained PPO policy, which acts on any task and does not learn.
 
     Raises:
         CheckpointError: The policy does not fit this version.

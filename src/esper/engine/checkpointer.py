@@ -43,12 +43,7 @@ class RestoredCheckpoint(NamedTuple):
 
 
 class Checkpointer:
-    """Writes and reads the checkpoints of one run.
-
-    Args:
-        run: Run directory.
-        keep: Number of checkpoints to keep.
-    """
+    """Writes and reads the checkpoints of one run."""
 
     def __init__(self, run: Path, keep: int) -> None:
         self.directory = run

@@ -13,9 +13,7 @@ def resume_options(run: Path, origin: TaskOrigin | None, policy: str) -> str:
     """Return the options that resume a run, with the user's own code, which must be named again.
 
     Args:
-        run: Run directory.
         origin: Source of the task; None for a built-in one.
-        policy: Value of `--policy`.
     """
     words = ["--resume", str(run), *_task_words(origin)]
     words += ["--policy", policy] if is_own_policy(policy) else []
@@ -26,7 +24,6 @@ def harvest_command(run: Path, origin: TaskOrigin | None) -> str:
     """Return the command that harvests a network of the newest checkpoint of a run; the user adds the directory.
 
     Args:
-        run: Run directory.
         origin: Source of the task; None for a built-in one.
     """
     return f"{shlex.join(['esper-sanctum', 'harvest', str(run), *_task_words(origin)])} --to DIR"

@@ -49,10 +49,6 @@ class StepOutcome(NamedTuple):
 class Episode:
     """The view of an env, its reward, and the totals reported at the end of the episode.
 
-    Args:
-        env: Env that plays the episode.
-        config: Configuration of the run.
-
     Attributes:
         view: State of the env that policies may read.
         episode_return: Sum of the rewards so far.

@@ -22,10 +22,6 @@ DEFAULT_PATIENCE = 5
 def check_growth(config: Config, patience: int) -> None:
     """Check that a configuration grows one network in one round, with a policy that does not learn.
 
-    Args:
-        config: Configuration of the run.
-        patience: As `Growth.patience`.
-
     Raises:
         ConfigError: It does not.
     """

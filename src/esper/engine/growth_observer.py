@@ -57,9 +57,7 @@ def better_network(best: BestNetwork | None, scores: Sequence[tuple[float, Env]]
     """Return the best of some networks if it is better than the best so far, else the best so far.
 
     Args:
-        best: Best network so far.
         scores: Validation score of each network, and its env. Scores that are not finite do not count.
-        step: Completed steps.
     """
     finite = [(score, env) for score, env in scores if math.isfinite(score)]
     if not finite:
@@ -73,11 +71,7 @@ class GrowthObserver:
 
     Args:
         growth: Request for the growth; receives the results.
-        task: Task of the run.
         splits: Its data, on the CPU.
-        training: State of the run.
-        control: Queue of requests to the run.
-        run: Run directory.
     """
 
     def __init__(
@@ -191,10 +185,6 @@ class GrowthObserver:
 
         Hosts, data order and optimizers are those of the growth. Seeds have fresh weights and are blended in from the
         start.
-
-        Args:
-            name: Name of the variant, for the log.
-            seeds: Seeds of every env.
 
         Returns:
             The best network of all envs and epochs by validation score; None if a stop was requested.

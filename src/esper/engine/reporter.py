@@ -228,9 +228,6 @@ def checkpoint_saved(
     """Build the event of a checkpoint on disk.
 
     Args:
-        path: Checkpoint directory.
-        size: Size in bytes.
-        saved: Content of the checkpoint.
         seconds: Duration of writing it; None for a restored checkpoint.
         origin: Sender of the request, or the schedule.
         written: Time of writing in seconds since the epoch, for a restored checkpoint; None for a new one.
@@ -283,11 +280,7 @@ def device_sampled(
     """Build the event of the state of a lane and its device after a step.
 
     Args:
-        lane: The lane.
-        reading: State of its device.
-        load: How much of the step it worked.
         measured: Results of the envs of the lane; None for inactive ones.
-        owners: Bytes of live tensors by owner.
         is_interchangeable: Other lanes may have trained envs of this lane, and the reverse.
     """
     results = [result for result in measured if result]
@@ -311,10 +304,6 @@ class MemoryAccountant:
     """Counts tensor bytes per lane and owner. Cached per env until one of its slots changes.
 
     Computed from tensor sizes, without querying the device.
-
-    Args:
-        pool: Lanes and envs of this process.
-        agent: Owner of the tensors of the policy.
     """
 
     def __init__(self, pool: EnvPool, agent: Agent) -> None:

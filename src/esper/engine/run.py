@@ -51,8 +51,6 @@ class Run:
     """A run that is ready to train: its directory exists and its recorder is running.
 
     Args:
-        config: Resolved configuration.
-        control: Queue of requests.
         records: Receives every record, for a dashboard or console.
         resume: Checkpoint to resume from, in the directory of its run; None starts a new run.
         interactive: Hold the run on a fault and wait for the user. If False, a fault ends the run. Ignored with several

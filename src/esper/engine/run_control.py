@@ -33,9 +33,6 @@ class RunController:
     """Handles requests, checkpoints and faults for a trainer. Called between steps, or right after a step has failed.
 
     Args:
-        training: State of the run, shared with the trainer.
-        control: Queue of requests.
-        checkpointer: Writes and reads checkpoints.
         interactive: Hold the run on a fault and wait for the user. If False, a fault ends the run.
     """
 
@@ -318,12 +315,7 @@ class RunController:
 
 
 class RankedRequestQueue(RequestQueue):
-    """Request queue shared by all ranks: a request to any rank reaches every rank, in the same order.
-
-    Args:
-        local: Queue of this rank.
-        ranks: All ranks of the run.
-    """
+    """Request queue shared by all ranks: a request to any rank reaches every rank, in the same order."""
 
     def __init__(self, local: RequestQueue, ranks: RankGroup) -> None:
         super().__init__()

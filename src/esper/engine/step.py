@@ -49,11 +49,7 @@ def play_step(
     must be measured with the alphas of the last validation.
 
     Args:
-        pool: Envs of this process.
         episodes: Their episodes, in the order of `pool.envs`.
-        agent: Decides for all of them.
-        round_index: Index of the round, from 0.
-        step: Index of the step in the round, from 0.
         stopwatch: Measures the phases `act` and `reward`.
 
     Raises:

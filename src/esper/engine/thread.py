@@ -30,7 +30,6 @@ class EngineThread:
     """A thread that sets up and trains a run. It loads torch after `start`, so that the first frame need not wait.
 
     Args:
-        config: Configuration of the run.
         resume: Checkpoint to resume from; None starts a new run.
         workers: Lanes whose worker processes are started before torch is imported, so that both import it at once.
         interactive: Hold the run on a fault and wait for the user. If False, a fault ends the run.

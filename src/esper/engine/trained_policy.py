@@ -47,7 +47,6 @@ def read_trained_policy(reference: str, telemetry_dir: Path) -> TrainedPolicy:
 
     Args:
         reference: `pretrained`, a checkpoint, or a run, whose newest checkpoint is read.
-        telemetry_dir: Directory of the runs.
 
     Raises:
         CheckpointError: There is no checkpoint, it is damaged or of another version, or it has no PPO policy.
@@ -66,7 +65,6 @@ def policy_of(checkpoint: Checkpoint, path: Path) -> TrainedPolicy:
     """Return the policy of a checkpoint.
 
     Args:
-        checkpoint: Content of the checkpoint.
         path: Its path, for messages.
 
     Raises:

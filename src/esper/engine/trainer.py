@@ -27,9 +27,6 @@ class Trainer:
     """Trains a population of envs and the policy that grows them.
 
     Args:
-        state: State of the run at its first step.
-        control: Queue of requests.
-        checkpointer: Writes and reads checkpoints.
         interactive: Hold the run on a fault and wait for the user. If False, a fault ends the run.
         after_validation: Called in each step, before the slots tick.
     """

@@ -20,10 +20,7 @@ class TrainingState:
     """Envs, episodes, agent and progress of the run on this rank.
 
     Args:
-        config: Configuration of the run.
         pool: Envs of this rank.
-        agent: Policy that decides for the envs.
-        hub: Receives the events of this rank.
         ranks: Ranks that train together, each with its own pool.
         origin: Source of the task, for checkpoints; None for a built-in one.
 

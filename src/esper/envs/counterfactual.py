@@ -30,7 +30,6 @@ def validate_variants(
     Args:
         network: Network in evaluation mode.
         slots: Slots whose seeds are measured, ascending.
-        split: Inputs and targets.
         task: Task that defines loss, score, metrics and the number of samples in a forward pass.
         subsets: Also measure Shapley values: exactly, from every subset of the seeds, for at most `MAX_EXACT_SEEDS`
             seeds, else estimated.

@@ -52,11 +52,9 @@ class ReplayedBatches:
     The function must launch the same kernels for every batch of the same shapes, and must not wait for the device.
 
     Args:
-        graphs: The graphs of the device.
         function: Function of a batch that returns tensors.
         owner: Identifies the network. It starts an epoch only after the device has finished its last one.
         kind: Batches of the same kind and shapes run the same kernels.
-        device: The device.
     """
 
     def __init__(

@@ -48,10 +48,7 @@ class Env:
     """A growing network with its optimizers and its data order.
 
     Args:
-        index: Index of the env in the population.
-        hosts: Builds the host of the env.
         data: Data of the task, on the env's device.
-        config: Configuration of the run.
         scaler: Loss scaler of this env, or of all envs of its lane; None unless autocast uses float16.
     """
 
@@ -82,11 +79,7 @@ class Env:
         self.enter_round(0)
 
     def enter_round(self, round_index: int) -> None:
-        """Take the context of a round: its structure, data and learning rate. Weights and slots stay as they are.
-
-        Args:
-            round_index: Index of the round, from 0.
-        """
+        """Take the context of a round: its structure, data and learning rate. Weights and slots stay as they are."""
         if self.round == round_index:
             return
         hosts, previous = self._hosts, self.context.structure if self.round >= 0 else None
@@ -122,7 +115,6 @@ class Env:
         """Apply an action, and return the transition that it caused, if any. The policy's masks exclude illegal ones.
 
         Args:
-            action: Action to apply.
             round_index: Index of the round, from 0; part of the random seed of a new seed's weights.
             step: Index of the step, from 0; likewise.
 
@@ -180,8 +172,6 @@ class Env:
         """Train one epoch and validate; return the results of `train_epoch` and `validate`.
 
         Args:
-            round_index: Index of the round, from 0.
-            step: Index of the step, from 0.
             timer: Receives the times of the phases "train" and "validate".
             last: True in the last step of an episode; see `validate`.
         """
@@ -238,7 +228,6 @@ class Env:
 
         Args:
             optimizers: Result of `active_optimizers`.
-            batch: Inputs and targets.
         """
         x, y = batch
         with autocast(self._device, self._dtype):

@@ -84,9 +84,6 @@ class LastGoodState:
     """A copy, on the env's device, of its weights, buffers, momenta and loss scale after the last healthy step.
 
     The loss scale is included because non-finite values halve it in every batch, although no smaller one would help.
-
-    Args:
-        env: Env whose state `save` copies.
     """
 
     def __init__(self, env: Env) -> None:

@@ -16,8 +16,6 @@ def summarise_norms(norms: Sequence[list[Tensor]], device: torch.device, *, scal
 
     Args:
         norms: For each batch, the norm of each owner.
-        device: Device of the result.
-        scaled: True with loss scaling.
 
     Returns:
         [1 + 2 O] on the device: number of skipped batches, mean norm of each owner over the other batches, and number

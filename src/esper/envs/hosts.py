@@ -18,9 +18,6 @@ class HostFactory:
 
     Args:
         task: Task whose model function builds the hosts; each structure of a family has its own.
-        profile: Properties of its models.
-        device: Device of the envs.
-        seed: Random seed of the run.
 
     Attributes:
         cuda_graphs: Shared by the CUDA graphs of the envs; None on a CPU.
@@ -38,13 +35,7 @@ class HostFactory:
         takes those of the same host, because frozen weights may be random."""
 
     def build_network(self, host: int, gates: GateConfig, structure: int = 0) -> GrowingNetwork:
-        """Build the network of an env, with the host of round 0.
-
-        Args:
-            host: Index of the host in the population.
-            gates: Thresholds of every slot.
-            structure: Index of the structure.
-        """
+        """Build the network of an env, with the host of round 0."""
         built = build_host(self.structures[structure], self._seed, host, 0)
         if host > 0 and structure not in self._shared and frozen_tensors(built):
             self.build_network(0, gates, structure)
@@ -64,14 +55,7 @@ class HostFactory:
 
     @torch.no_grad()
     def reset(self, network: GrowingNetwork, host: int, round_index: int, structure: int = 0) -> None:
-        """Give a network the weights of a fresh host, in place. Frozen weights stay.
-
-        Args:
-            network: Network of `build_network`.
-            host: Index of the host in the population.
-            round_index: Index of the round, from 0.
-            structure: Index of the structure.
-        """
+        """Give a network the weights of a fresh host, in place. Frozen weights stay."""
         fresh = build_host(self.structures[structure], self._seed, host, round_index)
         values = named_tensors(fresh.model)
         for name, tensor in network.state_tensors().items():

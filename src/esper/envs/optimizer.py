@@ -192,10 +192,6 @@ def lr_scale(step: int, steps: int) -> float:
 
     Without the cooldown, the noise of the last minibatches would be in the final measurement (constant rate with
     cooldown: Hägele et al., 2024).
-
-    Args:
-        step: Index of the step, from 0.
-        steps: Number of steps of an episode.
     """
     fallen = ((step + 1) / steps - (1.0 - COOLDOWN_FRACTION)) / COOLDOWN_FRACTION
     return 1.0 - (1.0 - FINAL_LR_FRACTION) * max(fallen, 0.0)

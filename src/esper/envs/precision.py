@@ -28,7 +28,6 @@ def resolve_amp(amp: str, device: torch.device, *, float32_defaults: bool) -> to
 
     Args:
         amp: `off`, `tf32`, `bf16`, `fp16`, or `auto`: bfloat16 on GPUs that are fast at it, else float32.
-        device: Device of the envs.
         float32_defaults: True for a task whose defaults were tuned in float32: `auto` is float32 on every device, so
             that a run on a GPU learns as one on a CPU does.
     """
@@ -59,9 +58,6 @@ class LossScaler:
     A skip is atomic: if the gradient of any owner (host or seed) of an env is not finite, none of the env's optimizers
     steps, so that host and seeds never train at different effective rates. The decision stays on the device, where the
     fused optimizers read it.
-
-    Args:
-        device: Device of the scope.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -130,7 +126,6 @@ def make_scaler_factory(amp: str, scope: str, device: torch.device) -> Callable[
     Args:
         amp: Precision of the run, as for `resolve_amp`.
         scope: `env` for one scaler per env, `device` for one shared by all envs of a lane.
-        device: Device of the lane.
 
     Returns:
         A function to be called once for each env of the lane. It returns None unless autocast uses float16.

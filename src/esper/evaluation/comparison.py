@@ -92,11 +92,6 @@ def build_report(
     Args:
         runs: Run of each training seed, keyed by policy; policies that are the same for all of them have one run. The
             episodes are the same for every policy and training seed.
-        checkpoints: Paths of the evaluated checkpoints, one per training seed.
-        task: Name of their task.
-        score_name: Name of its score.
-        steps: Steps per episode.
-        seed: Random seed of the episodes.
     """
     return EvaluationReport(
         checkpoints=list(checkpoints),

@@ -26,10 +26,6 @@ def run_episodes(
     """Run one episode of every env of a pool, and test it. No other code uses the test split.
 
     Args:
-        pool: Envs; each runs one episode.
-        agent: Policy that acts in all of them.
-        config: Configuration of the episodes.
-        on_step: Called after each step.
         planted: Seeds that each env has from the start, with fresh weights; empty for bare hosts.
 
     Returns:
@@ -53,8 +49,6 @@ def start_episodes(pool: EnvPool, config: Config, round_index: int) -> list[Epis
     """Give every env of a pool a fresh host, and return their episodes.
 
     Args:
-        pool: Envs.
-        config: Configuration of the episodes.
         round_index: Index of the round whose hosts are used, from 0.
     """
     pool.reset_loss_scales()  # do not inherit those that the previous policy left
@@ -75,12 +69,8 @@ def play_episodes(
     """Play episodes to their end.
 
     Args:
-        pool: Envs of the episodes.
         episodes: Result of `start_episodes`.
-        agent: Policy that acts in all of them.
-        config: Configuration of the episodes.
         round_index: Index of the round whose hosts are used, from 0.
-        on_step: Called after each step.
 
     Returns:
         True for each env that broke down.

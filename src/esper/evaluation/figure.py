@@ -53,10 +53,6 @@ def check_figure(path: Path) -> None:
 def write_figure(report: EvaluationReport, path: Path) -> None:
     """Write the figure to a file whose format follows from its ending.
 
-    Args:
-        report: Results of the policies.
-        path: File to write.
-
     Raises:
         OSError: The file cannot be written.
     """
@@ -111,7 +107,6 @@ def draw_text(report: EvaluationReport, width: int, height: int) -> list[str]:
     """Draw the figure as text. Policies on the Pareto front are ●, others ○; a letter before the mark names them.
 
     Args:
-        report: Results of the policies.
         width: Number of columns, at least 40.
         height: Number of lines of the plot, without axis and legend.
 

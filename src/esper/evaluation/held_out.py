@@ -49,8 +49,6 @@ class HeldOutEvaluation:
         policies: Names of the policies: those of `--policy`, `plan:…`, and `EVALUATION_POLICIES`.
         episodes: Number of episodes per policy.
         seed: Random seed of the episodes, the same for every policy and every checkpoint. None: see `open_journal`.
-        devices: Names of the lanes, or `auto`.
-        journals: Directory of the journals.
         task_reference: Reference of the task: another one than that of the checkpoints, or theirs, which must be named
             if it is the user's own code. None: that of the checkpoints.
         accept_changed_task: Evaluate although the code of the user's task has changed since the checkpoint.
@@ -149,7 +147,6 @@ class HeldOutEvaluation:
         """Run one policy.
 
         Args:
-            policy: Name of the policy.
             index: Index of the training seed.
             grown: Runs of PPO, for the policies that need them.
             advance: Called after each step with the number of envs that took it.
@@ -215,9 +212,6 @@ class HeldOutEvaluation:
 def read_training_seeds(paths: Sequence[Path]) -> list[Checkpoint]:
     """Read the checkpoints of the training seeds of one configuration.
 
-    Args:
-        paths: Checkpoint directories.
-
     Raises:
         CheckpointError: A checkpoint is damaged or of another version, an option of the episodes differs, or two
             checkpoints have the same random seed: they are not independent, so intervals over them would be too narrow.
@@ -245,9 +239,6 @@ def evaluation_key(
     """Return the key of an evaluation.
 
     Args:
-        prepared: Task of the episodes.
-        lanes: Names of the lanes.
-        episodes: Number of episodes, as in the key.
         checkpoints: Digest of the manifest of each checkpoint.
     """
     return EvaluationKey(
@@ -265,7 +256,6 @@ def held_out_config(trained: Config, episodes: int, seed: int) -> Config:
     """Return the configuration of held-out episodes of a trained policy.
 
     Args:
-        trained: Configuration of its training.
         episodes: Number of episodes, one for each env.
         seed: Random seed of the episodes, as the user gives it.
     """
@@ -284,7 +274,6 @@ def prepare_held_out(trained: Checkpoint, task_reference: str | None, *, accept_
     """Prepare the task of a checkpoint, or another one, with its own slots and settings, to which the policy transfers.
 
     Args:
-        trained: The checkpoint.
         task_reference: Reference of the task; None: that of the checkpoint.
         accept_changed: Accept a task of the user whose code has changed since.
 

@@ -66,7 +66,6 @@ class EvaluationJournal:
 
     Args:
         path: File of the journal; `begin` creates it.
-        header: Its first line.
 
     Attributes:
         seed: Random seed of the episodes.
@@ -119,7 +118,6 @@ class EvaluationJournal:
         """Return the value of a part: the stored one, or else the result of `compute`, which is stored.
 
         Args:
-            part: Name of the part.
             kind: Type of its value, one that msgspec can encode.
             compute: Called if the part is missing.
 
@@ -168,8 +166,6 @@ def open_journal(directory: Path, key: EvaluationKey, seed: int | None) -> Evalu
     """Open the journal of an evaluation.
 
     Args:
-        directory: Directory of the journals.
-        key: Inputs that determine the results.
         seed: Random seed of the episodes. None: that of an unfinished evaluation with this key; else the first seed
             above all used ones.
 
@@ -194,8 +190,6 @@ def open_search_journal(directory: Path, policy: str, key: EvaluationKey) -> Eva
     """Open the journal of a search, whose result does not depend on the held-out episodes.
 
     Args:
-        directory: Directory of the journals.
-        policy: Name of the policy that searches.
         key: Inputs that determine the result; `episodes` is the number of episodes of the search.
 
     Raises:

@@ -49,10 +49,8 @@ def search_plan(
 
     Args:
         policy: `search` or `random-search`.
-        prepared: Task of the plans.
         config: Configuration of the run on whose hosts the plans are played.
         episodes: Maximum number of episodes of the search.
-        lanes: Names of the lanes.
         journal: Journal of the search; hosts that it has are not played again.
         on_step: Called after each step with the number of envs that took it.
 

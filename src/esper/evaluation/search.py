@@ -110,8 +110,6 @@ def draw_plans(count: int, blueprints_by_slot: Mapping[str, Sequence[str]], step
     Args:
         count: Number of plans; fewer are returned if there are not as many.
         blueprints_by_slot: Blueprints that each slot offers, keyed by its name.
-        steps: Number of steps of an episode.
-        seed: Random seed.
     """
     generator = random.Random(seed)
     most = min(MAX_PLAN_SEEDS, len(blueprints_by_slot))

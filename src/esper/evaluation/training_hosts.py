@@ -25,9 +25,7 @@ class TrainingHosts:
     All candidates meet the same hosts with the same data order (common random numbers). The test split is not used.
 
     Args:
-        prepared: Task of the run.
         config: Configuration of the run, with its random seed.
-        lanes: Names of the lanes.
         on_step: Called after each step with the number of envs that took it.
     """
 
@@ -47,7 +45,6 @@ class TrainingHosts:
 
         Args:
             agents: Policies, each for a single env. They may not use random numbers.
-            host: Index of the host.
         """
         returns: list[float] = []
         for first in range(0, len(agents), PARALLEL_CANDIDATES):

@@ -32,9 +32,6 @@ def run_wide_host(
     Args:
         prepared: Task with a `wide_model`.
         parameter_ratio: Parameters that the wide host should have, divided by those of the host.
-        config: Configuration of the episodes.
-        lanes: Names of the lanes.
-        on_step: Called after each step.
 
     Raises:
         FaultError: A lane failed.

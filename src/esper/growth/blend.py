@@ -118,7 +118,6 @@ class BlendGate(nn.Module):
     One value for each sample, from the mean over its positions; tokens [B, T, C] have one value each.
 
     Args:
-        channels: Number of channels C.
         layout: Canonical layout of the features.
     """
 
@@ -147,8 +146,6 @@ def blend(kind: Blend, host: Tensor, seed: Tensor, alpha: float, gate: Tensor | 
     """Combine the outputs of host and seed; exactly the host's at alpha 0, with ADD the seed's at alpha 1.
 
     Args:
-        kind: Formula.
-        host: Output of the host.
         seed: Output of the seed, of the same shape.
         alpha: Blending weight, 0 to 1.
         gate: Values of the blend gate, required by GATE.
@@ -174,10 +171,7 @@ def blend_seed(
     """Return the host's features, in a layout, with a seed blended in.
 
     Args:
-        kind: Formula.
         layout: Layout of the features. Seed and blend gate receive them in its canonical layout.
-        host: Features of the host.
-        seed: The seed.
         alpha: Blending weight, 0 to 1.
         gate: The blend gate, required by GATE.
     """

@@ -45,10 +45,7 @@ class Convolution(nn.Conv2d):
     """A convolution without bias that keeps the picture's size.
 
     Args:
-        channels_in: Number of input channels C.
-        channels_out: Number of output channels O.
         kernel_size: Height and width of the kernel, odd.
-        groups: As in `nn.Conv2d`.
     """
 
     def __init__(self, channels_in: int, channels_out: int, kernel_size: int, groups: int = 1) -> None:

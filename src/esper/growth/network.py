@@ -40,7 +40,6 @@ class GrowingNetwork(nn.Module):
     Args:
         host: Base network. It is called with the input, or with the items of an input mapping as keyword arguments.
         sites: Places of the slots, in the order of the forward pass.
-        gates: Thresholds of every slot.
         shares_prefix: Compute the part of a counterfactual forward pass before a slot once for all variants, by
             extending the batch at the slot. Valid only if no sample of a batch affects another one, and if the host
             does not depend on the number of rows.
@@ -121,8 +120,6 @@ class GrowingNetwork(nn.Module):
         slot from the activations with all seeds on, and is part of the batch from there.
 
         Args:
-            inputs: Batch of B samples.
-            alphas: Alpha of each slot.
             ablate: Indices of the slots to ablate, ascending.
 
         Raises:
@@ -143,8 +140,6 @@ class GrowingNetwork(nn.Module):
         these slots, so that the part before them is computed once for both halves.
 
         Args:
-            inputs: Batch of B samples.
-            alphas: Alpha of each slot.
             slots: Indices of n slots, ascending.
 
         Raises:

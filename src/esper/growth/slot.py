@@ -162,8 +162,6 @@ class Slot(nn.Module):
         """Plant a seed and prepare its first ramp.
 
         Args:
-            blueprint: Registered name of the seed's architecture.
-            blend: Formula that combines the outputs of seed and host.
             curve: Shape of the first ramp.
             tempo: Length of the first ramp in epochs.
             target: Alpha at the end of the first ramp.
@@ -201,7 +199,6 @@ class Slot(nn.Module):
         Args:
             target: Alpha at the end of the ramp.
             steps: Length of the ramp in epochs; 0 sets alpha at once.
-            curve: Shape of the ramp.
             blend: New blend; None keeps the current one.
 
         Returns:
@@ -220,7 +217,6 @@ class Slot(nn.Module):
 
         Args:
             steps: Length of the ramp to 0 in epochs.
-            curve: Shape of the ramp.
             reason: Recorded as the reason of the transitions.
 
         Returns:

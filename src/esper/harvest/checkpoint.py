@@ -32,7 +32,6 @@ def harvest_checkpoint(
     """Return the grown network of an env of a checkpoint, with its scores.
 
     Args:
-        path: Checkpoint directory.
         env: Index of the env; None: the one with the best validation score.
         task_reference: Reference of the task, needed if it is the user's own code.
         accept_changed_task: Harvest although the code of the user's task has changed since the checkpoint.

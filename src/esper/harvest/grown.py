@@ -68,11 +68,7 @@ class Grown:
         """Build a grown network from its seeds and weights, and measure its scores in float32.
 
         Args:
-            task: Task whose model is the host.
             splits: Data of the task, on the CPU.
-            seeds: Structure of each seed.
-            tensors: Weights and buffers by name.
-            provenance: The run of the network.
 
         Raises:
             HarvestError: The weights do not fit the task, or its model has random constants that are not among them.

@@ -38,9 +38,6 @@ from esper.tasks.task import Task
 class GrownSlot(nn.Module):
     """A seed, blended into its host at a constant alpha.
 
-    Args:
-        structure: Structure of the seed.
-
     Raises:
         ValueError: The blueprint or the blend is unknown.
     """
@@ -64,7 +61,6 @@ class GrownModel(nn.Module):
     """A host with its grown seeds. It is called as the host is, and can be trained, copied and saved as any module.
 
     Args:
-        host: Model of the task.
         seeds: Structure of each seed, in the order of the forward pass. Their weights are arbitrary at first.
 
     Raises:
@@ -137,8 +133,6 @@ def plant_grown(env: Env, seeds: Sequence[GrownSeed], random_seed: int) -> None:
 
     Args:
         env: Env at the start of an episode.
-        seeds: Structure of the seeds.
-        random_seed: Random seed of their initial values.
 
     Raises:
         IllegalTransitionError: A slot is not empty.
@@ -190,8 +184,6 @@ def build_model(
     """Build a grown model on the CPU. Parameters that the task froze during the growth can be trained.
 
     Args:
-        task: Task whose model function builds the host.
-        seeds: Structure of each seed.
         tensors: Weights and buffers by name. Further ones, as of seeds without effect, are ignored.
         random_seed: Random seed of the host's initial values, which the tensors replace.
 

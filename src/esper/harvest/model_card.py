@@ -11,7 +11,6 @@ def format_card(structure: GrownStructure, absolute_reference: str | None, probl
     """Return the model card.
 
     Args:
-        structure: Structure of the network.
         absolute_reference: Reference that names the task from every directory; None for a task of a Python session.
         problem: Why the network could not be exported as a program; None if it was.
     """

@@ -46,8 +46,6 @@ def export_program(directory: Path, task: Task, sample: Nested) -> str | None:
     process.
 
     Args:
-        directory: Directory with the weights and the structure.
-        task: Task whose model is the host.
         sample: Inputs of `SAMPLE_ROWS` samples, on the CPU. They are not stored.
     """
     reference = absolute_reference(task)

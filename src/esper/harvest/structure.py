@@ -29,13 +29,9 @@ class GrownSeed(msgspec.Struct, frozen=True, kw_only=True):
     """A seed of a grown network.
 
     Attributes:
-        slot: Name of its slot.
         module: Path of the submodule of the host whose output it receives.
         layout: Layout of this output.
-        channels: Number of its channels.
         is_causal: True if the seed does not mix later positions into earlier ones, as its host does not.
-        blueprint: Name of its architecture.
-        blend: Formula that combines the outputs of host and seed.
         alpha: Blending weight, above 0 and up to 1.
         parameters: Number of parameters of the seed and its blend gate.
     """
@@ -55,13 +51,8 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     """The run of a grown network, and its place there.
 
     Attributes:
-        run: Name of the run.
-        env: Index of the env.
         round: Round, from 1.
         step: Number of completed steps of this round.
-        policy: Policy that grew the network.
-        seed: Random seed of the run.
-        version: Version of esper-sanctum.
     """
 
     run: str
@@ -77,15 +68,11 @@ class GrownStructure(msgspec.Struct, frozen=True, kw_only=True):
     """Content of `structure.json`.
 
     Attributes:
-        format: Version of the format.
         task: Name of the task whose model is the host.
         reference: The task as the user named it; None for a built-in task and one of a Python session.
-        host_parameters: Number of parameters of the host.
         seeds: Seeds, in the order of the forward pass.
-        score_name: Name of the task's score.
         validation_score: Mean score on the validation split, which was used to select the network.
         test_score: Mean score on the test split, which was used for nothing else.
-        provenance: The run it comes from.
     """
 
     format: int = STRUCTURE_FORMAT

@@ -15,8 +15,6 @@ def deal_envs(hosts: Sequence[int], kinds: Sequence[str], speeds: Mapping[str, f
     other, and devices of different kinds round differently.
 
     Args:
-        hosts: Index of the host of each env.
-        kinds: Kind of each lane.
         speeds: Speed of a lane of each kind, in any unit; not used if there is only one kind.
     """
     if len(set(kinds)) == 1:

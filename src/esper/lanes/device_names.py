@@ -60,8 +60,6 @@ def resolve_lanes(names: Sequence[str], counts: DeviceCounts, unusable: Mapping[
     `auto` selects every usable CUDA device or, without any, one CPU lane for each core that this process may use.
 
     Args:
-        names: Value of `--devices`.
-        counts: Number of devices by kind.
         unusable: Why CUDA devices cannot be used, keyed by name.
 
     Raises:
@@ -109,8 +107,6 @@ def assign_lanes_to_rank(lanes: Sequence[str], rank_info: RankInfo, *, leave_out
     names start with the rank of the node, and with GPUs of its own with that of the process: `1/cuda:0`.
 
     Args:
-        lanes: Lanes that this process can use.
-        rank_info: Rank of this process.
         leave_out: Leave out lanes that would make the ranks unequal, rather than refuse them.
 
     Raises:

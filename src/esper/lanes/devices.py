@@ -58,7 +58,6 @@ def _missing_kernels(capability: tuple[int, int], architectures: Sequence[str]) 
     """Return why a build of torch has no kernels for a compute capability; None if it has.
 
     Args:
-        capability: Major and minor number.
         architectures: For which the build has kernels: `sm_86` runs on capabilities 8.6 to 8.9, `compute_90` is
             compiled at the start of a run for 9.0 and above, and `sm_90a` runs on 9.0 only.
     """

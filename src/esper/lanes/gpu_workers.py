@@ -19,7 +19,6 @@ def useful_workers(envs: int, gpus: int) -> int:
     """Return how many workers of a GPU have a core and enough envs; 0 if fewer than two.
 
     Args:
-        envs: Number of envs of the GPU.
         gpus: Number of GPUs of this rank.
     """
     cores = available_cores() // RankInfo.from_environment().local_world_size // gpus - 1  # one is for this process

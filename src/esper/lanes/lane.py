@@ -183,7 +183,6 @@ def open_lanes(
     Args:
         names: Names of the lanes, at most one per env.
         data: Data of the task, on the CPU.
-        envs: Number of envs.
         width: Maximum number of values that a task returns per env.
         dtype_on: Returns the dtype of autocast on a device, in which the training pictures are stored.
         channels_last: Store pictures in the channels-last memory format.

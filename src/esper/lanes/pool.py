@@ -47,19 +47,13 @@ class EnvPool:
     CPU lanes are interchangeable: their envs are redistributed at every step to balance the load.
 
     Args:
-        task: Task that the hosts learn.
-        profile: Properties of its model, with the places of the slots.
         data: Data of the task, on the CPU.
-        lanes: Names of the lanes.
-        config: Configuration of the run.
         env_range: Indices of the envs of this process; None for all envs of the run.
         spawner: Starts the workers; it may have started some early. None: a new one.
 
     Attributes:
         envs: Envs of this process, in the order of their indices.
         lane_indices: Index of the lane of each env, in the same order.
-        task: The task.
-        profile: Properties of its model.
         is_family: True if the task is a family, whose envs draw a context in each round.
 
     Raises:

@@ -38,7 +38,6 @@ class ResultBuffer:
     """Result buffer of a lane: one row per env on the device, copied to the host in a single transfer.
 
     Args:
-        device: Device of the lane.
         rows: Maximum number of envs.
         width: Maximum number of values per env.
     """
@@ -87,7 +86,6 @@ class EnvRunner:
 
     Args:
         lane: Name of the lane, for messages.
-        device: Its device.
         envs: Maximum number of envs of one task.
         width: Maximum number of values that a task returns per env.
         single_stream: Run all envs on one stream of a GPU, one after another.

@@ -26,7 +26,6 @@ class SpawnedWorker:
     """A worker process and the pipe to it.
 
     Args:
-        lane: Name of the lane.
         data_fd: File descriptor of the data, which the process inherits.
 
     Raises:

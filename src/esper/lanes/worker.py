@@ -95,8 +95,6 @@ def write_worker_data(data: TaskData, file: IO[bytes], *, is_family: bool) -> No
     """Write the data that workers need to a file that all of them map.
 
     Args:
-        data: Data of the task.
-        file: File to write.
         is_family: Keep the test split. No worker tests a network, but the settings of a family may draw random numbers
             for it, and must draw the same ones in every process.
     """
@@ -112,8 +110,6 @@ class WorkerProcess:
 
     Args:
         lane: Name of the lane, for messages.
-        init: First message to the worker.
-        spawner: Starts the process.
 
     Raises:
         OSError: The process cannot be started.

@@ -54,13 +54,7 @@ WAIT_DECISION = Decision(Action(Op.WAIT))
 
 
 def describe_action(action: Action, slots: Sequence[str], blueprints: Sequence[str]) -> dict[str, str]:
-    """Return the choice of each head that the op uses as text, keyed by head.
-
-    Args:
-        action: Action to describe.
-        slots: Names of the slots.
-        blueprints: Names of the blueprints that the policy can select.
-    """
+    """Return the choice of each head that the op uses as text, keyed by head."""
     op = Op(action.op)
     choices = {
         "op": op.label,

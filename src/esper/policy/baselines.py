@@ -146,7 +146,6 @@ def advance_action(slots: Sequence[Slot], trial: Container[int] = ()) -> Action 
     """Return the action that fossilizes the first seed that can be; else, that advances the first; None without one.
 
     Args:
-        slots: Slots of the env.
         trial: Indices of the slots whose seed is not fossilized.
     """
     for index, slot in enumerate(slots):
@@ -159,12 +158,7 @@ def advance_action(slots: Sequence[Slot], trial: Container[int] = ()) -> Action 
 
 
 def germinate_action(slot: int, blueprint: int) -> Action:
-    """Return the GERMINATE action of the rule-based agents: ADD blend, alpha 1, linear ramp of the shortest length.
-
-    Args:
-        slot: Index of the slot.
-        blueprint: Index of the blueprint.
-    """
+    """Return the GERMINATE action of the rule-based agents: ADD blend, alpha 1, linear ramp of the shortest length."""
     return Action(
         Op.GERMINATE,
         slot,

@@ -63,7 +63,6 @@ class HeuristicAgent(NonLearningAgent):
 
     Args:
         blueprints: Blueprints that the policy can select, in the order of the head.
-        rules: Numbers of the rules.
     """
 
     def __init__(self, blueprints: Sequence[str], rules: HeuristicRules = DEFAULT_RULES) -> None:

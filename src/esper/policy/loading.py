@@ -58,7 +58,6 @@ def check_policy_reference(reference: str, plan: str, steps: int, others: Sequen
     Args:
         reference: Value of `--policy`; the path of a checkpoint is not checked.
         plan: Value of `--plan`; empty without one.
-        steps: Number of steps of an episode.
         others: Names of policies that only this command has, to suggest for an unknown name.
 
     Raises:

@@ -76,7 +76,6 @@ def write_masks(views: Sequence[EnvStatus], out: ActionMasks, blueprints: tuple[
 
     Args:
         views: State of each env. An env can have fewer slots than the masks; the others are illegal.
-        out: Receives the masks.
         blueprints: Blueprints that the policy can select, in the order of the head.
     """
     # These arrays share the memory of the tensors.

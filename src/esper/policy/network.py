@@ -60,12 +60,7 @@ class ActionEvaluation(NamedTuple):
 
 
 class PointerHead(nn.Module):
-    """Gives each of any number of candidates a score, from a context and the candidate's features.
-
-    Args:
-        context: Number of features of the context.
-        candidate: Number of features of a candidate.
-    """
+    """Gives each of any number of candidates a score, from a context and the candidate's features."""
 
     def __init__(self, context: int, candidate: int) -> None:
         super().__init__()
@@ -86,7 +81,6 @@ class PolicyNetwork(nn.Module):
 
     Args:
         shape: Numbers of slots and blueprints of the observations. No weight depends on them.
-        hidden: Width of the LSTM.
     """
 
     def __init__(self, shape: ObservationShape, hidden: int) -> None:
@@ -146,7 +140,6 @@ class PolicyNetwork(nn.Module):
         Args:
             obs_ETF: Normalised observations.
             blueprint_ETS: Blueprint of each slot, 1 + its index; 0 for an empty slot.
-            state: LSTM state before the first step.
 
         Returns:
             Features for the heads [E, T, D + S U + S B K]: the encoded observation plus the output of the LSTM, the
@@ -176,7 +169,6 @@ class PolicyNetwork(nn.Module):
 
         Args:
             features_ED: Features of one step, from `encode`, [E, D + S U + S B K].
-            masks: Masks of legal actions.
             uniform_EH: Uniform random numbers in [0, 1), one for each head.
             stochastic_heads: Sample every head. If False, sample only the op, after `min_p_filter`, and choose the most
                 probable action of the other heads. The op is always sampled, because the most probable op is often

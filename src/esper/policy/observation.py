@@ -84,7 +84,6 @@ def write_observation(
     """Write the observations of every env into preallocated buffers on the CPU.
 
     Args:
-        views: State of each env.
         obs_EF: Receives the features, float32.
         blueprint_ES: Receives the blueprint of each slot, int64: 1 + its index, 0 for an empty slot.
         blueprints: Blueprints that the policy can select, in the order of the head.

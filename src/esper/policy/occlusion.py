@@ -43,7 +43,6 @@ class ExplainingAgent(Protocol):
 
         Args:
             row: Row of the env among those of this rank.
-            step: Index of the step, from 0.
         """
         ...
 
@@ -58,7 +57,6 @@ def explain_decision(
     LSTM starts from its initial state.
 
     Args:
-        network: Policy network.
         obs_TF: Observations since the start of the episode, normalised, so that the mean of a feature is 0.
         blueprint_TS: Blueprint of each slot, 1 + its index; 0 for an empty slot.
         masks: Masks of the last step, [1, ...].

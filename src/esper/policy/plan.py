@@ -48,10 +48,6 @@ class PlannedOp(NamedTuple):
 def parse_plan(text: str, steps: int) -> list[PlannedOp]:
     """Return the ops of a plan, in the order of their steps.
 
-    Args:
-        text: The plan.
-        steps: Number of steps of an episode.
-
     Raises:
         ConfigError: The plan is empty, a word is not an op, two ops have the same step, or an op can never be legal.
     """
@@ -97,7 +93,6 @@ def check_names(plan: Sequence[PlannedOp], blueprints_by_slot: dict[str, Sequenc
     """Check the slots and blueprints of a plan.
 
     Args:
-        plan: Ops of the plan.
         blueprints_by_slot: Blueprints that each slot offers, keyed by its name.
 
     Raises:

@@ -33,7 +33,6 @@ class PlanAgent(NonLearningAgent):
 
     Args:
         plan: Ops of the plan, in the order of their steps.
-        sites: Places of the slots of an env.
         blueprints: Blueprints that the policy can select, in the order of the head.
 
     Raises:

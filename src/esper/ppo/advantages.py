@@ -91,7 +91,6 @@ def normalise_advantages(advantage_ET: Tensor, healthy_ET: Tensor, terminal_ET: 
     its first. All others are clamped.
 
     Args:
-        advantage_ET: Advantages of all envs.
         healthy_ET: Mask of the steps that set mean and standard deviation; see `healthy_mask`.
         terminal_ET: True for the steps in which an env broke down.
     """

@@ -33,10 +33,6 @@ class PPOAgent:
 
     Args:
         envs: Number of envs of all ranks.
-        steps: Number of steps of an episode.
-        sites: Places of the slots of an env.
-        blueprints: Names of the blueprints that the policy can select.
-        config: Hyperparameters.
         rounds: Number of rounds of the run, for the schedules.
         generator: Generator of the initial weights.
         stochastic_heads: Sample every head, as training requires; see `PolicyNetwork.act`. If False, the policy does

@@ -29,9 +29,7 @@ class PPOLearner:
     """Trains the policy network with Adam, in float32 regardless of the hosts' precision.
 
     Args:
-        network: Policy network.
         returns: Normaliser of the unknown part of the returns, which the critic learns.
-        config: Hyperparameters.
         rounds: Number of rounds of the run, for the linear schedules.
         ranks: Ranks that train the policy together, each on the experience of its own envs.
     """
@@ -135,10 +133,8 @@ class PPOLearner:
         """Average the statistics over the minibatches, with one copy to the host.
 
         Args:
-            updates: Statistics of each minibatch.
             kl: Mean KL divergence of the last epoch.
             explained: [2] explained variance, pooled and within each step.
-            stopped_early: Whether the KL limit ended the update.
         """
         losses = [update.loss for update in updates]
         scalars = torch.stack([torch.stack((x.policy, x.value, x.entropy, x.clip_fraction)) for x in losses]).mean(0)
@@ -203,9 +199,7 @@ def _explained_variances(value_ET: Tensor, return_ET: Tensor, valid_ET: Tensor) 
     """Return the explained variance [2], pooled and within each step.
 
     Args:
-        value_ET: Values.
         return_ET: Rewards that followed, with λ = 1. The targets of the critic contain its own values instead.
-        valid_ET: True for steps that count.
     """
     centred_value_ET = subtract_step_means(value_ET, valid_ET)
     centred_return_ET = subtract_step_means(return_ET, valid_ET)

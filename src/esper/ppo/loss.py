@@ -42,9 +42,7 @@ def ppo_loss(
 
     Args:
         evaluation: Evaluation of the batch's actions by the policy in training; leading dimensions [E, T].
-        batch: Experience of the minibatch.
         clip: Clipping range ε.
-        value_coef: Weight of the value loss.
         entropy_coef: Weight of the exploration bonus, the sum over the heads.
     """
     valid_ET = batch.valid_ET
@@ -88,7 +86,6 @@ def all_reduce_gradients(loss: PPOLoss, steps: Tensor, network: nn.Module, ranks
         loss: Loss of this rank's part of the minibatch, after its backward pass.
         steps: Number of valid steps in that part, an int64 scalar.
         network: Network whose gradients are replaced. A parameter without a gradient on every rank keeps none.
-        ranks: Ranks that take part.
 
     Returns:
         The loss of the whole minibatch.

@@ -40,10 +40,7 @@ class RewardFunction:
     """Rewards of one env over one episode.
 
     Args:
-        mode: `shaped`, `simplified` or `sparse`.
-        weights: Weights of the components.
         ppo: Configuration of PPO; its discount factor and horizon are used for the shaping.
-        steps: Number of steps of an episode.
     """
 
     def __init__(self, mode: RewardName, weights: RewardConfig, ppo: PPOConfig, steps: int) -> None:
@@ -55,11 +52,7 @@ class RewardFunction:
         self.begin(0.0)
 
     def begin(self, score: float) -> None:
-        """Start an episode.
-
-        Args:
-            score: Validation score of the initialised host.
-        """
+        """Start an episode."""
         self._steps_taken = 0
         self._score = score
         self._potential = 0.0
@@ -82,7 +75,6 @@ class RewardFunction:
         Args:
             score: Validation score after the step.
             potential_now: Φ after the step; None if no contributions are measured.
-            rent_now: Rent of the step.
             is_op: True if the op was not WAIT.
             is_breakdown: True if the env broke down in this step, which ends its episode.
         """

@@ -96,8 +96,6 @@ class RolloutBuffer:
             advantage_ET: Normalised advantages.
             return_ET: Normalised returns.
             count: Number of minibatches, whose numbers of envs differ by at most one; at most one per env.
-            generator: Generator of the order.
-            ranks: Ranks that share the envs.
         """
         envs = int(ranks.all_reduce_(torch.tensor(len(self.obs_ETF))))
         valid_ET = self.valid_ET.to(obs_ETF.device)
@@ -119,9 +117,6 @@ class PolicyInputs:
     """Observations, known returns and masks of one step: views of one byte buffer, so that one copy transfers all.
 
     Args:
-        envs: Number of envs.
-        shape: Numbers of slots and blueprints of the inputs.
-        device: Device of the buffer.
         pinned: Allocate pinned memory, from which a GPU copies without blocking the host.
     """
 
@@ -153,13 +148,7 @@ class PolicyInputs:
 
 
 class InputStaging:
-    """Policy inputs on the CPU, and their copy on the policy's device. For a policy on a CPU, both are the same.
-
-    Args:
-        envs: Number of envs.
-        shape: Numbers of slots and blueprints of the inputs.
-        device: Device of the policy.
-    """
+    """Policy inputs on the CPU, and their copy on the policy's device. For a policy on a CPU, both are the same."""
 
     def __init__(self, envs: int, shape: ObservationShape, device: torch.device) -> None:
         self.host = PolicyInputs(envs, shape, torch.device("cpu"), pinned=device.type == "cuda")

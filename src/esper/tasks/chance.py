@@ -17,9 +17,7 @@ def measure_chance(task: Task, output: Nested, targets: Nested) -> Chance:
     """Return loss and score of the best of a few constant outputs.
 
     Args:
-        task: Task that defines loss and score.
         output: Output of a host for a batch of the validation split.
-        targets: Its targets.
     """
     loss, score = loss_of(task), score_of(task)
     found = [

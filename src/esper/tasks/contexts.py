@@ -29,9 +29,6 @@ def draw_context(task: Task, seed: int, host: int, round_index: int) -> Context:
 
     Args:
         task: The task; one that is not a family has the same context always.
-        seed: Random seed of the contexts.
-        host: Index of the host in the population.
-        round_index: Index of the round, from 0.
     """
     structures, settings = structures_of(task), settings_of_family(task)
     if len(structures) == 1 and not settings:
@@ -54,12 +51,7 @@ def context_splits(task: Task, splits: Splits, context: Context, seed: int, host
     """Return the data of a context: those of the task, changed by each setting in turn.
 
     Args:
-        task: The task.
         splits: Data of the structure of the context, on any device; they are not changed in place.
-        context: Context of the host.
-        seed: Random seed of the contexts.
-        host: Index of the host in the population.
-        round_index: Index of the round, from 0.
     """
     for name, setting in settings_of_family(task).items():
         if setting.data is not None and name in context.settings:

@@ -20,10 +20,6 @@ from esper.user_code import describe_exception
 def load_data(task: Task, directory: Path | None) -> TaskData:
     """Load the data of each structure of a task. A data function of several structures is called once.
 
-    Args:
-        task: Task whose data are loaded.
-        directory: Argument of the functions.
-
     Raises:
         TaskError: A function raises an exception, or does not return `Splits`.
     """
@@ -37,12 +33,6 @@ def load_data_once(task: Task, directory: Path | None, ranks: RankGroup, info: R
     """Load the data of a task on the first rank of each machine, which writes them to a file for the other ranks.
 
     The file is removed as soon as all ranks have mapped it. Collective: all ranks must call it together.
-
-    Args:
-        task: Task whose data are loaded.
-        directory: Argument of the task's data function.
-        ranks: Ranks of the run.
-        info: Rank of this process and its place on its machine.
 
     Raises:
         TaskError: The data function of a rank fails, or the file cannot be written or read. Every rank raises it.

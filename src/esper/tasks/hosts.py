@@ -28,12 +28,6 @@ def build_host(task: Task, seed: int, host: int, round_index: int) -> Host:
 
     The model function runs with torch, numpy and random seeded for this host; which are restored afterwards.
 
-    Args:
-        task: Task whose model function is called.
-        seed: Random seed of the run.
-        host: Index of the host in the population.
-        round_index: Index of the round, from 0.
-
     Raises:
         TaskError: The model function raises an exception, or the model has no submodule that `task.train` names.
     """
@@ -93,7 +87,6 @@ def share_tensors(host: Host, shared: Mapping[str, Tensor]) -> None:
     """Replace the frozen weights of a host by shared ones of the same names, without a copy.
 
     Args:
-        host: Host whose weights are replaced.
         shared: Result of `frozen_tensors` of the first host, on the device of this one.
     """
     replaced = {tensor: shared[name] for name, tensor in frozen_tensors(host).items()}

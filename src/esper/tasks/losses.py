@@ -52,7 +52,6 @@ class Loss:
         """Return the values of a batch that `epoch_mean` needs, without a gradient.
 
         Args:
-            output: Output of the model.
             mean: Result of `mean`.
         """
         return mean.detach()
@@ -62,7 +61,6 @@ class Loss:
 
         Args:
             records: Result of `record` for each batch.
-            targets: Targets of each batch.
         """
         means, sizes = torch.stack(list(records)).float(), [count_samples(y) for y in targets]
         # All batches but the last have the same size. Numbers of Python need no copy to the device.

@@ -50,7 +50,6 @@ def probe_task(task: Task, data: TaskData, slots: Sequence[str] = ()) -> TaskPro
     """Run the model of a task on a few samples, and return its properties.
 
     Args:
-        task: Task to probe.
         data: Its data, on the CPU.
         slots: Names of the slots to use; none: all.
 

@@ -46,7 +46,6 @@ class Splits:
         """Return the data on a device.
 
         Args:
-            device: Target device.
             dtype: Type of the training pictures, to avoid a cast in the host's first layer in every epoch; None keeps
                 the current type. Other inputs keep theirs.
             channels_last: Store pictures [N, C, H, W] in the channels-last memory format.

@@ -18,11 +18,7 @@ Result = TypeVar("Result")
 
 
 class UserCalls:
-    """Calls the functions of one task.
-
-    Args:
-        task: Task whose functions are called.
-    """
+    """Calls the functions of one task."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -41,7 +37,6 @@ class UserCalls:
 
         Args:
             field: Field of the task to which it belongs.
-            function: Function that makes the call.
 
         Raises:
             TaskError: It raises an exception.

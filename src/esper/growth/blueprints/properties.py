@@ -47,10 +47,6 @@ def measure_properties(
     size of its slot, such as one with a parameter for each position, is measured on that size.
 
     Args:
-        name: Name of the blueprint.
-        layout: Layout of the slot.
-        channels: Number of channels.
-        is_causal: True if the host is causal.
         sizes: Number of positions along each axis of the slot.
 
     Raises:

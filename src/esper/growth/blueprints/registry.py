@@ -44,7 +44,6 @@ def blueprint(
     should be the identity, so that the host's output does not jump when blending begins.
 
     Args:
-        name: Name of the blueprint.
         layouts: `BC`, `BCL`, `BTC` or `BCHW`. Hosts with `TBC` and `BHWC` use the seeds of `BTC` and `BCHW`.
         causal: "always" if no output depends on later positions, "never" if it may, "argument" if the factory decides.
         initialise: Function that draws the initial values of a seed from a generator. None: the factory draws them from
@@ -73,7 +72,6 @@ def offered_blueprints(layout: Layout, is_causal: bool) -> tuple[str, ...]:
     """Return the names of the blueprints for a layout, in order of registration.
 
     Args:
-        layout: Layout of the slot.
         is_causal: True to leave out blueprints that may mix later positions into earlier ones.
     """
     return tuple(
@@ -84,14 +82,7 @@ def offered_blueprints(layout: Layout, is_causal: bool) -> tuple[str, ...]:
 
 
 def build_seed(name: str, layout: Layout, channels: int, is_causal: bool, generator: torch.Generator) -> nn.Module:
-    """Build a seed whose initial values are drawn from `generator`.
-
-    Args:
-        name: Name of the blueprint.
-        layout: Layout of the slot.
-        channels: Number of channels C.
-        is_causal: True if the host is causal.
-        generator: CPU generator.
+    """Build a seed whose initial values are drawn from `generator`, on the CPU.
 
     Raises:
         ValueError: No blueprint has this name and layout.

@@ -27,7 +27,6 @@ class ConvHost(nn.Module):
     """Convolution blocks, `segments`, then a linear head.
 
     Args:
-        in_channels: Channels of the pictures.
         widths: Output channels of each block.
         kernel_size: Kernel size of every convolution, odd.
         pools: Number of 2×2 max pools.
@@ -35,7 +34,6 @@ class ConvHost(nn.Module):
             seed of the previous block receives every pixel; for small pictures. "norm": between convolution and norm of
             the first and later blocks, so that norm, ReLU and seed compute a quarter of the pixels (as in Page, 2019,
             "How to train your ResNet", and Jordan, 2024, "94% on CIFAR-10 in 3.29 seconds").
-        classes: Number of outputs.
     """
 
     def __init__(
@@ -65,11 +63,7 @@ class ConvHost(nn.Module):
 
 
 def build_conv_host(**arguments: Any) -> ConvHost:
-    """Return a `ConvHost`, initialised by `initialise_` from the current seed of PyTorch's global generator.
-
-    Args:
-        arguments: Arguments of `ConvHost`.
-    """
+    """Return a `ConvHost`, whose initial values follow from the current seed of PyTorch's global generator."""
     host = ConvHost(**arguments)
     initialise_(host, torch.Generator().manual_seed(torch.initial_seed()))
     return host

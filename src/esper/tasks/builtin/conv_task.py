@@ -37,12 +37,7 @@ def conv_task(
     """Return a task of ten classes with a `ConvHost`.
 
     Args:
-        name: Name of the task.
-        data: Function that returns the splits.
         host: Arguments of `ConvHost`, without the number of classes.
-        host_learning_rate: Learning rate of the host.
-        seed_learning_rate: Learning rate of each seed.
-        samples_per_epoch: Training samples per step of a run.
         float32_defaults: True if the learning rates were tuned in float32.
         slots: Names of the slots, one after each block.
     """

@@ -24,13 +24,7 @@ DIGITS, LEVEL = "digits", "level"
 
 
 def draw_source(splits: Splits, source: str, generator: torch.Generator) -> Splits:
-    """Return the digits, or in place of them noise whose standard deviation is the class, scaled to 1 overall.
-
-    Args:
-        splits: Pictures and labels.
-        source: `digits` or `level`.
-        generator: Generator of the noise.
-    """
+    """Return the digits, or in place of them noise whose standard deviation is the class, scaled to 1 overall."""
     import torch
 
     if source == DIGITS:
@@ -46,13 +40,7 @@ def draw_source(splits: Splits, source: str, generator: torch.Generator) -> Spli
 
 
 def shift_pictures(splits: Splits, pixels: float, generator: torch.Generator) -> Splits:
-    """Shift every picture of every split by up to so many pixels in each direction; the edge is background.
-
-    Args:
-        splits: Pictures and labels.
-        pixels: Maximum shift.
-        generator: Generator of the shifts.
-    """
+    """Shift every picture of every split by up to so many pixels in each direction; the edge is background."""
     import torch
     import torch.nn.functional as F
 
@@ -77,9 +65,7 @@ def take_samples(splits: Splits, samples: float, generator: torch.Generator) -> 
     """Return the data with so many training samples, drawn at random.
 
     Args:
-        splits: Inputs and targets.
         samples: Number of training samples; all, if there are not more.
-        generator: Generator of the choice.
     """
     import torch
 
@@ -98,9 +84,7 @@ def add_label_noise(splits: Splits, fraction: float, generator: torch.Generator)
     """Replace a fraction of the training labels by labels drawn uniformly from all classes.
 
     Args:
-        splits: Inputs and class labels.
         fraction: Probability that a label is replaced.
-        generator: Generator of the choice and the new labels.
     """
     import torch
 

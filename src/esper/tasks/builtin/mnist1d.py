@@ -134,9 +134,6 @@ def build_host(width_factor: float = 1.0) -> nn.Module:
     """Return the host: three blocks that treat each position by itself, with pools between them, and a linear head.
 
     Only the head sees more than one position, so that the host alone is at the level of an MLP at most.
-
-    Args:
-        width_factor: Multiplier of the number of channels.
     """
     from torch import nn
 

@@ -65,9 +65,6 @@ def build_host(width_factor: float = 1.0) -> nn.Module:
     """Return the host: embeddings of tokens and positions, two MLPs on each position, and a linear head.
 
     No part of it mixes positions, so that the host alone cannot do better than chance.
-
-    Args:
-        width_factor: Multiplier of the number of channels.
     """
     import torch
     from torch import nn

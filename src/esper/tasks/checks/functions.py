@@ -24,12 +24,6 @@ _SEED = 0
 def check_functions(task: Task, model: nn.Module, splits: Splits, batch: Split) -> None:
     """Call the loss, the score and the metrics of a task, and check their results and the targets of all splits.
 
-    Args:
-        task: Task whose functions are called.
-        model: Its model.
-        splits: Its data.
-        batch: A few samples.
-
     Raises:
         TaskError: A function raises an exception or returns a wrong result, or the targets are wrong.
     """
@@ -50,14 +44,9 @@ def check_functions(task: Task, model: nn.Module, splits: Splits, batch: Split) 
 
 
 def check_augment(task: Task, model: nn.Module, splits: Splits) -> None:
-    """Augment one batch, and compute the loss and the score of the result, as the training does.
+    """Augment one batch, if the task does, and compute the loss and the score of the result, as in training.
 
     The result may have other shapes and types than the batch, if model, loss and score accept them.
-
-    Args:
-        task: Task whose augmentation is called, if it has one.
-        model: Its model.
-        splits: Its data.
 
     Raises:
         TaskError: The augmentation raises an exception, or its result cannot be trained on.

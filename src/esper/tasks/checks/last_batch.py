@@ -21,8 +21,6 @@ def check_last_batch(task: Task, splits: Splits, where: str) -> None:
     """Run the model in training mode on a small last batch. Batch norm, for example, may need two samples.
 
     Args:
-        task: Task whose model is called.
-        splits: Its data.
         where: Field `batch_size` and name of the task, for the message.
 
     Raises:

@@ -37,8 +37,6 @@ def check_prefix(model: nn.Module, sites: Sequence[SlotSite], x: Nested) -> Pref
 
     Args:
         model: Host with perturbed weights: layers that start at zero would hide an effect. It is changed.
-        sites: Places of the slots.
-        x: Batch of samples.
     """
     network = GrowingNetwork(model, sites, GateConfig(), shares_prefix=False).eval()
     for slot in network.slots:

@@ -21,7 +21,6 @@ def check_seeds(site: SlotSite, features: Tensor, where: str, *, channels_last: 
     """Call a new seed of each blueprint that a slot offers, as training does.
 
     Args:
-        site: Place of the slot.
         features: Output of its submodule for a batch of samples.
         where: Field of the slot and name of the task, for the message.
         channels_last: True if the run stores pictures in the channels-last memory format.
