@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 from esper.tasks.optimizers import SGD, AdamW
@@ -171,59 +172,39 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _is_mapping(value: object) -> bool:
-    return isinstance(value, Mapping)
+def _has_texts(value: object) -> bool:
+    """Return False for a list with other items than texts, and for a text, which would be read letter by letter."""
+    items = cast("list[object]", value) if isinstance(value, Collection) else []
+    return not isinstance(value, str) and all(map(_is_text, items))
 
 
-def _is_list_of_texts(value: object) -> bool:
-    """Return True for a collection of texts. A text alone is refused, because it would be read letter by letter."""
-    return (
-        isinstance(value, Collection) and not isinstance(value, str) and all(map(_is_text, cast("list[object]", value)))
-    )
-
-
-def _is_optimizer(value: object) -> bool:
-    return isinstance(value, SGD | AdamW)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int)
-
-
-def _or_none(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or is_valid(value)
-
-
-_FIELD_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "name": (_is_text, "a text"),
-    "model": (callable, "a function that returns a module"),
-    "slots": (_is_mapping, "a dict from names to paths of submodules"),
-    "data": (callable, "a function that returns esper.Splits"),
-    "optimizer": (_is_optimizer, "esper.SGD(learning_rate) or esper.AdamW(learning_rate)"),
-    "seed_optimizer": (_is_optimizer, "esper.SGD(learning_rate) or esper.AdamW(learning_rate)"),
-    "loss": (_or_none(callable), "a function"),
-    "score": (_or_none(callable), "a function"),
-    "score_name": (_is_text, "a text"),
-    "chance": (lambda value: isinstance(value, Chance | None), "esper.Chance(loss, score)"),
-    "metrics": (_is_mapping, "a dict from names to functions"),
-    "augment": (_or_none(callable), "a function"),
-    "train": (
-        lambda value: isinstance(value, bool) or _is_list_of_texts(value),
-        'True, False or a list of paths, as in train=["head"]',
-    ),
-    "batch_size": (_is_count, "a whole number"),
-    "validation_batch": (_is_count, "a whole number"),
-    "samples_per_epoch": (_or_none(_is_count), "a whole number"),
-    "blueprints": (_or_none(_is_list_of_texts), 'a list of names, as in blueprints=["norm"]'),
-    "wide_model": (_or_none(callable), "a function"),
+_FIELD_TYPES: dict[str, tuple[Any, str]] = {
+    "name": (str, "a text"),
+    "model": (Callable, "a function that returns a module"),
+    "slots": (Mapping, "a dict from names to paths of submodules"),
+    "data": (Callable, "a function that returns esper.Splits"),
+    "optimizer": (SGD | AdamW, "esper.SGD(learning_rate) or esper.AdamW(learning_rate)"),
+    "seed_optimizer": (SGD | AdamW, "esper.SGD(learning_rate) or esper.AdamW(learning_rate)"),
+    "loss": ((Callable, NoneType), "a function"),
+    "score": ((Callable, NoneType), "a function"),
+    "score_name": (str, "a text"),
+    "chance": (Chance | None, "esper.Chance(loss, score)"),
+    "metrics": (Mapping, "a dict from names to functions"),
+    "augment": ((Callable, NoneType), "a function"),
+    "train": ((bool, Collection), 'True, False or a list of paths, as in train=["head"]'),
+    "batch_size": (int, "a whole number"),
+    "validation_batch": (int, "a whole number"),
+    "samples_per_epoch": (int | None, "a whole number"),
+    "blueprints": ((Collection, NoneType), 'a list of names, as in blueprints=["norm"]'),
+    "wide_model": ((Callable, NoneType), "a function"),
 }
-"""Check and expected value of each field whose wrong type would end in an error far from the user's code."""
+"""Type and expected value of each field whose wrong type would end in an error far from the user's code."""
 
 
 def _type_problems(task: Task) -> list[str]:
     values = {name: getattr(task, name) for name in _FIELD_TYPES}
     return [
         f"{name} must be {expected}, not {describe_type(values[name])}"
-        for name, (is_valid, expected) in _FIELD_TYPES.items()
-        if not is_valid(values[name])
+        for name, (kind, expected) in _FIELD_TYPES.items()
+        if not isinstance(values[name], kind) or (name in ("train", "blueprints") and not _has_texts(values[name]))
     ]
