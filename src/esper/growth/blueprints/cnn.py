@@ -1,4 +1,4 @@
-"""Blueprints for pictures [B, C, H, W], in order of increasing cost.
+"""Blueprints for pictures [B, C, H, W], in order of increasing cost. Two are for sequences [B, C, L] too.
 
 Every seed is residual, s = x + Δ(x), and the last layer of Δ is initialised to zero: a new seed is the identity, so the
 output of the network does not jump when blending begins. Where Δ ends in an activation, it is SiLU, because its slope
@@ -38,7 +38,7 @@ class NormSeed(nn.Module):
         return x + self.norm(x)
 
 
-@blueprint("attention", "BCHW", initialise=initialise_)
+@blueprint("attention", "BCHW", "BCL", initialise=initialise_)
 class SqueezeExciteSeed(nn.Module):
     """Squeeze-and-excitation (Hu et al., 2018): scales each channel by a factor in (0, 2), computed from channel means.
 
@@ -51,11 +51,11 @@ class SqueezeExciteSeed(nn.Module):
         self.squeeze = nn.Linear(channels, hidden)
         self.excite = starts_at_zero(nn.Linear(hidden, channels))
 
-    def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Map [B, C, H, W] to the same shape."""
-        pooled_BC = global_avg_pool(x_BCHW)
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B, C, H, W] or [B, C, L] to the same shape."""
+        pooled_BC = global_avg_pool(x) if x.dim() == 4 else x.mean(2)
         scale_BC = torch.tanh(self.excite(F.relu(self.squeeze(pooled_BC))))
-        return x_BCHW + x_BCHW * scale_BC[:, :, None, None]
+        return x + x * scale_BC[(..., *[None] * (x.dim() - 2))]
 
 
 @blueprint("depthwise", "BCHW", initialise=initialise_)

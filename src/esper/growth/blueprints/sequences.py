@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -81,25 +80,6 @@ class TokenConvSeed(nn.Module):
         """Map [B, T, C] to the same shape."""
         h_BCT = self.conv(_pad(self.norm(x_BTC).transpose(1, 2), causal=self.causal))
         return x_BTC + F.silu(h_BCT.transpose(1, 2))
-
-
-@blueprint("attention", "BCL", initialise=initialise_)
-class SequenceSqueezeExciteSeed(nn.Module):
-    """Squeeze-and-excitation (Hu et al., 2018): scales each channel by a factor in (0, 2), computed from channel means.
-
-    With r = max(1, C/4) hidden units: 2Cr + r + C parameters.
-    """
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        hidden = max(1, channels // 4)
-        self.squeeze = nn.Linear(channels, hidden)
-        self.excite = starts_at_zero(nn.Linear(hidden, channels))
-
-    def forward(self, x_BCL: Tensor) -> Tensor:
-        """Map [B, C, L] to the same shape."""
-        scale_BC = torch.tanh(self.excite(F.relu(self.squeeze(x_BCL.mean(2)))))
-        return x_BCL + x_BCL * scale_BC[:, :, None]
 
 
 @blueprint("depthwise", "BCL", initialise=initialise_)
