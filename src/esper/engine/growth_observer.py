@@ -145,7 +145,7 @@ class GrowthObserver:
         try:
             return Grown.build(self._task, self._splits, seeds, tensors, provenance)
         except (HarvestError, TaskError) as error:
-            fault = FaultError(str(error), None)
+            fault = FaultError(str(error))
         except Exception as error:  # noqa: BLE001 (of the model or the score, which may be the user's code)
             fault = FaultError.from_exception(error, "the test of the network")
         raise fault

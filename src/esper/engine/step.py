@@ -83,9 +83,7 @@ def _decide(agent: Agent, step: int, views: Sequence[EnvStatus]) -> list[Decisio
         if [type(decision) for decision in decisions] == [Decision] * len(views):
             return decisions
         found = repr(decisions)[:MAX_SHOWN]
-        fault = FaultError(
-            f"the policy returned {found}; it must return a Decision for each of {len(views)} envs", None
-        )
+        fault = FaultError(f"the policy returned {found}; it must return a Decision for each of {len(views)} envs")
     raise fault
 
 

@@ -32,7 +32,7 @@ class FaultError(Exception):
         is_device_lost: True if this process cannot use its GPU any more, so that no checkpoint can be restored.
     """
 
-    def __init__(self, text: str, traceback_text: str | None, *, is_device_lost: bool = False) -> None:
+    def __init__(self, text: str, traceback_text: str | None = None, *, is_device_lost: bool = False) -> None:
         super().__init__(text)
         self.traceback_text = traceback_text
         self.is_device_lost = is_device_lost
@@ -45,7 +45,7 @@ class FaultError(Exception):
         """
         lines = str(error).strip().splitlines()
         if is_out_of_memory(error):
-            return cls(f"{where} ran out of memory" + (f": {lines[0]}" if lines else ""), None)
+            return cls(f"{where} ran out of memory" + (f": {lines[0]}" if lines else ""))
         what = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
         is_device_lost = any(part in str(error) for part in _DEVICE_LOST)
         return cls(f"{where} failed: {what}", "".join(traceback.format_exception(error)), is_device_lost=is_device_lost)

@@ -83,14 +83,6 @@ class EpochReply(NamedTuple):
     """Text that the user's code printed."""
 
 
-class WorkerError(NamedTuple):
-    """Failure of an env: the content of a FaultError."""
-
-    text: str
-    traceback_text: str | None
-    is_device_lost: bool
-
-
 def write_worker_data(data: TaskData, file: IO[bytes], *, is_family: bool) -> None:
     """Write the data that workers need to a file that all of them map.
 
@@ -143,7 +135,7 @@ class WorkerProcess:
                 self._start()
             except OSError as error:
                 raise FaultError(
-                    f"the worker process of lane {self._lane} cannot be restarted: {error.strerror}", None
+                    f"the worker process of lane {self._lane} cannot be restarted: {error.strerror}"
                 ) from None
         request = EpochRequest([env.index for env in envs], export_states(envs), round_index, step, last)
         try:
@@ -158,13 +150,13 @@ class WorkerProcess:
             FaultError: An env failed, or the process has ended.
         """
         try:
-            reply: EpochReply | WorkerError = pickle.loads(self._worker.pipe.recv_bytes())
+            reply: EpochReply | FaultError = pickle.loads(self._worker.pipe.recv_bytes())
         except (EOFError, OSError):
             raise self._worker_died() from None
-        if isinstance(reply, WorkerError):
+        if isinstance(reply, FaultError):
             if reply.is_device_lost:  # only that process cannot use it any more: the next `send` starts another one
                 self.close()
-            raise FaultError(reply.text, reply.traceback_text)
+            raise FaultError(str(reply), reply.traceback_text)
         load_tensor_states(envs, reply.after)
         for env, seconds in zip(envs, reply.seconds, strict=True):
             env.epoch_seconds = seconds
@@ -239,7 +231,7 @@ def _serve(pipe: Connection, lane: str, printed: io.StringIO) -> None:
 
 def _run_epochs(
     envs: Sequence[Env], request: EpochRequest, runner: EnvRunner, start: float, pipe: Connection
-) -> EpochReply | WorkerError:
+) -> EpochReply | FaultError:
     """Train and validate the envs of a request, which arrived at `start`.
 
     The main process sends nothing before it has received the result, so a readable pipe means EOF.
@@ -264,7 +256,7 @@ def _run_epochs(
         after = export_states(envs)
         transfer_seconds += time.perf_counter() - start
     except FaultError as fault:
-        return WorkerError(str(fault), fault.traceback_text, fault.is_device_lost)
+        return fault.with_traceback(None)
     runner.stopwatch.add("transfer", transfer_seconds)
     return EpochReply(
         after=after,
