@@ -83,11 +83,6 @@ def test_add_blend_at_alpha_one_is_exactly_the_seed() -> None:
     assert torch.equal(blend(Blend.ADD, h, s, 1.0), s)
 
 
-def test_gate_blend_without_gate_values_raises() -> None:
-    with pytest.raises(ValueError, match="GATE"):
-        blend(Blend.GATE, *two(), alpha=0.5)
-
-
 def test_blend_gate_is_computed_per_sample() -> None:
     gate = BlendGate(4)
     with torch.no_grad():

@@ -38,10 +38,8 @@ def test_network_supports_any_number_of_slots(slots: tuple[str, ...]) -> None:
     assert not torch.equal(logits, net(pictures(), [0.0] * len(slots)))
 
 
-def test_network_rejects_equal_names_and_unknown_modules() -> None:
+def test_network_rejects_unknown_modules() -> None:
     host = ConvHost(in_channels=1, widths=(4, 8), kernel_size=1, pools=2, pool_before="conv", classes=10)
-    with pytest.raises(ValueError, match="unique"):
-        GrowingNetwork(host, sites(("mid", "mid"), (4, 8)), GateConfig())
     with pytest.raises(AttributeError, match="7"):
         GrowingNetwork(host, [site("late", 16, module="segments.7")], GateConfig())
 
@@ -102,18 +100,6 @@ def test_counterfactual_forwards_compute_prefix_once() -> None:
     rows.clear()
     net.forward_subsets(pictures(), net.alphas(), [0, 1, 2])
     assert rows == [6, 12, 24]
-
-
-def test_counterfactuals_reject_train_mode_and_bad_order() -> None:
-    net = network()
-    with pytest.raises(RuntimeError, match="eval"):
-        net.train().forward_ablations(pictures(), net.alphas(), [0])
-    with pytest.raises(ValueError, match="ascend"):
-        net.eval().forward_ablations(pictures(), net.alphas(), [1, 0])
-    with pytest.raises(RuntimeError, match="eval"):
-        net.train().forward_subsets(pictures(), net.alphas(), [0])
-    with pytest.raises(ValueError, match="ascend"):
-        net.eval().forward_subsets(pictures(), net.alphas(), [1, 1])
 
 
 @pytest.mark.parametrize("blend", Blend)
@@ -191,6 +177,7 @@ def test_parameters_belong_to_host_or_exactly_one_slot() -> None:
     assert len(identities) == len(set(identities)) == len(list(net.parameters()))
     seeds = (9 * 4 * 4 + 2 * 4) + (16 * 16 + 2 * 16) + (16 * 8 + 8 + 8 + 1)
     assert net.parameter_ratio == (net.host_parameter_count + seeds) / net.host_parameter_count
-    net.clear_slots()
+    for slot in net.slots:
+        slot.reset()
     assert net.parameter_ratio == 1.0
     assert len(list(net.parameters())) == len(net.host_parameters())

@@ -38,10 +38,6 @@ def validate_variants(
         [2 + M + 2 n] on the device, [2 + M + 3 n] with `subsets`: mean loss; mean score; mean of each metric;
         contribution and its standard error of each seed; Shapley value of each seed. `read_effects` unpacks the last
         two parts.
-
-    Raises:
-        ValueError: `slots` is not ascending.
-        RuntimeError: The network is in training mode.
     """
     loss_function, score = loss_of(task), score_of(task)
     exact = subsets and len(slots) <= MAX_EXACT_SEEDS

@@ -106,7 +106,8 @@ class Env:
     def reset(self, round_index: int) -> None:
         """Give the host the weights of a new episode and empty all slots, in place."""
         self.enter_round(round_index)
-        self.network.clear_slots()
+        for slot in self.network.slots:
+            slot.reset()
         self._hosts.reset(self.network, self._host, round_index, self.context.structure)
         self.host_optimizer.reset_state()
         self.slot_optimizers.clear()

@@ -149,9 +149,6 @@ def blend(kind: Blend, host: Tensor, seed: Tensor, alpha: float, gate: Tensor | 
         seed: Output of the seed, of the same shape.
         alpha: Blending weight, 0 to 1.
         gate: Values of the blend gate, required by GATE.
-
-    Raises:
-        ValueError: The blend is GATE and `gate` is None.
     """
     if kind is Blend.ADD and alpha == 1.0:
         return seed  # the usual case: saves two operators
@@ -160,8 +157,7 @@ def blend(kind: Blend, host: Tensor, seed: Tensor, alpha: float, gate: Tensor | 
         return torch.add(host, difference, alpha=alpha)
     if kind is Blend.MULTIPLY:
         return torch.add(host, host * torch.tanh(difference), alpha=alpha)
-    if gate is None:
-        raise ValueError("the GATE blend requires the values of its gate")
+    assert gate is not None
     return torch.add(host, gate * difference, alpha=alpha)
 
 

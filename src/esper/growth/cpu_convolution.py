@@ -57,7 +57,7 @@ class Convolution(nn.Conv2d):
         """Map [B, C, H, W] to [B, O, H, W]."""
         if input.device.type != "cpu":
             return super().forward(input)
-        dtype = _compute_dtype(input)
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else input.dtype
         if dtype is not torch.float16:
             return self._forward_cpu(input, self.weight, dtype)
         with torch.autocast("cpu", enabled=False):
@@ -69,18 +69,10 @@ class Convolution(nn.Conv2d):
         short = width * max(channels, out) <= MAX_ROW_ELEMENTS
         if dtype is torch.float32 and short and self._is_dense_3x3:
             return _RowConvolution.apply(x_BCHW, kernel)
-        if self._is_wide_rgb(x_BCHW) and width % 2 == 0:
+        few = channels <= MAX_IN_CHANNELS and out <= MAX_OUT_CHANNELS
+        if few and self._is_dense_3x3 and width >= MIN_WIDTH and width % 2 == 0:
             return _conv_two_pixels(x_BCHW, kernel)
         return F.conv2d(x_BCHW, kernel, padding=self.padding, groups=self.groups)
-
-    def _is_wide_rgb(self, input: Tensor) -> bool:
-        few = self.in_channels <= MAX_IN_CHANNELS and self.out_channels <= MAX_OUT_CHANNELS
-        return self._is_dense_3x3 and few and input.shape[-1] >= MIN_WIDTH
-
-
-def _compute_dtype(input: Tensor) -> torch.dtype:
-    """Return the type in which a convolution of `input` is computed on a CPU."""
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else input.dtype
 
 
 def _conv_two_pixels(x_BCHW: Tensor, kernel_OC33: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ Shapes: B samples, V variants of the network with different seeds switched off.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -46,7 +45,6 @@ class GrowingNetwork(nn.Module):
         frozen: Modules of the host that stay in evaluation mode.
 
     Raises:
-        ValueError: A name is given twice.
         AttributeError: The host has no submodule of this path.
     """
 
@@ -60,9 +58,6 @@ class GrowingNetwork(nn.Module):
         frozen: Sequence[nn.Module] = (),
     ) -> None:
         super().__init__()
-        names = [site.name for site in sites]
-        if len(set(names)) != len(names):
-            raise ValueError(f"slot names must be unique, got {', '.join(names)}")
         self.host = host
         self.shares_prefix = shares_prefix
         self.slots = tuple(Slot(site, gates) for site in sites)
@@ -116,17 +111,13 @@ class GrowingNetwork(nn.Module):
     def forward_ablations(self, inputs: Nested, alphas: Sequence[float], ablate: Sequence[int]) -> list[Nested]:
         """Return 1 + n outputs: with all seeds on, then with each of the n slots in `ablate` switched off.
 
+        The network must be in evaluation mode, because batch norm would mix the variants of a batch.
         With `shares_prefix`, the part before the first ablated slot is computed once. Each ablation branches off at its
         slot from the activations with all seeds on, and is part of the batch from there.
 
         Args:
             ablate: Indices of the slots to ablate, ascending.
-
-        Raises:
-            ValueError: `ablate` is not ascending.
-            RuntimeError: The network is in training mode, in which batch norm would mix the variants.
         """
-        self._check_counterfactual(ablate)
         if not self.shares_prefix:
             return [self.forward(inputs, _without(alphas, off)) for off in [(), *([index] for index in ablate)]]
         samples = count_samples(inputs)
@@ -134,31 +125,20 @@ class GrowingNetwork(nn.Module):
         return split_variants(output, 1 + len(ablate), samples)
 
     def forward_subsets(self, inputs: Nested, alphas: Sequence[float], slots: Sequence[int]) -> list[Nested]:
-        """Return 2^n outputs, for every subset of the n `slots` switched off.
+        """Return 2^n outputs, for every subset of the n `slots` switched off, of a network in evaluation mode.
 
         Bit k of the subset's index is set if `slots[k]` is off. With `shares_prefix`, the batch doubles at each of
         these slots, so that the part before them is computed once for both halves.
 
         Args:
             slots: Indices of n slots, ascending.
-
-        Raises:
-            ValueError: `slots` is not ascending.
-            RuntimeError: The network is in training mode, in which batch norm would mix the subsets.
         """
-        self._check_counterfactual(slots)
         variants = 2 ** len(slots)
         if not self.shares_prefix:
             subsets = ([slot for bit, slot in enumerate(slots) if index >> bit & 1] for index in range(variants))
             return [self.forward(inputs, _without(alphas, off)) for off in subsets]
         output = self._run(inputs, _ForwardPass(alphas, slots))
         return split_variants(output, variants, count_samples(inputs))
-
-    def _check_counterfactual(self, slots: Sequence[int]) -> None:
-        if self.training:
-            raise RuntimeError("counterfactuals require evaluation mode; call eval() first")
-        if any(a >= b for a, b in itertools.pairwise(slots)):
-            raise ValueError(f"slots to switch off must be in ascending order without repetition, got {list(slots)}")
 
     def _run(self, inputs: Nested, current: _ForwardPass) -> Nested:
         self._pass = current
@@ -181,11 +161,6 @@ class GrowingNetwork(nn.Module):
             without = host if current.samples is None else host.narrow(axis, 0, current.samples)
             grown = torch.cat((grown, without), dim=axis)
         return output if grown is host else replace_first_tensor(output, grown)
-
-    def clear_slots(self) -> None:
-        """Empty all slots for a new episode."""
-        for slot in self.slots:
-            slot.reset()
 
     def host_tensors(self) -> list[Tensor]:
         """Return the tensors of `state_tensors` that belong to the bare host."""

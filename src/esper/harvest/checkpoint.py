@@ -57,10 +57,7 @@ def harvest_checkpoint(
     )
     check_is_one_structure(task)
     hosts = HostFactory(task, profile, torch.device("cpu"), trained.seed)
-    gates = GateConfig()
-    if env >= trained.envs_per_host:
-        hosts.build_network(0, gates)  # frozen weights are those of the first host
-    network = hosts.build_network(env // trained.envs_per_host, gates)
+    network = hosts.build_network(env // trained.envs_per_host, GateConfig())
     _load_network(network, env, checkpoint, path)
     at = checkpoint.step_number
     return Grown.build(
