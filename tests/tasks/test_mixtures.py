@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from esper.tasks import TaskError, is_own_task, load_task
+from esper.tasks import TaskError, is_built_in, load_task
 from esper.tasks.contexts import draw_context
 from esper.tasks.data_loading import load_data
 from esper.tasks.family import TaskFamily
@@ -90,7 +90,7 @@ def test_own_tasks_can_be_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "own_mixed.py").write_text(OWN_TASK)
     monkeypatch.chdir(tmp_path)
     task = load_task("own_mixed.py+recall")
-    assert is_own_task("own_mixed.py+recall")
+    assert not is_built_in("own_mixed.py+recall")
     assert (task.name, task.source and task.source.reference) == ("mine+recall", "own_mixed.py+recall")
     assert task.source
     assert set(task.source.digests) == {"own_mixed.py"}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from esper.config import TaskError
-from esper.tasks.loading import check_task_reference, is_own_task, load_task
-from esper.tasks.registry import TASK_NAMES
+from esper.tasks.loading import check_task_reference, load_task
+from esper.tasks.registry import TASK_NAMES, is_built_in
 from esper.tasks.settings import fill_in_settings, own_values, with_task_settings
 
 __all__ = [
@@ -12,7 +12,7 @@ __all__ = [
     "TaskError",
     "check_task_reference",
     "fill_in_settings",
-    "is_own_task",
+    "is_built_in",
     "load_task",
     "own_values",
     "with_task_settings",

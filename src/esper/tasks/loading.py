@@ -31,11 +31,6 @@ def check_task_reference(reference: str) -> None:
             _parse(part)
 
 
-def is_own_task(reference: str) -> bool:
-    """Return True if a task, or one of a mixture, is code of the user: a file, a module or an entry point."""
-    return not is_built_in(reference)
-
-
 def load_task(reference: str) -> Task:
     """Return the task that a reference names, and import its code.
 

@@ -17,7 +17,7 @@ from esper.history.history import open_history
 from esper.history.summary import RunSummary, flat_config, summarise
 from esper.recording.runs import resolve_run
 from esper.recording.segments import ReadError
-from esper.tasks import is_own_task, load_task, with_task_settings
+from esper.tasks import is_built_in, load_task, with_task_settings
 from esper.telemetry.codec import encode_json
 from esper.telemetry.sentences import format_lanes
 from esper.text_plot import finite_range, sample_to_width, sparkline
@@ -85,7 +85,7 @@ def _configuration_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
 def _default_config(config: dict[str, Any]) -> dict[str, Any]:
     """Return the default configuration, with the settings and slots of the task of a run if that is built in."""
     defaults, task = Config(), str(config.get("task", ""))
-    if not is_own_task(task):
+    if is_built_in(task):
         filled = with_task_settings(msgspec.structs.replace(defaults, task=task))
         defaults = msgspec.structs.replace(filled, task=defaults.task, slots=tuple(load_task(task).slots))
     return msgspec.json.decode(msgspec.json.encode(defaults))

@@ -50,7 +50,7 @@ from esper.process import RankInfo
 from esper.recording.run_lock import LockHolder, read_holder
 from esper.recording.runs import list_runs, resolve_run
 from esper.stop_signals import replace_handlers, restore_handlers
-from esper.tasks import is_own_task
+from esper.tasks import is_built_in
 
 if TYPE_CHECKING:
     from esper.engine.thread import EngineThread
@@ -147,7 +147,7 @@ def _resolve_config_and_checkpoint(
         config = resolve_policy(config)
     check_own_code_is_named(manifest.origin, saved, resume, {*options, *table})
     # The name of a task that is the user's code is known only once it is imported; the engine compares it then.
-    compared = msgspec.structs.replace(config, task=saved.task) if is_own_task(config.task) else config
+    compared = config if is_built_in(config.task) else msgspec.structs.replace(config, task=saved.task)
     check_compatible(saved, compared, checkpoint)
     if config.rounds <= manifest.round < saved.rounds:
         raise ConfigError(
