@@ -35,6 +35,8 @@ class RankLostError(Exception):
 class RankGroup:
     """Collectives of the ranks. All ranks must call the same methods in the same order.
 
+    Every collective raises RankLostError if another rank has exited or does not answer.
+
     Args:
         all_reduce: In-place sum over the ranks, on which every other collective is built. Raises RuntimeError if
             another rank is lost.
@@ -55,11 +57,7 @@ class RankGroup:
         return RankInfo(self.rank, self.world_size).env_range(envs)
 
     def all_reduce_(self, values: Tensor) -> Tensor:
-        """Sum a tensor over the ranks, in place. The result is bit-identical on all ranks.
-
-        Raises:
-            RankLostError: Another rank has exited or does not answer.
-        """
+        """Sum a tensor over the ranks, in place. The result is bit-identical on all ranks."""
         if not self.is_single:
             try:
                 self._all_reduce(values)
@@ -71,11 +69,7 @@ class RankGroup:
         return values
 
     def all_gather_rows(self, rows_E: Tensor) -> Tensor:
-        """Gather the rows [E, …] of the envs of every rank; return the rows of all envs, in order.
-
-        Raises:
-            RankLostError: Another rank has exited or does not answer.
-        """
+        """Gather the rows [E, …] of the envs of every rank; return the rows of all envs, in order."""
         if self.is_single:
             return rows_E
         counts = torch.zeros(self.world_size, dtype=torch.int64)
@@ -105,11 +99,7 @@ class RankGroup:
         return chosen[(chosen >= owned.start) & (chosen < owned.stop)] - owned.start
 
     def all_gather_object(self, item: T) -> list[T]:
-        """Gather one object from every rank; return them ordered by rank.
-
-        Raises:
-            RankLostError: Another rank has exited or does not answer.
-        """
+        """Gather one object from every rank; return them ordered by rank."""
         if self.is_single:
             return [item]
         content = pickle.dumps(item)  # safe: only ranks of one run exchange it; no file is ever unpickled
@@ -122,11 +112,7 @@ class RankGroup:
         return [pickle.loads(row[:length].tobytes()) for row, length in zip(rows, lengths, strict=True)]
 
     def run_on_rank0(self, work: Callable[[], T]) -> T:
-        """Call a function on rank 0. Every rank returns its result, or raises its exception.
-
-        Raises:
-            RankLostError: Another rank has exited or does not answer.
-        """
+        """Call a function on rank 0. Every rank returns its result, or raises its exception."""
         if self.is_single:
             return work()
         outcome: tuple[T | None, Exception | None] = (None, None)

@@ -107,9 +107,6 @@ def build_ppo(
 
     Args:
         stochastic_heads: Sample every head; see `PPOAgent`.
-
-    Raises:
-        ConfigError: `--policy-device` was not found.
     """
     return PPOAgent(
         envs=config.envs,
@@ -136,7 +133,6 @@ def build_trained(
 
     Raises:
         CheckpointError: The policy does not fit this version.
-        ConfigError: `--policy-device` was not found.
     """
     acting = msgspec.structs.replace(config, ppo=policy.ppo)
     agent = build_ppo(acting, sites, blueprints, ranks, stochastic_heads=False)

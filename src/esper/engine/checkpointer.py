@@ -22,7 +22,7 @@ from esper.checkpoint.catalog import (
 from esper.checkpoint.files import Checkpoint, read_checkpoint, write_checkpoint
 from esper.checkpoint.manifest import CheckpointError, check_compatible
 from esper.engine.training_state import TrainingState
-from esper.envs.env_state import env_state_tensors, load_env_tensors
+from esper.envs.env_state import env_state_tensors, load_tensors
 from esper.lanes.errors import is_out_of_memory
 from esper.policy.agent import strip_prefix
 from esper.ranks import RankGroup
@@ -43,7 +43,7 @@ class RestoredCheckpoint(NamedTuple):
 
 
 class Checkpointer:
-    """Writes and reads the checkpoints of one run."""
+    """Writes and reads the checkpoints of one run. Every method that does raises CheckpointError if it cannot."""
 
     def __init__(self, run: Path, keep: int) -> None:
         self.directory = run
@@ -57,9 +57,6 @@ class Checkpointer:
 
         Returns:
             Path, size in bytes, and content of the checkpoint.
-
-        Raises:
-            CheckpointError: The checkpoint cannot be written.
         """
         checkpoint = _checkpoint(training, _gather_state(_capture(training), training.ranks))
         return self._path(checkpoint), training.ranks.run_on_rank0(lambda: self._write(checkpoint)), checkpoint
@@ -78,9 +75,6 @@ class Checkpointer:
 
         Returns:
             Path, size in bytes, and content of the checkpoint; None if none was written.
-
-        Raises:
-            CheckpointError: The checkpoint cannot be written.
         """
         stash = self._stash
         if stash is None:
@@ -99,20 +93,12 @@ class Checkpointer:
             return write_checkpoint(self._path(checkpoint), checkpoint)
 
     def prune(self, ranks: RankGroup) -> None:
-        """Remove all but the newest checkpoints, keeping as many as configured.
-
-        Raises:
-            CheckpointError: A checkpoint cannot be removed.
-        """
+        """Remove all but the newest checkpoints, keeping as many as configured."""
         with _as_checkpoint_error(f"older checkpoints cannot be removed from {self.directory}"):
             ranks.run_on_rank0(lambda: prune_checkpoints(self.directory, self._keep))
 
     def set_aside_later(self, training: TrainingState) -> None:
-        """Move the checkpoints that are later than the current step to `undone/`.
-
-        Raises:
-            CheckpointError: A checkpoint cannot be moved.
-        """
+        """Move the checkpoints that are later than the current step to `undone/`."""
         now = training.step_number
         with _as_checkpoint_error(f"later checkpoints cannot be set aside in {self.directory}"):
             training.ranks.run_on_rank0(lambda: set_aside_later(self.directory, now, self._keep))
@@ -248,7 +234,7 @@ def _install(training: TrainingState, position: _TrainerState) -> None:
     for episode, state in zip(training.episodes, position.state["episodes"], strict=True):
         episode.load_state_dict(state)
         tensors = strip_prefix(f"env.{episode.env.index}.", position.tensors)
-        load_env_tensors(episode.env, tensors)
+        load_tensors(env_state_tensors(episode.env), tensors)
         if episode.env.scaler:
             episode.env.scaler.load_state_dict(position.state["scalers"][str(episode.env.index)])
         if episode.unhealthy_steps:

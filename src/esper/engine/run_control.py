@@ -324,11 +324,7 @@ class RankedRequestQueue(RequestQueue):
         self._agreed: deque[Request] = deque()
 
     def get(self, timeout: float = 0.0) -> Request | None:
-        """Remove and return the oldest request, like `RequestQueue.get`. Collective: all ranks must call it together.
-
-        Raises:
-            RankLostError: Another rank has ended or does not respond.
-        """
+        """Remove and return the oldest request, like `RequestQueue.get`. All ranks must call it together."""
         if not self._agreed:
             received = self._ranks.all_gather_object(self._local.get(timeout))
             self._agreed.extend(request for request in received if request)

@@ -83,13 +83,7 @@ def check_start(config: Config, rank_info: RankInfo, *, is_new: bool) -> list[st
 
 
 def _check_init_policy(config: Config) -> None:
-    """Check `--init-policy`.
-
-    Raises:
-        ConfigError: Another policy than ppo was chosen.
-        ReadError: The run does not exist.
-        CheckpointError: It has no checkpoint.
-    """
+    """Check `--init-policy`. Raises ConfigError, ReadError or CheckpointError."""
     if not config.init_policy:
         return
     if config.policy != "ppo":

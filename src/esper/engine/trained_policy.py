@@ -93,7 +93,6 @@ def initial_policy(config: Config) -> TrainedPolicy | None:
 
     Raises:
         CheckpointError: See `read_trained_policy`; or its network has another width than that of the run.
-        ReadError: The run does not exist.
     """
     if not config.init_policy:
         return None

@@ -101,15 +101,6 @@ def env_state_tensors(env: Env) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in named.items()}
 
 
-def load_env_tensors(env: Env, named: Mapping[str, Tensor]) -> None:
-    """Copy the tensors of `env_state_tensors` into an env, whose slots must have been restored before.
-
-    Raises:
-        RuntimeError: A tensor is missing, or has another shape.
-    """
-    load_tensors(env_state_tensors(env), named)
-
-
 @torch.no_grad()
 def load_tensors(targets: Mapping[str, Tensor], named: Mapping[str, Tensor]) -> None:
     """Copy tensors into those of the same names. Tensors without a target are ignored.

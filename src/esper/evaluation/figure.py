@@ -51,11 +51,7 @@ def check_figure(path: Path) -> None:
 
 
 def write_figure(report: EvaluationReport, path: Path) -> None:
-    """Write the figure to a file whose format follows from its ending.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Write the figure to a file whose format follows from its ending. Raises OSError."""
     # Imported by name, because the types of matplotlib are incomplete; slow to import.
     mpl: Any = import_module("matplotlib")
     figures: Any = import_module("matplotlib.figure")

@@ -40,9 +40,6 @@ def t_interval(value_N: Sequence[float]) -> IntervalEstimate:
 
     Args:
         value_N: Two or more values, because one value has no measurable spread.
-
-    Raises:
-        ValueError: There are fewer than two values.
     """
     return _around(statistics.fmean(value_N) if value_N else math.nan, _half_width(value_N))
 
@@ -56,9 +53,6 @@ def crossed_interval(value_SE: Sequence[Sequence[float]]) -> IntervalEstimate:
 
     Args:
         value_SE: Values of two or more training seeds, in two or more episodes each.
-
-    Raises:
-        ValueError: There are fewer than two training seeds or episodes.
     """
     mean_S = [statistics.fmean(value_E) for value_E in value_SE]
     mean_E = [statistics.fmean(value_S) for value_S in zip(*value_SE, strict=True)]
@@ -70,9 +64,6 @@ def seeds_interval(value_SE: Sequence[Sequence[float]]) -> IntervalEstimate:
 
     Args:
         value_SE: Values of one or more training seeds, in two or more episodes each.
-
-    Raises:
-        ValueError: There are fewer than two episodes.
     """
     return t_interval(value_SE[0]) if len(value_SE) == 1 else crossed_interval(value_SE)
 

@@ -191,10 +191,6 @@ def open_search_journal(directory: Path, policy: str, key: EvaluationKey) -> Eva
 
     Args:
         key: Inputs that determine the result; `episodes` is the number of episodes of the search.
-
-    Raises:
-        ConfigError: The journal is damaged.
-        OSError: The journal cannot be read or written.
     """
     header = _Header(key=key, seed=0, started=datetime.now().astimezone())
     return EvaluationJournal(directory / f"{policy}-{_digest(key)}.jsonl", header)

@@ -32,9 +32,6 @@ def run_wide_host(
     Args:
         prepared: Task with a `wide_model`.
         parameter_ratio: Parameters that the wide host should have, divided by those of the host.
-
-    Raises:
-        FaultError: A lane failed.
     """
     task = prepared.task
     assert task.wide_model is not None

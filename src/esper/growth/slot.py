@@ -166,10 +166,6 @@ class Slot(nn.Module):
             tempo: Length of the first ramp in epochs.
             target: Alpha at the end of the first ramp.
             generator: CPU generator of the seed's initial values.
-
-        Raises:
-            IllegalTransitionError: The slot is not DORMANT.
-            ValueError: No blueprint has this name.
         """
         self._check_legal(self.can_germinate, "germinate")
         self.seed = self._place_module(self._build_seed(blueprint, generator))
@@ -181,11 +177,7 @@ class Slot(nn.Module):
         return self._transition_to(Stage.GERMINATED, "germinate")
 
     def advance(self) -> StageTransition:
-        """Move the seed from TRAINING to BLENDING; the next epoch runs at the first step of the ramp.
-
-        Raises:
-            IllegalTransitionError: The stage is not TRAINING, or G2 refuses.
-        """
+        """Move the seed from TRAINING to BLENDING; the next epoch runs at the first step of the ramp."""
         self._check_legal(self.can_advance, "advance")
         assert self.schedule is not None
         self.schedule.tick()
@@ -203,9 +195,6 @@ class Slot(nn.Module):
 
         Returns:
             The transition back to BLENDING, or None if the seed was already in BLENDING.
-
-        Raises:
-            IllegalTransitionError: The seed is not blended, is fossilized, or its alpha is ramping.
         """
         self._check_legal(self.can_set_alpha, "set_alpha")
         if blend is not None and blend is not self.blend:
@@ -221,9 +210,6 @@ class Slot(nn.Module):
 
         Returns:
             The first transition, or None if the seed is in BLENDING and stays there during the ramp.
-
-        Raises:
-            IllegalTransitionError: There is no seed, it is fossilized or too young, or its alpha is ramping.
         """
         self._check_legal(self.can_cull, "cull")
         if steps == 0 or not self.stage.is_blended:
@@ -232,11 +218,7 @@ class Slot(nn.Module):
         return self._start_ramp(0.0, steps, curve, reason)
 
     def fossilize(self) -> StageTransition:
-        """Make the seed permanent at its current alpha.
-
-        Raises:
-            IllegalTransitionError: The stage is not PROBATIONARY, or G5 refuses.
-        """
+        """Make the seed permanent at its current alpha."""
         self._check_legal(self.can_fossilize, "fossilize")
         return self._transition_to(Stage.FOSSILIZED, "fossilize")
 

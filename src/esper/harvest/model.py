@@ -36,11 +36,7 @@ from esper.tasks.task import Task
 
 
 class GrownSlot(nn.Module):
-    """A seed, blended into its host at a constant alpha.
-
-    Raises:
-        ValueError: The blueprint or the blend is unknown.
-    """
+    """A seed, blended into its host at a constant alpha."""
 
     def __init__(self, structure: GrownSeed) -> None:
         super().__init__()
@@ -133,10 +129,6 @@ def plant_grown(env: Env, seeds: Sequence[GrownSeed], random_seed: int) -> None:
 
     Args:
         env: Env at the start of an episode.
-
-    Raises:
-        IllegalTransitionError: A slot is not empty.
-        ValueError: A blueprint is unknown.
     """
     slots = {slot.name: (index, slot) for index, slot in enumerate(env.network.slots)}
     for seed in seeds:

@@ -18,20 +18,12 @@ from esper.process import available_cores
 
 
 def resolve_devices(names: Sequence[str]) -> list[str]:
-    """Return the names of the lanes, as `resolve_lanes` does, from the devices that torch finds.
-
-    Raises:
-        ConfigError: A device name is invalid, not found, not usable, or given twice.
-    """
+    """Return the names of the lanes, as `resolve_lanes` does, from the devices that torch finds."""
     return resolve_lanes(names, _device_counts(), unusable_gpus())
 
 
 def resolve_policy_device(name: str) -> torch.device:
-    """Return the device that the policy runs on.
-
-    Raises:
-        ConfigError: The device name is invalid or not found, or the device is not usable.
-    """
+    """Return the device that the policy runs on. Raises ConfigError as `resolve_name` does."""
     return torch_device(resolve_name("--policy-device", name, _device_counts(), unusable_gpus()))
 
 

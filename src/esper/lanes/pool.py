@@ -116,11 +116,7 @@ class EnvPool:
         return self._make_env(self._first, lane, make_scaler_factory(self._config.amp, "env", lane.device)())
 
     def _required_workers(self) -> dict[Lane, int]:
-        """Return the number of workers of each lane, without those that only keep a GPU busy.
-
-        Raises:
-            ConfigError: The workers of CPU lanes could not import the task.
-        """
+        """Return the number of workers of each lane, without those that only keep a GPU busy."""
         names = lanes_with_worker([lane.name for lane in self.lanes])
         if not can_be_imported(self.task):  # GPUs do without a worker
             names = [name for name in names if is_cpu_lane(name)]

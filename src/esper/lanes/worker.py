@@ -102,9 +102,6 @@ class WorkerProcess:
 
     Args:
         lane: Name of the lane, for messages.
-
-    Raises:
-        OSError: The process cannot be started.
     """
 
     def __init__(self, lane: str, init: WorkerInit, spawner: WorkerSpawner) -> None:

@@ -215,12 +215,7 @@ class PPOAgent:
         self.returns.load_state_dict(strip_prefix("returns.", tensors))
 
     def load_state_dict(self, state: dict[str, Any], tensors: Mapping[str, Tensor], uniforms_ETH: Tensor) -> None:
-        """Resume from a checkpoint; see `Agent.load_state_dict`.
-
-        Raises:
-            KeyError: A tensor is missing.
-            RuntimeError: A tensor has another shape.
-        """
+        """Resume from a checkpoint; see `Agent.load_state_dict`."""
         self._uniform_ETH = uniforms_ETH.to(self._device)
         self.load_policy(tensors)
         for name, value in self.rollout.tensors().items():

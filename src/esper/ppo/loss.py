@@ -89,9 +89,6 @@ def all_reduce_gradients(loss: PPOLoss, steps: Tensor, network: nn.Module, ranks
 
     Returns:
         The loss of the whole minibatch.
-
-    Raises:
-        RankLostError: Another rank has ended or does not respond.
     """
     if ranks.is_single:
         return loss

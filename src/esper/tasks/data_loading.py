@@ -36,7 +36,6 @@ def load_data_once(task: Task, directory: Path | None, ranks: RankGroup, info: R
 
     Raises:
         TaskError: The data function of a rank fails, or the file cannot be written or read. Every rank raises it.
-        RankLostError: Another rank has ended or does not answer.
     """
     if ranks.is_single:
         return load_data(task, directory)

@@ -62,7 +62,6 @@ def prepare_task(
     Raises:
         TaskError: The task cannot be loaded or grown, or is not that of the checkpoint.
         ConfigError: A slot is unknown.
-        RankLostError: Another rank has ended or does not answer.
     """
     task = task or load_task(config.task)
     if saved:

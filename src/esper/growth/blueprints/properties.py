@@ -48,9 +48,6 @@ def measure_properties(
 
     Args:
         sizes: Number of positions along each axis of the slot.
-
-    Raises:
-        ValueError: No blueprint has this name and layout.
     """
     try:
         return _measure(name, layout, channels, is_causal, (_POSITIONS,) * (len(layout) - 2))
