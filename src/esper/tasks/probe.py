@@ -26,8 +26,7 @@ from esper.growth.site import SlotSite
 from esper.seeding import forked_generators, make_generator
 from esper.tasks.chance import measure_chance
 from esper.tasks.checks.causality import is_causal
-from esper.tasks.checks.functions import check_augment, check_functions
-from esper.tasks.checks.last_batch import check_last_batch
+from esper.tasks.checks.functions import check_augment, check_functions, check_last_batch
 from esper.tasks.checks.prefix import check_prefix
 from esper.tasks.checks.seeds import check_seeds
 from esper.tasks.checks.settings import check_settings
@@ -100,7 +99,7 @@ class _Probe:
         layouts = {name: self._layout(name, *(found[name] for found in outputs)) for name in order}
         check_functions(self.task, model, self.splits, self.batches[-1])
         check_augment(self.task, model, self.splits)
-        check_last_batch(self.task, self.splits, self._user.where("batch_size"))
+        check_last_batch(self.task, self.splits)
         self._check_gradients(order)
         has_tokens = any(layout.canonical is Layout.BTC for layout in layouts.values())
         causal = has_tokens and is_causal(self._perturbed_model().eval(), self.batches[-1][0])

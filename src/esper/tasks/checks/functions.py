@@ -1,4 +1,4 @@
-"""Check of a task's loss, score, metrics and augmentation, and of the targets in its data."""
+"""Checks of a task's loss, score, metrics and augmentation, of the targets in its data, and of its last batch."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from esper.growth.network import call_model, count_samples
 from esper.growth.outputs import Nested
 from esper.seeding import make_generator
+from esper.tasks.hosts import build_host
 from esper.tasks.losses import IGNORED_TARGET, CrossEntropy, loss_of, score_of
 from esper.tasks.splits import Split, Splits, take
 from esper.tasks.task import Task, describe_type
@@ -18,6 +19,8 @@ from esper.tasks.user_calls import UserCalls
 from esper.user_code import describe_exception
 
 _SEED = 0
+_SMALL_BATCH = 4
+"""Number of samples from which on a last batch is not checked, because other dry runs are as small."""
 
 
 @torch.no_grad()
@@ -62,13 +65,39 @@ def check_augment(task: Task, model: nn.Module, splits: Splits) -> None:
         raise user.error("augment", f"returned {found}; return a pair, inputs and targets")
     inputs, targets = cast("Sequence[Any]", result)
     try:
-        with torch.no_grad():
-            output = call_model(model.eval(), inputs)
-            loss_of(task).mean(output, targets)
-            score_of(task)(output, targets)
+        _measure(task, model.eval(), inputs, targets)
     except Exception as error:
         problem = f"its result cannot be trained on: {describe_exception(error)}"
         raise user.error("augment", problem) from error
+
+
+def check_last_batch(task: Task, splits: Splits) -> None:
+    """Run the model in training mode on a small last batch. Batch norm, for example, may need two samples.
+
+    Raises:
+        TaskError: Model, loss or score raise an exception.
+    """
+    samples = task.count_epoch_samples(count_samples(splits.train[0]))
+    last = samples % task.batch_size or task.batch_size
+    if last >= _SMALL_BATCH:
+        return
+    host = build_host(task, _SEED, 0, 0)
+    host.model.train()
+    for module in host.frozen:
+        module.training = False
+    try:
+        _measure(task, host.model, *take(splits.train, torch.arange(last)))
+    except Exception as error:
+        sizes = f"{samples} samples in batches of {task.batch_size} leave {last} for the last one"
+        problem = f"{sizes}, which fails: {describe_exception(error)}; change batch_size or samples_per_epoch"
+        raise UserCalls(task).error("batch_size", problem) from error
+
+
+@torch.no_grad()
+def _measure(task: Task, model: nn.Module, inputs: Nested, targets: Nested) -> None:
+    output = call_model(model, inputs)
+    loss_of(task).mean(output, targets)
+    score_of(task)(output, targets)
 
 
 def _checked_values(user: UserCalls, field: str, values: object, samples: int) -> Tensor:
