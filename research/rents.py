@@ -23,13 +23,13 @@ from research.rent_meter import RentMeter
 
 from esper.config import Config
 from esper.evaluation.comparison import build_report
-from esper.evaluation.cpu_time import cpu_seconds
 from esper.evaluation.episodes import run_episodes
 from esper.evaluation.figure import check_figure, draw_text, write_figure
 from esper.evaluation.intervals import seeds_interval
 from esper.evaluation.results import PolicyRun
 from esper.lanes.pool import EnvPool
 from esper.policy.agent import Agent
+from esper.process import cpu_seconds
 from esper.tasks.family import RENT, settings_of_family
 
 RENTS = (0.0005, 0.001, 0.002, 0.004, 0.008)

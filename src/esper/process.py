@@ -1,4 +1,4 @@
-"""This Python process: its rank under torchrun, its cores, garbage-collector settings, child interpreters."""
+"""This Python process: its rank under torchrun, cores, CPU time, garbage-collector settings, child interpreters."""
 
 from __future__ import annotations
 
@@ -78,6 +78,17 @@ def freeze_loaded_objects() -> None:
 def available_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and its workers so far, in seconds. Workers that have ended count too."""
+    import psutil  # not at the start of every command
+
+    process = psutil.Process()
+    own = process.cpu_times()
+    times = [worker.cpu_times() for worker in process.children(recursive=True)]
+    ended = own.children_user + own.children_system
+    return own.user + own.system + ended + sum(time.user + time.system for time in times)
 
 
 def python_command(program: str, *arguments: str) -> tuple[list[str], dict[str, str]]:

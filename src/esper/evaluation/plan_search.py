@@ -8,13 +8,13 @@ from contextlib import closing
 import msgspec
 
 from esper.config import Config
-from esper.evaluation.cpu_time import cpu_seconds
 from esper.evaluation.journal import EvaluationJournal
 from esper.evaluation.results import RANDOM_SEARCH, SEARCH
 from esper.evaluation.search import Rung, draw_plans, find_best, halving_schedule, random_schedule
 from esper.evaluation.training_hosts import TrainingHosts
 from esper.policy.plan import parse_plan
 from esper.policy.plan_agent import PlanAgent
+from esper.process import cpu_seconds
 from esper.seeding import make_generator
 from esper.tasks.prepare import PreparedTask
 
