@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from esper.domain import Stage
 from esper.growth.layers import (
     MAX_SLOW_CHANNELS,
     FastBatchNorm2d,
@@ -16,7 +15,7 @@ from esper.growth.layers import (
     max_pool_2x2,
     starts_at_zero,
 )
-from tests.growth.hosts import generator, grow, network
+from tests.growth.hosts import generator, network
 
 
 def test_pointwise_conv_matches_conv2d() -> None:
@@ -104,23 +103,6 @@ def test_initialise_depends_on_the_generator_only() -> None:
     initialise_(second.host, generator(7))
     for key, value in second.state_dict().items():
         assert torch.equal(value, first[key]), key
-
-
-def test_germination_ignores_the_global_random_stream() -> None:
-    states = []
-    for global_seed in (1, 2):
-        torch.manual_seed(global_seed)
-        net = network()
-        grow(net.slots[0], Stage.GERMINATED)
-        states.append(net.state_dict())
-    assert states[0].keys() == states[1].keys()
-    for key in states[0]:
-        assert torch.equal(states[0][key], states[1][key]), key
-
-
-def test_initialise_differs_between_random_seeds() -> None:
-    one, other = network(seed=1), network(seed=2)
-    assert not torch.equal(one.host_parameters()[0], other.host_parameters()[0])
 
 
 def test_initialise_respects_kaiming_bound_and_zero_mark() -> None:

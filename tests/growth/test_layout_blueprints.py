@@ -22,7 +22,15 @@ SHAPES = {Layout.BC: (5, 16), Layout.BTC: (3, 7, 16), Layout.BCL: (3, 16, 7), La
 ALL = [(name, layout) for name, implementations in BLUEPRINTS.items() for layout in implementations]
 CAUSAL = [name for name in BLUEPRINTS if name in offered_blueprints(Layout.BTC, is_causal=True)]
 
+CHANNELS = [1, 2, 3, 4, 16, 48, 64]
 PARAMETERS = {
+    ("norm", Layout.BCHW): lambda c: 2 * c,
+    ("attention", Layout.BCHW): lambda c: 2 * c * max(1, c // 4) + max(1, c // 4) + c,
+    ("depthwise", Layout.BCHW): lambda c: 9 * c + c * c + 2 * c,
+    ("bottleneck", Layout.BCHW): lambda c: 2 * c * max(4, c // 4) + 9 * max(4, c // 4) ** 2 + 4 * max(4, c // 4) + c,
+    ("conv_small", Layout.BCHW): lambda c: c * c + 2 * c,
+    ("conv_light", Layout.BCHW): lambda c: 9 * c * c + 2 * c,
+    ("conv_heavy", Layout.BCHW): lambda c: 18 * c * c + 4 * c,
     ("norm", Layout.BC): lambda c: 2 * c,
     ("norm", Layout.BTC): lambda c: 2 * c,
     ("norm", Layout.BCL): lambda c: 2 * c,
@@ -50,14 +58,16 @@ def scrambled(module: nn.Module) -> nn.Module:
     return module
 
 
+@pytest.mark.parametrize("channels", CHANNELS)
 @pytest.mark.parametrize(("name", "layout"), ALL)
-def test_new_seed_is_exactly_the_identity(name: str, layout: Layout) -> None:
-    x = torch.randn(SHAPES[layout], generator=generator())
-    assert torch.equal(seed_of(name, layout)(x), x)
-    assert not torch.equal(scrambled(seed_of(name, layout))(x), x)
+def test_new_seed_is_exactly_the_identity(name: str, layout: Layout, channels: int) -> None:
+    shape = [channels if size == 16 else size for size in SHAPES[layout]]
+    x = torch.randn(shape, generator=generator())
+    assert torch.equal(seed_of(name, layout, channels)(x), x)
+    assert not torch.equal(scrambled(seed_of(name, layout, channels))(x), x)
 
 
-@pytest.mark.parametrize("channels", [1, 3, 16, 48])
+@pytest.mark.parametrize("channels", CHANNELS)
 @pytest.mark.parametrize(("name", "layout"), PARAMETERS)
 def test_parameter_count_equals_closed_form(name: str, layout: Layout, channels: int) -> None:
     count = sum(parameter.numel() for parameter in seed_of(name, layout, channels).parameters())
