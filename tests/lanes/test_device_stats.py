@@ -100,10 +100,6 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3 << 30)
 
 
-def test_gpu_sensors_are_in_telemetry_units(machine: Machine) -> None:
-    assert read_sensors(SECOND) == GpuSensors(utilisation=0.87, temperature=66, power=420.0)
-
-
 def test_idle_gpu_reads_zero_instead_of_missing(machine: Machine) -> None:
     assert read_sensors(FIRST) == GpuSensors(utilisation=0.0, temperature=31, power=71.5)
 

@@ -56,14 +56,6 @@ def test_gae_equals_its_definition(case: tuple[list[float], list[float], float, 
     assert torch.allclose(advantages[0], torch.tensor(reference(*case), dtype=torch.float64), atol=1e-9)
 
 
-def test_gae_with_lambda_one_is_return_minus_value() -> None:
-    rewards = torch.tensor([[1.0, 2.0, 4.0]])
-    values = torch.tensor([[0.5, 0.25, 0.125]])
-    advantages = gae(rewards, values, torch.tensor([8.0]), torch.zeros(1, 3, dtype=torch.bool), 0.5, 1.0)
-    returns = torch.tensor([[1 + 0.5 * (2 + 0.5 * (4 + 0.5 * 8)), 2 + 0.5 * (4 + 0.5 * 8), 4 + 0.5 * 8]])
-    assert torch.allclose(advantages, returns - values)
-
-
 def with_luck(envs: int, steps: int, envs_per_host: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return advantages with a large host effect, the part of each env alone, and the valid steps."""
     generator = torch.Generator().manual_seed(seed)
@@ -99,11 +91,6 @@ def test_host_effect_of_a_single_env_is_zero(envs: int, steps: int, envs_per_hos
         others = [i for i in range(envs) if i // envs_per_host == env // envs_per_host and i != env]
         if not any(counts[i, step] for i in others):
             assert left[env, step] == advantage[env, step]
-
-
-def test_envs_with_separate_hosts_keep_their_advantages() -> None:
-    advantage, _, counts = with_luck(8, 6, 1, seed=2)
-    assert torch.equal(subtract_host_effect(advantage, counts, 1), advantage)
 
 
 def test_breakdown_does_not_shrink_other_advantages() -> None:

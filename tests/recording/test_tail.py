@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,30 +14,23 @@ from esper.recording.tail import RecordingFollower
 from esper.telemetry.codec import encode_json
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import example_run
+from tests.recording.recordings import fold, lines, recording, write_segment
 
 RUN = example_run()
 
 
-def fold(records: list[Record]) -> RunState:
+def state_json(records: Sequence[Record]) -> bytes:
+    """Return the state after the records as JSON, because NaN does not equal itself."""
     state = RunState()
     for record in records:
         if isinstance(record, Keyframe):
             state = record.decode_state()
         else:
             state.apply(record)
-    return state
+    return encode_json(state)
 
 
-def state_json(records: list[Record]) -> bytes:
-    """Return the state after the records as JSON, because NaN does not equal itself."""
-    return encode_json(fold(records))
-
-
-def lines(*records: Record) -> bytes:
-    return b"".join(encode_json(record) + b"\n" for record in records)
-
-
-def kinds(records: list[Record]) -> list[str]:
+def kinds(records: Sequence[Record]) -> list[str]:
     return [type(record).__name__ for record in records]
 
 
@@ -53,64 +47,59 @@ def test_tail_yields_every_record_once_in_order(tmp_path: Path) -> None:
     recorder.close()
     assert list(follower.poll()) == []
     assert kinds(records[:1]) == ["Keyframe"]
-    assert lines(*records[1:]) == lines(*RUN)
-    assert state_json(records) == state_json(list(RUN))
+    assert lines(records[1:]) == lines(RUN)
+    assert state_json(records) == state_json(RUN)
 
 
 def test_tail_starts_at_the_last_segment(tmp_path: Path) -> None:
-    segment_path(tmp_path, 1).write_bytes(b"not a record\n")
-    early = fold(list(RUN[:30]))
-    segment_path(tmp_path, 2).write_bytes(lines(Keyframe.from_state(early), *RUN[30:40]))
+    write_segment(tmp_path, 1, b"not a record\n")
+    write_segment(tmp_path, 2, recording(RUN[30:40], fold(RUN[:30])))
     follower = RecordingFollower(tmp_path)
     records = list(follower.poll())
-    assert kinds(records) == ["Keyframe", *kinds(list(RUN[30:40]))]
-    assert state_json(records) == state_json(list(RUN[:40]))
+    assert kinds(records) == ["Keyframe", *kinds(RUN[30:40])]
+    assert state_json(records) == state_json(RUN[:40])
     assert follower.notices == []
 
 
 def test_tail_continues_into_a_new_segment(tmp_path: Path) -> None:
-    first = segment_path(tmp_path, 1)
-    first.write_bytes(lines(Keyframe.from_state(RunState()), *RUN[:20]))
+    first = write_segment(tmp_path, 1, recording(RUN[:20]))
     follower = RecordingFollower(tmp_path)
     assert len(list(follower.poll())) == 21
     with first.open("ab") as file:
-        file.write(lines(*RUN[20:25]))
-    segment_path(tmp_path, 2).write_bytes(lines(Keyframe.from_state(fold(list(RUN[:25]))), *RUN[25:30]))
+        file.write(lines(RUN[20:25]))
+    write_segment(tmp_path, 2, recording(RUN[25:30], fold(RUN[:25])))
     compress_segment(first)
-    assert lines(*follower.poll()) == lines(*RUN[20:30])
+    assert lines(follower.poll()) == lines(RUN[20:30])
 
 
 def test_tail_yields_the_restored_state(tmp_path: Path) -> None:
-    first = segment_path(tmp_path, 1)
-    first.write_bytes(lines(Keyframe.from_state(RunState()), *RUN[:20]))
+    write_segment(tmp_path, 1, recording(RUN[:20]))
     follower = RecordingFollower(tmp_path)
     records = list(follower.poll())
-    segment_path(tmp_path, 2).write_bytes(lines(Keyframe.from_state(fold(list(RUN[:10]))), *RUN[10:12]))
+    write_segment(tmp_path, 2, recording(RUN[10:12], fold(RUN[:10])))
     records += follower.poll()
-    assert state_json(records) == state_json(list(RUN[:12]))
+    assert state_json(records) == state_json(RUN[:12])
 
 
 def test_tail_waits_for_the_rest_of_a_line(tmp_path: Path) -> None:
-    content = lines(Keyframe.from_state(RunState()), *RUN[:9])
+    content = recording(RUN[:9])
     file = segment_path(tmp_path, 1)
     for cut in (0, 10, len(content) - 5):
         file.write_bytes(content[:cut])
         follower = RecordingFollower(tmp_path)
         before = list(follower.poll())
         file.write_bytes(content)
-        assert state_json(before + list(follower.poll())) == state_json(list(RUN[:9]))
+        assert state_json(before + list(follower.poll())) == state_json(RUN[:9])
         assert follower.notices == []
 
 
 def test_tail_reports_unreadable_lines(tmp_path: Path) -> None:
     unknown = b'{"type":"Sneezed","seq":3,"time":1.0}\n' * 2
-    content = (
-        lines(Keyframe.from_state(RunState()), *RUN[:5]) + unknown + b"rubbish\n" + lines(*RUN[5:7]) + b'{"type":"RunE'
-    )
-    segment_path(tmp_path, 1).write_bytes(content)
+    content = recording(RUN[:5]) + unknown + b"rubbish\n" + lines(RUN[5:7]) + b'{"type":"RunE'
+    write_segment(tmp_path, 1, content)
     follower = RecordingFollower(tmp_path)
     assert len(list(follower.poll())) == 8
-    segment_path(tmp_path, 2).write_bytes(lines(Keyframe.from_state(fold(list(RUN[:7]))), *RUN[7:9]))
+    write_segment(tmp_path, 2, recording(RUN[7:9], fold(RUN[:7])))
     assert len(list(follower.poll())) == 2
     skipped, damaged, torn = follower.notices
     assert skipped == "events of the unknown type Sneezed were skipped; a newer version wrote them"
@@ -119,19 +108,19 @@ def test_tail_reports_unreadable_lines(tmp_path: Path) -> None:
 
 
 def test_tail_reports_a_deleted_file_and_reads_the_next(tmp_path: Path) -> None:
-    segment_path(tmp_path, 1).write_bytes(lines(Keyframe.from_state(RunState()), *RUN[:5]))
+    write_segment(tmp_path, 1, recording(RUN[:5]))
     follower = RecordingFollower(tmp_path)
     records = list(follower.poll())
     segment_path(tmp_path, 1).unlink()
     assert list(follower.poll()) == []
-    segment_path(tmp_path, 2).write_bytes(lines(Keyframe.from_state(fold(list(RUN[:9]))), *RUN[9:12]))
+    write_segment(tmp_path, 2, recording(RUN[9:12], fold(RUN[:9])))
     records += follower.poll()
-    assert state_json(records) == state_json(list(RUN[:12]))
+    assert state_json(records) == state_json(RUN[:12])
     assert follower.notices == [f"{segment_path(tmp_path, 1)} was deleted; its unread events are lost"]
 
 
 def test_tail_summarises_much_damage(tmp_path: Path) -> None:
-    segment_path(tmp_path, 1).write_bytes(lines(Keyframe.from_state(RunState())) + b"rubbish\n" * 1000)
+    write_segment(tmp_path, 1, recording([]) + b"rubbish\n" * 1000)
     follower = RecordingFollower(tmp_path)
     list(follower.poll())
     assert len(follower.notices) == MAX_DAMAGE_NOTICES + 1
@@ -139,7 +128,7 @@ def test_tail_summarises_much_damage(tmp_path: Path) -> None:
 
 
 def test_tail_refuses_a_state_of_another_version(tmp_path: Path) -> None:
-    segment_path(tmp_path, 1).write_bytes(b'{"type":"Keyframe","seq":5,"time":1.0,"state":{"seq":"five"}}\n')
+    write_segment(tmp_path, 1, b'{"type":"Keyframe","seq":5,"time":1.0,"state":{"seq":"five"}}\n')
     with pytest.raises(ReadError, match="this version cannot read its state: "):
         list(RecordingFollower(tmp_path).poll())
 

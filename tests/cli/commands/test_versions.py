@@ -36,29 +36,6 @@ def test_newer_recording_is_shown_with_a_notice(tmp_path: Path, capsys: pytest.C
     ]
 
 
-def test_missing_field_is_refused_with_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_segment(tmp_path, 1, recording(RUN).replace(b'"score":', b'"precision":'))
-
-    assert replay(tmp_path) == 2
-
-    refusal = capsys.readouterr().err
-    assert refusal.startswith(f"esper-sanctum: {path}, line 4: this version cannot read EnvStepped: ")
-    assert "missing required field `score`" in refusal
-    assert refusal.count("\n") == 1
-
-
-def test_damaged_line_is_reported_and_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = recording(RUN).split(b"\n")
-    lines[20] = lines[20].replace(b'"round":1', b'"round":"one"')
-    path = write_segment(tmp_path, 1, b"\n".join(lines))
-
-    assert replay(tmp_path) == 0
-
-    notice = capsys.readouterr().err
-    assert notice.startswith(f"esper-sanctum: {path}, line 21 is damaged and was skipped: ")
-    assert "$.round" in notice
-
-
 def test_schema_is_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema"]) == 0
 
