@@ -331,7 +331,8 @@ def torchrun(cwd: Path, *options: str, program: Sequence[str] = ("-m", "esper"))
 
 @pytest.mark.slow
 def test_torchrun_computes_the_same_as_one_process(alone: LiveRun, tmp_path: Path) -> None:
-    out, errors = torchrun(tmp_path, "--rounds", "3", "--checkpoint-every", "1").communicate(timeout=PATIENCE)
+    small = ("--training.samples-per-epoch", "256", "--ppo.hidden", "16", "--ppo.epochs", "2", "--ppo.minibatches", "2")
+    out, errors = torchrun(tmp_path, "--rounds", "3", "--checkpoint-every", "1", *small).communicate(timeout=PATIENCE)
     run = only_run(tmp_path)
     assert "Traceback" not in errors
     assert out.count(f"run {run.name}: done") == 1  # one rank speaks
