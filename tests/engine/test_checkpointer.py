@@ -10,6 +10,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -503,54 +504,43 @@ def test_checkpoint_of_other_shape_leaves_run_unchanged(stopped: Path, options: 
     assert {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()} == before
 
 
-def _without_a_tensor(path: Path) -> None:
+WEIGHT = "env.2.network.host.head.linear.weight"
+FORGED_TENSORS: list[Callable[[dict[str, torch.Tensor]], object]] = [
+    lambda tensors: tensors.pop(WEIGHT),
+    lambda tensors: tensors.update({WEIGHT: torch.zeros(10, 17)}),
+    lambda tensors: (tensors.clear(), tensors.update({"model.layers.0.weight": torch.zeros(3)})),
+]
+FORGED_STATES: list[Callable[[list[dict[str, Any]]], object]] = [
+    lambda episodes: episodes.pop(),
+    lambda episodes: episodes[2].update(gate_refusals=[]),
+    lambda episodes: episodes[2]["slots"][0].update(stage="blooming"),
+]
+"""Changes of the state of the envs."""
+
+
+def forge_tensors(path: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
     tensors = safetensors.torch.load_file(path / TENSORS_FILE)
-    del tensors["env.2.network.host.head.linear.weight"]
+    change(tensors)
     safetensors.torch.save_file(tensors, path / TENSORS_FILE)
 
 
-def _with_another_shape(path: Path) -> None:
-    tensors = safetensors.torch.load_file(path / TENSORS_FILE)
-    tensors["env.2.network.host.head.linear.weight"] = torch.zeros(10, 17)
-    safetensors.torch.save_file(tensors, path / TENSORS_FILE)
-
-
-def _foreign(path: Path) -> None:
-    safetensors.torch.save_file({"model.layers.0.weight": torch.zeros(3)}, path / TENSORS_FILE)
-
-
-def _without_an_env(path: Path) -> None:
+def forge_state(path: Path, change: Callable[[list[dict[str, Any]]], object]) -> None:
     state = json.loads((path / STATE_FILE).read_bytes())
-    state["episodes"].pop()
+    change(state["episodes"])
     (path / STATE_FILE).write_text(json.dumps(state))
 
 
-def _with_lists_for_objects(path: Path) -> None:
-    state = json.loads((path / STATE_FILE).read_bytes())
-    state["episodes"][2]["gate_refusals"] = []
-    (path / STATE_FILE).write_text(json.dumps(state))
-
-
-def _with_an_unknown_stage(path: Path) -> None:
-    state = json.loads((path / STATE_FILE).read_bytes())
-    state["episodes"][2]["slots"][0]["stage"] = "blooming"
-    (path / STATE_FILE).write_text(json.dumps(state))
-
-
-def _with_an_event_for_a_state(path: Path) -> None:
+def forge_telemetry(path: Path) -> None:
+    """Write an event where a state is expected."""
     (path / TELEMETRY_FILE).write_bytes(encode_json(ev.RoundStarted(round=1)))
 
 
 @pytest.mark.parametrize(
     "forge",
     [
-        _without_a_tensor,
-        _with_another_shape,
-        _foreign,
-        _without_an_env,
-        _with_lists_for_objects,
-        _with_an_unknown_stage,
-        _with_an_event_for_a_state,
+        *(partial(forge_tensors, change=change) for change in FORGED_TENSORS),
+        *(partial(forge_state, change=change) for change in FORGED_STATES),
+        forge_telemetry,
     ],
 )
 def test_unfitting_checkpoint_leaves_trainer_unchanged(tmp_path: Path, forge: Callable[[Path], None]) -> None:

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from esper.cli.commands.evaluate import print_table, to_text
-from esper.evaluation.comparison import EvaluationReport, build_report
+from esper.evaluation.comparison import EvaluationReport
 from esper.evaluation.intervals import t_interval
-from esper.evaluation.results import EpisodeResult, PolicyRun
+from tests.evaluation.reports import episode, report, run
 
 RETURNS = {
     "ppo": [0.5, 0.6, 0.7],
@@ -19,38 +19,14 @@ RETURNS = {
 
 def comparison(*policies: str) -> EvaluationReport:
     runs = {policy: [run(*map(episode, RETURNS[policy]))] for policy in policies}
-    return build_report(runs, checkpoints=["runs/a"], task="digits", score_name="accuracy", steps=25, seed=7)
-
-
-def run(*episodes: EpisodeResult, plan: str | None = None) -> PolicyRun:
-    return PolicyRun(episodes=list(episodes), cpu_seconds=12.3, plan=plan)
-
-
-def episode(value: float, *, broke_down: bool = False) -> EpisodeResult:
-    return EpisodeResult(
-        test_score=0.9,
-        validation_score=0.95,
-        parameter_ratio=2.0,
-        net_return=value,
-        test_return=value - 0.05,
-        steps=25,
-        broke_down=broke_down,
-        seeds=[],
-    )
+    return report(runs, "runs/a")
 
 
 def test_interval_of_training_seeds_is_over_seeds_and_episodes() -> None:
     """Three training seeds with the means 0.5, 0.6 and 0.7, in two episodes with the means 0.2 and 1.0."""
     trained = [run(episode(mean - 0.4), episode(mean + 0.4)) for mean in (0.5, 0.6, 0.7)]
     fixed = [run(episode(0.2), episode(0.4, broke_down=True))]
-    found = build_report(
-        {"ppo": trained, "static": fixed},
-        checkpoints=["a", "b", "c"],
-        task="digits",
-        score_name="accuracy",
-        steps=25,
-        seed=7,
-    )
+    found = report({"ppo": trained, "static": fixed}, "a", "b", "c")
     ppo, static = found.policies
     assert (ppo.over, static.over) == ("training seeds and episodes", "episodes")
     half_of_seeds = 4.302653 * 0.1 / math.sqrt(3)  # t quantile of two degrees of freedom
@@ -69,14 +45,7 @@ def test_interval_of_training_seeds_is_over_seeds_and_episodes() -> None:
 def test_policies_of_training_seeds_are_compared_seed_by_seed() -> None:
     trained = [run(episode(mean), episode(mean)) for mean in (0.5, 0.6, 0.7)]
     searched = [run(episode(mean - 0.1), episode(mean - 0.1), plan=f"plan {mean}") for mean in (0.5, 0.6, 0.7)]
-    found = build_report(
-        {"ppo": trained, "search": searched},
-        checkpoints=["a", "b", "c"],
-        task="t",
-        score_name="accuracy",
-        steps=2,
-        seed=0,
-    )
+    found = report({"ppo": trained, "search": searched}, "a", "b", "c")
     (difference,) = found.differences
     assert difference.over == "training seeds and episodes"
     assert (difference.net_return.low, difference.net_return.high) == (pytest.approx(0.1), pytest.approx(0.1))

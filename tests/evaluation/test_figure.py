@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from esper.evaluation.comparison import EvaluationReport, build_report
+from esper.evaluation.comparison import EvaluationReport
 from esper.evaluation.figure import draw_text, pareto_front, write_figure
-from esper.evaluation.results import EpisodeResult, PolicyRun
+from tests.evaluation.reports import episode, report, run
 
 POLICIES = {
     "static": (0.40, 1.0),
@@ -21,35 +21,24 @@ POLICIES = {
 """Mean accuracy and parameters of each policy."""
 
 
-def report(policies: dict[str, tuple[float, float]] = POLICIES) -> EvaluationReport:
-    def run(accuracy: float, ratio: float) -> PolicyRun:
-        episodes = [
-            EpisodeResult(
-                test_score=accuracy + change,
-                validation_score=accuracy,
-                parameter_ratio=ratio,
-                net_return=0.0,
-                test_return=0.0,
-                steps=25,
-                broke_down=False,
-                seeds=[],
-            )
-            for change in (-0.01, 0.01)
-        ]
-        return PolicyRun(episodes=episodes, cpu_seconds=1.0)
-
-    runs = {policy: [run(*values)] for policy, values in policies.items()}
-    return build_report(runs, checkpoints=["a"], task="digits", score_name="accuracy", steps=2, seed=1000)
+def drawn(policies: dict[str, tuple[float, float]] = POLICIES) -> EvaluationReport:
+    return report(
+        {
+            policy: [run(*(episode(test_score=accuracy + change, ratio=ratio) for change in (-0.01, 0.01)))]
+            for policy, (accuracy, ratio) in policies.items()
+        },
+        "a",
+    )
 
 
 def test_front_has_the_policies_that_no_other_one_dominates() -> None:
-    assert pareto_front(report().policies) == {"static", "small", "plan:conv_light@early:0"}
+    assert pareto_front(drawn().policies) == {"static", "small", "plan:conv_light@early:0"}
     twins = {"one": (0.5, 2.0), "two": (0.5, 2.0)}
-    assert pareto_front(report(twins).policies) == {"one", "two"}
+    assert pareto_front(drawn(twins).policies) == {"one", "two"}
 
 
 def test_text_plot_places_every_policy() -> None:
-    lines = draw_text(report(), 80, 16)
+    lines = draw_text(drawn(), 80, 16)
     assert all(len(line) <= 80 for line in lines[1:])
     plot, legend = lines[1:17], lines[18:]
     places = {
@@ -64,20 +53,20 @@ def test_text_plot_places_every_policy() -> None:
 
 
 def test_text_plot_of_a_single_policy_is_drawn() -> None:
-    lines = draw_text(report({"static": (0.4, 1.0)}), 60, 8)
+    lines = draw_text(drawn({"static": (0.4, 1.0)}), 60, 8)
     assert sum("a●" in line for line in lines[1:9]) == 1
 
 
 @pytest.mark.parametrize("ending", ["svg", "png", "pdf"])
 def test_figure_file_has_the_policies(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"figure.{ending}"
-    write_figure(report(), path)
+    write_figure(drawn(), path)
     assert path.stat().st_size > 1000
     if ending == "svg":
         text = path.read_text()
         assert ElementTree.fromstring(text).tag.endswith("svg")
         assert all(policy.removeprefix("plan:") in text for policy in POLICIES)
-        write_figure(report(), path)
+        write_figure(drawn(), path)
         assert path.read_text() == text  # the same for the same report
 
 
@@ -85,7 +74,7 @@ def test_long_names_leave_the_plot_its_width(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
 
     def plot_width(policies: dict[str, tuple[float, float]]) -> float:
-        write_figure(report(policies), tmp_path / "f.svg")
+        write_figure(drawn(policies), tmp_path / "f.svg")
         frame = next(e for e in ElementTree.parse(tmp_path / "f.svg").iter() if e.get("id") == "patch_2")
         corners = [float(word) for word in frame[0].get("d", "").split() if word not in "MLz"][::2]
         return max(corners) - min(corners)

@@ -253,10 +253,6 @@ def grown_checkpoint(directory: Path) -> Path:
 
 def test_wide_host_is_refused_for_a_task_without_one(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = load_task("digits_impaired")
-    monkeypatch.setattr("esper.tasks.prepare.load_task", lambda _: _without_wide_model(task))
+    monkeypatch.setattr("esper.tasks.prepare.load_task", lambda _: replace(task, wide_model=None))
     with pytest.raises(ConfigError, match="has no wide_model"), opened(checkpoint, "ppo", "wide"):
         pass
-
-
-def _without_wide_model(task: Any) -> Any:
-    return replace(task, wide_model=None)
