@@ -68,10 +68,6 @@ class RankedRun:
     def ask(self, kind: RequestKind, path: str | None = None) -> None:
         self.first.control.put(kind, "test", path)
 
-    def explain(self, env: int) -> ev.DecisionExplained:
-        self.first.control.put(RequestKind.EXPLAIN, "test", env=env)
-        return self.first.wait_for(ev.DecisionExplained)
-
     def finish(self) -> str:
         state = self.first.finish()
         for rank in self.ranks[1:]:
@@ -124,7 +120,8 @@ def test_every_rank_explains_the_decisions_of_its_envs(tmp_path: Path, monkeypat
     run = RankedRun(monkeypatch, tmp_path).start(RequestKind.PAUSE)
     run.first.wait_for(ev.Paused)
     for env in (0, ENVS - 1):  # of rank 0, and of the last rank
-        assert run.explain(env).env == env
+        run.first.control.put(RequestKind.EXPLAIN, "test", env=env)
+        assert run.first.wait_for(ev.DecisionExplained).env == env
     run.ask(RequestKind.ABANDON)
     run.finish()
 

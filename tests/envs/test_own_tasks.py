@@ -29,7 +29,7 @@ from esper.tasks.splits import Splits
 from esper.tasks.task import Task
 from tests.engine.populations import play
 from tests.growth.hosts import grow
-from tests.tasks.models import CLASSES, FEATURES, SAMPLES, causal_task, features, mlp, task
+from tests.tasks.models import CLASSES, FEATURES, SAMPLES, causal_task, features, task
 
 
 @contextmanager
@@ -317,7 +317,6 @@ def test_two_blended_seeds_of_different_slots_have_their_own_optimizers() -> Non
         assert [slot.stage for slot in env.network.slots] == [Stage.TRAINING, Stage.TRAINING]
         measured = epoch(pool, 2, Action(Op.WAIT))
         assert set(measured.slot_grad_norms) == {0, 1}
-        assert mlp().training
 
 
 def test_shapley_values_of_eight_seeds_sum_to_their_gain() -> None:

@@ -141,9 +141,7 @@ def test_prior_of_the_op_mostly_waits() -> None:
         last.weight.zero_()
         last.bias.zero_()
         last.bias[Op.WAIT] = WAIT_LOGIT
-    masks = ActionMasks(
-        *(torch.ones_like(mask) for mask in ActionMasks.empty(ENVS, slots=SLOTS, blueprints=BLUEPRINTS))
-    )
+    masks = everything_legal(SHAPE)
     features, _ = network.encode(obs, blueprints, network.initial_state(ENVS))
     at_prior = network.act(features[:, -1], masks, uniform)[2]
     assert torch.allclose(at_prior.bonus_H[:, 0], torch.ones(ENVS))
