@@ -233,6 +233,15 @@ async def test_ended_run_stays_on_screen_until_quit(outcome: str, says: str) -> 
         assert has_left(app)
 
 
+async def test_engine_death_without_message_is_a_failure() -> None:
+    app, session = live(RUN)
+    async with opened(app) as pilot:
+        session.is_engine_alive, session.directory = False, Path("run")
+        tick(app)
+        await pilot.pause()
+        assert "✖ FAILED the engine stopped unexpectedly" in header(app)
+
+
 @pytest.mark.parametrize(
     ("attribute", "value"), [("is_engine_alive", False), ("fatal_error", "there is no device cuda:7")]
 )
