@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from esper.checkpoint.catalog import list_checkpoints
 from esper.control import RequestKind
@@ -10,18 +12,17 @@ from esper.telemetry import events as ev
 from tests.runs import LiveRun, computed, recorded, tiny
 
 
-@pytest.mark.parametrize(
-    ("stop_after", "lanes"), [(1, ("cpu:0",)), (4, ("cpu:0",)), (7, ("cpu:0", "cpu:1")), (11, ("cpu:0",))]
-)
+@settings(max_examples=4)
+@given(stop_after=st.integers(1, 11), lanes=st.sampled_from([("cpu:0",), ("cpu:0", "cpu:1")]))
 def test_run_stopped_at_any_step_resumes_identically(
-    whole: list[ev.AnyEvent], tmp_path: Path, stop_after: int, lanes: tuple[str, ...]
+    whole: list[ev.AnyEvent], tmp_path_factory: pytest.TempPathFactory, stop_after: int, lanes: tuple[str, ...]
 ) -> None:
-    """The first and the last step, the last of a round, and one within a round."""
-    first = LiveRun(tmp_path).start_paused(stop_after)
+    directory = tmp_path_factory.mktemp("stopped")
+    first = LiveRun(directory).start_paused(stop_after)
     first.control.put(RequestKind.STOP, "test")
     assert first.finish().status == "stopped"
 
-    second = LiveRun(tmp_path, resume=list_checkpoints(first.run.directory)[-1], devices=lanes)
+    second = LiveRun(directory, resume=list_checkpoints(first.run.directory)[-1], devices=lanes)
     state = second.start().finish()
     assert state.status == "done"
     assert computed(recorded(first.run.directory)) == whole
