@@ -56,7 +56,7 @@ def database_of(all_lines: list[LogLine]) -> LogDatabase:
 
 
 def stored(log: LogDatabase) -> list[LogLine]:
-    """Return all lines, each of which contains a space."""
+    """Return all lines. Every line contains a space."""
     return [log.line(seq) for seq, _, _ in log.groups(LogFilter(text=" "), MIN_SEQ, MAX_SEQ)]
 
 

@@ -43,7 +43,7 @@ def export_tables(recordings: Sequence[NamedHistory], out: Path, track: Track, *
         to: Key of `TABLE_FORMATS`.
 
     Returns:
-        Sentences about what is left out, because a newer version recorded it.
+        Sentences about the keys that were left out, because a newer version recorded them.
 
     Raises:
         ImportError: pyarrow is not installed, and `to` is `parquet`.

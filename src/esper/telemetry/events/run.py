@@ -172,7 +172,7 @@ class CheckpointSaved(Event, frozen=True, kw_only=True, tag=True):
     seconds: float | None = None
     """Seconds that writing it took; absent if the run was restored from it."""
     written: float | None = None
-    """Time at which it was written, in seconds since the epoch; present if the run was restored from it."""
+    """Time of writing, in seconds since the epoch; present if the run was restored from it."""
     origin: str
     """Reason for it: schedule, end, keyboard, signal, command line, dashboard (it crashed or lost its terminal), fault
     (a step failed; this is the start of its round), or restore (the run was restored from this checkpoint)."""
