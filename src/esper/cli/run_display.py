@@ -26,6 +26,13 @@ SIGNAL_DEBOUNCE_S = 0.5
 """Repeated signals within this time count as one: `timeout` signals both the process and its group."""
 
 
+def run_silently(engine: EngineThread) -> None:
+    """Train until the run has ended, on a rank whose events rank 0 shows and records."""
+    with _StopSignals(lambda: engine.control.put(RequestKind.STOP, "signal")):
+        engine.start()
+        engine.join()
+
+
 def run_headless(engine: EngineThread, stream: TextIO, *, narrate: NarrationDetail | None) -> RunState:
     """Train and print to a stream until the run has ended; return its last state."""
     from esper.cli.console import Narrator, RunPrinter, drain

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -40,7 +39,7 @@ from esper.cli.options import (
     given_options,
     print_warnings,
 )
-from esper.cli.run_display import print_engine_error, run_headless, run_in_dashboard
+from esper.cli.run_display import print_engine_error, run_headless, run_in_dashboard, run_silently
 from esper.config import Config, ConfigError
 from esper.config_files import read_config_file, resolve_config
 from esper.disk import numbered_paths
@@ -82,20 +81,19 @@ def run_training(arguments: Sequence[str]) -> int:
     changed = options.accept_changed_task
     engine = EngineThread(config, checkpoint, workers=workers, interactive=not headless, accept_changed_task=changed)
     narrate: NarrationDetail | None = options.narrate
-    if rank_info.rank > 0:  # only rank 0 prints or shows the run
-        with open(os.devnull, "w") as devnull:
-            state = run_headless(engine, devnull, narrate=narrate)
-    else:
-        with ExitStack() as contexts:
-            for follow in followers:
-                contexts.enter_context(follow(engine))
-            state = run_headless(engine, sys.stdout, narrate=narrate) if headless else run_in_dashboard(engine, display)
-        print_warnings(engine.warnings)  # of the last moments, which the run could not log any more
+    if rank_info.rank > 0:
+        run_silently(engine)
+        return print_engine_error(engine)
+    with ExitStack() as contexts:
+        for follow in followers:
+            contexts.enter_context(follow(engine))
+        state = run_headless(engine, sys.stdout, narrate=narrate) if headless else run_in_dashboard(engine, display)
+    print_warnings(engine.warnings)  # of the last moments, which the run could not log any more
     if code := print_engine_error(engine):
         return code
     from esper.cli.console import format_summary
 
-    if rank_info.rank == 0 and not narrate:
+    if not narrate:
         print(format_summary(state))
     return EXIT_OK
 
