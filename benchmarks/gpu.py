@@ -69,7 +69,7 @@ def one_by_one(pool: EnvPool) -> Epoch:
     """Train every env in turn, as the product does; with CUDA graphs if the task says so."""
 
     def epoch(step: int) -> None:
-        pool.lanes[0].submit(pool.envs, lambda env: [env.train_epoch(0, step)])()
+        pool.lanes[0].submit(pool.envs, lambda env: [env.train_epoch(step)])()
 
     return epoch
 
@@ -84,7 +84,7 @@ class GraphedEnv:
 
     def __init__(self, env: Env, stream: torch.cuda.Stream) -> None:
         self._env, self._stream = env, stream
-        x_NCHW, y_N = env.epoch_data(0, 0)
+        x_NCHW, y_N = env.epoch_data(0)
         size = env.task.batch_size
         self._x_BCHW, self._y_B = x_NCHW[:size].clone(), y_N[:size].clone()
         owners = env.active_optimizers()
@@ -109,7 +109,7 @@ class GraphedEnv:
         """Train one epoch. A smaller last batch is left out, because the graph has a fixed batch size."""
         size = self._env.task.batch_size
         with torch.cuda.stream(self._stream):
-            x_NCHW, y_N = self._env.epoch_data(0, step)
+            x_NCHW, y_N = self._env.epoch_data(step)
             for x_BCHW, y_B in zip(x_NCHW.split(size), y_N.split(size), strict=True):
                 if len(y_B) == size:
                     self._x_BCHW.copy_(x_BCHW)
@@ -172,7 +172,7 @@ class Batched:
             Gradient norms before clipping [M, O, E], for M batches and O owners (the host and each slot).
         """
         size = self._envs[0].task.batch_size
-        images, labels = zip(*(env.epoch_data(0, step) for env in self._envs), strict=True)
+        images, labels = zip(*(env.epoch_data(step) for env in self._envs), strict=True)
         x_ENCHW, y_EN = torch.stack(images).contiguous(), torch.stack(labels)
         batches = zip(x_ENCHW.split(size, dim=1), y_EN.split(size, dim=1), strict=True)
         return torch.stack([self._train_batch(x_EBCHW, y_EB) for x_EBCHW, y_EB in batches])

@@ -68,7 +68,7 @@ def test_batched_envs_match_single_envs(task: str, blueprint: str | None) -> Non
         clips = torch.tensor([owner.clip for owner in alone[0].active_optimizers()]).unsqueeze(1)
         assert 0 < (norms_MOE > clips).sum() < norms_MOE.numel()  # so that the comparison covers it
         for index, env in enumerate(alone):
-            rows = [env.train_epoch(0, step) for step in range(2)]
+            rows = [env.train_epoch(step) for step in range(2)]
             owners = norms_MOE.shape[1]
             means_MO = norms_MOE[..., index].view(2, BATCHES, owners).mean(dim=1)
             torch.testing.assert_close(torch.stack([row[6 : 6 + owners] for row in rows]).double(), means_MO)
@@ -85,7 +85,7 @@ def test_captured_graph_matches_eager_env(blueprint: str | None) -> None:
         graphs = [GraphedEnv(env, torch.cuda.Stream()) for env in graphed]
         for step in range(2):
             for env, graph in zip(eager, graphs, strict=True):
-                env.train_epoch(0, step)
+                env.train_epoch(step)
                 graph.train(step)
         torch.cuda.synchronize()
         for env, other in zip(eager, graphed, strict=True):

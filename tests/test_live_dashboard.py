@@ -60,11 +60,11 @@ async def test_keys_pause_checkpoint_and_resume_a_real_engine(tmp_path: Path) ->
 async def test_fault_holds_the_run_until_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train, failed = Env.train_epoch, threading.Event()
 
-    def broken(env: Env, round_index: int, step: int) -> Tensor:
+    def broken(env: Env, step: int) -> Tensor:
         if (env.index, step) == (1, 2) and not failed.is_set():
             failed.set()
             raise torch.OutOfMemoryError("Tried to allocate 2.00 TiB.")
-        return train(env, round_index, step)
+        return train(env, step)
 
     monkeypatch.setattr(Env, "train_epoch", broken)
     engine = EngineThread(resolve_config(None, tiny(tmp_path, envs=2, rounds=500)), None, interactive=True)

@@ -14,6 +14,7 @@ import random
 import threading
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +23,17 @@ from torch import Tensor
 from esper.domain import HEADS
 
 _CPU = torch.device("cpu")
+
+
+class EpisodeKey(NamedTuple):
+    """The numbers from which all random draws of an episode of an env derive."""
+
+    seed: int
+    """Random seed."""
+    env: int
+    """Index of the env in its run."""
+    round: int
+    """Index of the round, from 0."""
 
 
 def make_generator(seed: int, purpose: str, *key: int) -> torch.Generator:

@@ -216,7 +216,7 @@ def test_broken_pipe_checkpoints_and_stops(tmp_path: Path) -> None:
 def test_failed_run_reports_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(env: Env, round_index: int, step: int) -> Tensor:
+    def broken(env: Env, step: int) -> Tensor:
         raise RuntimeError("the device is on fire")
 
     monkeypatch.setattr(Env, "train_epoch", broken)
@@ -236,10 +236,10 @@ def test_out_of_memory_is_one_sentence_with_a_remedy(
 ) -> None:
     train = Env.train_epoch
 
-    def greedy(env: Env, round_index: int, step: int) -> Tensor:
-        if round_index == 1:
+    def greedy(env: Env, step: int) -> Tensor:
+        if env.key.round == 1:
             raise torch.OutOfMemoryError("Tried to allocate 2.00 TiB.\nMore words.")
-        return train(env, round_index, step)
+        return train(env, step)
 
     monkeypatch.setattr(Env, "train_epoch", greedy)
     monkeypatch.chdir(tmp_path)

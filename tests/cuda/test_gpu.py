@@ -45,7 +45,7 @@ def test_step_synchronises_the_host_once(amp: str, scaler: str, counterfactual: 
         for step in range(10):
             actions = [script(env.index, step, env.network.slots) for env in pool.envs]
             with hidden_synchronisation_is_an_error():
-                pool.step(actions, 1, step)
+                pool.step(actions, step)
             pool.tick()
 
 

@@ -90,12 +90,12 @@ def play(pool: EnvPool, round_index: int, steps: int) -> list[list[EpochResult]]
     found: list[list[EpochResult]] = [[] for _ in pool.envs]
     for step in range(steps):
         actions = [script(env.index, step, env.network.slots) for env in pool.envs]
-        for measured, now in zip(found, measurements(pool, actions, round_index, step), strict=True):
+        for measured, now in zip(found, measurements(pool, actions, step), strict=True):
             measured.append(now)
         pool.tick()
     return found
 
 
-def measurements(pool: EnvPool, actions: Sequence[Action], round_index: int, step: int) -> list[EpochResult]:
+def measurements(pool: EnvPool, actions: Sequence[Action], step: int) -> list[EpochResult]:
     """Play one step in which every env is active, and return the results."""
-    return [epoch.measured for epoch in pool.step(actions, round_index, step) if epoch is not None]
+    return [epoch.measured for epoch in pool.step(actions, step) if epoch is not None]

@@ -94,12 +94,12 @@ def test_restore_to_a_round_with_other_structures(whole: LiveRun, tmp_path: Path
 def test_start_of_a_failed_round_can_be_resumed(
     whole: LiveRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apply: Callable[[Env, Action, int, int], list[StageTransition]] = Env.apply_action
+    apply: Callable[[Env, Action, int], list[StageTransition]] = Env.apply_action
 
-    def fail(env: Env, action: Action, round_index: int, step: int) -> list[StageTransition]:
-        if (env.index, round_index, step) == (1, 2, 1):
+    def fail(env: Env, action: Action, step: int) -> list[StageTransition]:
+        if (env.index, env.key.round, step) == (1, 2, 1):
             raise RuntimeError("broken")
-        return apply(env, action, round_index, step)
+        return apply(env, action, step)
 
     with monkeypatch.context() as patched:
         patched.setattr(Env, "apply_action", fail)
@@ -118,11 +118,11 @@ def test_settings_of_a_context_are_applied() -> None:
     env = Env(0, hosts, splits, Config(task="digits_family"), None)
     seen: set[tuple[float, int]] = set()
     for round_index in range(20):
-        env.reset(round_index)
+        env.reset(env.key._replace(round=round_index))
         settings = env.context.settings
         assert env.host_optimizer.learning_rate == settings["learning_rate"]
         assert len(env.splits.train[0]) == settings["samples"]
-        assert len(env.epoch_data(round_index, 0)[0]) == 1024  # few samples are repeated
+        assert len(env.epoch_data(0)[0]) == 1024  # few samples are repeated
         assert env.batches_per_epoch == 8
         assert env.network.slots[0].site == env.profile.sites[0]
         seen.add((float(settings["learning_rate"]), int(settings["samples"])))
@@ -134,8 +134,8 @@ def test_few_samples_are_repeated_equally_often() -> None:
     hosts = HostFactory(FAMILY, probe_task(FAMILY, splits), torch.device("cpu"), 0)
     env = Env(0, hosts, splits, Config(task="digits_family"), None)
     while env.context.settings["samples"] != 128:
-        env.enter_round(env.round + 1)
-    x, _ = env.epoch_data(env.round, 0)
+        env.enter(env.key._replace(round=env.key.round + 1))
+    x, _ = env.epoch_data(0)
     _, counts = x.flatten(1).unique(dim=0, return_counts=True)
     assert counts.sum() == 1024
     assert int(counts.min()) >= 8
@@ -180,12 +180,12 @@ def test_context_seed_fixes_the_contexts_and_not_the_weights() -> None:
         for seed in (1, 2)
     )
     for round_index in range(4):
-        first.reset(round_index)
-        second.reset(round_index)
+        for env in (first, second):
+            env.reset(env.key._replace(round=round_index))
         assert first.context == second.context == draw_context(FAMILY, 9, 0, round_index)
         assert torch.equal(first.splits.train[0], second.splits.train[0])
         assert not torch.equal(*(env.network.host_parameters()[0] for env in (first, second)))
-        assert not torch.equal(*(env.epoch_data(round_index, 0)[1] for env in (first, second)))
+        assert not torch.equal(*(env.epoch_data(0)[1] for env in (first, second)))
 
 
 @pytest.mark.slow

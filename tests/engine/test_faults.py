@@ -39,11 +39,11 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, fail: Callable[[], NoReturn]) -> 
     """Make env 1 fail once, in the third step of the second round."""
     apply, failed = Env.apply_action, threading.Event()
 
-    def broken(env: Env, action: Action, round_index: int, step: int) -> list[StageTransition]:
-        if (env.index, round_index, step) == (1, 1, 2) and not failed.is_set():
+    def broken(env: Env, action: Action, step: int) -> list[StageTransition]:
+        if (env.index, env.key.round, step) == (1, 1, 2) and not failed.is_set():
             failed.set()
             fail()
-        return apply(env, action, round_index, step)
+        return apply(env, action, step)
 
     monkeypatch.setattr(Env, "apply_action", broken)
 
@@ -94,11 +94,11 @@ def test_restore_after_fault_reaches_the_same_result(
 def test_fault_in_first_round_has_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train, failed = Env.train_epoch, threading.Event()
 
-    def broken(env: Env, round_index: int, step: int) -> Tensor:
+    def broken(env: Env, step: int) -> Tensor:
         if step == 1 and not failed.is_set():
             failed.set()
             raise RuntimeError("once")
-        return train(env, round_index, step)
+        return train(env, step)
 
     monkeypatch.setattr(Env, "train_epoch", broken)
     live = LiveRun(tmp_path, interactive=True).start()
@@ -235,10 +235,10 @@ def test_fault_in_a_lane_ends_the_run_with_its_reason(
 ) -> None:
     apply = Env.apply_action
 
-    def broken(env: Env, action: Action, round_index: int, step: int) -> list[StageTransition]:
+    def broken(env: Env, action: Action, step: int) -> list[StageTransition]:
         if (env.index, step) == (1, 2):
             raise RuntimeError("the device is on fire")
-        return apply(env, action, round_index, step)
+        return apply(env, action, step)
 
     monkeypatch.setattr(Env, "apply_action", broken)
     before = set(threading.enumerate())
@@ -481,11 +481,11 @@ def test_fault_with_unlistable_checkpoints_holds_the_run(tmp_path: Path, monkeyp
 def test_fault_after_restore_saves_no_undone_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train, faults = Env.train_epoch, [(1, 1, 2), (1, 0, 2)]
 
-    def broken(env: Env, round_index: int, step: int) -> Tensor:
-        if faults and (env.index, round_index, step) == faults[0]:
+    def broken(env: Env, step: int) -> Tensor:
+        if faults and (env.index, env.key.round, step) == faults[0]:
             faults.pop(0)
             out_of_memory()
-        return train(env, round_index, step)
+        return train(env, step)
 
     monkeypatch.setattr(Env, "train_epoch", broken)
     live = LiveRun(tmp_path, interactive=True, checkpoint_every=0).start_paused(1)

@@ -45,10 +45,10 @@ def test_epoch_does_not_synchronise(amp: str, monkeypatch: pytest.MonkeyPatch) -
         pool.reset(0)
         for step in range(12):
             slots = env.network.slots
-            env.apply_action(script(0, step, slots), 0, step)
+            env.apply_action(script(0, step, slots), step)
             stages |= {slot.stage for slot in slots}
             with device_syncs(monkeypatch) as found:
-                vectors = env.train_epoch(0, step), env.validate(last=False)
+                vectors = env.train_epoch(step), env.validate(last=False)
             assert found == []
             trained, validated = (vector.tolist() for vector in vectors)
             env.unpack_results(trained, validated)

@@ -50,9 +50,9 @@ def test_overflow_skips_a_batch_of_its_own_env_only() -> None:
         for pool in (clean, hit):
             pool.reset(0)
         before = weights(hit.envs[1])
-        expected = measurements(clean, WAIT, 0, 0)
+        expected = measurements(clean, WAIT, 0)
         with overflowing(hit.envs[1]):
-            measured = measurements(hit, WAIT, 0, 0)
+            measured = measurements(hit, WAIT, 0)
         count = batches(hit.envs[1])
         assert measured[1].overflows_by_owner == {"host": count}
         assert measured[1].loss_scale == FIRST_SCALE / 2**count
@@ -65,8 +65,8 @@ def test_shared_loss_scale_falls_for_all_envs() -> None:
     with population(envs=2, amp="fp16", scaler="device") as pool:
         pool.reset(0)
         with overflowing(pool.envs[1]):
-            pool.step(WAIT, 0, 0)
-        after = measurements(pool, WAIT, 0, 1)
+            pool.step(WAIT, 0)
+        after = measurements(pool, WAIT, 1)
         assert after[0].overflows_by_owner == {}
         assert after[0].loss_scale == FIRST_SCALE / 2 ** batches(pool.envs[1])
 
@@ -76,7 +76,7 @@ def test_worker_envs_share_one_loss_scale() -> None:
         pool.reset(0)
         with torch.no_grad():
             next(iter(pool.envs[1].network.parameters())).fill_(math.nan)
-        measured = measurements(pool, [*WAIT, *WAIT], 0, 0)
+        measured = measurements(pool, [*WAIT, *WAIT], 0)
         count = batches(pool.envs[1])
         assert measured[1].loss_scale == measured[3].loss_scale == FIRST_SCALE / 2**count
         assert measured[3].overflows_by_owner == {}
@@ -87,14 +87,14 @@ def test_seed_overflow_also_skips_its_host() -> None:
     with population(amp="fp16") as pool:
         pool.reset(0)
         env = pool.envs[0]
-        env.apply_action(Action(Op.GERMINATE, 0, blueprint=env.profile.blueprints.index("conv_light")), 0, 0)
+        env.apply_action(Action(Op.GERMINATE, 0, blueprint=env.profile.blueprints.index("conv_light")), 0)
         env.tick()
         seed = env.network.slots[0].seed
         assert seed is not None
         before = weights(env)
         for parameter in seed.parameters():
             parameter.register_hook(lambda grad: grad * float("inf"))
-        measured = env.unpack_results(env.train_epoch(0, 0).tolist(), env.validate(last=False).tolist())
+        measured = env.unpack_results(env.train_epoch(0).tolist(), env.validate(last=False).tolist())
         assert measured.overflows_by_owner == {"early": batches(env)}
         assert torch.equal(weights(env), before)
 

@@ -33,12 +33,12 @@ def one_batch(task: Task) -> Task:
 
 def measure(env: Env, step: int) -> EpochResult:
     """Train for an epoch and validate."""
-    return env.unpack_results(env.train_epoch(0, step).tolist(), env.validate(last=False).tolist())
+    return env.unpack_results(env.train_epoch(step).tolist(), env.validate(last=False).tolist())
 
 
 def epoch(env: Env, step: int, action: Action = WAIT) -> EpochResult:
     """Run one step: action, epoch, validation and the end of the epoch."""
-    env.apply_action(action, 0, step)
+    env.apply_action(action, step)
     measured = measure(env, step)
     env.tick()
     return measured
@@ -80,24 +80,24 @@ def numbered(splits: Splits) -> Splits:
     return replace(splits, train=(x, y))
 
 
-def batches(env: Env, round_index: int, step: int) -> list[Tensor]:
+def batches(env: Env, step: int) -> list[Tensor]:
     """Return the pictures of each batch of an epoch."""
     seen: list[Tensor] = []
     handle = env.network.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    env.train_epoch(round_index, step)
+    env.train_epoch(step)
     handle.remove()
     return seen
 
 
-def seen_in(env: Env, round_index: int, step: int) -> list[int]:
+def seen_in(env: Env, step: int) -> list[int]:
     """Return the indices of the samples of an epoch, in order."""
-    return torch.cat(batches(env, round_index, step))[:, 0, 0, 0].int().tolist()
+    return torch.cat(batches(env, step))[:, 0, 0, 0].int().tolist()
 
 
 def test_epoch_uses_its_fraction_of_the_split_once() -> None:
     with population(splits=numbered) as pool:
         (env,) = pool.envs
-        seen = seen_in(env, 0, 0)
+        seen = seen_in(env, 0)
         assert len(seen) == len(set(seen)) == env.samples_per_epoch < len(env.splits.train[1])
 
 
@@ -109,13 +109,13 @@ def test_images_are_stored_in_the_training_dtype() -> None:
         casting.splits = casting.task.data(None)
         assert casting.splits.train[0].dtype is torch.float32
         for one in (env, casting):
-            one.reset(0)
+            one.reset(one.key._replace(round=0))
         assert measure(env, 0) == measure(casting, 0)
 
 
 def test_epoch_is_at_most_the_training_split() -> None:
     with population(splits=numbered, task=lambda task: replace(task, samples_per_epoch=10**6)) as pool:
-        seen = seen_in(pool.envs[0], 0, 0)
+        seen = seen_in(pool.envs[0], 0)
         assert sorted(seen) == list(range(len(pool.envs[0].splits.train[1])))
 
 
@@ -123,9 +123,11 @@ def test_data_order_depends_on_seed_env_round_and_step() -> None:
     alone = {"policy": "static", "splits": numbered}  # every env has its own host and data order
     with population(envs=2, **alone) as pool, population(seed=1, **alone) as other:
         first, second = pool.envs
-        order = seen_in(first, 0, 0)
-        assert seen_in(first, 0, 0) == order
-        others = [seen_in(second, 0, 0), seen_in(first, 1, 0), seen_in(first, 0, 1), seen_in(other.envs[0], 0, 0)]
+        order = seen_in(first, 0)
+        assert seen_in(first, 0) == order
+        others = [seen_in(second, 0), seen_in(first, 1), seen_in(other.envs[0], 0)]
+        first.enter(first.key._replace(round=1))
+        others.append(seen_in(first, 0))
         assert all(different != order for different in others)
         assert len({tuple(different) for different in others}) == len(others)
 
@@ -135,7 +137,7 @@ def test_epoch_weighs_samples_equally() -> None:
     still = {"optimizer": SGD(1e-30), "batch_size": 100, "samples_per_epoch": 250}
     with population(task=lambda task: replace(task, **still), splits=numbered) as pool:
         (env,) = pool.envs
-        pictures = batches(env, 0, 0)
+        pictures = batches(env, 0)
         assert [len(batch) for batch in pictures] == [100, 100, 50]
         logits = torch.cat([env.network(batch, env.network.alphas()) for batch in pictures])
         labels = env.splits.train[1][torch.cat(pictures)[:, 0, 0, 0].int()]
@@ -151,8 +153,8 @@ def test_epoch_weighs_samples_equally() -> None:
 def test_training_seed_leaves_its_host_unchanged() -> None:
     with population() as pool, population() as bare_pool:
         env, bare = pool.envs[0], bare_pool.envs[0]
-        env.reset(0)
-        bare.reset(0)
+        env.reset(env.key._replace(round=0))
+        bare.reset(bare.key._replace(round=0))
         step = until(env, Stage.TRAINING)
         for earlier in range(step):
             epoch(bare, earlier)
@@ -170,14 +172,14 @@ def test_training_seed_leaves_its_host_unchanged() -> None:
 def test_gradients_are_freed_even_if_backward_fails() -> None:
     with population(task=one_batch) as pool:
         (env,) = pool.envs
-        env.reset(0)
+        env.reset(env.key._replace(round=0))
         twin = copy.deepcopy(env)
         failing = env.network.host_parameters()[0].register_hook(run_out_of_memory)
         with pytest.raises(torch.OutOfMemoryError):
-            env.train_epoch(0, 0)
+            env.train_epoch(0)
         failing.remove()
         for each in (env, twin):
-            each.train_epoch(0, 0)
+            each.train_epoch(0)
             assert all(parameter.grad is None for parameter in each.network.parameters())
         assert equal(values(env.network.host_parameters()), values(twin.network.host_parameters()))
 
@@ -190,10 +192,10 @@ def run_out_of_memory(gradient: Tensor) -> None:
 def test_germinated_seed_is_not_trained() -> None:
     with population() as pool:
         (env,) = pool.envs
-        env.reset(0)
-        env.apply_action(GERMINATE, 0, 0)
+        env.reset(env.key._replace(round=0))
+        env.apply_action(GERMINATE, 0)
         before = values(env.network.slot_parameters(1))
-        env.train_epoch(0, 0)
+        env.train_epoch(0)
         assert env.network.slots[1].stage is Stage.GERMINATED
         assert equal(values(env.network.slot_parameters(1)), before)
 
@@ -201,7 +203,7 @@ def test_germinated_seed_is_not_trained() -> None:
 def test_blended_seed_and_host_receive_gradients() -> None:
     with population() as pool:
         (env,) = pool.envs
-        env.reset(0)
+        env.reset(env.key._replace(round=0))
         step = until(env, Stage.BLENDING)
         host, seed = values(env.network.host_parameters()), values(env.network.slot_parameters(1))
         epoch(env, step)
@@ -215,11 +217,11 @@ def test_new_blend_gate_is_trained_and_momenta_are_kept() -> None:
     )
     with population() as pool:
         (env,) = pool.envs
-        env.reset(0)
+        env.reset(env.key._replace(round=0))
         step = until(env, Stage.PROBATIONARY)
         slot, seed = env.network.slots[1], env.network.slot_parameters(1)
         momenta = values(env.slot_optimizers[1].state["momentum"])
-        env.apply_action(Action(Op.SET_ALPHA, slot=1, style=gated, alpha_target=2), 0, step)
+        env.apply_action(Action(Op.SET_ALPHA, slot=1, style=gated, alpha_target=2), step)
         assert slot.gate is not None
         assert env.slot_optimizers[1].has_same_parameters([*seed, *slot.gate.parameters()])
         assert equal(values(env.slot_optimizers[1].state["momentum"][: len(seed)]), momenta)
@@ -227,7 +229,7 @@ def test_new_blend_gate_is_trained_and_momenta_are_kept() -> None:
         measure(env, step)
         assert not equal(values(slot.gate.parameters()), before)
         env.tick()
-        env.apply_action(Action(Op.SET_ALPHA, slot=1, style=plain, alpha_target=2), 0, step + 1)
+        env.apply_action(Action(Op.SET_ALPHA, slot=1, style=plain, alpha_target=2), step + 1)
         assert env.slot_optimizers[1].has_same_parameters(seed)
 
 
@@ -236,7 +238,7 @@ def test_new_blend_gate_is_trained_and_momenta_are_kept() -> None:
 
 def reference_gradients(env: Env, step: int) -> tuple[list[Tensor], list[Tensor]]:
     """Return the gradients of the host and the middle slot's seed for the first batch of an epoch, by autograd."""
-    batch_x = batches(copy.deepcopy(env), 0, step)[0]
+    batch_x = batches(copy.deepcopy(env), step)[0]
     labels = env.splits.train[1][batch_x[:, 0, 0, 0].int()]
     network = copy.deepcopy(env.network).train()
     F.cross_entropy(network(batch_x, network.alphas()), labels).backward()
@@ -257,7 +259,7 @@ def test_host_and_seed_are_clipped_by_their_own_norms(host_clip: float, seed_cli
     clips = TrainingConfig(host_clip=host_clip, seed_clip=seed_clip)
     with population(task=one_batch, splits=numbered, training=clips) as pool:
         (env,) = pool.envs
-        env.reset(0)
+        env.reset(env.key._replace(round=0))
         step = until(env, Stage.TRAINING)
         scramble(env)
         for optimizer in (env.host_optimizer, *env.slot_optimizers.values()):
@@ -298,7 +300,7 @@ def test_host_and_seed_use_the_learning_rate_of_the_step() -> None:
             env = pool.envs[0]
             assert until(env, Stage.TRAINING) <= 3
             before = values(env.network.parameters())
-            env.train_epoch(0, 3)
+            env.train_epoch(3)
             moved.append([now - then for now, then in zip(env.network.parameters(), before, strict=True)])
     early, last = moved
     assert sum(bool(change.any()) for change in early) > len(env.network.slot_parameters(1))

@@ -99,13 +99,13 @@ def test_governor_finds_lasting_breakdowns(
 
 def poison(monkeypatch: pytest.MonkeyPatch, round_index: int = 0) -> None:
     """Set one weight of the env `ILL` to NaN before it trains."""
-    apply: Callable[[Env, Action, int, int], list[StageTransition]] = Env.apply_action
+    apply: Callable[[Env, Action, int], list[StageTransition]] = Env.apply_action
 
-    def ill(env: Env, action: Action, round_: int, step: int) -> list[StageTransition]:
-        if (env.index, round_, step) == (ILL, round_index, AT):
+    def ill(env: Env, action: Action, step: int) -> list[StageTransition]:
+        if (env.index, env.key.round, step) == (ILL, round_index, AT):
             with torch.no_grad():
                 next(iter(env.network.host.parameters())).view(-1)[0] = math.nan
-        return apply(env, action, round_, step)
+        return apply(env, action, step)
 
     monkeypatch.setattr(Env, "apply_action", ill)
 
@@ -247,12 +247,12 @@ def test_run_resumes_with_an_inactive_env(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_breakdown_right_after_resume_restores_loss_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     poison(monkeypatch)
-    apply: Callable[[Env, Action, int, int], list[StageTransition]] = Env.apply_action
+    apply: Callable[[Env, Action, int], list[StageTransition]] = Env.apply_action
 
-    def lower(env: Env, action: Action, round_: int, step: int) -> list[StageTransition]:
+    def lower(env: Env, action: Action, step: int) -> list[StageTransition]:
         if step == 0 and env.scaler:
             env.scaler.set_scale(torch.tensor(512.0))  # the state after overflows
-        return apply(env, action, round_, step)
+        return apply(env, action, step)
 
     monkeypatch.setattr(Env, "apply_action", lower)
     options: dict[str, Any] = {**OPTIONS, "policy": "static", "steps": 4, "amp": "fp16"}

@@ -86,7 +86,7 @@ def test_language_model_grows_and_learns() -> None:
 
 
 def epoch(pool: EnvPool, step: int, action: Action) -> EpochResult:
-    (found,) = pool.step([action], 0, step)
+    (found,) = pool.step([action], step)
     assert found is not None
     pool.tick()
     return found.measured

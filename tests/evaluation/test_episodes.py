@@ -71,7 +71,7 @@ def test_net_return_is_gain_minus_rent_and_op_costs() -> None:
     host = env.network.host_parameter_count
     weights = Config().reward_weights
     charged = 3 * weights.op + sum(rent_cost(1 + sum(seeds[:count]) / host, host, weights) for count in (1, 2, 3))
-    env.reset(0)
+    env.reset(env.key._replace(round=0))
     first = env.validate(last=False)[1].item()
     assert result.net_return == pytest.approx(result.validation_score - first - charged)
 

@@ -97,4 +97,4 @@ def test_env_that_fails_while_measured_fails_in_the_first_step(monkeypatch: pyte
             assert not pool.lanes[0].has_workers
             pool.reset(0)
             with pytest.raises(FaultError, match=r"^env 00 on cuda:0 failed: RuntimeError: injected"):
-                pool.step([Action(Op.WAIT)] * 8, 0, 0)
+                pool.step([Action(Op.WAIT)] * 8, 0)

@@ -69,12 +69,12 @@ def test_cpu_lanes_split_envs_by_time(two: EnvPool, taken: dict[str, list[int]])
     two.reset(0)
     for env in two.envs:
         env.epoch_seconds = 1.0
-    two.step([WAIT] * 5, 0, 0)
+    two.step([WAIT] * 5, 0)
     assert taken == {"cpu:0": [0, 2, 4], "cpu:1": [1, 3]}
     assert 1.0 not in {env.epoch_seconds for env in two.envs}  # it was measured, in the worker too
     for env, seconds in zip(two.envs, [1.0, 2.0, 9.0, 7.0, 4.0], strict=True):
         env.epoch_seconds = seconds
-    two.step([WAIT] * 5, 0, 1)
+    two.step([WAIT] * 5, 1)
     assert taken == {"cpu:0": [2, 1, 0], "cpu:1": [3, 4]}
 
 
@@ -87,7 +87,7 @@ def test_cpu_lanes_with_a_shared_scale_keep_their_envs(
         for step in range(2):
             for env, seconds in zip(pool.envs, [1.0, 2.0, 9.0, 7.0], strict=True):
                 env.epoch_seconds = seconds
-            pool.step([WAIT] * 4, 0, step)
+            pool.step([WAIT] * 4, step)
             assert taken == {"cpu:0": [0, 2], "cpu:1": [1, 3]}
 
 
@@ -124,7 +124,7 @@ def test_envs_of_one_host_differ_only_by_decisions(two: EnvPool) -> None:
     epochs: list[EnvEpoch | None] = []
     for step in range(6):
         grow = plant if step == 0 else advance if two.envs[1].network.slots[1].can_advance else WAIT
-        epochs = two.step([WAIT, grow, grow, WAIT, plant if step == 3 else WAIT], 0, step)
+        epochs = two.step([WAIT, grow, grow, WAIT, plant if step == 3 else WAIT], step)
         two.tick()
     assert epochs[1] == epochs[2] != epochs[0]
     assert epochs[3] != epochs[0]
@@ -204,13 +204,13 @@ def test_outbox_size_is_the_maximum_of_an_env() -> None:
         pool.reset(0)
         (env,) = pool.envs
         for index in range(3):
-            env.apply_action(Action(Op.GERMINATE, index), 0, 0)
+            env.apply_action(Action(Op.GERMINATE, index), 0)
         for step in range(12):
-            env.train_epoch(0, step)
+            env.train_epoch(step)
             for index, slot in enumerate(env.network.slots):
                 slot.grad_norm = 1.0
                 if slot.can_advance:
-                    env.apply_action(Action(Op.ADVANCE, index), 0, step)
+                    env.apply_action(Action(Op.ADVANCE, index), step)
             env.tick()
         assert len(env.measured_slots()) == 3
-        assert len(env.train_epoch(0, 12)) + len(env.validate(last=True)) == max_result_width(3, 0)
+        assert len(env.train_epoch(12)) + len(env.validate(last=True)) == max_result_width(3, 0)

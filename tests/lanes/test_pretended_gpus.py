@@ -49,7 +49,7 @@ def test_episode_stays_on_device_with_one_wait_per_step(
         for step in range(STEPS):
             actions = [script(env.index, step, env.network.slots) for env in pool.envs]
             waits.clear()
-            pool.step(actions, 0, step)
+            pool.step(actions, step)
             assert waits == Counter(event=len(GPUS))
             stages |= {slot.stage for env in pool.envs for slot in env.network.slots}
             for good in kept:
@@ -79,10 +79,10 @@ def test_batches_after_the_first_of_their_kind_are_replayed(monkeypatch: pytest.
     ):
         pool.reset(0)
         for step, expected in enumerate(([3, 3], [4, 4], [4, 4])):
-            pool.step([Action(Op.WAIT)] * 2, 0, step)
+            pool.step([Action(Op.WAIT)] * 2, step)
             assert list(Counter(map(id, replayed)).values()) == expected
             replayed.clear()
-        pool.step([Action(Op.GERMINATE, 0)] * 2, 0, 2)
+        pool.step([Action(Op.GERMINATE, 0)] * 2, 2)
         assert list(Counter(map(id, replayed)).values()) == [3, 4]
 
 
@@ -97,7 +97,7 @@ def test_task_can_forbid_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     with pretended_gpus(monkeypatch), population(1, GPUS[:1], lambda task: replace(task, cuda_graphs=False)) as pool:
         pool.reset(0)
         for step in range(2):
-            pool.step([Action(Op.WAIT)], 0, step)
+            pool.step([Action(Op.WAIT)], step)
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,8 @@ def test_restore_after_fault_waits_for_pending_kernels(monkeypatch: pytest.Monke
     digits_profile()
     train = Env.train_epoch
 
-    def fails_in_the_last(env: Env, round_index: int, step: int) -> Tensor:
-        trained = train(env, round_index, step)
+    def fails_in_the_last(env: Env, step: int) -> Tensor:
+        trained = train(env, step)
         if env.index == 2:
             raise RuntimeError("CUDA out of memory")
         return trained
@@ -166,7 +166,7 @@ def test_restore_after_fault_waits_for_pending_kernels(monkeypatch: pytest.Monke
             good.save()
         monkeypatch.setattr(Env, "train_epoch", fails_in_the_last)
         with pytest.raises(FaultError, match="env 02 on cuda:0"):
-            pool.step([script(env.index, 0, env.network.slots) for env in pool.envs], 0, 0)
+            pool.step([script(env.index, 0, env.network.slots) for env in pool.envs], 0)
         for good in kept:
             good.rollback()
 
@@ -174,7 +174,7 @@ def test_restore_after_fault_waits_for_pending_kernels(monkeypatch: pytest.Monke
 def test_lost_gpu_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     digits_profile()
 
-    def lose_gpu(env: Env, round_index: int, step: int) -> Tensor:
+    def lose_gpu(env: Env, step: int) -> Tensor:
         def used(*_: object) -> None:
             pytest.fail("the GPU was used")
 
@@ -187,7 +187,7 @@ def test_lost_gpu_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(
             FaultError, match="env 00 on cuda:0 failed: RuntimeError: CUDA error: device-side"
         ) as caught:
-            pool.step([script(env.index, 0, env.network.slots) for env in pool.envs], 0, 0)
+            pool.step([script(env.index, 0, env.network.slots) for env in pool.envs], 0)
         assert caught.value.is_device_lost
 
 

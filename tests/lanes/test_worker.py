@@ -81,7 +81,7 @@ def wanted() -> list[list[EpochResult]]:
 
 def test_worker_exists_for_each_cpu_lane_but_the_first(pool: EnvPool) -> None:
     pool.reset(0)
-    measurements(pool, [WAIT] * 4, 0, 0)
+    measurements(pool, [WAIT] * 4, 0)
     (first,), (second,) = (lane.pids for lane in pool.lanes)
     assert first == os.getpid()
     assert second in {worker.pid for worker in workers()}
@@ -100,7 +100,7 @@ def test_lane_with_two_workers_has_the_results_of_its_thread(
 
     monkeypatch.setattr(worker.WorkerProcess, "send", note_and_send)
     assert play(busy, 0, 3) == wanted
-    busy.step([None, WAIT, None, WAIT, WAIT], 0, 3)
+    busy.step([None, WAIT, None, WAIT, WAIT], 3)
     assert len(busy.lanes[0].pids) == 2
     assert len(set(sent)) == 5
     assert {pid for _, pid in sent} == set(busy.lanes[0].pids)
@@ -111,7 +111,7 @@ def test_dead_worker_leaves_no_pending_reply_of_another(busy: EnvPool, wanted: l
         play(busy, 0, 1)
         os.kill(busy.lanes[0].pids[index], signal.SIGKILL)
         with pytest.raises(FaultError, match=r"^the worker process of lane cpu:0 was killed by signal 9$"):
-            busy.step([WAIT] * 5, 0, 0)
+            busy.step([WAIT] * 5, 0)
         assert play(busy, 0, 3) == wanted
 
 
@@ -129,7 +129,7 @@ def test_fault_of_one_worker_leaves_no_pending_reply_of_the_other(
     busy.reset(0)
     busy.envs[0].network.slots[0].blueprint = "unheard of"
     with pytest.raises(FaultError, match=r"^env 00 on cpu:0 failed: ValueError: .*unheard of"):
-        busy.step([WAIT] * 5, 0, 0)
+        busy.step([WAIT] * 5, 0)
     assert play(busy, 0, 3) == wanted
 
 
@@ -139,7 +139,7 @@ def test_worker_error_is_reported_and_next_step_is_unaffected(pool: EnvPool, wan
     slot = pool.envs[1].network.slots[0]
     slot.blueprint = "unheard of"
     with pytest.raises(FaultError, match=r"^env 01 on cpu:1 failed: ValueError: .*unheard of") as caught:
-        pool.step([WAIT] * 4, 0, 0)
+        pool.step([WAIT] * 4, 0)
     assert "in load_lifecycle\n" in (caught.value.traceback_text or "")
     after = env_state_tensors(pool.envs[1])
     assert all(value.equal(after[name]) for name, value in before.items())
@@ -149,7 +149,7 @@ def test_worker_error_is_reported_and_next_step_is_unaffected(pool: EnvPool, wan
 def test_step_aborted_before_sending_leaves_no_pending_reply(pool: EnvPool, wanted: list[list[EpochResult]]) -> None:
     pool.reset(0)
     with pytest.raises(FaultError, match=r"^env 03 on cpu:1 failed: IllegalTransitionError"):
-        pool.step([WAIT, WAIT, WAIT, Action(Op.ADVANCE)], 0, 0)
+        pool.step([WAIT, WAIT, WAIT, Action(Op.ADVANCE)], 0)
     assert play(pool, 0, 3) == wanted[:4]
 
 
@@ -158,7 +158,7 @@ def test_worker_that_lost_its_gpu_is_replaced(pool: EnvPool, wanted: list[list[E
     (first,) = pool.lanes[1].pids
     pool.envs[1].network.slots[0].blueprint = "CUDA error: injected"  # an unknown blueprint, named in the error
     with pytest.raises(FaultError, match=r"^env 01 on cpu:1 failed: .*CUDA error: injected") as caught:
-        pool.step([WAIT] * 4, 0, 0)
+        pool.step([WAIT] * 4, 0)
     assert not caught.value.is_device_lost  # this process can use its devices
     assert not psutil.pid_exists(first)
     assert play(pool, 0, 3) == wanted[:4]
@@ -193,14 +193,14 @@ def test_irreplaceable_worker_is_reported_until_replaced(
     play(pool, 0, 1)
     kill(pool)
     with pytest.raises(FaultError, match=r"^the worker process of lane cpu:1 was killed by signal 9$"):
-        pool.step([WAIT] * 4, 0, 0)
+        pool.step([WAIT] * 4, 0)
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "Popen", refuse)
         for _ in range(2):
             with pytest.raises(
                 FaultError, match="the worker process of lane cpu:1 cannot be restarted: Cannot allocate memory"
             ):
-                pool.step([WAIT] * 4, 0, 0)
+                pool.step([WAIT] * 4, 0)
     assert play(pool, 0, 3) == wanted[:4]
 
 
@@ -212,12 +212,12 @@ def test_worker_replaces_a_seed_of_the_same_blueprint(pool: EnvPool) -> None:
             each.reset(0)
             slot = each.envs[1].network.slots[0]
             for step in range(4):
-                measurements(each, [WAIT, plant if step == 0 else WAIT, WAIT, WAIT], 0, step)
+                measurements(each, [WAIT, plant if step == 0 else WAIT, WAIT, WAIT], step)
                 each.tick()
             assert slot.stage is Stage.TRAINING
             slot.reset()
             found.append(
-                [measurements(each, [WAIT, plant if step == 4 else WAIT, WAIT, WAIT], 0, step) for step in (4, 5)]
+                [measurements(each, [WAIT, plant if step == 4 else WAIT, WAIT, WAIT], step) for step in (4, 5)]
             )
         assert found[0] == found[1]
 
@@ -249,7 +249,11 @@ def test_worker_stops_before_next_env_if_run_is_gone(monkeypatch: pytest.MonkeyP
 
         monkeypatch.setattr(Env, "run_epoch", epoch)
         run.send_bytes(pickle.dumps(WorkerInit(pool.envs[0].task, digits_profile(), Config(envs=3), data.fileno())))
-        run.send_bytes(pickle.dumps(EpochRequest([0, 1, 2], export_states(pool.envs), 0, 0, last=False)))
+        run.send_bytes(
+            pickle.dumps(
+                EpochRequest([0, 1, 2], [env.key for env in pool.envs], export_states(pool.envs), 0, last=False)
+            )
+        )
         worker.serve(line, "cpu:1")
         assert trained == [0]
 

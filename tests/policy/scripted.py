@@ -44,7 +44,7 @@ class ScriptedEnv:
 
     def apply(self, action: Action) -> list[StageTransition]:
         """Apply an action; errors of the slots are passed on."""
-        return self.env.apply_action(action, 0, self.view.step)
+        return self.env.apply_action(action, self.view.step)
 
     def end_epoch(
         self, contributions: Mapping[int, float] | None = None, grad_norm: float = 1.0, fall: float = 0.0

@@ -82,7 +82,7 @@ def test_random_ops_reach_every_stage() -> None:
         seen.update(env.stages())
         env.end_epoch()
         if all(stage is Stage.FOSSILIZED for stage in env.stages()):
-            env.env.reset(0)
+            env.env.reset(env.env.key._replace(round=0))
     assert seen == set(Stage)
 
 

@@ -203,7 +203,7 @@ class GrowthObserver:
                 self._training.hub.emit_global(control_requested(request, ignored))
                 if ends:
                     return None
-            epochs = zip(pool.envs, pool.step(actions, 0, step), strict=True)
+            epochs = zip(pool.envs, pool.step(actions, step), strict=True)
             scores = [(epoch.measured.score, env) for env, epoch in epochs if epoch is not None]
             best = better_network(best, scores, step + 1)
             found = f", best validation {self._task.score_name} {best.score:.1%}" if best else ""

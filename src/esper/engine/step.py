@@ -37,9 +37,7 @@ class StepResult(NamedTuple):
         return [bool(outcome and outcome.breakdown) for outcome in self.outcomes]
 
 
-def play_step(
-    pool: EnvPool, episodes: Sequence[Episode], agent: Agent, round_index: int, step: int, stopwatch: PhaseTimer
-) -> StepResult:
+def play_step(pool: EnvPool, episodes: Sequence[Episode], agent: Agent, step: int, stopwatch: PhaseTimer) -> StepResult:
     """Let the agent decide for every env, then apply its decisions, train, validate and record the results.
 
     Envs that break down are rolled back and validated again.
@@ -58,7 +56,7 @@ def play_step(
     with stopwatch("act"):
         choices = _decide(agent, step, [episode.view for episode in episodes])
     actions = [None if episode.inactive else choice.action for episode, choice in zip(episodes, choices, strict=True)]
-    epochs = pool.step(actions, round_index, step)
+    epochs = pool.step(actions, step)
     with stopwatch("reward"):
         outcomes = [
             episode.record_step(choice.action, epoch) if epoch else None

@@ -103,9 +103,9 @@ def check(task: Task | str, data_dir: Path | None = None) -> TaskReport:
         config = Config(envs=1, amp="off")
         on_cpu = move_data(data, torch.device("cpu"), channels_last=profile.channels_last)
         env = Env(0, hosts, on_cpu, config, None)
-        env.train_epoch(0, 0)  # the first epoch of a process is slower
+        env.train_epoch(0)  # the first epoch of a process is slower
         start = time.perf_counter()
-        env.train_epoch(0, 1)
+        env.train_epoch(1)
         env.validate(last=False)
         seconds = time.perf_counter() - start
     finally:

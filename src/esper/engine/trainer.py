@@ -84,7 +84,7 @@ class Trainer:
 
     def _step(self) -> None:
         state = self.state
-        result = play_step(state.pool, state.episodes, state.agent, state.round, state.step, state.timer)
+        result = play_step(state.pool, state.episodes, state.agent, state.step, state.timer)
         if self._after_validation:
             self._after_validation()
         with state.timer("reward"):

@@ -30,7 +30,7 @@ from esper.growth.lifecycle import GateConfig, StageTransition
 from esper.growth.network import GrowingNetwork, count_samples
 from esper.growth.outputs import Nested, to_float32
 from esper.policy.actions import ALPHA_CURVES, Action
-from esper.seeding import forked_generators, make_generator, seed_global_generators
+from esper.seeding import EpisodeKey, forked_generators, make_generator, seed_global_generators
 from esper.tasks.contexts import context_splits, draw_context
 from esper.tasks.family import LEARNING_RATE
 from esper.tasks.losses import loss_of, score_of
@@ -48,6 +48,8 @@ class Env:
     """A growing network with its optimizers and its data order.
 
     Args:
+        index: Index of the env in its pool. Its random draws follow from the key of its episode, whose env is this one
+            at first.
         data: Data of the task, on the env's device.
         scaler: Loss scaler of this env, or of all envs of its lane; None unless autocast uses float16.
     """
@@ -59,12 +61,9 @@ class Env:
         self._data = data
         self.training = config.training
         self.counterfactual: CounterfactualName = config.counterfactual
-        self.seed = config.seed
         self._context_seed = config.context_seed or config.seed
         self._steps = config.steps
-        self._host = index // config.envs_per_host
-        """Index of the host in the population. Envs with the same host share its initial weights, the order of their
-        data, and the initial weights of their seeds."""
+        self._envs_per_host = config.envs_per_host
         self.scaler = scaler
         self._hosts = hosts
         self._device = hosts.device
@@ -74,17 +73,17 @@ class Env:
         self.slot_optimizers: dict[int, FusedOptimizer] = {}
         self.epoch_seconds = 1.0
         """Duration of the last epoch in seconds, for balancing CPU lanes; 1.0 before the first."""
-        self.round = -1
-        """Index of the round whose context the env has."""
-        self.enter_round(0)
+        self.key = EpisodeKey(config.seed, index, -1)
+        """Key of the episode whose context the env has."""
+        self.enter(self.key._replace(round=0))
 
-    def enter_round(self, round_index: int) -> None:
-        """Take the context of a round: its structure, data and learning rate. Weights and slots stay as they are."""
-        if self.round == round_index:
+    def enter(self, key: EpisodeKey) -> None:
+        """Take the context of an episode: its structure, data and learning rate. Weights and slots stay as they are."""
+        if self.key == key:
             return
-        hosts, previous = self._hosts, self.context.structure if self.round >= 0 else None
-        self.round = round_index
-        self.context = draw_context(hosts.task, self._context_seed, self._host, round_index)
+        hosts, previous = self._hosts, self.context.structure if self.key.round >= 0 else None
+        self.key = key
+        self.context = draw_context(hosts.task, self._context_seed, self._host, key.round)
         structure = self.context.structure
         self.task, self.profile = hosts.structures[structure], hosts.profile.of_structure(structure)
         self._loss, self._score = loss_of(self.task), score_of(self.task)
@@ -100,24 +99,29 @@ class Env:
         learning_rate = self.context.settings.get(LEARNING_RATE, self.task.optimizer.learning_rate)
         self.host_optimizer.learning_rate = float(learning_rate)
         self.splits = context_splits(
-            hosts.task, self._data[structure], self.context, self._context_seed, self._host, round_index
+            hosts.task, self._data[structure], self.context, self._context_seed, self._host, key.round
         )
 
-    def reset(self, round_index: int) -> None:
+    @property
+    def _host(self) -> int:
+        """Index of the host in the population. Envs with the same host share its initial weights, the order of their
+        data, and the initial weights of their seeds."""
+        return self.key.env // self._envs_per_host
+
+    def reset(self, key: EpisodeKey) -> None:
         """Give the host the weights of a new episode and empty all slots, in place."""
-        self.enter_round(round_index)
+        self.enter(key)
         for slot in self.network.slots:
             slot.reset()
-        self._hosts.reset(self.network, self._host, round_index, self.context.structure)
+        self._hosts.reset(self.network, key.seed, self._host, key.round, self.context.structure)
         self.host_optimizer.reset_state()
         self.slot_optimizers.clear()
 
-    def apply_action(self, action: Action, round_index: int, step: int) -> list[StageTransition]:
+    def apply_action(self, action: Action, step: int) -> list[StageTransition]:
         """Apply an action, and return the transition that it caused, if any. The policy's masks exclude illegal ones.
 
         Args:
-            round_index: Index of the round, from 0; part of the random seed of a new seed's weights.
-            step: Index of the step, from 0; likewise.
+            step: Index of the step, from 0; part of the random seed of a new seed's weights.
 
         Raises:
             IllegalTransitionError: The op is illegal in the slot's current state.
@@ -132,7 +136,7 @@ class Env:
                 style.curve,
                 INITIAL_RAMP_EPOCHS[action.tempo],
                 ALPHA_TARGETS[action.alpha_target],
-                make_generator(self.seed, "seed", self._host, round_index, step, action.slot),
+                self._make_generator("seed", step, action.slot),
             )
         elif op is Op.ADVANCE:
             move = slot.advance()
@@ -169,7 +173,7 @@ class Env:
                     optimizer.copy_state_from(current)
                 self.slot_optimizers[index] = optimizer
 
-    def run_epoch(self, round_index: int, step: int, timer: PhaseTimer, *, last: bool) -> list[Tensor]:
+    def run_epoch(self, step: int, timer: PhaseTimer, *, last: bool) -> list[Tensor]:
         """Train one epoch and validate; return the results of `train_epoch` and `validate`.
 
         Args:
@@ -178,14 +182,14 @@ class Env:
         """
         start = time.perf_counter()
         with timer("train"):
-            trained = self.train_epoch(round_index, step)
+            trained = self.train_epoch(step)
         with timer("validate"):
-            self._seed_generators("validation", round_index, step)
+            self._seed_generators("validation", step)
             validated = self.validate(last=last)
         self.epoch_seconds = time.perf_counter() - start
         return [trained, validated]
 
-    def train_epoch(self, round_index: int, step: int) -> Tensor:
+    def train_epoch(self, step: int) -> Tensor:
         """Train one epoch of `samples_per_epoch` samples.
 
         Returns:
@@ -194,7 +198,7 @@ class Env:
             norm of each owner over the batches that were not skipped, and number of batches in which the owner's
             gradient overflowed.
         """
-        self._seed_generators("training", round_index, step)
+        self._seed_generators("training", step)
         self.network.train()
         optimizers = self.active_optimizers()
         for optimizer in optimizers:
@@ -202,7 +206,7 @@ class Env:
         train = self._epoch_trainer(optimizers)
         trained: list[TrainedBatch] = []
         targets: list[Nested] = []
-        for batch in self._training_batches(round_index, step):
+        for batch in self._training_batches(step):
             trained.append(train(batch))
             targets.append(batch[1])
         loss = self._loss.epoch_mean([batch.record for batch in trained], targets)
@@ -265,9 +269,9 @@ class Env:
         """Number of training samples in an epoch."""
         return self.task.count_epoch_samples(count_samples(self._data[self.context.structure].train[0]))
 
-    def epoch_data(self, round_index: int, step: int) -> Split:
+    def epoch_data(self, step: int) -> Split:
         """Return inputs and targets of one epoch, in an order that depends on the host, the round and the step."""
-        generator = make_generator(self.seed, "order", self._host, round_index, step)
+        generator = self._make_generator("order", step)
         pinned = self._device.type == "cuda"  # a copy from pageable memory would block the host
         samples = count_samples(self.splits.train[0])
         # A context with few samples repeats them, so that all contexts have equally many batches in an epoch.
@@ -276,25 +280,33 @@ class Env:
         order_N = orders[0] if passes == 1 else torch.cat(orders)
         return take(self.splits.train, order_N[: self.samples_per_epoch].to(self._device, non_blocking=True))
 
-    def _training_batches(self, round_index: int, step: int) -> Iterator[Split]:
+    def _training_batches(self, step: int) -> Iterator[Split]:
         """Yield the batches of an epoch, augmented as the task says."""
-        parts = batches(self.epoch_data(round_index, step), self.task.batch_size)
+        parts = batches(self.epoch_data(step), self.task.batch_size)
         augment = self.task.augment
         if augment is None:
             yield from parts
             return
-        number = make_generator(self.seed, "augmentation", self._host, round_index, step).initial_seed()
+        number = self._make_generator("augmentation", step).initial_seed()
         generator = torch.Generator(self._device).manual_seed(number)
         yield from (augment(*part, generator) for part in parts)
 
     def seeded(self, purpose: str) -> AbstractContextManager[None]:
         """Seed the global generators for one use in this round, for a network that draws in evaluation mode too."""
-        number = make_generator(self.seed, purpose, self.index, self.round).initial_seed()
+        number = make_generator(self.key.seed, purpose, self.key.env, self.key.round).initial_seed()
         return forked_generators(number, self._device)
 
-    def _seed_generators(self, purpose: str, round_index: int, step: int) -> None:
+    def _make_generator(self, purpose: str, *numbers: int) -> torch.Generator:
+        """Return a generator of random numbers that the envs of this host share.
+
+        Args:
+            numbers: Step, and slot, that distinguish this use from others with the same purpose.
+        """
+        return make_generator(self.key.seed, purpose, self._host, self.key.round, *numbers)
+
+    def _seed_generators(self, purpose: str, step: int) -> None:
         """Seed the global generators, so that dropout does not depend on the envs that run before this one."""
-        number = make_generator(self.seed, purpose, self.index, round_index, step).initial_seed()
+        number = make_generator(self.key.seed, purpose, self.key.env, self.key.round, step).initial_seed()
         seed_global_generators(number, self._device)
 
     @torch.no_grad()

@@ -54,9 +54,9 @@ class HostFactory:
         return network
 
     @torch.no_grad()
-    def reset(self, network: GrowingNetwork, host: int, round_index: int, structure: int = 0) -> None:
+    def reset(self, network: GrowingNetwork, seed: int, host: int, round_index: int, structure: int = 0) -> None:
         """Give a network the weights of a fresh host, in place. Frozen weights stay."""
-        fresh = build_host(self.structures[structure], self._seed, host, round_index)
+        fresh = build_host(self.structures[structure], seed, host, round_index)
         values = named_tensors(fresh.model)
         for name, tensor in network.state_tensors().items():
             if name.startswith(_HOST_PREFIX):

@@ -81,7 +81,7 @@ def play_episodes(
     for step in range(config.steps):
         if step > 0:
             tick_slots(pool, episodes)
-        result = play_step(pool, episodes, agent, round_index, step, timer)
+        result = play_step(pool, episodes, agent, step, timer)
         broke_down = [before or now for before, now in zip(broke_down, result.broke_down, strict=True)]
         on_step()
     return broke_down

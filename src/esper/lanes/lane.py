@@ -84,7 +84,7 @@ class Lane:
         return self._thread.submit(with_context, self.name, self._runner.run, envs, task).result
 
     def submit_epochs(
-        self, envs: Sequence[Env], prepare: Callable[[Env], None], round_index: int, step: int, *, last: bool
+        self, envs: Sequence[Env], prepare: Callable[[Env], None], step: int, *, last: bool
     ) -> PendingResults:
         """Prepare envs, train them for an epoch and validate them, in the workers or in the thread of the lane.
 
@@ -100,14 +100,14 @@ class Lane:
             parts = self._split(envs)
 
             def send(worker: WorkerProcess, part: Sequence[Env]) -> PendingResults:
-                with_context(self.name, worker.send, part, round_index, step, last=last)
+                with_context(self.name, worker.send, part, step, last=last)
                 return partial(self._receive, worker, part, len(parts))
 
             return start_all(partial(send, worker, part) for worker, part in parts)
 
         def train_and_validate(env: Env) -> DeviceResults:
             prepare(env)
-            return env.run_epoch(round_index, step, self.stopwatch, last=last)
+            return env.run_epoch(step, self.stopwatch, last=last)
 
         return self.submit(envs, train_and_validate)
 

@@ -12,7 +12,7 @@ from esper.tasks.splits import batches
 
 def measure_epoch(env: Env, lane: Lane) -> float:
     """Return the seconds of an epoch of an env on a lane."""
-    return _time_second(env, lane, lambda env: env.run_epoch(0, 0, lane.stopwatch, last=False))
+    return _time_second(env, lane, lambda env: env.run_epoch(0, lane.stopwatch, last=False))
 
 
 def measure_launching(env: Env, lane: Lane) -> float:
@@ -25,7 +25,7 @@ def measure_launching(env: Env, lane: Lane) -> float:
 
     def train(env: Env) -> DeviceResults:
         nonlocal launching
-        batch = next(iter(batches(env.epoch_data(0, 0), env.task.batch_size)))
+        batch = next(iter(batches(env.epoch_data(0), env.task.batch_size)))
         start = time.perf_counter()
         trained = env.train_batch(env.active_optimizers(), batch)
         launching = time.perf_counter() - start

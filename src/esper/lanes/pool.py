@@ -24,6 +24,7 @@ from esper.lanes.runner import DeviceResults, HostResults
 from esper.lanes.spawn import WorkerSpawner
 from esper.lanes.worker import WorkerInit, write_worker_data
 from esper.policy.actions import Action
+from esper.seeding import EpisodeKey
 from esper.tasks.family import TaskFamily
 from esper.tasks.profile import TaskProfile
 from esper.tasks.registry import is_built_in
@@ -180,18 +181,22 @@ class EnvPool:
         return found
 
     def reset(self, round_index: int) -> list[tuple[float, float]]:
-        """Give every env a fresh host. Return validation loss and score of each before any training."""
+        """Give every env the fresh host of a round. Return validation loss and score of each before any training."""
+        return self.begin({env: env.key._replace(round=round_index) for env in self.envs})
+
+    def begin(self, keys: Mapping[Env, EpisodeKey]) -> list[tuple[float, float]]:
+        """Give envs the fresh hosts of their next episodes. Return validation loss and score of each, in this order."""
 
         def start(lane: Lane, envs: Sequence[Env]) -> PendingResults:
             def work(env: Env) -> DeviceResults:
                 with lane.stopwatch("reset"):
-                    env.reset(round_index)
+                    env.reset(keys[env])
                     return _validate_seeded(env)
 
             return lane.submit(envs, work)
 
-        found = self._run_on_lanes(self.envs, start)
-        return [(loss, score) for [[loss, score, *_]] in (found[env.index] for env in self.envs)]
+        found = self._run_on_lanes(list(keys), start)
+        return [(loss, score) for [[loss, score, *_]] in (found[env.index] for env in keys)]
 
     def reset_loss_scales(self) -> None:
         """Give every env the initial loss scale."""
@@ -199,16 +204,16 @@ class EnvPool:
             if env.scaler:
                 env.scaler.reset()
 
-    def step(self, actions: Sequence[Action | None], round_index: int, step: int) -> list[EnvEpoch | None]:
+    def step(self, actions: Sequence[Action | None], step: int) -> list[EnvEpoch | None]:
         """Apply a decision to each env, train it for an epoch and validate it; None for one whose action is None."""
         decided = {env.index: action for env, action in zip(self.envs, actions, strict=True) if action is not None}
         moves: dict[int, list[StageTransition]] = {}
 
         def apply(env: Env) -> None:
-            moves[env.index] = env.apply_action(decided[env.index], round_index, step)
+            moves[env.index] = env.apply_action(decided[env.index], step)
 
         def start(lane: Lane, envs: Sequence[Env]) -> PendingResults:
-            return lane.submit_epochs(envs, apply, round_index, step, last=step == self._config.steps - 1)
+            return lane.submit_epochs(envs, apply, step, last=step == self._config.steps - 1)
 
         found = self._run_on_lanes([env for env in self.envs if env.index in decided], start)
         return [

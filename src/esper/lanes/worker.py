@@ -35,6 +35,7 @@ from esper.lanes.errors import FaultError
 from esper.lanes.runner import DeviceResults, EnvRunner, with_context
 from esper.lanes.spawn import WorkerSpawner
 from esper.process import freeze_loaded_objects
+from esper.seeding import EpisodeKey
 from esper.tasks.loading import load_source
 from esper.tasks.profile import TaskProfile
 from esper.tasks.settings import override_settings
@@ -61,8 +62,8 @@ class EpochRequest(NamedTuple):
 
     envs: list[int]
     """Env indices."""
+    keys: list[EpisodeKey]
     before: list[WorkerEnvState]
-    round: int
     step: int
     last: bool
 
@@ -121,7 +122,7 @@ class WorkerProcess:
         """Process id."""
         return self._worker.process.pid
 
-    def send(self, envs: Sequence[Env], round_index: int, step: int, *, last: bool) -> None:
+    def send(self, envs: Sequence[Env], step: int, *, last: bool) -> None:
         """Send envs to be trained and validated. Start a new process if the last one has ended.
 
         Raises:
@@ -134,7 +135,7 @@ class WorkerProcess:
                 raise FaultError(
                     f"the worker process of lane {self._lane} cannot be restarted: {error.strerror}"
                 ) from None
-        request = EpochRequest([env.index for env in envs], export_states(envs), round_index, step, last)
+        request = EpochRequest([env.index for env in envs], [env.key for env in envs], export_states(envs), step, last)
         try:
             _send(self._worker.pipe, request)
         except OSError:
@@ -240,11 +241,11 @@ def _run_epochs(
     def train_and_validate(env: Env) -> DeviceResults:
         if pipe.poll():
             raise _RunGoneError
-        return env.run_epoch(request.round, request.step, runner.stopwatch, last=request.last)
+        return env.run_epoch(request.step, runner.stopwatch, last=request.last)
 
     try:
-        for env, before in zip(envs, request.before, strict=True):
-            env.enter_round(request.round)
+        for env, key, before in zip(envs, request.keys, request.before, strict=True):
+            env.enter(key)
             with_context(runner.describe_env(env), load_lifecycle, env, before)
         load_tensor_states(envs, request.before)
         transfer_seconds = time.perf_counter() - start
