@@ -1,13 +1,15 @@
-"""This Python process: its rank under torchrun, cores, CPU time, garbage-collector settings, child interpreters."""
+"""This Python process: its rank under torchrun, cores, CPU time, garbage collection, child interpreters, code."""
 
 from __future__ import annotations
 
 import atexit
 import gc
+import hashlib
 import os
 import sys
 import threading
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,3 +103,13 @@ def python_command(program: str, *arguments: str) -> tuple[list[str], dict[str, 
     paths = [path or os.getcwd() for path in sys.path]  # an interactive session has "" for the working directory
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     return [sys.executable, "-P", "-c", program, *arguments], environment
+
+
+@cache
+def package_digest() -> str:
+    """Return the digest of this package's code, data and trained policies: those of others give other results."""
+    digest = hashlib.blake2b(digest_size=32)
+    for path in sorted(Path(__file__).parent.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(hashlib.blake2b(path.read_bytes()).digest())
+    return digest.hexdigest()

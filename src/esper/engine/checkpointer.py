@@ -21,8 +21,8 @@ from esper.checkpoint.catalog import (
 )
 from esper.checkpoint.files import Checkpoint, read_checkpoint, write_checkpoint
 from esper.checkpoint.manifest import CheckpointError, check_compatible
+from esper.engine.episode import EpisodeSnapshot, capture_episode, install_episode
 from esper.engine.training_state import TrainingState
-from esper.envs.env_state import env_state_tensors, load_tensors
 from esper.lanes.errors import is_out_of_memory
 from esper.policy.agent import strip_prefix
 from esper.ranks import RankGroup
@@ -177,16 +177,13 @@ class _TrainerState(NamedTuple):
 def _capture(training: TrainingState) -> _TrainerState:
     """Return the state of this rank. The tensors are the live ones: the next step changes them."""
     tensors = {f"agent.{name}": value for name, value in training.agent.state_tensors(training.ranks).items()}
+    state: dict[str, Any] = {"agent": training.agent.state_dict(), "episodes": [], "scalers": {}}
     for episode in training.episodes:
-        prefix = f"env.{episode.env.index}."
-        tensors |= {prefix + name: value for name, value in env_state_tensors(episode.env).items()}
-        if episode.unhealthy_steps:
-            tensors |= {f"{prefix}good.{name}": value for name, value in episode.last_good.tensors.items()}
-    state = {
-        "agent": training.agent.state_dict(),
-        "episodes": [episode.state_dict() for episode in training.episodes],
-        "scalers": {str(env.index): env.scaler.state_dict() for env in training.pool.envs if env.scaler},
-    }
+        index, snapshot = episode.env.index, capture_episode(episode)
+        tensors |= {f"env.{index}.{name}": value for name, value in snapshot.tensors.items()}
+        state["episodes"].append(snapshot.state)
+        if snapshot.scaler:
+            state["scalers"][str(index)] = snapshot.scaler
     return _TrainerState(training.round, training.step, state, tensors)
 
 
@@ -232,12 +229,6 @@ def _install(training: TrainingState, position: _TrainerState) -> None:
         position.state["agent"], strip_prefix("agent.", position.tensors), training.decision_uniforms()
     )
     for episode, state in zip(training.episodes, position.state["episodes"], strict=True):
-        episode.load_state_dict(state)
-        tensors = strip_prefix(f"env.{episode.env.index}.", position.tensors)
-        load_tensors(env_state_tensors(episode.env), tensors)
-        if episode.env.scaler:
-            episode.env.scaler.load_state_dict(position.state["scalers"][str(episode.env.index)])
-        if episode.unhealthy_steps:
-            episode.last_good.load_tensors(strip_prefix("good.", tensors))
-        else:
-            episode.last_good.save()
+        index = episode.env.index
+        scaler = position.state["scalers"][str(index)] if episode.env.scaler else None
+        install_episode(episode, EpisodeSnapshot(state, strip_prefix(f"env.{index}.", position.tensors), scaler))

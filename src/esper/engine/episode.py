@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
 import msgspec
+from torch import Tensor
 
 from esper.config import Config
 from esper.domain import Op
 from esper.envs.env import Env
+from esper.envs.env_state import env_state_tensors, load_tensors
 from esper.envs.governor import COLLAPSE_STEPS, Breakdown, LastGoodState, find_collapse, find_non_finite
 from esper.growth.lifecycle import GateResult, StageTransition
 from esper.growth.network import count_samples
 from esper.lanes.pool import EnvEpoch, EnvPool
 from esper.policy.actions import Action
-from esper.policy.agent import EnvStatus
+from esper.policy.agent import EnvStatus, strip_prefix
 from esper.ppo.rewards import RewardFunction, rent_cost
 from esper.tasks.family import RENT
 
@@ -178,6 +180,38 @@ class Episode:
         self.culled = saved["culled"]
         self.inactive, self.unhealthy_steps = saved["inactive"], saved["unhealthy_steps"]
         self.gate_refusals = {int(index): tuple(names) for index, names in saved["gate_refusals"].items()}
+
+
+class EpisodeSnapshot(NamedTuple):
+    """All state that the next step of an episode depends on."""
+
+    state: dict[str, Any]
+    """Result of `Episode.state_dict`."""
+    tensors: Mapping[str, Tensor]
+    """Tensors of the env, and those of its last good state, with the prefix `good.`, if the last step was unhealthy."""
+    scaler: dict[str, Any] | None
+    """State of the loss scaler; None without loss scaling."""
+
+
+def capture_episode(episode: Episode) -> EpisodeSnapshot:
+    """Return the state of an episode. The tensors are the live ones: the next step changes them."""
+    tensors = dict(env_state_tensors(episode.env))
+    if episode.unhealthy_steps:
+        tensors |= {f"good.{name}": value for name, value in episode.last_good.tensors.items()}
+    scaler = episode.env.scaler
+    return EpisodeSnapshot(episode.state_dict(), tensors, scaler.state_dict() if scaler else None)
+
+
+def install_episode(episode: Episode, snapshot: EpisodeSnapshot) -> None:
+    """Set the state of an episode from a snapshot. Raises RuntimeError if a tensor is missing or has another shape."""
+    episode.load_state_dict(snapshot.state)
+    load_tensors(env_state_tensors(episode.env), snapshot.tensors)
+    if episode.env.scaler and snapshot.scaler:
+        episode.env.scaler.load_state_dict(snapshot.scaler)
+    if episode.unhealthy_steps:
+        episode.last_good.load_tensors(strip_prefix("good.", snapshot.tensors))
+    else:
+        episode.last_good.save()
 
 
 def revalidate(pool: EnvPool, episodes: Sequence[Episode]) -> None:

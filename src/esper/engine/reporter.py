@@ -40,7 +40,12 @@ PROBABILITY_DECIMALS = 4
 
 def versions() -> dict[str, str]:
     """Return the versions of everything that the results of a run depend on."""
-    return {"esper-sanctum": VERSION, "python": platform.python_version(), "torch": str(torch.__version__)}
+    return {
+        "esper-sanctum": VERSION,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+    }
 
 
 def seed_moved(move: StageTransition, env: int, at: StepNumber) -> ev.SeedMoved:

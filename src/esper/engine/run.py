@@ -158,6 +158,7 @@ class Run:
             batches=env.batches_per_epoch,
             growth_interval=env.scaler.growth_interval if env.scaler else None,
             versions=reporter.versions(),
+            task_code=dict(origin.digests) if (origin := self.trainer.state.origin) else {},
             config=builtins,
         )
         self.hub.emit_global(started)

@@ -21,7 +21,7 @@ from esper.config import Config, ConfigError, TrainingConfig
 from esper.engine.agent_factory import build_agent, build_trained
 from esper.engine.trained_policy import policy_of
 from esper.evaluation.episodes import run_episodes
-from esper.evaluation.journal import EvaluationKey, open_journal, open_search_journal, package_digest
+from esper.evaluation.journal import EvaluationKey, open_journal, open_search_journal
 from esper.evaluation.plan_search import SCHEDULES, FoundPlan, search_plan
 from esper.evaluation.results import EVALUATION_POLICIES, NEED_PPO, PER_TRAINING_SEED, PPO, RETRAINED, WIDE, PolicyRun
 from esper.evaluation.search import MIN_SEARCH_EPISODES
@@ -32,7 +32,7 @@ from esper.policy.agent import Agent
 from esper.policy.baselines import StaticAgent
 from esper.policy.loading import POLICY_NAMES
 from esper.policy.plan import PLAN, split_plan
-from esper.process import cpu_seconds
+from esper.process import cpu_seconds, package_digest
 from esper.seeding import evaluation_seed
 from esper.tasks import load_task
 from esper.tasks.prepare import PreparedTask, SavedTask, prepare_task

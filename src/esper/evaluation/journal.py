@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -151,15 +150,6 @@ class EvaluationJournal:
 
 
 _FINISHED = "finished"
-
-
-@cache
-def package_digest() -> str:
-    """Return the digest of this package's code, data and trained policies: those of others give other results."""
-    files = [
-        path for path in Path(__file__).parents[1].rglob("*") if path.is_file() and "__pycache__" not in path.parts
-    ]
-    return digest("".join(digest(path.read_bytes()) for path in sorted(files)).encode())
 
 
 def open_journal(directory: Path, key: EvaluationKey, seed: int | None) -> EvaluationJournal:
