@@ -119,7 +119,10 @@ def parse_moment(text: str, history: History) -> int:
     """
     text = text.strip()
     if match := _COUNTED.fullmatch(text):
-        return _position_of_number(match[1], int(match[2]), history)
+        position = position_of_number(match[1], int(match[2]), history)
+        if match[1] == "round":  # until the end of its first step, a round shows nothing
+            return history.next_step_end(position + 1) or position + 1
+        return position
     if match := _DURATION.fullmatch(text):
         hours, minutes, seconds = (float(part or 0) for part in match.groups())
         return _position_after(text, 3600 * hours + 60 * minutes + seconds, history)
@@ -156,7 +159,15 @@ def find_moment(text: str, history: History) -> Moment | None:
     return Moment(position, mark.env if mark is not None else None)
 
 
-def _position_of_number(key: str, number: int, history: History) -> int:
+def position_of_number(key: str, number: int, history: History) -> int:
+    """Return the position of a numbered moment; of a round, before its first event.
+
+    Args:
+        key: `round`, `step`, `event` or `anomaly`, counted as in `parse_moment`.
+
+    Raises:
+        MissingMomentError: The recording does not contain it.
+    """
     if key == "anomaly":
         if mark := history.marks.nth_anomaly(number):
             return history.step_end(mark.position)
@@ -176,9 +187,6 @@ def _position_of_number(key: str, number: int, history: History) -> int:
         index = bisect_left(positions, number, hi=latest, key=partial(number_at, history))
         found = number_at(history, positions[index])
     if found == number:
-        if key == "round":  # until the end of its first step, a round shows nothing
-            start = positions[index] + 1
-            return history.next_step_end(start) or start
         return positions[index]
     last = number_at(history, positions[-1])
     if first < number < last:

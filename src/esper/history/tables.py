@@ -84,7 +84,7 @@ KEYS: Mapping[str, Sequence[str]] = {
     "choices": HEADS,
     "heads": HEADS,
     "owners": ("hosts", "seeds", "optimizers", "policy", "data"),
-    "versions": ("esper-sanctum", "python", "torch"),
+    "versions": ("esper-sanctum", "python", "torch", "cpu"),
 }
 """Keys of the fields that have a column per key."""
 _PARTS = frozenset({"slots", "checks", "metrics", "phases"})

@@ -57,7 +57,9 @@ class RunStarted(Event, frozen=True, kw_only=True, tag=True):
     growth_interval: int | None = None
     """Batches without overflow after which the loss scale doubles; absent without loss scaling."""
     versions: dict[str, str]
-    """Versions of esper-sanctum, Python and torch."""
+    """Versions of esper-sanctum, Python and torch, and the instruction set for which torch computes on the CPU."""
+    task_code: dict[str, str] = {}
+    """Digests of the files of a task that is the user's own code, keyed by relative path; empty for a built-in task."""
     config: dict[str, Any]
     """Resolved configuration, as in `run.json`."""
 
