@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from esper.config import ConfigError
 from esper.domain import Op
+from esper.formatting import suggest
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Curve
 
 HEADS_BY_OP: dict[Op, tuple[str, ...]] = {
@@ -67,6 +69,28 @@ def describe_action(action: Action, slots: Sequence[str], blueprints: Sequence[s
         "alpha_curve": ALPHA_CURVES[action.alpha_curve].value,
     }
     return {head: choices[head] for head in HEADS_BY_OP[op]}
+
+
+def action_of(choices: Mapping[str, str], slots: Sequence[str], blueprints: Sequence[str]) -> Action:
+    """Return the action of the choices that `describe_action` returns.
+
+    Raises:
+        ConfigError: A choice does not exist.
+    """
+    known: dict[str, list[str]] = {
+        "op": [op.label for op in Op],
+        "slot": list(slots),
+        "blueprint": list(blueprints),
+        "style": [style.name for style in BLEND_STYLES],
+        "tempo": list(map(str, INITIAL_RAMP_EPOCHS)),
+        "alpha_target": list(map(str, ALPHA_TARGETS)),
+        "alpha_speed": list(map(str, RAMP_EPOCHS)),
+        "alpha_curve": [curve.value for curve in ALPHA_CURVES],
+    }
+    for head, choice in choices.items():
+        if choice not in known[head]:
+            raise ConfigError(f"{choice!r} is not a choice of {head}: {suggest(choice, known[head])}")
+    return Action(**{head: known[head].index(choice) for head, choice in choices.items()})
 
 
 def head_sizes(slots: int, blueprints: int) -> tuple[int, ...]:

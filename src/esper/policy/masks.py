@@ -18,6 +18,7 @@ from torch import Tensor
 from esper.domain import Op
 from esper.growth.blend import BLEND_STYLES, Blend
 from esper.growth.slot import Slot
+from esper.policy.actions import Action
 from esper.policy.agent import EnvStatus
 
 
@@ -69,6 +70,23 @@ def legal_styles(slot: Slot) -> tuple[bool, ...]:
         return slot.site.styles
     gated = slot.blend is Blend.GATE
     return tuple((blend is Blend.GATE) == gated for _, blend in BLEND_STYLES)
+
+
+def is_legal(action: Action, slots: Sequence[Slot], blueprints: Sequence[str]) -> bool:
+    """Return True if the masks allow an action.
+
+    Args:
+        blueprints: Blueprints that the policy can select, in the order of the head.
+    """
+    op = Op(action.op)
+    if op is Op.WAIT:
+        return True
+    if action.slot >= len(slots):
+        return False
+    slot = slots[action.slot]
+    if not legal_ops(slot)[op] or (op is Op.GERMINATE and blueprints[action.blueprint] not in slot.site.blueprints):
+        return False
+    return op not in (Op.GERMINATE, Op.SET_ALPHA) or legal_styles(slot)[action.style]
 
 
 def write_masks(views: Sequence[EnvStatus], out: ActionMasks, blueprints: tuple[str, ...]) -> None:

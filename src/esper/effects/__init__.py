@@ -1,0 +1,1 @@
+"""What decisions were worth: recorded episodes, changes to them, and the stored results of simulations. No torch."""

@@ -1,0 +1,177 @@
+"""Changes of a recorded episode: a decision left out or replaced, or another plan, and what follows.
+
+Users write steps from 1, as on the screen: `step:17`, `seed:early:17`, `12: germinate depthwise early`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from esper.config import ConfigError
+from esper.effects.episode import GERMINATE, WAIT, RecordedEpisode, choices_of
+from esper.formatting import suggest
+
+RECORDED = "recorded"
+"""What follows a change: the recorded decisions; one that has become illegal waits."""
+NOTHING = "wait"
+"""What follows a change: no further decision."""
+OPTIONS = {"style": "style", "tempo": "tempo", "alpha": "alpha_target", "speed": "alpha_speed", "curve": "alpha_curve"}
+"""Head of each option of a decision, keyed by its name."""
+_DEFAULTS: Mapping[str, Mapping[str, str]] = {
+    WAIT: {},
+    GERMINATE: {"style": "linear_add", "tempo": "3", "alpha_target": "1.0"},
+    "advance": {},
+    "set_alpha": {"style": "linear_add", "alpha_speed": "0", "alpha_curve": "linear"},
+    "cull": {"alpha_speed": "0", "alpha_curve": "linear"},
+    "fossilize": {},
+}
+"""Choices that a decision has if they are not given, keyed by op."""
+_NUM_WORDS = {WAIT: 0, GERMINATE: 2}
+"""Number of names after the op, where it is not 1."""
+_DO = re.compile(r"\s*(?P<step>\d{1,9})\s*:\s*(?P<words>.+)")
+_WITHOUT = re.compile(r"step:(?P<step>\d{1,9})|seed:(?P<slot>[^:\s]+):(?P<planted>\d{1,9})")
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A change of the decisions of an episode. Without any field, the episode as it was recorded."""
+
+    decisions: dict[int, dict[str, str]] = {}
+    """Choice of each head that the new decision uses, keyed by step, from 1."""
+    plan: str = ""
+    """Plan that replaces all decisions, as `--plan` has it; empty: none."""
+    then: str = RECORDED
+    """Decisions after the change: `recorded`, `wait`, or the reference of a policy."""
+
+    @property
+    def key(self) -> str:
+        """Text that is the same for equal changes only."""
+        decisions = sorted((step, sorted(choices.items())) for step, choices in self.decisions.items())
+        return msgspec.json.encode((decisions, self.plan, self.then)).decode()
+
+    @property
+    def first_step(self) -> int:
+        """First step, from 1, whose decision can differ."""
+        return 1 if self.plan else min(self.decisions, default=1)
+
+
+UNCHANGED = Change()
+"""The episode as it was recorded."""
+
+
+def without_steps(steps: Sequence[int], then: str = RECORDED) -> Change:
+    """Return the change that leaves out the decisions of some steps."""
+    return Change(decisions={step: {"op": WAIT} for step in steps}, then=then)
+
+
+def without_decision(episode: RecordedEpisode, step: int, then: str = RECORDED) -> Change:
+    """Return the change that leaves out one decision.
+
+    Without the planting of a seed, no later decision about this seed is legal: leaving out the seed is the same change.
+    """
+    seed = next((seed for seed in episode.seeds if seed.step == step), None)
+    return without_steps(seed.decisions if seed else [step], then)
+
+
+def parse_without(text: str, episode: RecordedEpisode, then: str = RECORDED) -> Change:
+    """Return the change that leaves out a decision, `step:17`, or all that concern a seed, `seed:early:17`.
+
+    Raises:
+        ConfigError: The text is invalid, or the episode has no such decision or seed.
+    """
+    found = _WITHOUT.fullmatch(text.strip())
+    if found is None:
+        raise ConfigError(f"{text!r} is not a decision; expected step:17 or seed:early:17")
+    if found["step"]:
+        step = int(found["step"])
+        _check_step(text, step, episode)
+        if episode.steps[step - 1].op == WAIT:
+            raise ConfigError(f"{text!r}: the env waited in step {step}, so there is nothing to leave out")
+        return without_decision(episode, step, then)
+    for seed in episode.seeds:
+        if (seed.slot, seed.step) == (found["slot"], int(found["planted"])):
+            return without_steps(seed.decisions, then)
+    known = ", ".join(f"seed:{seed.slot}:{seed.step}" for seed in episode.seeds) or "none"
+    raise ConfigError(f"{text!r} is not a seed of this episode; its seeds: {known}")
+
+
+def parse_do(texts: Sequence[str], episode: RecordedEpisode, then: str = RECORDED) -> Change:
+    """Return the change that replaces decisions, written as `12: germinate depthwise early tempo=5`.
+
+    An option that is not given is that of the recorded decision if it has the same op, else the default.
+
+    Raises:
+        ConfigError: A text is invalid, two have the same step, or the episode has no such step.
+    """
+    decisions: dict[int, dict[str, str]] = {}
+    for text in texts:
+        found = _DO.fullmatch(text)
+        if found is None:
+            raise ConfigError(f"{text!r} is not a decision; expected for example '12: germinate depthwise early'")
+        step = int(found["step"])
+        _check_step(text, step, episode)
+        if step in decisions:
+            raise ConfigError(f"{text!r}: step {step} has another decision already; an env takes one per step")
+        decisions[step] = _parse_decision(text, found["words"].split(), choices_of(episode.steps[step - 1]))
+    return Change(decisions=decisions, then=then)
+
+
+def _parse_decision(text: str, words: Sequence[str], recorded: Mapping[str, str]) -> dict[str, str]:
+    op, *rest = words
+    if op not in _DEFAULTS:
+        raise ConfigError(f"{text!r}: {op!r} is not an op; {suggest(op, _DEFAULTS)}")
+    names = [word for word in rest if "=" not in word]
+    expected = _NUM_WORDS.get(op, 1)
+    if len(names) != expected:
+        form = {0: op, 1: f"{op} SLOT", 2: f"{op} BLUEPRINT SLOT"}[expected]
+        raise ConfigError(f"{text!r}: expected {form}")
+    named = dict(zip(("blueprint", "slot")[-expected:] if expected else (), names, strict=True))
+    found = {"op": op} | dict(_DEFAULTS[op])
+    if recorded["op"] == op:
+        found |= recorded
+    for word in rest:
+        if "=" not in word:
+            continue
+        name, _, value = word.partition("=")
+        head = OPTIONS.get(name, "")
+        allowed = [option for option, of_head in OPTIONS.items() if of_head in _heads(op)]
+        if head not in _heads(op):
+            raise ConfigError(f"{text!r}: {name!r} is not an option of {op}; {suggest(name, allowed)}")
+        found[head] = value
+    if op == "set_alpha" and "alpha_target" not in found:
+        raise ConfigError(f"{text!r}: set_alpha needs alpha=0.5, 0.7 or 1.0")
+    return found | named
+
+
+def _heads(op: str) -> set[str]:
+    return set(_DEFAULTS[op]) | ({"alpha_target"} if op == "set_alpha" else set())
+
+
+def _check_step(text: str, step: int, episode: RecordedEpisode) -> None:
+    if not 1 <= step <= len(episode.steps):
+        raise ConfigError(f"{text!r}: the episode has steps 1 to {len(episode.steps)}")
+
+
+def describe_choices(choices: Mapping[str, str]) -> str:
+    """Return a decision in words, such as `germinate depthwise in early`."""
+    op, slot, blueprint = choices["op"], choices.get("slot"), choices.get("blueprint")
+    words = [op.replace("_", " "), blueprint or "", f"in {slot}" if slot else ""]
+    if op == "set_alpha":
+        words.append(f"to {choices['alpha_target']}")
+    return " ".join(filter(None, words))
+
+
+def describe_change(change: Change, episode: RecordedEpisode) -> str:
+    """Return a change in words, such as `without germinate depthwise in early, step 17`."""
+    if change.plan:
+        return f"plan {change.plan}"
+    if not change.decisions:
+        return "as recorded"
+    follows = "" if change.then == RECORDED else f", then {change.then}"
+    first = change.first_step
+    if all(choices["op"] == WAIT for choices in change.decisions.values()):
+        return f"without {describe_choices(choices_of(episode.steps[first - 1]))}, step {first}{follows}"
+    words = [f"step {step}: {describe_choices(choices)}" for step, choices in sorted(change.decisions.items())]
+    return "; ".join(words) + follows

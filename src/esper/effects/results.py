@@ -1,0 +1,158 @@
+"""Results of simulations: trajectories, how exactly a recording was reproduced, and the effects of decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from esper.effects.change import UNCHANGED, Change, without_decision
+from esper.effects.episode import WAIT, RecordedEpisode
+
+
+class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Course of a simulated episode."""
+
+    scores: list[float]
+    """Validation score before the first step, then after each step, fractions. After a breakdown there are no more."""
+    rewards: list[float]
+    """Net reward of each step: gain of the score, minus rent, cost of the op and penalty."""
+    parameter_ratios: list[float]
+    """Parameters of host and seeds over those of the bare host, after each step."""
+    final_score: float
+    """Validation score at the end; after a breakdown, that of the restored network."""
+    waited: list[int] = []
+    """Steps, from 1, whose decision had become illegal, so that the env waited."""
+    broke_down: bool = False
+
+    @property
+    def net_return(self) -> float:
+        """Sum of the net rewards."""
+        return sum(self.rewards)
+
+    @property
+    def parameter_ratio(self) -> float:
+        """Parameters of host and seeds over those of the bare host, at the end."""
+        return self.parameter_ratios[-1]
+
+
+class Reproduction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How exactly a simulation without a change reproduces the recording."""
+
+    steps: int
+    """Number of simulated steps."""
+    differs_from: int | None = None
+    """First step, from 1, in which a value differs; None if all are equal."""
+    quantity: str | None = None
+    """First quantity that differs there."""
+    cause: str | None = None
+    """Why the values can differ; None if no cause was found."""
+
+    @property
+    def is_exact(self) -> bool:
+        """True if every recorded value is equal."""
+        return self.differs_from is None
+
+    def __str__(self) -> str:
+        if self.is_exact:
+            return f"reproduced exactly, {self.steps} of {self.steps} steps"
+        why = self.cause or "no cause was found; another processor can round otherwise"
+        return f"approximate: {self.quantity} differs from step {self.differs_from} on ({why})"
+
+
+class Simulation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Result of one simulation, as it is stored."""
+
+    round: int
+    """Round of the episode, from 1."""
+    env: int
+    episode: str
+    """Result of `RecordedEpisode.digest` for the simulated steps."""
+    steps: int
+    """Number of simulated steps."""
+    software: str
+    """Digest of package, torch and the task's code, and the kind of device: those of another one can differ."""
+    change: Change = UNCHANGED
+    repeat: int = 0
+    """0 for the recorded host and data order; from 1 for other ones."""
+    trajectory: Trajectory
+    reproduction: Reproduction | None = None
+    """Of the episode without a change on its own host; None for all others."""
+
+    @property
+    def is_exact(self) -> bool:
+        """True if this is the unchanged episode, and it reproduces the recording exactly."""
+        return self.reproduction is not None and self.reproduction.is_exact
+
+
+class Effect(msgspec.Struct, frozen=True, kw_only=True):
+    """Difference that decisions made: a trajectory with them minus one without."""
+
+    net_return: float
+    score: float
+    """Final validation score, a fraction."""
+    parameter_ratio: float
+
+
+def effect(with_it: Trajectory, without: Trajectory) -> Effect:
+    """Return the difference between two trajectories of one episode."""
+    return Effect(
+        net_return=with_it.net_return - without.net_return,
+        score=with_it.final_score - without.final_score,
+        parameter_ratio=with_it.parameter_ratio - without.parameter_ratio,
+    )
+
+
+class EpisodeResults:
+    """The known simulations of one recorded episode by one software, on its own host and on others.
+
+    Args:
+        simulations: Stored results of any episodes, oldest first; later ones replace earlier ones of the same change.
+        software: Digest of the software whose results count, for all recorded steps. None: those of the last one that
+            reproduced the episode, exactly if any did.
+    """
+
+    def __init__(
+        self, episode: RecordedEpisode, simulations: Sequence[Simulation], software: str | None = None
+    ) -> None:
+        self.episode = episode
+        digests: dict[int, str] = {}
+        groups: dict[tuple[str, int], dict[tuple[str, int], Simulation]] = {}
+        for found in simulations:
+            if (found.round, found.env) != (episode.round, episode.env) or found.steps > len(episode.steps):
+                continue
+            if found.steps not in digests:
+                digests[found.steps] = episode.digest(found.steps)
+            if found.episode == digests[found.steps]:
+                group = groups.setdefault((found.software, found.steps), {})
+                group[found.change.key, found.repeat] = found
+        self._known: dict[tuple[str, int], Simulation] = {}
+        if software is not None:
+            self._known = groups.get((software, len(episode.steps)), {})
+            return
+        reproduced = [group for group in groups.values() if (UNCHANGED.key, 0) in group]
+        exact = [group for group in reproduced if group[UNCHANGED.key, 0].is_exact]
+        for group in (exact or reproduced)[-1:]:
+            self._known = group
+
+    def add(self, found: Simulation) -> None:
+        """Add a result of this episode by the same software."""
+        self._known[found.change.key, found.repeat] = found
+
+    def get(self, change: Change = UNCHANGED, repeat: int = 0) -> Simulation | None:
+        """Return the simulation of a change; None if it is not known."""
+        return self._known.get((change.key, repeat))
+
+    def effect_without(self, change: Change, repeat: int = 0) -> Effect | None:
+        """Return what the decisions were worth that a change leaves out; None if that is not known."""
+        unchanged, changed = self.get(UNCHANGED, repeat), self.get(change, repeat)
+        return effect(unchanged.trajectory, changed.trajectory) if unchanged and changed else None
+
+    def decision_effects(self) -> dict[int, Effect]:
+        """Return the known effects of single decisions and of seeds, keyed by step, from 1."""
+        found = {
+            step.step: self.effect_without(without_decision(self.episode, step.step))
+            for step in self.episode.steps
+            if step.op != WAIT
+        }
+        return {step: value for step, value in found.items() if value}

@@ -1,0 +1,72 @@
+"""ScriptedAgent: takes given decisions, and leaves the others to another policy or to waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from esper.config import ConfigError
+from esper.policy.actions import WAIT_DECISION, Action, Decision, action_of
+from esper.policy.agent import Agent, EnvStatus
+from esper.policy.baselines import NonLearningAgent
+from esper.policy.masks import is_legal
+
+Script = Sequence[Mapping[str, str] | None]
+"""Choices of the decision of each step, keyed by head; None leaves the step to the fallback. Later steps too."""
+
+
+class ScriptedAgent(NonLearningAgent):
+    """Takes the decisions of a script in each env. One that is illegal in its env waits.
+
+    Args:
+        blueprints: Blueprints that the policy can select, in the order of the head.
+        scripts: Script of each env, in the order of the views.
+        fallback: Decides where a script has nothing; None: the env waits.
+
+    Attributes:
+        waited: Steps, from 1, in which each env waited because the decision of its script was illegal.
+    """
+
+    def __init__(self, blueprints: Sequence[str], scripts: Sequence[Script], fallback: Agent | None = None) -> None:
+        self._blueprints = blueprints
+        self._scripts = scripts
+        self._fallback = fallback
+        self.waited: list[list[int]] = [[] for _ in scripts]
+
+    def begin_round(self, uniforms_ETH: Tensor) -> None:
+        """Begin the round of the fallback."""
+        if self._fallback:
+            self._fallback.begin_round(uniforms_ETH)
+
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+        """Return the decision of each env's script, or of the fallback.
+
+        Raises:
+            ConfigError: A choice of a script does not exist.
+        """
+        others = self._fallback.act(step, views) if self._fallback else [WAIT_DECISION] * len(views)
+        return [
+            self._decide(row, step, view, other) for row, (view, other) in enumerate(zip(views, others, strict=True))
+        ]
+
+    def _decide(self, row: int, step: int, view: EnvStatus, other: Decision) -> Decision:
+        script = self._scripts[row] if row < len(self._scripts) else ()
+        choices = script[step] if step < len(script) else None
+        if choices is None:
+            return other
+        action = self._action(choices, view)
+        if action is not None and is_legal(action, view.slots, self._blueprints):
+            return Decision(action)
+        self.waited[row].append(step + 1)
+        return WAIT_DECISION
+
+    def _action(self, choices: Mapping[str, str], view: EnvStatus) -> Action | None:
+        """Return the action of some choices; None if the env has no such slot, as in another context of a family."""
+        names = [slot.name for slot in view.slots]
+        try:
+            return action_of(choices, names, self._blueprints)
+        except ConfigError:
+            if choices.get("slot") in names:
+                raise
+            return None

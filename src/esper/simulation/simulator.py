@@ -1,0 +1,242 @@
+"""Simulator: plays recorded episodes again, unchanged and with changes, and yields their results as they come."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import torch
+
+from esper.config import Config
+from esper.effects.change import NOTHING, RECORDED, UNCHANGED, Change
+from esper.effects.episode import RecordedEpisode, choices_of
+from esper.effects.results import Simulation
+from esper.engine.agent_factory import build_agent
+from esper.lanes.devices import device_kinds
+from esper.policy.agent import Agent
+from esper.policy.plan import PLAN
+from esper.process import package_digest
+from esper.seeding import EpisodeKey, make_generator
+from esper.simulation.play import Play, Players
+from esper.simulation.reproduction import compare
+from esper.simulation.scripted import Script
+from esper.tasks.prepare import PreparedTask, prepare_task
+from esper.tasks.task import Task
+from esper.telemetry.codec import encode_json
+
+T = TypeVar("T")
+
+PLAYS_PER_LANE = 4
+"""Maximum number of episodes of each lane that run at the same time: more would delay the first results."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """An episode to be simulated, and its changes. The unchanged episode is always simulated first."""
+
+    episode: RecordedEpisode
+    changes: Sequence[Change] = ()
+    repeat: int = 0
+    """0: on the recorded host and data order; from 1: on other ones."""
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps of the episode: those of a whole one if it has ended, else those that were recorded."""
+        return self.episode.config.steps if self.episode.ended else len(self.episode.steps)
+
+    def num_env_steps(self) -> int:
+        """Maximum number of env-steps of the job."""
+        starts = [0 if _has_fallback(change) else change.first_step - 1 for change in self.changes]
+        return self.num_steps + sum(self.num_steps - start for start in starts)
+
+
+@dataclass(frozen=True, eq=False)
+class _Planned:
+    """A change of a job, with its play."""
+
+    job: Job
+    change: Change
+    play: Play
+
+
+class Simulator:
+    """Plays episodes of one recording again.
+
+    Args:
+        config: Configuration of the run.
+        task: The task; None: the built-in one that the configuration names.
+        lanes: Names of the lanes.
+        num_plays: Number of plays, which bounds how many run at the same time.
+        telemetry_dir: Directory of the runs whose policies can follow a change.
+
+    Attributes:
+        software: Digest of what the results depend on besides the recording: package, torch, the task's code, devices.
+
+    Raises:
+        ConfigError: Worker processes cannot be started, or the run's slots are not those of the task.
+        TaskError: The task cannot be loaded, or its data are missing or damaged.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        task: Task | None,
+        lanes: Sequence[str],
+        num_plays: int,
+        telemetry_dir: Path,
+    ) -> None:
+        self._prepared: PreparedTask = prepare_task(config, task)
+        self._config = msgspec.structs.replace(config, telemetry_dir=str(telemetry_dir), policy_device="cpu")
+        self._lanes = lanes
+        origin = self._prepared.origin
+        self._code: Mapping[str, str] = origin.digests if origin else {}
+        inputs = package_digest(), str(torch.__version__), dict(self._code), device_kinds(lanes)
+        self.software = hashlib.blake2b(encode_json(inputs), digest_size=16).hexdigest()
+        capacity = max(1, min(num_plays, PLAYS_PER_LANE * len(lanes)))
+        self._players = Players(self._prepared, config, lanes, capacity)
+        self._scalers: dict[str, Mapping[str, Any] | None] = {}
+        """State of the loss scaler after an episode that was rolled back, keyed by its digest."""
+
+    def close(self) -> None:
+        """Stop the threads and workers of the lanes."""
+        self._players.close()
+
+    def simulate(self, jobs: Iterable[Job], on_step: Callable[[int], None]) -> Iterator[Simulation]:
+        """Play the unchanged episodes of some jobs, then their changes, and so on for the next jobs.
+
+        Args:
+            on_step: Called after each step with the number of episodes that took it.
+
+        Yields:
+            The result of each play, the unchanged episode of a job before its changes.
+
+        Raises:
+            FaultError: A lane or a policy failed.
+            ConfigError: A policy or a plan cannot be used, or a choice does not exist.
+            CheckpointError: A policy cannot be read.
+        """
+        for batch in _batches(jobs, self._players.capacity):
+            unchanged = [_Planned(job, UNCHANGED, self._unchanged(job, on_step)) for job in batch]
+            self._players.run([planned.play for planned in unchanged], on_step)
+            for planned in unchanged:
+                yield self._result(planned)
+            changed = [
+                _Planned(planned.job, change, self._changed(planned, change))
+                for planned in unchanged
+                for change in planned.job.changes
+            ]
+            for then, group in itertools.groupby(changed, key=lambda planned: _fallback_of(planned.change)):
+                for part in _batches(group, self._players.capacity):
+                    self._players.run([planned.play for planned in part], on_step, self._agent(then))
+                    for planned in part:
+                        yield self._result(planned)
+
+    def _unchanged(self, job: Job, on_step: Callable[[int], None]) -> Play:
+        """Return the play of the recorded decisions, which keeps the snapshots that the changes need."""
+        episode = job.episode
+        keep = {change.first_step - 1 for change in job.changes if not _has_fallback(change)}
+        return Play(
+            key=_key(job, self._config),
+            script=[choices_of(step) for step in episode.steps],
+            steps=job.num_steps,
+            scaler=self._scaler_before(episode, on_step),
+            keep=keep,
+        )
+
+    def _changed(self, unchanged: _Planned, change: Change) -> Play:
+        job, before = unchanged.job, unchanged.play
+        play = Play(key=before.key, script=_script(job, change), steps=job.num_steps, scaler=before.scaler)
+        if not _has_fallback(change):
+            play.start = before.snapshot_before(change.first_step - 1)
+        return play
+
+    def _scaler_before(self, episode: RecordedEpisode, on_step: Callable[[int], None]) -> Mapping[str, Any] | None:
+        """Return the state of the loss scaler before an episode; None for the initial one.
+
+        A rollback restores a scale that the recording does not contain: the rolled-back episode is played first.
+        """
+        if episode.loss_scale:
+            return {"scale": episode.loss_scale.scale, "_growth_tracker": episode.loss_scale.growth_tracker}
+        previous = episode.previous
+        if previous is None:
+            return None
+        digest = previous.digest(len(previous.steps))
+        if digest not in self._scalers:
+            play = self._unchanged(Job(episode=previous), on_step)
+            self._players.run([play], on_step)
+            self._scalers[digest] = play.end_scaler
+        return self._scalers[digest]
+
+    def _agent(self, then: tuple[str, str] | None) -> Agent | None:
+        """Return the policy that follows the changes of a group of plays; None if they only wait."""
+        if then is None:
+            return None
+        policy, plan = then
+        config = msgspec.structs.replace(
+            self._config, envs=self._players.capacity, policy=policy, plan=plan, init_policy=""
+        )
+        profile = self._prepared.profile
+        return build_agent(config, profile.sites, profile.blueprints)
+
+    def _result(self, planned: _Planned) -> Simulation:
+        job, play = planned.job, planned.play
+        episode, trajectory = job.episode, play.trajectory
+        assert trajectory is not None
+        reproduction = None
+        if planned.change is UNCHANGED and job.repeat == 0:
+            final_score = float(f"{trajectory.final_score:.5g}")
+            reproduction = compare(episode, play.events, final_score, self._code, self._lanes)
+        return Simulation(
+            round=episode.round,
+            env=episode.env,
+            episode=episode.digest(len(episode.steps)),
+            steps=len(episode.steps),
+            software=self.software,
+            change=planned.change,
+            repeat=job.repeat,
+            trajectory=trajectory,
+            reproduction=reproduction,
+        )
+
+
+def _script(job: Job, change: Change) -> Script:
+    """Return the decisions of a changed episode; None where they are left to what follows."""
+    recorded = [choices_of(step) for step in job.episode.steps]
+    last = max(change.decisions, default=0)
+    if change.plan:
+        recorded = []
+    elif change.then != RECORDED:
+        recorded = recorded[:last]
+    script: list[Mapping[str, str] | None] = list(recorded)
+    for step, choices in change.decisions.items():
+        script[step - 1] = choices
+    return script
+
+
+def _fallback_of(change: Change) -> tuple[str, str] | None:
+    """Return the name of the policy that follows a change, and its plan; None if the env waits."""
+    if change.plan:
+        return PLAN, change.plan
+    return None if change.then in (RECORDED, NOTHING) else (change.then, "")
+
+
+def _has_fallback(change: Change) -> bool:
+    return _fallback_of(change) is not None
+
+
+def _key(job: Job, config: Config) -> EpisodeKey:
+    """Return the key of the draws of a job: those of its episode, or of another random seed for a repeat."""
+    seed = config.seed
+    if job.repeat:
+        seed = make_generator(config.seed, "what if", job.repeat).initial_seed()
+    return EpisodeKey(seed, job.episode.env, job.episode.round - 1)
+
+
+def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while batch := list(itertools.islice(iterator, size)):
+        yield batch
