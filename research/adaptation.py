@@ -19,7 +19,7 @@ from research.policies import TrainedPolicies, add_options, net_returns
 from torch import Tensor
 
 from esper.evaluation.episodes import run_episodes
-from esper.evaluation.intervals import seeds_interval
+from esper.intervals import seeds_interval
 from esper.policy.actions import Decision
 from esper.policy.agent import EnvStatus
 from esper.policy.baselines import NonLearningAgent

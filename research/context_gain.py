@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.kernel_ridge import KernelRidge
 
-from esper.evaluation.intervals import IntervalEstimate, t_interval
+from esper.intervals import IntervalEstimate, t_interval
 
 Array: TypeAlias = NDArray[np.float64]
 Predictor: TypeAlias = Callable[[Array], Array]

@@ -25,8 +25,8 @@ from esper.config import Config
 from esper.evaluation.comparison import build_report
 from esper.evaluation.episodes import run_episodes
 from esper.evaluation.figure import check_figure, draw_text, write_figure
-from esper.evaluation.intervals import seeds_interval
 from esper.evaluation.results import PolicyRun
+from esper.intervals import seeds_interval
 from esper.lanes.pool import EnvPool
 from esper.policy.agent import Agent
 from esper.process import cpu_seconds

@@ -20,9 +20,9 @@ from research.policies import TrainedPolicies, add_options, net_returns, plan_ag
 
 from esper.config import Config
 from esper.evaluation.episodes import run_episodes
-from esper.evaluation.intervals import t_interval
 from esper.evaluation.search import draw_plans
 from esper.evaluation.training_hosts import OneAgentPerEnv
+from esper.intervals import t_interval
 from esper.policy.agent import Agent
 from esper.process import cpu_seconds
 from esper.seeding import evaluation_seed, make_generator

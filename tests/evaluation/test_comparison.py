@@ -7,7 +7,7 @@ import pytest
 
 from esper.cli.commands.evaluate import print_table, to_text
 from esper.evaluation.comparison import EvaluationReport
-from esper.evaluation.intervals import t_interval
+from esper.intervals import t_interval
 from tests.evaluation.reports import episode, report, run
 
 RETURNS = {

@@ -40,21 +40,20 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     decisions: dict[int, dict[str, str]] = {}
     """Choice of each head that the new decision uses, keyed by step, from 1."""
-    plan: str = ""
-    """Plan that replaces all decisions, as `--plan` has it; empty: none."""
     then: str = RECORDED
-    """Decisions after the change: `recorded`, `wait`, or the reference of a policy."""
+    """Decisions after the last changed step, or all without one: `recorded`, `wait`, or the reference of a policy,
+    such as `plan:depthwise@early:0`."""
 
     @property
     def key(self) -> str:
         """Text that is the same for equal changes only."""
         decisions = sorted((step, sorted(choices.items())) for step, choices in self.decisions.items())
-        return msgspec.json.encode((decisions, self.plan, self.then)).decode()
+        return msgspec.json.encode((decisions, self.then)).decode()
 
     @property
     def first_step(self) -> int:
         """First step, from 1, whose decision can differ."""
-        return 1 if self.plan else min(self.decisions, default=1)
+        return min(self.decisions, default=1)
 
 
 UNCHANGED = Change()
@@ -165,10 +164,8 @@ def describe_choices(choices: Mapping[str, str]) -> str:
 
 def describe_change(change: Change, episode: RecordedEpisode) -> str:
     """Return a change in words, such as `without germinate depthwise in early, step 17`."""
-    if change.plan:
-        return f"plan {change.plan}"
     if not change.decisions:
-        return "as recorded"
+        return "as recorded" if change.then == RECORDED else f"all decisions by {change.then}"
     follows = "" if change.then == RECORDED else f", then {change.then}"
     first = change.first_step
     if all(choices["op"] == WAIT for choices in change.decisions.values()):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from esper.config import Config, ConfigError
-from esper.history.address import position_of_number
+from esper.history.address import MissingMomentError, position_of_number
 from esper.history.history import History
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json
@@ -101,7 +101,6 @@ def read_episode(history: History, round_number: int, env: int) -> RecordedEpiso
 
     Raises:
         ConfigError: The recording does not contain the episode, or not completely.
-        MomentError: The recording does not contain the round.
     """
     episodes = read_round(history, round_number)
     if env not in episodes:
@@ -114,12 +113,12 @@ def read_round(history: History, round_number: int) -> dict[int, RecordedEpisode
     """Return the episodes of a round, keyed by env; envs without a recorded step are left out.
 
     Raises:
-        ConfigError: A step is missing from the recording.
-        MomentError: The recording does not contain the round.
+        ConfigError: The recording does not contain the round, or a step of it is missing.
     """
     steps: dict[int, list[ev.EnvStepped]] = {}
     ended: dict[int, ev.EpisodeEnded] = {}
-    started = latest = history.state_at(position_of_number("round", round_number, history)).started
+    start = _start_of_round(history, round_number)
+    started = latest = history.state_at(start).started
     for event in _round_events(history, round_number):
         if isinstance(event, ev.EnvStepped):
             steps.setdefault(event.env, []).append(event)
@@ -158,9 +157,16 @@ def _before_round(history: History, round_number: int) -> dict[int, tuple[LossSc
 
 
 def _round_events(history: History, round_number: int) -> Iterator[ev.AnyEvent]:
-    """Yield the events of a round. Raises MomentError."""
-    start = position_of_number("round", round_number, history)
-    for event in history.events(start):
+    """Yield the events of a round. Raises ConfigError."""
+    for event in history.events(_start_of_round(history, round_number)):
         if isinstance(event, ev.RoundStarted) and event.round != round_number:
             return
         yield event
+
+
+def _start_of_round(history: History, round_number: int) -> int:
+    """Return the position before the first event of a round. Raises ConfigError."""
+    try:
+        return position_of_number("round", round_number, history)
+    except MissingMomentError as error:
+        raise ConfigError(str(error)) from None

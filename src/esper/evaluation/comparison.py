@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from esper.evaluation.intervals import CONFIDENCE_LEVEL, IntervalEstimate, seeds_interval
 from esper.evaluation.results import PPO, EpisodeResult, PolicyRun
+from esper.intervals import CONFIDENCE_LEVEL, IntervalEstimate, seeds_interval
 
 REFERENCE_POLICY = "heuristic"
 """Policy with which every other one is compared. PPO is also compared with each of the others."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from esper.config import ConfigError
 from esper.evaluation.comparison import EvaluationReport, PolicyResult
-from esper.evaluation.intervals import IntervalEstimate
 from esper.formatting import install_command, suggest
+from esper.intervals import IntervalEstimate
 from esper.text_plot import linear_axis
 
 FIGURE_FORMATS = (".svg", ".pdf", ".png")

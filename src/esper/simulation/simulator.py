@@ -19,7 +19,7 @@ from esper.effects.results import Simulation
 from esper.engine.agent_factory import build_agent
 from esper.lanes.devices import device_kinds
 from esper.policy.agent import Agent
-from esper.policy.plan import PLAN
+from esper.policy.plan import split_plan
 from esper.process import package_digest
 from esper.seeding import EpisodeKey, make_generator
 from esper.simulation.play import Play, Players
@@ -207,9 +207,7 @@ def _script(job: Job, change: Change) -> Script:
     """Return the decisions of a changed episode; None where they are left to what follows."""
     recorded = [choices_of(step) for step in job.episode.steps]
     last = max(change.decisions, default=0)
-    if change.plan:
-        recorded = []
-    elif change.then != RECORDED:
+    if change.then != RECORDED:
         recorded = recorded[:last]
     script: list[Mapping[str, str] | None] = list(recorded)
     for step, choices in change.decisions.items():
@@ -219,9 +217,7 @@ def _script(job: Job, change: Change) -> Script:
 
 def _fallback_of(change: Change) -> tuple[str, str] | None:
     """Return the name of the policy that follows a change, and its plan; None if the env waits."""
-    if change.plan:
-        return PLAN, change.plan
-    return None if change.then in (RECORDED, NOTHING) else (change.then, "")
+    return None if change.then in (RECORDED, NOTHING) else split_plan(change.then)
 
 
 def _has_fallback(change: Change) -> bool:

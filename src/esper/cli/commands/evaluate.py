@@ -23,10 +23,10 @@ from esper.cli.options import (
 from esper.config import MAX_COUNT, ConfigError
 from esper.evaluation.comparison import EvaluationReport, PairedDifference, PolicyResult
 from esper.evaluation.figure import check_figure, draw_text, write_figure
-from esper.evaluation.intervals import IntervalEstimate
 from esper.evaluation.journal import EvaluationJournal
 from esper.evaluation.results import EVALUATION_POLICIES, NEED_PPO, PPO
 from esper.evaluation.search import MIN_SEARCH_EPISODES
+from esper.intervals import IntervalEstimate
 from esper.lanes.device_names import early_lanes
 from esper.policy.loading import POLICY_NAMES, check_policy_reference
 from esper.policy.plan import EXAMPLE, PLAN, PREFIX, split_plan

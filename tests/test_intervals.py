@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.evaluation.intervals import IntervalEstimate, crossed_interval, t_interval
+from esper.intervals import IntervalEstimate, crossed_interval, t_interval
 
 samples = st.lists(st.floats(-1, 1), min_size=2, max_size=20)
 Rng = np.random.Generator

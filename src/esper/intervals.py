@@ -1,6 +1,6 @@
 """Confidence intervals of means: over one sample, and over training seeds and episodes together.
 
-Simulated coverage: `tests/evaluation/test_intervals.py`.
+Simulated coverage: `tests/test_intervals.py`.
 
 Shapes: N values, S training seeds, E episodes.
 """
