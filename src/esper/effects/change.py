@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from esper.config import ConfigError
-from esper.effects.episode import GERMINATE, WAIT, RecordedEpisode, choices_of
+from esper.effects.episode import GERMINATE, WAIT, RecordedEpisode, RecordedSeed, choices_of
 from esper.formatting import suggest
 
 RECORDED = "recorded"
@@ -71,7 +71,12 @@ def without_decision(episode: RecordedEpisode, step: int, then: str = RECORDED) 
     Without the planting of a seed, no later decision about this seed is legal: leaving out the seed is the same change.
     """
     seed = next((seed for seed in episode.seeds if seed.step == step), None)
-    return without_steps(seed.decisions if seed else [step], then)
+    return without_seed(seed, then) if seed else without_steps([step], then)
+
+
+def without_seed(seed: RecordedSeed, then: str = RECORDED) -> Change:
+    """Return the change that leaves out a seed: all recorded decisions about it, or its planting if others follow."""
+    return without_steps(seed.decisions if then == RECORDED else [seed.step], then)
 
 
 def parse_without(text: str, episode: RecordedEpisode, then: str = RECORDED) -> Change:
@@ -91,7 +96,7 @@ def parse_without(text: str, episode: RecordedEpisode, then: str = RECORDED) -> 
         return without_decision(episode, step, then)
     for seed in episode.seeds:
         if (seed.slot, seed.step) == (found["slot"], int(found["planted"])):
-            return without_steps(seed.decisions, then)
+            return without_seed(seed, then)
     known = ", ".join(f"seed:{seed.slot}:{seed.step}" for seed in episode.seeds) or "none"
     raise ConfigError(f"{text!r} is not a seed of this episode; its seeds: {known}")
 

@@ -18,6 +18,7 @@ from esper.effects.episode import RecordedEpisode, choices_of
 from esper.effects.results import Simulation
 from esper.engine.agent_factory import build_agent
 from esper.lanes.devices import device_kinds
+from esper.policy.actions import action_of
 from esper.policy.agent import Agent
 from esper.policy.plan import split_plan
 from esper.process import package_digest
@@ -119,7 +120,7 @@ class Simulator:
             ConfigError: A policy or a plan cannot be used, or a choice does not exist.
             CheckpointError: A policy cannot be read.
         """
-        for batch in _batches(jobs, self._players.capacity):
+        for batch in _batches(map(self._checked, jobs), self._players.capacity):
             unchanged = [_Planned(job, UNCHANGED, self._unchanged(job, on_step)) for job in batch]
             self._players.run([planned.play for planned in unchanged], on_step)
             for planned in unchanged:
@@ -134,6 +135,14 @@ class Simulator:
                     self._players.run([planned.play for planned in part], on_step, self._agent(then))
                     for planned in part:
                         yield self._result(planned)
+
+    def _checked(self, job: Job) -> Job:
+        """Return a job whose decisions have only choices that exist. Raises ConfigError."""
+        profile = self._prepared.profile
+        for change in job.changes:
+            for choices in change.decisions.values():
+                action_of(choices, [site.name for site in profile.sites], profile.blueprints)
+        return job
 
     def _unchanged(self, job: Job, on_step: Callable[[int], None]) -> Play:
         """Return the play of the recorded decisions, which keeps the snapshots that the changes need."""

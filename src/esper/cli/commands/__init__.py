@@ -12,6 +12,7 @@ COMMANDS = {
     "compare": "compare:run",
     "export": "export:run",
     "evaluate": "evaluate:run",
+    "whatif": "whatif:run",
     "grow": "grow:run",
     "harvest": "harvest:run",
     "checkpoints": "checkpoints:run",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,6 +20,7 @@ from esper.cli.options import (
     open_checkpoint,
     print_warnings,
 )
+from esper.cli.progress import progress_bar
 from esper.config import MAX_COUNT, ConfigError
 from esper.evaluation.comparison import EvaluationReport, PairedDifference, PolicyResult
 from esper.evaluation.figure import check_figure, draw_text, write_figure
@@ -62,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
             )
             journal = held_out.journal
             print_warnings([_describe(journal, given=options.seed is not None)])
-            with contextlib.closing(held_out), _progress_bar(held_out.num_env_steps) as advance:
+            with contextlib.closing(held_out), progress_bar(held_out.num_env_steps) as advance:
                 runs = held_out.run(advance)
     except FaultError as fault:
         print_warnings([f"{fault.traceback_text or ''}{fault}"])
@@ -170,27 +171,6 @@ def _parser() -> Parser:
     )
     parser.add_argument("--json", action="store_true", help="print JSON that includes the results of each episode")
     return parser
-
-
-@contextlib.contextmanager
-def _progress_bar(env_steps: int) -> Generator[Callable[[str, int], None]]:
-    """Show a progress bar if standard error is a terminal.
-
-    Args:
-        env_steps: Number of env-steps of the evaluation.
-
-    Yields:
-        A function to call with the policy and the number of env-steps after each step.
-    """
-    if not sys.stderr.isatty():
-        yield lambda _, __: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("loading", total=env_steps)
-        yield lambda policy, count: progress.update(task, advance=count, description=policy)
 
 
 def caption(report: EvaluationReport) -> str:

@@ -1,0 +1,251 @@
+"""Answers of `whatif`: the effects in one episode, of one change, and over many episodes. Printed with `--json`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from esper.effects.change import Change, describe_change, describe_choices, without_decision
+from esper.effects.episode import GERMINATE, WAIT, RecordedEpisode, choices_of
+from esper.effects.results import Effect, EpisodeResults, Trajectory, effect
+from esper.intervals import t_interval
+
+PAYS = 0.005
+"""Effect on the net return from which a decision pays; below its negative it costs."""
+STEPS_PER_GROUP = 10
+"""Number of steps in one group of the effects by step."""
+
+
+class MeanEffect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Effects on the net return of several decisions, or of one on several hosts: mean and 95 % t interval."""
+
+    n: int
+    """Number of effects."""
+    mean: float
+    low: float | None = None
+    """Lower bound of the interval; absent for a single effect."""
+    high: float | None = None
+    """Upper bound of the interval; absent for a single effect."""
+    pays: float
+    """Fraction of the effects above 0.005."""
+    costs: float
+    """Fraction of the effects below −0.005."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """End of an episode, and its course."""
+
+    net_return: float
+    """Final minus initial validation score, minus rent, costs of ops and penalties."""
+    score: float
+    """Final validation score, a fraction."""
+    parameter_ratio: float
+    """Parameters of host and seeds over those of the bare host, at the end."""
+    broke_down: bool = False
+    """True if the env broke down."""
+    waited: list[int] = []
+    """Steps in which the env waited because the decision had become illegal."""
+    scores: list[float]
+    """Validation score before the first step, then after each step."""
+
+
+class DecisionEffect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A decision of an episode, and what it was worth."""
+
+    step: int
+    decision: str
+    """The decision in words."""
+    seed: list[int] = []
+    """Steps of all decisions about the seed that it plants, which are left out with it; empty for other ops."""
+    effect: Effect | None = None
+    """Recorded episode minus the one without the decision; absent if it was not simulated."""
+    repeats: MeanEffect | None = None
+    """The same on other hosts and data orders; absent without `--repeats`."""
+
+
+class EpisodeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Effects of all decisions of an episode. Output of `whatif RUN --json`."""
+
+    run: str
+    round: int
+    env: int
+    score_name: str
+    """Name of the task's score."""
+    reproduction: str
+    """How exactly the episode was reproduced, in words."""
+    exact: bool
+    """True if every recorded value was reproduced; else the effects are approximate."""
+    recorded: Outcome
+    """The episode as it was recorded, and simulated again."""
+    decisions: list[DecisionEffect]
+
+
+class ChangeReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Result of one change of an episode. Output of `whatif RUN --json` with a change."""
+
+    run: str
+    round: int
+    env: int
+    score_name: str
+    """Name of the task's score."""
+    reproduction: str
+    """How exactly the episode was reproduced, in words."""
+    exact: bool
+    """True if every recorded value was reproduced; else the difference is approximate."""
+    change: str
+    """The change in words."""
+    recorded: Outcome
+    """The episode as it was recorded, and simulated again."""
+    changed: Outcome
+    """The changed episode."""
+    difference: Effect
+    """Changed minus recorded."""
+    repeats: MeanEffect | None = None
+    """Difference of the net return on other hosts and data orders; absent without `--repeats`."""
+
+
+class SampleReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Effects of the decisions of many episodes. Output of `whatif RUN --rounds A-B --json`."""
+
+    run: str
+    rounds: str
+    """First and last round."""
+    episodes: int
+    """Number of simulated episodes."""
+    exact: int
+    """Number of episodes of which every recorded value was reproduced."""
+    groups: dict[str, dict[str, MeanEffect]]
+    """Effects of all plantings by blueprint, slot and steps, and of all decisions by op; keyed by kind and group."""
+
+
+Report = EpisodeReport | ChangeReport | SampleReport
+
+
+def mean_effect(values: Iterable[float]) -> MeanEffect | None:
+    """Return the mean of some effects with its interval; None without any."""
+    value_N = list(values)
+    if not value_N:
+        return None
+    interval = t_interval(value_N) if len(value_N) > 1 else None
+    return MeanEffect(
+        n=len(value_N),
+        mean=statistics.fmean(value_N),
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
+        pays=sum(value > PAYS for value in value_N) / len(value_N),
+        costs=sum(value < -PAYS for value in value_N) / len(value_N),
+    )
+
+
+def outcome(trajectory: Trajectory) -> Outcome:
+    """Return the end of a trajectory, and its scores."""
+    return Outcome(
+        net_return=trajectory.net_return,
+        score=trajectory.final_score,
+        parameter_ratio=trajectory.parameter_ratio,
+        broke_down=trajectory.broke_down,
+        waited=trajectory.waited,
+        scores=trajectory.scores,
+    )
+
+
+def changes_of(episode: RecordedEpisode) -> dict[int, Change]:
+    """Return the change that leaves out each decision of an episode, keyed by step, from 1."""
+    return {step.step: without_decision(episode, step.step) for step in episode.steps if step.op != WAIT}
+
+
+def episode_report(run: str, results: EpisodeResults, repeats: int) -> EpisodeReport | None:
+    """Return the effects of all decisions of an episode; None if the episode itself was not simulated yet."""
+    episode, unchanged = results.episode, results.get()
+    if unchanged is None or unchanged.reproduction is None:
+        return None
+    seeds = {seed.step: list(seed.decisions) for seed in episode.seeds}
+    decisions = [
+        DecisionEffect(
+            step=step,
+            decision=describe_choices(choices_of(episode.steps[step - 1])),
+            seed=seeds.get(step, []),
+            effect=results.effect_without(change),
+            repeats=_repeated(results, change, repeats),
+        )
+        for step, change in changes_of(episode).items()
+    ]
+    return EpisodeReport(
+        run=run,
+        round=episode.round,
+        env=episode.env,
+        score_name=episode.started.score_name,
+        reproduction=str(unchanged.reproduction),
+        exact=unchanged.is_exact,
+        recorded=outcome(unchanged.trajectory),
+        decisions=decisions,
+    )
+
+
+def change_report(run: str, results: EpisodeResults, change: Change, repeats: int) -> ChangeReport | None:
+    """Return the result of a change; None if it was not simulated yet."""
+    episode, unchanged, changed = results.episode, results.get(), results.get(change)
+    if unchanged is None or changed is None or unchanged.reproduction is None:
+        return None
+    of_repeats = _repeated(results, change, repeats)
+    return ChangeReport(
+        run=run,
+        round=episode.round,
+        env=episode.env,
+        score_name=episode.started.score_name,
+        reproduction=str(unchanged.reproduction),
+        exact=unchanged.is_exact,
+        change=describe_change(change, episode),
+        recorded=outcome(unchanged.trajectory),
+        changed=outcome(changed.trajectory),
+        difference=effect(changed.trajectory, unchanged.trajectory),
+        repeats=of_repeats and _negated(of_repeats),
+    )
+
+
+def sample_report(run: str, rounds: str, results: Sequence[EpisodeResults]) -> SampleReport:
+    """Return the effects over the episodes that were simulated."""
+    known = [found for found in results if found.get() is not None]
+    return SampleReport(
+        run=run,
+        rounds=rounds,
+        episodes=len(known),
+        exact=sum(bool(simulated and simulated.is_exact) for simulated in (found.get() for found in known)),
+        groups={kind: dict(sorted(groups.items())) for kind, groups in _grouped(known).items()},
+    )
+
+
+def _grouped(results: Sequence[EpisodeResults]) -> dict[str, dict[str, MeanEffect]]:
+    values: dict[str, dict[str, list[float]]] = {"blueprint": {}, "slot": {}, "steps": {}, "op": {}}
+    for found in results:
+        for step, worth in found.decision_effects().items():
+            choices = choices_of(found.episode.steps[step - 1])
+            groups = {"op": choices["op"]}
+            if choices["op"] == GERMINATE:
+                first = (step - 1) // STEPS_PER_GROUP * STEPS_PER_GROUP + 1
+                steps = f"{first:3}–{first + STEPS_PER_GROUP - 1}"
+                groups |= {"blueprint": choices["blueprint"], "slot": choices["slot"], "steps": steps}
+            for kind, name in groups.items():
+                values[kind].setdefault(name, []).append(worth.net_return)
+    return {
+        kind: {name: mean for name, of_group in groups.items() if (mean := mean_effect(of_group))}
+        for kind, groups in values.items()
+    }
+
+
+def blueprint_effects(results: Sequence[EpisodeResults]) -> Mapping[str, MeanEffect]:
+    """Return the mean effect of the known plantings of each blueprint, keyed by its name."""
+    return _grouped(results)["blueprint"]
+
+
+def _repeated(results: EpisodeResults, change: Change, repeats: int) -> MeanEffect | None:
+    """Return the effect of the decisions that a change leaves out or replaces, over the other hosts."""
+    found = [results.effect_without(change, repeat) for repeat in range(1, repeats + 1)]
+    return mean_effect(value.net_return for value in found if value)
+
+
+def _negated(found: MeanEffect) -> MeanEffect:
+    low, high = (None if bound is None else -bound for bound in (found.high, found.low))
+    return msgspec.structs.replace(found, mean=-found.mean, low=low, high=high, pays=found.costs, costs=found.pays)
