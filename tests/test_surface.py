@@ -37,6 +37,8 @@ OPTIONS = {
     "demo": "--help --at --speed --theme --symbols --bell --notify --no-tui --narrate",
     "serve": "--help --telemetry-dir --host --allow-host --port --theme",
     "runs": "--help --telemetry-dir --json",
+    "whatif": "--help --telemetry-dir --round --env --without --do --plan --then --repeats --rounds --sample --task "
+    "--devices --json",
     "show": "--help --telemetry-dir --json",
     "compare": "--help --telemetry-dir --json",
     "export": "--help --telemetry-dir --to --out --per-env",

@@ -1,6 +1,7 @@
 from .api import TrainedRun as TrainedRun
 from .api import grow as grow
 from .api import train as train
+from .api import what_if as what_if
 from .checkpoint.manifest import CheckpointError as CheckpointError
 from .config import ConfigError as ConfigError
 from .config import TaskError as TaskError

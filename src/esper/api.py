@@ -1,8 +1,10 @@
-"""Training and growth from Python: `esper.train` and `esper.grow`."""
+"""Training, growth and simulation from Python: `esper.train`, `esper.grow` and `esper.what_if`."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -12,13 +14,16 @@ from esper.cli.console import RunPrinter, drain
 from esper.config import Config, TaskError
 from esper.config_files import check_keys, resolve_config
 from esper.control import RequestKind
+from esper.effects.change import RECORDED
+from esper.effects.report import Report
 from esper.engine.growth import DEFAULT_PATIENCE, GROWTH_CONFIG, Growth, check_growth
 from esper.engine.start_checks import resolve_policy
 from esper.engine.thread import EngineThread
 from esper.harvest.grown import Grown
-from esper.lanes.errors import RunFailedError
+from esper.lanes.errors import FaultError, RunFailedError
 from esper.lanes.pool import can_be_imported
 from esper.seeding import restored_generators
+from esper.simulation.question import Inquiry, Question
 from esper.tasks.loading import resolve_task
 from esper.tasks.registry import get_built_in, is_built_in
 from esper.tasks.task import Task
@@ -100,6 +105,83 @@ def grow(
     if growth.grown is None:
         raise RunFailedError("the run ended before a network had a score, so none was grown")
     return growth.grown
+
+
+def what_if(
+    run: str = "last",
+    *,
+    round: int | None = None,
+    env: int | None = None,
+    rounds: tuple[int, int] | None = None,
+    sample: int | None = None,
+    without: str | Sequence[str] = (),
+    do: str | Sequence[str] = (),
+    plan: str = "",
+    then: str = RECORDED,
+    repeats: int = 0,
+    task: str | None = None,
+    devices: Sequence[str] = ("auto",),
+    telemetry_dir: str | Path = "telemetry",
+) -> Report:
+    """Compute what decisions of a recording were worth, as `esper-sanctum whatif` does.
+
+    Args:
+        run: Run name, path, or `last`.
+        round: Round, from 1; None: the last one that has ended.
+        env: Env, from 0; None: the one with the best final score of the round.
+        rounds: First and last round of a sample of episodes, in place of one.
+        sample: Number of episodes of the sample; None: all.
+        without: Decisions to leave out together: `step:17`, or `seed:early:17` for all that concern a seed.
+        do: Decisions to take instead: `12: germinate depthwise early`.
+        plan: Plan that replaces all decisions.
+        then: What follows the change: `recorded`, `wait`, `policy`, or the reference of a policy.
+        repeats: Number of other hosts and data orders on which it is simulated too.
+        task: Reference of the task; must be given if it is your own code.
+        devices: Devices of the lanes.
+        telemetry_dir: Directory in which run names are looked up.
+
+    Returns:
+        The effects of all decisions of an episode; with a change, both trajectories and their difference; with
+        `rounds`, mean effects. It prints as the command does.
+
+    Raises:
+        ConfigError: The question does not fit the recording, or this machine lacks a device.
+        TaskError: The task cannot be loaded, is not that of the run, or its data are missing or damaged.
+        CheckpointError: A policy that follows cannot be read.
+        ReadError: A run does not exist, or cannot be read.
+        RunFailedError: A step of a simulation failed.
+    """
+    question = Question(
+        run=run,
+        round=round,
+        env=env,
+        rounds=rounds,
+        sample=sample,
+        without=[without] if isinstance(without, str) else without,
+        do=[do] if isinstance(do, str) else do,
+        plan=plan,
+        then=then,
+        repeats=repeats,
+        task=task,
+        devices=devices,
+    )
+    return _answer(question, Path(telemetry_dir))
+
+
+@restored_generators()
+def _answer(question: Question, telemetry_dir: Path) -> Report:
+    """Simulate what a question needs, and return the answer. Raises the exceptions of `what_if`."""
+    threads = torch.get_num_threads()
+    try:
+        with closing(Inquiry(question, telemetry_dir)) as inquiry:
+            inquiry.simulate(lambda _: None)
+    except FaultError as fault:
+        raise RunFailedError(str(fault)) from fault
+    finally:
+        torch.set_num_threads(threads)
+    report = inquiry.report()
+    assert report is not None
+    return report
 
 
 @restored_generators()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import html
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from esper.effects.change import Change, describe_change, describe_choices, without_decision
 from esper.effects.episode import GERMINATE, WAIT, RecordedEpisode, choices_of
 from esper.effects.results import Effect, EpisodeResults, Trajectory, effect
+from esper.formatting import NOT_MEASURED, align_columns
 from esper.intervals import t_interval
 
+APPROXIMATE = "≈"
+"""Sign before a number of an episode that was not reproduced exactly."""
 PAYS = 0.005
 """Effect on the net return from which a decision pays; below its negative it costs."""
 STEPS_PER_GROUP = 10
@@ -24,6 +28,7 @@ class MeanEffect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     n: int
     """Number of effects."""
     mean: float
+    """Mean effect."""
     low: float | None = None
     """Lower bound of the interval; absent for a single effect."""
     high: float | None = None
@@ -65,7 +70,21 @@ class DecisionEffect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """The same on other hosts and data orders; absent without `--repeats`."""
 
 
-class EpisodeReport(msgspec.Struct, frozen=True, kw_only=True):
+class _Printable(msgspec.Struct, frozen=True):
+    """An answer that prints itself, and shows itself in a notebook."""
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of the answer as text."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+class EpisodeReport(_Printable, frozen=True, tag_field="answer", tag="episode", kw_only=True):
     """Effects of all decisions of an episode. Output of `whatif RUN --json`."""
 
     run: str
@@ -80,9 +99,42 @@ class EpisodeReport(msgspec.Struct, frozen=True, kw_only=True):
     recorded: Outcome
     """The episode as it was recorded, and simulated again."""
     decisions: list[DecisionEffect]
+    """Every decision except those to wait."""
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of the answer as text."""
+        yield from _heading(self)
+        yield ""
+        if not self.decisions:
+            yield "the env waited in every step"
+            return
+        sign = "" if self.exact else APPROXIMATE
+        repeated = any(decision.repeats for decision in self.decisions)
+        headings = ["step", "decision", "net return", self.score_name, "parameters", *_repeat_headings(repeated)]
+        rows = [headings]
+        for decision in self.decisions:
+            worth = decision.effect
+            others = [step for step in decision.seed if step != decision.step]
+            about = f" (seed; also steps {', '.join(map(str, others))})" if others else ""
+            cells = [NOT_MEASURED] * 3
+            if worth:
+                cells = [
+                    f"{sign}{worth.net_return:+.3f}",
+                    f"{sign}{100 * worth.score:+.1f} pp",
+                    f"{sign}{worth.parameter_ratio:+.2f}",
+                ]
+            rows.append(
+                [str(decision.step), decision.decision + about, *cells, *_repeat_cells(decision.repeats, repeated)]
+            )
+        yield from align_columns(rows, right=(0, 2, 3, 4))
+        yield ""
+        yield (
+            "Effect of a decision: the episode minus the one without it, in which later decisions that have become "
+            "illegal wait. Leaving out a planting leaves out its seed. Parameters: relative to the bare host."
+        )
 
 
-class ChangeReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ChangeReport(_Printable, frozen=True, tag_field="answer", tag="change", kw_only=True, omit_defaults=True):
     """Result of one change of an episode. Output of `whatif RUN --json` with a change."""
 
     run: str
@@ -105,8 +157,23 @@ class ChangeReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     repeats: MeanEffect | None = None
     """Difference of the net return on other hosts and data orders; absent without `--repeats`."""
 
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of the answer as text."""
+        yield from _heading(self)
+        sign, difference = "" if self.exact else APPROXIMATE, self.difference
+        yield f"{self.change}: {_describe_end(self.changed, self.score_name)}"
+        yield (
+            f"difference: net return {sign}{difference.net_return:+.3f}, {self.score_name} "
+            f"{sign}{100 * difference.score:+.1f} pp, parameters {sign}{difference.parameter_ratio:+.2f}"
+        )
+        if self.changed.waited:
+            steps = ", ".join(map(str, self.changed.waited))
+            yield f"decisions that had become illegal, so that the env waited: steps {steps}"
+        if self.repeats:
+            yield f"difference of the net return on {self.repeats.n} other hosts: {_describe_mean(self.repeats)}"
 
-class SampleReport(msgspec.Struct, frozen=True, kw_only=True):
+
+class SampleReport(_Printable, frozen=True, tag_field="answer", tag="sample", kw_only=True):
     """Effects of the decisions of many episodes. Output of `whatif RUN --rounds A-B --json`."""
 
     run: str
@@ -118,6 +185,29 @@ class SampleReport(msgspec.Struct, frozen=True, kw_only=True):
     """Number of episodes of which every recorded value was reproduced."""
     groups: dict[str, dict[str, MeanEffect]]
     """Effects of all plantings by blueprint, slot and steps, and of all decisions by op; keyed by kind and group."""
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of the answer as text."""
+        yield (f"{self.run}, rounds {self.rounds}: {self.episodes} episodes, {self.exact} of them reproduced exactly")
+        titles = {
+            "blueprint": "plantings by blueprint",
+            "slot": "plantings by slot",
+            "steps": "plantings by step",
+            "op": "all decisions by op",
+        }
+        for kind, groups in self.groups.items():
+            if not groups:
+                continue
+            yield ""
+            rows = [[titles[kind], "n", "effect on the net return", "pays", "costs"]]
+            for name, found in groups.items():
+                rows.append([name, str(found.n), _describe_mean(found), f"{found.pays:.0%}", f"{found.costs:.0%}"])
+            yield from align_columns(rows, right=(1, 3, 4))
+        yield ""
+        yield (
+            "Effect: the episode minus the one without the decision, mean and 95 % t interval over the decisions. "
+            "Pays: fraction above +0.005; costs: fraction below −0.005."
+        )
 
 
 Report = EpisodeReport | ChangeReport | SampleReport
@@ -249,3 +339,31 @@ def _repeated(results: EpisodeResults, change: Change, repeats: int) -> MeanEffe
 def _negated(found: MeanEffect) -> MeanEffect:
     low, high = (None if bound is None else -bound for bound in (found.high, found.low))
     return msgspec.structs.replace(found, mean=-found.mean, low=low, high=high, pays=found.costs, costs=found.pays)
+
+
+def _heading(report: EpisodeReport | ChangeReport) -> Iterator[str]:
+    yield f"{report.run}, round {report.round}, env {report.env}: {report.reproduction}"
+    yield f"as recorded: {_describe_end(report.recorded, report.score_name)}"
+
+
+def _describe_end(end: Outcome, score_name: str) -> str:
+    broken = ", broke down" if end.broke_down else ""
+    return (
+        f"net return {end.net_return:+.3f}, {score_name} {end.score:.1%}, parameters ×{end.parameter_ratio:.2f}{broken}"
+    )
+
+
+def _describe_mean(found: MeanEffect) -> str:
+    if found.low is None or found.high is None:
+        return f"{found.mean:+.3f}"
+    return f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+
+
+def _repeat_headings(repeated: bool) -> list[str]:
+    return ["net return on other hosts", "n", "pays"] if repeated else []
+
+
+def _repeat_cells(found: MeanEffect | None, repeated: bool) -> list[str]:
+    if not repeated:
+        return []
+    return [_describe_mean(found), str(found.n), f"{found.pays:.0%}"] if found else [NOT_MEASURED] * 3

@@ -89,9 +89,11 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     """Difference that decisions made: a trajectory with them minus one without."""
 
     net_return: float
+    """Final minus initial validation score, minus rent, costs of ops and penalties."""
     score: float
     """Final validation score, a fraction."""
     parameter_ratio: float
+    """Parameters of host and seeds over those of the bare host, at the end."""
 
 
 def effect(with_it: Trajectory, without: Trajectory) -> Effect:

@@ -12,6 +12,7 @@ import msgspec
 from esper.cli.options import EXIT_OK, Parser
 from esper.config import ConfigError
 from esper.docstrings import field_docstrings
+from esper.effects import report
 from esper.formatting import suggest
 from esper.history import run_info, summary
 from esper.history.run_info import RunInfo
@@ -25,11 +26,13 @@ _OUTPUTS: dict[str, tuple[Any, ModuleType, str]] = {
     "show": (RunSummary, summary, "Output of `esper-sanctum show --json`"),
     "compare": (list[RunSummary], summary, "Output of `esper-sanctum compare --json`"),
     "runs": (list[RunInfo], run_info, "Output of `esper-sanctum runs --json`"),
+    "whatif": (report.Report, report, "Output of `esper-sanctum whatif --json`"),
 }
 """Type of the output of each command, the module that describes it, and its title."""
 EVENTS = "events"
 _COMMON_FIELDS = {
     "type": "Type of the record.",
+    "answer": "Kind of the answer.",
     "round": "Number of the round, from 1.",
     "step": "Number of the step in its round, from 1.",
     "env": "Index of the env, from 0.",

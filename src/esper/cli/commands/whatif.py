@@ -5,17 +5,12 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from esper.cli.options import EXIT_FAILED, EXIT_OK, Parser, add_run_argument, print_warnings
 from esper.cli.progress import progress_bar
 from esper.config import ConfigError
-from esper.effects.report import ChangeReport, EpisodeReport, MeanEffect, Outcome, Report, SampleReport
-from esper.formatting import NOT_MEASURED, align_columns
 from esper.telemetry.codec import encode_json
-
-APPROXIMATE = "≈"
-"""Sign before a number of an episode that was not reproduced exactly."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -48,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
         print_warnings([inquiry.storage_problem])
     report = inquiry.report()
     if report is not None:
-        print(encode_json(report).decode() if options.json else "\n".join(to_text(report)))
+        print(encode_json(report).decode() if options.json else report)
     if interrupted:
         print_warnings(["interrupted; the same command continues"])
         raise interrupted
@@ -63,115 +58,6 @@ def _parse_rounds(text: str | None) -> tuple[int, int] | None:
     if found is None or not int(found[1]):
         raise ConfigError(f"--rounds {text!r} is not valid; expected for example 60-70")
     return int(found[1]), int(found[2] or found[1])
-
-
-def to_text(report: Report) -> Iterator[str]:
-    """Yield the lines of an answer."""
-    match report:
-        case EpisodeReport():
-            yield from _episode_lines(report)
-        case ChangeReport():
-            yield from _change_lines(report)
-        case SampleReport():
-            yield from _sample_lines(report)
-
-
-def _episode_lines(report: EpisodeReport) -> Iterator[str]:
-    yield from _heading(report)
-    yield ""
-    if not report.decisions:
-        yield "the env waited in every step"
-        return
-    sign = "" if report.exact else APPROXIMATE
-    repeated = any(decision.repeats for decision in report.decisions)
-    headings = ["step", "decision", "net return", report.score_name, "parameters", *_repeat_headings(repeated)]
-    rows = [headings]
-    for decision in report.decisions:
-        worth = decision.effect
-        others = [step for step in decision.seed if step != decision.step]
-        about = f" (seed; also steps {', '.join(map(str, others))})" if others else ""
-        cells = [NOT_MEASURED] * 3
-        if worth:
-            cells = [
-                f"{sign}{worth.net_return:+.3f}",
-                f"{sign}{100 * worth.score:+.1f} pp",
-                f"{sign}{worth.parameter_ratio:+.2f}",
-            ]
-        rows.append([str(decision.step), decision.decision + about, *cells, *_repeat_cells(decision.repeats, repeated)])
-    yield from align_columns(rows, right=(0, 2, 3, 4))
-    yield ""
-    yield (
-        "Effect of a decision: the episode minus the one without it, in which later decisions that have become illegal "
-        "wait. Leaving out a planting leaves out its seed. Parameters: relative to the bare host."
-    )
-
-
-def _change_lines(report: ChangeReport) -> Iterator[str]:
-    yield from _heading(report)
-    sign, difference = "" if report.exact else APPROXIMATE, report.difference
-    yield f"{report.change}: {_describe_end(report.changed, report.score_name)}"
-    yield (
-        f"difference: net return {sign}{difference.net_return:+.3f}, {report.score_name} "
-        f"{sign}{100 * difference.score:+.1f} pp, parameters {sign}{difference.parameter_ratio:+.2f}"
-    )
-    if report.changed.waited:
-        steps = ", ".join(map(str, report.changed.waited))
-        yield f"decisions that had become illegal, so that the env waited: steps {steps}"
-    if report.repeats:
-        yield f"difference of the net return on {report.repeats.n} other hosts: {_describe_mean(report.repeats)}"
-
-
-def _sample_lines(report: SampleReport) -> Iterator[str]:
-    yield (
-        f"{report.run}, rounds {report.rounds}: {report.episodes} episodes, {report.exact} of them reproduced exactly"
-    )
-    titles = {
-        "blueprint": "plantings by blueprint",
-        "slot": "plantings by slot",
-        "steps": "plantings by step",
-        "op": "all decisions by op",
-    }
-    for kind, groups in report.groups.items():
-        if not groups:
-            continue
-        yield ""
-        rows = [[titles[kind], "n", "effect on the net return", "pays", "costs"]]
-        for name, found in groups.items():
-            rows.append([name, str(found.n), _describe_mean(found), f"{found.pays:.0%}", f"{found.costs:.0%}"])
-        yield from align_columns(rows, right=(1, 3, 4))
-    yield ""
-    yield (
-        "Effect: the episode minus the one without the decision, mean and 95 % t interval over the decisions. Pays: "
-        "fraction above +0.005; costs: fraction below −0.005."
-    )
-
-
-def _heading(report: EpisodeReport | ChangeReport) -> Iterator[str]:
-    yield f"{report.run}, round {report.round}, env {report.env}: {report.reproduction}"
-    yield f"as recorded: {_describe_end(report.recorded, report.score_name)}"
-
-
-def _describe_end(end: Outcome, score_name: str) -> str:
-    broken = ", broke down" if end.broke_down else ""
-    return (
-        f"net return {end.net_return:+.3f}, {score_name} {end.score:.1%}, parameters ×{end.parameter_ratio:.2f}{broken}"
-    )
-
-
-def _describe_mean(found: MeanEffect) -> str:
-    if found.low is None or found.high is None:
-        return f"{found.mean:+.3f}"
-    return f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
-
-
-def _repeat_headings(repeated: bool) -> list[str]:
-    return ["net return on other hosts", "n", "pays"] if repeated else []
-
-
-def _repeat_cells(found: MeanEffect | None, repeated: bool) -> list[str]:
-    if not repeated:
-        return []
-    return [_describe_mean(found), str(found.n), f"{found.pays:.0%}"] if found else [NOT_MEASURED] * 3
 
 
 def _parser() -> Parser:

@@ -1,0 +1,177 @@
+"""`whatif`: questions about a recorded episode, from the command line and from Python."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import esper
+from esper.cli.main import main
+from esper.cli.options import EXIT_OK, EXIT_USAGE
+from esper.effects.episode import read_episode
+from esper.effects.report import ChangeReport, EpisodeReport, SampleReport, mean_effect
+from esper.effects.store import RESULTS_FILE
+from esper.envs.env import Env
+from esper.history.history import open_history
+from esper.intervals import t_interval
+
+PLAN = "conv_light@early:0 depthwise@mid:1 cull@mid:6"
+"""In both episodes, the seed in mid is culled."""
+STEPS = 8
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of a plan."""
+    directory = tmp_path_factory.mktemp("runs")
+    options = f"--envs 2 --rounds 2 --steps {STEPS} --devices cpu:0 --policy plan --checkpoint-every 0"
+    arguments = ["--no-tui", *options.split(), "--plan", PLAN, "--telemetry-dir", str(directory)]
+    assert main(arguments) == EXIT_OK
+    (run,) = directory.iterdir()
+    return run
+
+
+@pytest.fixture
+def run(recorded: Path, tmp_path: Path) -> Path:
+    """A copy of the run without stored results."""
+    return shutil.copytree(recorded, tmp_path / recorded.name)
+
+
+def ask(capsys: pytest.CaptureFixture[str], run: Path, *options: str) -> msgspec.Struct:
+    """Return the answer of the command as an object."""
+    assert main(["whatif", str(run), "--devices", "cpu:0", "--json", *options]) == EXIT_OK
+    return msgspec.json.decode(capsys.readouterr().out, type=EpisodeReport | ChangeReport | SampleReport)
+
+
+def test_every_decision_has_its_effect(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = ask(capsys, run, "--round", "2", "--env", "1")
+    assert isinstance(report, EpisodeReport)
+    assert report.exact
+    episode = read_episode(open_history(run), 2, 1)
+    assert report.recorded.scores[1:] == pytest.approx([step.score for step in episode.steps], rel=1e-4)
+    assert report.recorded.net_return == pytest.approx(
+        sum(step.reward - step.reward_parts.get("contribution", 0.0) for step in episode.steps), abs=1e-4
+    )
+    effects = {decision.step: decision.effect for decision in report.decisions}
+    assert list(effects) == [step.step for step in episode.steps if step.op != "wait"]
+    for seed in episode.seeds:
+        change = ask(capsys, run, "--round", "2", "--env", "1", "--without", f"seed:{seed.slot}:{seed.step}")
+        same = ask(capsys, run, "--round", "2", "--env", "1", "--without", f"step:{seed.step}")
+        assert isinstance(change, ChangeReport)
+        assert change == same
+        effect = effects[seed.step]
+        assert effect
+        assert -change.difference.net_return == effect.net_return
+        assert change.changed.net_return == pytest.approx(report.recorded.net_return - effect.net_return)
+    text = str(report)
+    assert "reproduced exactly, 8 of 8 steps" in text
+    assert "germinate conv_light in early" in text
+
+
+def test_nothing_is_simulated_twice(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = ask(capsys, run, "--rounds", "1-2", "--sample", "2")
+    assert isinstance(first, SampleReport)
+    assert (first.episodes, first.exact) == (2, 2)
+    assert first.groups["blueprint"].keys() == {"conv_light", "depthwise"}
+    assert first.groups["op"]["germinate"].n == 4
+
+    def fails(*_: object) -> None:
+        pytest.fail("an env was trained")
+
+    monkeypatch.setattr(Env, "train_epoch", fails)
+    assert ask(capsys, run, "--rounds", "1-2", "--sample", "2") == first
+
+
+def test_interrupted_question_keeps_its_results(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, left = Env.train_epoch, STEPS
+
+    def interrupted(env: Env, step: int) -> object:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        return train(env, step)
+
+    monkeypatch.setattr(Env, "train_epoch", interrupted)
+    assert main(["whatif", str(run), "--devices", "cpu:0"]) == 130
+    said = capsys.readouterr()
+    assert "reproduced exactly" in said.out  # the unchanged episode was finished
+    assert "interrupted; the same command continues" in said.err
+    assert len((run / RESULTS_FILE).read_bytes().splitlines()) == 1
+
+
+def test_changes_policies_and_repeats(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    episode = ["--round", "1", "--env", "0"]
+    same = ask(capsys, run, *episode, "--do", "1: germinate conv_light early")
+    assert isinstance(same, ChangeReport)
+    assert same.difference.net_return == 0.0  # the decision of the run
+    alone = ask(capsys, run, *episode, "--do", "2: wait", "--then", "wait")
+    by_plan = ask(capsys, run, *episode, "--do", "2: wait", "--then", "policy")
+    assert isinstance(alone, ChangeReport)
+    assert isinstance(by_plan, ChangeReport)
+    assert alone.changed.net_return < same.recorded.net_return  # the seed in early never blends
+    assert by_plan.changed != alone.changed  # the plan takes its ops later
+    plan = ask(capsys, run, *episode, "--plan", PLAN)
+    assert isinstance(plan, ChangeReport)
+    assert plan.changed == plan.recorded
+    repeated = ask(capsys, run, *episode, "--without", "step:1", "--repeats", "2")
+    assert isinstance(repeated, ChangeReport)
+    assert repeated.repeats
+    assert repeated.repeats.n == 2
+    assert "difference of the net return on 2 other hosts" in str(repeated)
+    illegal = ask(capsys, run, *episode, "--do", "2: fossilize late")
+    assert isinstance(illegal, ChangeReport)
+    assert illegal.changed.waited[:1] == [2]
+
+
+def test_answer_from_python_is_that_of_the_command(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = esper.what_if(str(run), round=1, env=0, without="step:1", devices=["cpu:0"])
+    assert answer == ask(capsys, run, "--round", "1", "--env", "0", "--without", "step:1")
+    assert "&lt;" not in answer._repr_html_()
+    assert "difference: net return" in str(answer)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--round 3", "round:3 is not in this recording; it has round:1 to round:2"),
+        ("--env 7", "env 7 has no step in round 2 of"),
+        ("--round 0", "--round 0 is not valid: it must be 1 or more"),
+        ("--without step:99", "'step:99': the episode has steps 1 to 8"),
+        ("--without seed:late:1", "'seed:late:1' is not a seed of this episode; its seeds: seed:early:1, seed:mid:2"),
+        ("--without last", "'last' is not a decision; expected step:17 or seed:early:17"),
+        ("--do 3:germinate", "'3:germinate': expected germinate BLUEPRINT SLOT"),
+        ("--do 3:grow", "'3:grow': 'grow' is not an op; "),
+        ("--rounds 2-1", "--rounds 2-1: the first round is after the last"),
+        (
+            "--rounds 1 --env 0",
+            "--rounds measures all decisions of many episodes; remove --round, --env and the change",
+        ),
+        ("--then wait", "--then says what follows a change; add --without or --do"),
+        ("--without step:1 --then ppo", "--then ppo has no trained network; name a run or a checkpoint, or pretrained"),
+        ("--task recall", "the run was made with the task digits_impaired, not recall"),
+        ("--devices cpu:99", "cpu:99"),
+    ],
+)
+def test_wrong_questions_are_refused(run: Path, capsys: pytest.CaptureFixture[str], options: str, message: str) -> None:
+    assert main(["whatif", str(run), *options.split()]) == EXIT_USAGE
+    said = capsys.readouterr().err
+    assert said.startswith("esper-sanctum: ")
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_mean_effect_is_a_t_interval() -> None:
+    found = mean_effect([0.01, -0.02, 0.04, 0.0])
+    interval = t_interval([0.01, -0.02, 0.04, 0.0])
+    assert found
+    assert (found.mean, found.low, found.high) == (interval.mean, interval.low, interval.high)
+    assert (found.n, found.pays, found.costs) == (4, 0.5, 0.25)
+    assert mean_effect([]) is None
