@@ -108,7 +108,7 @@ def test_scripts_in_commands_exist() -> None:
 
 def test_commands_are_documented() -> None:
     assert len(CALLS) > 25
-    assert (len(DUCKDB), len(JQ), len(PYTHON)) == (6, 2, 2)
+    assert (len(DUCKDB), len(JQ), len(PYTHON)) == (6, 2, 3)
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -13,6 +13,8 @@ from .harvest.grown import Grown as Grown
 from .harvest.model import load_grown as load_grown
 from .harvest.structure import HarvestError as HarvestError
 from .lanes.errors import RunFailedError as RunFailedError
+from .recorded_run import RecordedRun as RecordedRun
+from .recorded_run import read_run as read_run
 from .recording.recorder import RecordingError as RecordingError
 from .recording.segments import ReadError as ReadError
 from .tasks.family import Family as Family

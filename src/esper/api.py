@@ -22,6 +22,7 @@ from esper.engine.thread import EngineThread
 from esper.harvest.grown import Grown
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.lanes.pool import can_be_imported
+from esper.recorded_run import RecordedRun
 from esper.seeding import restored_generators
 from esper.simulation.question import Inquiry, Question
 from esper.tasks.loading import resolve_task
@@ -41,6 +42,16 @@ class TrainedRun(NamedTuple):
     """Number of completed rounds."""
     score: float | None
     """Median of the final scores of the last round, a fraction; None before the end of the first round."""
+
+    def read(self) -> RecordedRun:
+        """Return the recording: events, decisions, curves and tables. Raises ReadError if it is gone."""
+        return RecordedRun(self.directory)
+
+    def __str__(self) -> str:
+        return str(self.read())
+
+    def _repr_html_(self) -> str:
+        return self.read()._repr_html_()  # pyright: ignore[reportPrivateUsage] (the protocol of notebooks)
 
 
 def train(task: Task | str, **settings: Any) -> TrainedRun:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import html
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -116,6 +117,17 @@ def align_columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> I
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         yield "  ".join(cells).rstrip()
+
+
+def html_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return the rows of a table as HTML, for notebooks."""
+    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<table style="text-align: left; white-space: pre; font-family: monospace">{lines}</table>'
+
+
+def html_text(text: str) -> str:
+    """Return text with its line breaks as HTML, for notebooks."""
+    return f"<pre>{html.escape(text)}</pre>"
 
 
 def strip_control(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -11,7 +10,7 @@ import msgspec
 from esper.effects.change import Change, describe_change, describe_choices, without_decision
 from esper.effects.episode import GERMINATE, WAIT, RecordedEpisode, choices_of
 from esper.effects.results import Effect, EpisodeResults, Trajectory, effect
-from esper.formatting import NOT_MEASURED, align_columns
+from esper.formatting import NOT_MEASURED, align_columns, html_text
 from esper.intervals import t_interval
 
 APPROXIMATE = "≈"
@@ -81,7 +80,7 @@ class _Printable(msgspec.Struct, frozen=True):
         return "\n".join(self.lines())
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return html_text(str(self))
 
 
 class EpisodeReport(_Printable, frozen=True, tag_field="answer", tag="episode", kw_only=True):

@@ -12,7 +12,7 @@ import torch
 from esper.config import Config
 from esper.envs.env import Env
 from esper.envs.hosts import HostFactory
-from esper.formatting import format_bytes
+from esper.formatting import format_bytes, html_text
 from esper.seeding import restored_generators
 from esper.tasks.data_loading import load_data
 from esper.tasks.family import settings_of_family, structures_of
@@ -24,7 +24,7 @@ from esper.tasks.task import Task
 from esper.telemetry.sentences import pluralise
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TaskReport:
     """Results of a dry run of a task.
 
@@ -80,6 +80,12 @@ class TaskReport:
         )
         lines.append(f"  time: {self.epoch_seconds:.3g} s per epoch of the bare host, on one CPU core")
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return html_text(str(self))
 
 
 @restored_generators()

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from esper.checkpoint.files import encode_tensors
+from esper.formatting import html_text
 from esper.growth.network import call_model, count_samples
 from esper.growth.outputs import Nested
 from esper.harvest.model import GrownModel, build_model, measure_score
-from esper.harvest.model_card import format_card
+from esper.harvest.model_card import describe_structure, format_card
 from esper.harvest.program import (
     MAX_RELATIVE_DIFFERENCE,
     SAMPLE_ROWS,
@@ -40,7 +41,7 @@ from esper.tasks.splits import Splits, take
 from esper.tasks.task import Task
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Grown:
     """A network that has been grown.
 
@@ -89,6 +90,12 @@ class Grown:
             provenance=provenance,
         )
         return cls(model=model, structure=structure, task=task, sample=sample)
+
+    def __repr__(self) -> str:
+        return describe_structure(self.structure)
+
+    def _repr_html_(self) -> str:
+        return html_text(repr(self))
 
     def save(self, directory: Path | str) -> str | None:
         """Write weights, structure, model card and, if the network can be exported, a `torch.export` program.

@@ -14,10 +14,16 @@ def format_card(structure: GrownStructure, absolute_reference: str | None, probl
         absolute_reference: Reference that names the task from every directory; None for a task of a Python session.
         problem: Why the network could not be exported as a program; None if it was.
     """
+    parts = [f"# {structure.task}, grown", describe_structure(structure)]
+    parts += [_format_program(problem), _format_loading(structure.task, absolute_reference)]
+    return "\n\n".join(parts) + "\n"
+
+
+def describe_structure(structure: GrownStructure) -> str:
+    """Return the origin of a network, its scores and its seeds, as Markdown."""
     origin = structure.provenance
     task = structure.reference or structure.task
     parts = [
-        f"# {structure.task}, grown",
         f"A network of the task `{task}` with {_count_seeds(structure)}, grown by esper-sanctum {origin.version}: "
         f"run `{origin.run}`, env {origin.env}, round {origin.round}, after step {origin.step}, policy "
         f"`{origin.policy}`, random seed {origin.seed}.",
@@ -25,8 +31,7 @@ def format_card(structure: GrownStructure, absolute_reference: str | None, probl
     ]
     if structure.seeds:
         parts.append(_format_seeds(structure))
-    parts += [_format_program(problem), _format_loading(structure.task, absolute_reference)]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(parts)
 
 
 def _count_seeds(structure: GrownStructure) -> str:

@@ -38,11 +38,11 @@ def run(arguments: Sequence[str]) -> int:
     if options.json:
         print(encode_json(summary).decode())
     else:
-        print("\n".join(align_columns(list(_rows(summary)))))
+        print("\n".join(align_columns(list(summary_rows(summary)))))
     return EXIT_OK
 
 
-def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
+def summary_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     """Yield heading and text of each row. The heading is empty where a row continues the one before."""
     yield "run", summary.run
     yield "state", summary.state + (f": {summary.reason}" if summary.reason else "")

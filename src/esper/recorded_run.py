@@ -1,0 +1,213 @@
+"""A recording for Python sessions: its events, decisions, curves and tables. Importing this module needs no torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+
+from esper.cli.commands.show import summary_rows
+from esper.config import ConfigError
+from esper.formatting import align_columns, html_table, suggest
+from esper.history.curves import Point, RunCurves
+from esper.history.history import open_history
+from esper.history.summary import RunSummary, summarise
+from esper.history.tables import TABLES, ColumnType
+from esper.recording.runs import resolve_run
+from esper.svg_plot import SvgPlot
+from esper.telemetry import events as ev
+
+EventT = TypeVar("EventT", bound=ev.Event)
+
+FRAME_LIBRARIES = ("polars", "pandas")
+"""Libraries whose data frames `RecordedRun.table` returns; the first that is installed."""
+
+
+class RecordedDecision(NamedTuple):
+    """A decision of a policy for an env."""
+
+    round: int
+    """Round, from 1."""
+    step: int
+    """Step, from 1."""
+    env: int
+    op: str
+    target: str | None
+    """Slot; None for wait."""
+    choices: dict[str, str]
+    """Choice of each other head that the op uses, keyed by head."""
+    probability: float | None
+    """Probability of the op; None if the policy is deterministic."""
+
+
+class Curve(NamedTuple):
+    """Points of a curve."""
+
+    steps: list[int]
+    """Steps of the run over all rounds, from 1."""
+    values: list[float]
+
+
+class RecordedRun:
+    """A recording, read as far as it was written when the object was made.
+
+    Args:
+        path: Run directory, or one file of events.
+
+    Attributes:
+        directory: That path.
+        notices: Sentences about what is damaged, missing or was skipped.
+
+    Raises:
+        ReadError: The recording does not exist or cannot be read.
+        ConfigError: It has no events yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.directory = path
+        self._history = open_history(path)
+        self.notices: Sequence[str] = self._history.notices
+        summary = summarise(self._history, time.time())
+        if summary is None:
+            raise ConfigError(f"{path} has no events yet")
+        self.summary: RunSummary = summary
+        """Summary, as `esper-sanctum show --json` prints it."""
+
+    @property
+    def name(self) -> str:
+        """Name of the run."""
+        return self.summary.run
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Resolved configuration."""
+        return self.summary.config
+
+    def events(
+        self, kind: type[EventT] = ev.Event, *, round: int | None = None, env: int | None = None
+    ) -> Iterator[EventT]:
+        """Yield events in order, without those that a restored checkpoint undid.
+
+        Args:
+            kind: Type of the events, of `esper.telemetry.events`; by default all.
+            round: Round, from 1; None: all.
+            env: Env; None: all.
+        """
+        for event in self._history.events():
+            if (
+                isinstance(event, kind)
+                and (round is None or getattr(event, "round", None) == round)
+                and (env is None or getattr(event, "env", None) == env)
+            ):
+                yield event
+
+    def decisions(self, *, round: int | None = None, env: int | None = None) -> list[RecordedDecision]:
+        """Return the decisions of the policy, those to wait included. Arguments as for `events`."""
+        return [
+            RecordedDecision(
+                step.round,
+                step.step,
+                step.env,
+                step.op,
+                step.target,
+                {head: choice.choice for head, choice in step.decision.items()},
+                step.op_probability,
+            )
+            for step in self.events(ev.EnvStepped, round=round, env=env)
+        ]
+
+    def curves(self, *, per_env: bool = False) -> dict[str, Curve]:
+        """Return the curves of the run, as its exports to TensorBoard and W&B have them, keyed by name.
+
+        Args:
+            per_env: Also those of single envs, with a point per step; the others have one per round.
+        """
+        curves: dict[str, Curve] = {}
+        source = RunCurves(per_env=per_env)
+        for event in self._history.events():
+            for point in source.points(event):
+                if isinstance(point, Point):
+                    curve = curves.setdefault(point.curve, Curve([], []))
+                    curve.steps.append(point.step)
+                    curve.values.append(point.value)
+        return curves
+
+    def plot(self, *names: str) -> SvgPlot:
+        """Return a picture of some curves, which a notebook shows.
+
+        Args:
+            names: Keys of `curves`; by default the minimum, median and maximum of the score.
+
+        Raises:
+            KeyError: There is no such curve; the message suggests the nearest ones.
+        """
+        curves = self.curves(per_env=any(name.startswith("env ") for name in names))
+        chosen = names or [f"all envs/{self.summary.score_name} {which}" for which in ("min", "median", "max")]
+        for name in names:
+            if name not in curves:
+                raise KeyError(f"{name!r} is not a curve of {self.name}: {suggest(name, curves)}")
+        found = {name: curves.get(name, Curve([], [])) for name in chosen}
+        return SvgPlot({name: list(zip(*curve, strict=True)) for name, curve in found.items()}, "step of the run")
+
+    def table(self, name: str = "EnvStepped") -> Any:
+        """Return a table as a data frame of polars or pandas, whichever is installed, with the columns of `export`.
+
+        Args:
+            name: Type of the events, or `SlotReading`, `Metric`, `Phase` or `GateCheck`.
+
+        Raises:
+            KeyError: There is no such table; the message suggests the nearest ones.
+            ImportError: Neither library is installed.
+        """
+        tables = {table.name: table for table in TABLES}
+        if name not in tables:
+            raise KeyError(f"{name!r} is not a table: {suggest(name, tables)}")
+        library = next((library for library in FRAME_LIBRARIES if find_spec(library)), None)
+        if library is None:
+            raise ImportError(f"a data frame needs {' or '.join(FRAME_LIBRARIES)}; install one of them")
+        table, started = tables[name], self._history.state_at(self._history.length).started
+        slots = started.slot_names if started else []
+        rows = [
+            row
+            for event in self._history.events()
+            if isinstance(event, tuple(table.events))
+            for row in table.rows(self.name, event, slots)
+        ]
+        values: Mapping[str, list[Any]] = {
+            column.name: _times(column.values(rows)) if column.type is ColumnType.TIME else column.values(rows)
+            for column in table.columns
+        }
+        frames = cast("Any", import_module(library))
+        return frames.DataFrame(values, **({"strict": False} if library == "polars" else {}))
+
+    def __str__(self) -> str:
+        return "\n".join(align_columns(list(summary_rows(self.summary))))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return html_table(list(summary_rows(self.summary))) + self.plot().svg
+
+
+def read_run(run: str | Path = "last", telemetry_dir: str | Path = "telemetry") -> RecordedRun:
+    """Read a recording: events, decisions, curves and tables, without torch.
+
+    Args:
+        run: Run name, path, or `last`.
+        telemetry_dir: Directory in which run names are looked up.
+
+    Raises:
+        ReadError: The recording does not exist or cannot be read.
+        ConfigError: It has no events yet.
+    """
+    return RecordedRun(resolve_run(str(run), Path(telemetry_dir)))
+
+
+def _times(microseconds: Sequence[int | None]) -> list[datetime | None]:
+    """Return moments from microseconds since the epoch."""
+    return [None if value is None else datetime.fromtimestamp(value / 1_000_000, UTC) for value in microseconds]
