@@ -12,6 +12,7 @@ from esper.effects.episode import GERMINATE, WAIT, RecordedEpisode, choices_of
 from esper.effects.results import Effect, EpisodeResults, Trajectory, effect
 from esper.formatting import NOT_MEASURED, align_columns, html_text
 from esper.intervals import t_interval
+from esper.svg_plot import SvgPlot
 
 APPROXIMATE = "≈"
 """Sign before a number of an episode that was not reproduced exactly."""
@@ -155,6 +156,14 @@ class ChangeReport(_Printable, frozen=True, tag_field="answer", tag="change", kw
     """Changed minus recorded."""
     repeats: MeanEffect | None = None
     """Difference of the net return on other hosts and data orders; absent without `--repeats`."""
+
+    def plot(self) -> SvgPlot:
+        """Return a picture of the scores of both episodes, which a notebook shows."""
+        curves = {"as recorded": self.recorded.scores, self.change: self.changed.scores}
+        return SvgPlot({name: list(enumerate(scores)) for name, scores in curves.items()}, "step")
+
+    def _repr_html_(self) -> str:
+        return super()._repr_html_() + self.plot().svg
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the answer as text."""

@@ -134,7 +134,8 @@ def test_changes_policies_and_repeats(run: Path, capsys: pytest.CaptureFixture[s
 def test_answer_from_python_is_that_of_the_command(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answer = esper.what_if(str(run), round=1, env=0, without="step:1", devices=["cpu:0"])
     assert answer == ask(capsys, run, "--round", "1", "--env", "0", "--without", "step:1")
-    assert "&lt;" not in answer._repr_html_()
+    assert isinstance(answer, ChangeReport)
+    assert answer._repr_html_().endswith(answer.plot().svg)
     assert "difference: net return" in str(answer)
 
 
