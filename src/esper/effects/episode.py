@@ -119,7 +119,7 @@ def read_round(history: History, round_number: int) -> dict[int, RecordedEpisode
     ended: dict[int, ev.EpisodeEnded] = {}
     start = _start_of_round(history, round_number)
     started = latest = history.state_at(start).started
-    for event in _round_events(history, round_number):
+    for event in _round_events(history, start, round_number):
         if isinstance(event, ev.EnvStepped):
             steps.setdefault(event.env, []).append(event)
             started = latest
@@ -142,23 +142,20 @@ def read_round(history: History, round_number: int) -> dict[int, RecordedEpisode
 
 def _before_round(history: History, round_number: int) -> dict[int, tuple[LossScale | None, RecordedEpisode | None]]:
     """Return the loss scale of each env before a round, or its previous episode if that was rolled back."""
-    previous = read_round(history, round_number - 1)
-    broken = {
-        event.env for event in _round_events(history, round_number - 1) if isinstance(event, ev.GovernorRolledBack)
-    }
     found: dict[int, tuple[LossScale | None, RecordedEpisode | None]] = {}
-    for env, episode in previous.items():
-        last = episode.steps[-1]
-        if env in broken:
-            found[env] = None, episode
-        elif last.loss_scale is not None and last.growth_tracker is not None:
-            found[env] = LossScale(last.loss_scale, last.growth_tracker), None
-    return found
+    broken: set[int] = set()
+    for event in _round_events(history, _start_of_round(history, round_number - 1), round_number - 1):
+        if isinstance(event, ev.GovernorRolledBack):
+            broken.add(event.env)
+        elif isinstance(event, ev.EnvStepped) and event.loss_scale is not None and event.growth_tracker is not None:
+            found[event.env] = LossScale(event.loss_scale, event.growth_tracker), None
+    previous = read_round(history, round_number - 1) if broken else {}
+    return found | {env: (None, previous[env]) for env in broken & previous.keys()}
 
 
-def _round_events(history: History, round_number: int) -> Iterator[ev.AnyEvent]:
-    """Yield the events of a round. Raises ConfigError."""
-    for event in history.events(_start_of_round(history, round_number)):
+def _round_events(history: History, start: int, round_number: int) -> Iterator[ev.AnyEvent]:
+    """Yield the events of a round, from the position of its start on."""
+    for event in history.events(start):
         if isinstance(event, ev.RoundStarted) and event.round != round_number:
             return
         yield event
