@@ -1,0 +1,125 @@
+"""A process of low priority that simulates one episode for the dashboard, which must not import torch.
+
+It reads one `SimulationRequest` from standard input, and writes lines of `SimulationUpdate` to standard output. It ends
+when its input is closed, because the dashboard is gone then.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from esper.checkpoint.manifest import CheckpointError
+from esper.config import ConfigError, TaskError
+from esper.effects.change import without_decision
+from esper.effects.episode import WAIT, read_episode
+from esper.effects.messages import SimulationRequest, SimulationUpdate
+from esper.history.address import MomentError
+from esper.history.history import open_history
+from esper.lanes.device_names import is_cpu_lane
+from esper.process import NamedThread
+from esper.recording.segments import ReadError
+from esper.telemetry.codec import encode_json, make_decoder
+
+PROGRESS_INTERVAL_S = 0.2
+"""Minimum seconds between two messages about the progress."""
+_LOWEST_PRIORITY = 19
+
+
+def main() -> None:
+    """Serve the request on standard input."""
+    lower_priority()
+    output = _take_output()
+
+    def send(update: SimulationUpdate) -> None:
+        with suppress(BrokenPipeError):  # the dashboard is gone, and with it the input
+            output.write(encode_json(update) + b"\n")
+            output.flush()
+
+    request = make_decoder(SimulationRequest).decode(sys.stdin.buffer.readline())
+    NamedThread(target=_exit_at_end_of_input, name="hangup", daemon=True).start()
+    try:
+        simulate(request, send)
+    except (CheckpointError, ConfigError, MomentError, ReadError, TaskError) as error:
+        send(SimulationUpdate(error=str(error)))
+    except OSError as error:
+        send(SimulationUpdate(error=f"cannot use {error.filename}: {error.strerror}" if error.filename else str(error)))
+
+
+def simulate(request: SimulationRequest, send: Callable[[SimulationUpdate], None]) -> None:
+    """Read an episode, simulate it without the requested decisions, and send each result.
+
+    Raises:
+        ConfigError: The recording does not contain the episode completely, or the task must be named.
+        CheckpointError: A file of the policy is damaged.
+        MomentError: The recording does not contain the round.
+        ReadError: The recording cannot be read.
+        TaskError: The task cannot be loaded, or is not that of the run.
+        OSError: The stored results cannot be read.
+    """
+    recording = Path(request.recording)
+    episode = read_episode(open_history(recording), request.round, request.env)
+    send(SimulationUpdate(episode=episode))
+    steps = request.without
+    if steps is None:
+        steps = [step.step for step in episode.steps if step.op != WAIT]
+    changes = [without_decision(episode, step) for step in steps if step <= len(episode.steps)]
+    from esper.lanes.errors import FaultError  # imports torch, which takes seconds
+    from esper.simulation.recording import RecordingSimulator
+
+    lane = episode.started.lanes[episode.env]
+    simulator = RecordingSimulator(
+        recording,
+        [(episode, changes)],
+        task_reference=request.task,
+        devices=("cpu:0",) if is_cpu_lane(lane) else ("auto",),
+        telemetry_dir=recording.parent,
+    )
+    total, done, sent = simulator.num_env_steps, 0, 0.0
+
+    def count(num_episodes: int) -> None:
+        nonlocal done, sent
+        done += num_episodes
+        if (now := time.monotonic()) - sent >= PROGRESS_INTERVAL_S:
+            sent = now
+            send(SimulationUpdate(progress=(done, total)))
+
+    try:
+        send(SimulationUpdate(progress=(0, total)))
+        for found in simulator.simulate(count):
+            send(SimulationUpdate(simulation=found))
+        if simulator.storage_problem is not None:
+            send(SimulationUpdate(warning=simulator.storage_problem))
+    except FaultError as error:
+        send(SimulationUpdate(error=str(error)))
+    finally:
+        simulator.close()
+
+
+def lower_priority() -> None:
+    """Run this process only while other processes leave a core idle, as far as the system allows it."""
+    with suppress(OSError):
+        if sys.platform == "linux":
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        else:
+            os.nice(_LOWEST_PRIORITY)
+    if os.getsid(0) == os.getpid():  # else it would apply to the processes that share the session
+        with suppress(OSError):  # Linux first shares the cores out between sessions
+            Path("/proc/self/autogroup").write_text(str(_LOWEST_PRIORITY))
+
+
+def _take_output() -> BinaryIO:
+    """Return standard output for messages, and let everything else print to standard error, code of the user too."""
+    messages = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return messages
+
+
+def _exit_at_end_of_input() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
