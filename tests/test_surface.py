@@ -31,9 +31,9 @@ OPTIONS = {
     "--checkpoint-every --keep --sync-seconds --patience-minutes --data-dir --config "
     "--resume --accept-changed-task --theme --symbols --bell --notify --no-tui --narrate --on-alert "
     "--tensorboard --detach",
-    "replay": "--help --telemetry-dir --follow --against --at --speed --theme --symbols --bell --notify --no-tui "
-    "--narrate",
-    "attach": "--help --telemetry-dir --read-only --theme --symbols --bell --notify --no-tui --narrate",
+    "replay": "--help --telemetry-dir --follow --against --task --at --speed --theme --symbols --bell --notify "
+    "--no-tui --narrate",
+    "attach": "--help --telemetry-dir --read-only --task --theme --symbols --bell --notify --no-tui --narrate",
     "demo": "--help --at --speed --theme --symbols --bell --notify --no-tui --narrate",
     "serve": "--help --telemetry-dir --host --allow-host --port --theme",
     "runs": "--help --telemetry-dir --json",

@@ -208,7 +208,7 @@ def test_dashboard_crash_checkpoints_the_run(code: int, tmp_path: Path, monkeypa
     monkeypatch.setattr("esper.cli.run_display.show_dashboard", lambda *_: code)
     monkeypatch.setattr(os, "_exit", ended.append)
     with pytest.raises(SystemExit) if code else nullcontext():
-        run_in_dashboard(engine, DisplayOptions("", "", bell=False))
+        run_in_dashboard(engine, DisplayOptions("", "", bell=False), "digits")
     assert engine.control.get() == Request(RequestKind.STOP, "dashboard")
     assert engine.waited_for
     assert ended == [code] * bool(code)
@@ -222,6 +222,6 @@ def test_dashboard_crash_without_output_checkpoints_the_run(tmp_path: Path, monk
 
     monkeypatch.setattr("esper.cli.run_display.show_dashboard", fail)
     with pytest.raises(OSError, match="Input/output error"):
-        run_in_dashboard(engine, DisplayOptions("", "", bell=False))
+        run_in_dashboard(engine, DisplayOptions("", "", bell=False), "digits")
     assert engine.control.get() == Request(RequestKind.STOP, "dashboard")
     assert engine.waited_for

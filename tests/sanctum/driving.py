@@ -94,6 +94,7 @@ async def settle(pilot: Pilot[Any]) -> None:
     app = pilot.app
     assert isinstance(app, SanctumApp)
     app.source.tick(0.0)
+    app.poll_what_if()
     app.refresh_view()
     await pilot.pause()
 

@@ -72,6 +72,15 @@ def add_screen_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_own_task_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--task`, for commands that show a run of another process, whose task may be the user's own code."""
+    parser.add_argument(
+        "--task",
+        metavar="TASK",
+        help="task of the run, needed to compute effects of decisions if it is your own code (FILE.py or MODULE:NAME)",
+    )
+
+
 def check_terminal(theme: str) -> Sequence[KeyBinding]:
     """Check that the dashboard can be opened, and return the table of its keys, with those of the user.
 

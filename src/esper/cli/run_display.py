@@ -68,11 +68,15 @@ def _exit_when_terminal_frozen(engine: EngineThread, stream: TextIO) -> None:
     os._exit(EXIT_FAILED if engine.run_error or engine.fatal_error else EXIT_OK)
 
 
-def run_in_dashboard(engine: EngineThread, display: DisplayOptions) -> RunState:
-    """Train and show the dashboard until the run has ended; return its last state."""
+def run_in_dashboard(engine: EngineThread, display: DisplayOptions, task: str) -> RunState:
+    """Train and show the dashboard until the run has ended; return its last state.
+
+    Args:
+        task: Reference of the task.
+    """
     from esper.sanctum.source import LiveSource
 
-    source = LiveSource(engine)
+    source = LiveSource(engine, task)
     requests = source.requests
 
     def save_and_stop() -> None:

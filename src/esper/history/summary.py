@@ -47,6 +47,12 @@ class BlueprintSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     """Mean final contribution of the measured seeds, in percentage points; absent if none was measured."""
     measurements: int = 0
     """Number of measured seeds. Their contribution is final: they were culled, or their episode has ended."""
+    effect: float | None = None
+    """Mean effect on the return of the seeds whose effect was computed; absent if none was."""
+    effects: int = 0
+    """Number of seeds whose effect was computed."""
+    effects_approximate: bool = False
+    """True if an episode among those of the effects was not reproduced exactly."""
 
     @classmethod
     def from_stats(cls, record: BlueprintStats) -> BlueprintSummary:

@@ -19,6 +19,7 @@ from esper.sanctum.actions.diagnosis import DiagnosisActions
 from esper.sanctum.actions.harvest import HarvestActions
 from esper.sanctum.actions.run import RunActions
 from esper.sanctum.actions.sharing import SharingActions
+from esper.sanctum.actions.what_if import WhatIfActions
 from esper.sanctum.bindings import APP_CATEGORIES, ENV_VIEW, KEYS, SCREEN_INFO, KeyBinding, bindings
 from esper.sanctum.driver import ResilientDriver
 from esper.sanctum.screens import open_screen
@@ -42,7 +43,7 @@ _HEIGHTS = [(0, "-flat"), (MIN_ROWS, "-low"), (FULL_ROWS, "-short"), (34, "-medi
 """Minimum width or height, in cells, from which a screen has a CSS class; see `sanctum.tcss`."""
 
 
-class SanctumApp(DiagnosisActions, RunActions, SharingActions, HarvestActions):
+class SanctumApp(DiagnosisActions, RunActions, SharingActions, HarvestActions, WhatIfActions):
     """Dashboard app. Exits when the user quits, or when the run has ended after a stop request.
 
     Args:
@@ -130,7 +131,7 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, HarvestActions):
                 self.screen.refresh()
         now = time.monotonic()
         elapsed, self._ticked = now - self._ticked, now
-        changed = self.source.tick(elapsed)
+        changed = self.source.tick(elapsed) | self.poll_what_if()
         trains_here = self.source.live and not self.source.attached  # a run in this process needs the CPU itself
         is_reading = self.source.fraction_read is not None and not trains_here
         (self._reading_timer.resume if is_reading else self._reading_timer.pause)()

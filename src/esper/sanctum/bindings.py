@@ -196,7 +196,17 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(
         KeyCategory.DETAIL, "o", "decision", "explain the last decision; hide the explanation", "decision", True
     ),
-    KeyBinding(KeyCategory.DETAIL, "escape", "back", "return to the previous screen", "back"),
+    KeyBinding(
+        KeyCategory.DETAIL, "left_square_bracket", "earlier", "select the previous decision", "select_decision(-1)"
+    ),
+    KeyBinding(KeyCategory.DETAIL, "right_square_bracket", "later", "select the next decision", "select_decision(1)"),
+    KeyBinding(
+        KeyCategory.DETAIL, "x", "without", "compute the episode without the selected decision", "without", True
+    ),
+    KeyBinding(KeyCategory.DETAIL, "A", "effects", "compute the effects of all decisions of the episode", "effects"),
+    KeyBinding(
+        KeyCategory.DETAIL, "escape", "back", "cancel the computation, or return to the previous screen", "back"
+    ),
     KeyBinding(KeyCategory.POLICY, "up,k", "previous", "decisions of the previous env", "move(-1)"),
     KeyBinding(KeyCategory.POLICY, "down,j", "next", "decisions of the next env", "move(1)"),
     KeyBinding(KeyCategory.POLICY, "o", "metric", "show the next update metric first", "show_next", True),

@@ -40,6 +40,13 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "a policy that adapts relies on validation, training, seeds and memory, not on progress alone",
         "if only progress matters, the policy follows a fixed plan: compare it with --policy plan",
     ),
+    "effect": MetricHelp(
+        "difference that a decision made: the episode as recorded minus the same episode without the decision, both to "
+        "their ends; an effect that is marked with ≈ is approximate",
+        "pp of the score; return",
+        "most plantings are worth their rent: their effect on the return is positive",
+        "press {keys[detail.effects]} in the env detail for the effects of all decisions of an episode",
+    ),
     "stage": MetricHelp(
         "stage of the seed in a slot, its blueprint, and its blending weight (alpha)",
         "letter; alpha 0 to 1",

@@ -55,6 +55,7 @@ class LiveSource:
 
     Args:
         run: The run.
+        task: Reference of the task, if the user named it on the command line.
     """
 
     live = True
@@ -63,8 +64,10 @@ class LiveSource:
     """True if the run trains in another process, and continues when the dashboard exits."""
     ghost_run = None
 
-    def __init__(self, run: RunHandle) -> None:
+    def __init__(self, run: RunHandle, task: str | None = None) -> None:
         self._run = run
+        self.task = task
+        """Reference of the task, if the user named it on the command line: code of the user is imported only then."""
         self.live_state = RunState()
         """Present state of the run; differs from `state` while the past is shown."""
         self.playback: Playback | None = None
@@ -212,12 +215,13 @@ class AttachSource(LiveSource):
 
     Args:
         session: Connection to the run.
+        task: Reference of the task, if the user named it on the command line.
     """
 
     attached = True
 
-    def __init__(self, session: AttachedRun) -> None:
-        super().__init__(session)
+    def __init__(self, session: AttachedRun, task: str | None = None) -> None:
+        super().__init__(session, task)
         self.session = session
         self.requests = RemotePendingRequests(session.control, read_only=session.read_only)
         self.notices = session.notices
@@ -231,6 +235,7 @@ class ReplaySource:
         hold: Start paused at the current position.
         follow: Start at the end, and read on while the recording is written.
         ghost_run: Ghost run to overlay on the replay.
+        task: Reference of the task, if the user named it on the command line.
     """
 
     live = False
@@ -239,9 +244,16 @@ class ReplaySource:
     alive = False
 
     def __init__(
-        self, playback: Playback, *, hold: bool = False, follow: bool = False, ghost_run: GhostRun | None = None
+        self,
+        playback: Playback,
+        *,
+        hold: bool = False,
+        follow: bool = False,
+        ghost_run: GhostRun | None = None,
+        task: str | None = None,
     ) -> None:
         self.playback = playback
+        self.task = task
         self.ghost_run = ghost_run
         self.failure: str | None = None
         """Error that ends the dashboard, and is printed once the terminal is restored."""

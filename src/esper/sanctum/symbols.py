@@ -237,14 +237,17 @@ def wrap_cells(text: str, width: int) -> list[str]:
     return [line.plain.rstrip() for line in Text(text).wrap(_CONSOLE, width)]
 
 
+APPROXIMATE = "≈"
+"""Mark of the effects of decisions of an episode that was not reproduced exactly."""
+
 Charset: TypeAlias = Literal["auto", "braille", "block", "ascii"]
 CHARSETS: tuple[str, ...] = get_args(Charset)
 
 _QUADRANTS = " ▘▝▀▖▌▞▛▗▚▐▜▄▙▟█"
 """Block characters. The index is the sum of the filled quarters: upper left 1, upper right 2, lower left 4, right 8."""
 _ASCII = str.maketrans(
-    "─━│┃┄┈╌╸╺▏▎▍▌▋▊▉█▇▆▅▄▃▂▁░▒▓▔●○■◆▶◀▸◂▲▼✓✖❚‖–−±·…αΔ×≤≠↑↓←→↶⇧⇅↵╵╷°“”’•╭╮╰╯┌┐└┘├┤┬┴┼",
-    '-=||-----||||####%*+=-_.,:%"*o#&><><!v+X||--~.~adx<#^v<><^%<||o""\'*+++++++++++++',
+    "─━│┃┄┈╌╸╺▏▎▍▌▋▊▉█▇▆▅▄▃▂▁░▒▓▔●○■◆▶◀▸◂▲▼✓✖❚‖–−±·…αΔ×≤≠≈↑↓←→↶⇧⇅↵╵╷°“”’•╭╮╰╯┌┐└┘├┤┬┴┼",
+    '-=||-----||||####%*+=-_.,:%"*o#&><><!v+X||--~.~adx<#~^v<><^%<||o""\'*+++++++++++++',
 )
 _KEYS = {"⇧": "Shift-", "←": "Left", "→": "Right", "↑": "Up", "↓": "Down", "↵": "Enter"}
 """ASCII names of key labels. Translated like other glyphs, different keys would look the same."""

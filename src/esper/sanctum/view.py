@@ -16,6 +16,7 @@ from esper.sanctum.env_filter import EnvFilter
 from esper.sanctum.source import RunSource, run_has_ended
 from esper.sanctum.symbols import compact_cell, key_name
 from esper.sanctum.theme import Palette
+from esper.sanctum.what_if import WhatIf
 from esper.telemetry.events import AnomalyFound, RunStarted
 from esper.telemetry.sentences import pluralise
 from esper.telemetry.state import RunState
@@ -84,10 +85,23 @@ class ViewState:
     """Rules whose anomalies this dashboard does not count, mark, visit or report."""
     seen_anomalies: set[int] = field(default_factory=set[int])
     """Event numbers of the anomalies that the user has marked as seen."""
+    selected_decision: tuple[int, int, int] | None = None
+    """Round, env and step of the decision that is selected in the env detail."""
     state_version: int = 0
     """Incremented when a seek or a restore replaces the run state, or a rule is muted: panels then draw all again."""
     _thresholds: tuple[RunStarted | None, Thresholds] = (None, Thresholds())
     """Start of the run whose thresholds were read last, and these thresholds."""
+
+    @cached_property
+    def what_if(self) -> WhatIf:
+        """The known effects of decisions, and the process that computes more."""
+        return WhatIf(self.source)
+
+    @property
+    def selected_step(self) -> int | None:
+        """Step of the selected decision of the selected env in the shown round; None without one."""
+        round_, env, step = self.selected_decision or (0, -1, 0)
+        return step if (round_, env) == (self.source.state.round, self.selected_env) else None
 
     @cached_property
     def key_names(self) -> dict[str, str]:
@@ -171,6 +185,14 @@ class ViewState:
 
 class ExplanationNeeded(Message):
     """Request to the app: have the engine explain the last decision for the selected env."""
+
+
+@dataclass
+class EffectNeeded(Message):
+    """Request to the app: compute the effect of a decision of the selected env in the shown episode."""
+
+    step: int | None
+    """Step of the decision; None for all decisions of the episode."""
 
 
 @dataclass

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.dashboard import DisplayOptions, add_screen_options, show_dashboard
+from esper.cli.dashboard import DisplayOptions, add_own_task_option, add_screen_options, show_dashboard
 from esper.cli.options import (
     EXIT_FAILED,
     EXIT_OK,
@@ -32,13 +32,14 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("run", nargs="?", metavar="RUN", help=f"{RUN_HELP} (default: the live run that started last)")
     add_telemetry_dir_option(parser)
     parser.add_argument("--read-only", action="store_true", help="watch without controlling the run")
+    add_own_task_option(parser)
     add_screen_options(parser)
     options = parser.parse_args(arguments)
     display = DisplayOptions.from_options(options)
     directory = find_live_run(options.run, options.telemetry_dir)
     if options.no_tui or options.narrate:
         return print_live_run(directory, narrate=options.narrate)
-    return show_live_run(directory, display=display, read_only=options.read_only)
+    return show_live_run(directory, display=display, read_only=options.read_only, task=options.task)
 
 
 def find_live_run(name: str | None, telemetry_dir: Path) -> Path:
@@ -93,8 +94,11 @@ def print_live_run(directory: Path, *, narrate: NarrationDetail | None) -> int:
     return _print_outcome(session, state, brief=narrate is not None)
 
 
-def show_live_run(directory: Path, *, display: DisplayOptions, read_only: bool) -> int:
+def show_live_run(directory: Path, *, display: DisplayOptions, read_only: bool, task: str | None = None) -> int:
     """Follow a live run in the dashboard until the user leaves it, and return the exit code.
+
+    Args:
+        task: Reference of the task, if the user named it.
 
     Raises:
         ConfigError: There is no terminal for the dashboard, or the theme is unknown.
@@ -103,7 +107,7 @@ def show_live_run(directory: Path, *, display: DisplayOptions, read_only: bool) 
     from esper.sanctum.source import AttachSource
 
     session = AttachedRun(directory, read_only=read_only)
-    source = AttachSource(session)
+    source = AttachSource(session, task)
     code = show_dashboard(source, display)
     session.close()
     if code or (source.alive and source.live_state.status not in TERMINAL_STATUSES):

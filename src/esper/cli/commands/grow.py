@@ -39,7 +39,7 @@ def run(arguments: Sequence[str]) -> int:
     if headless:
         run_headless(engine, sys.stdout, narrate=options.narrate)
     else:
-        run_in_dashboard(engine, display)
+        run_in_dashboard(engine, display, config.task)
     if code := print_engine_error(engine):
         return code
     return _print_result(growth)

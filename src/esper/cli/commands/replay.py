@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.dashboard import DisplayOptions, add_screen_options, show_dashboard
+from esper.cli.dashboard import DisplayOptions, add_own_task_option, add_screen_options, show_dashboard
 from esper.cli.options import EXIT_OK, NarrationDetail, Parser, add_run_argument, print_usage_error, print_warnings
 from esper.config import ConfigError
 from esper.formatting import strip_control, suggest
@@ -42,6 +42,7 @@ def run(arguments: Sequence[str]) -> int:
     add_run_argument(parser, "FILE_OR_RUN")
     parser.add_argument("--follow", action="store_true", help="start at the end and follow the recording as it grows")
     parser.add_argument("--against", metavar="RUN", help="overlay a second run and report the first difference")
+    add_own_task_option(parser)
     options = parse_replay(parser, arguments)
     if options.follow and (options.no_tui or options.narrate):
         option = "--narrate" if options.narrate else "--no-tui"
@@ -58,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError(f"{options.run} names a moment; remove --follow")
     options.at = address.moment or options.at
     path = resolve_run(address.run, options.telemetry_dir)
-    return replay(path, options, follow=options.follow, against=against, address=address)
+    return replay(path, options, follow=options.follow, against=against, address=address, task=options.task)
 
 
 def parse_replay(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
@@ -93,6 +94,7 @@ def replay(
     follow: bool = False,
     against: Path | None = None,
     address: ViewAddress | None = None,
+    task: str | None = None,
 ) -> int:
     """Show or print a recording, and return the exit code.
 
@@ -102,6 +104,7 @@ def replay(
         follow: Start at the end, and follow the recording as it grows.
         against: Second recording, overlaid as a ghost run; None for none.
         address: Env and view to show first; None for env 0 in the overview.
+        task: Reference of the task, if the user named it.
 
     Raises:
         ConfigError: The moment, env, view or theme does not exist, or the dashboard cannot be opened.
@@ -132,7 +135,7 @@ def replay(
     from esper.sanctum.source import ReplaySource
 
     unread_moment = options.at if moment is None else None
-    source = ReplaySource(playback, hold=options.at is not None, follow=follow, ghost_run=ghost_run)
+    source = ReplaySource(playback, hold=options.at is not None, follow=follow, ghost_run=ghost_run, task=task)
     if env is None:
         env = moment.env if moment is not None and moment.env is not None else 0
     code = show_dashboard(source, display, env=env, initial_view=view, moment=unread_moment)

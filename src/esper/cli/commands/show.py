@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -12,9 +13,11 @@ import msgspec
 
 from esper.cli.options import EXIT_OK, Parser, add_run_argument, print_warnings
 from esper.config import Config, ConfigError
+from esper.effects.plantings import planting_effects, read_results
+from esper.effects.store import EffectStore
 from esper.formatting import NOT_MEASURED, align_columns, format_duration, format_number
-from esper.history.history import open_history
-from esper.history.summary import RunSummary, flat_config, summarise
+from esper.history.history import History, open_history
+from esper.history.summary import BlueprintSummary, RunSummary, flat_config, summarise
 from esper.recording.runs import resolve_run
 from esper.recording.segments import ReadError
 from esper.tasks import is_built_in, load_task, with_task_settings
@@ -129,12 +132,18 @@ def _seed_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     if not summary.seeds:
         yield "seeds", "none planted"
         return
-    rows = [("", "planted", "fossilized", "culled", "contribution, mean over seeds")]
+    rows = [("", "planted", "fossilized", "culled", "contribution, mean over seeds", "effect on the return, mean (n)")]
     for blueprint, seeds in sorted(summary.seeds.items()):
         counts = (str(seeds.planted), str(seeds.fossilized), str(seeds.culled))
-        rows.append((blueprint, *counts, format_number(seeds.contribution, "+.2%")))
+        rows.append((blueprint, *counts, format_number(seeds.contribution, "+.2%"), _format_effect(seeds)))
     headings = ["seeds", *[""] * len(rows)]
-    yield from zip(headings, align_columns(rows, right=(1, 2, 3, 4)), strict=False)
+    yield from zip(headings, align_columns(rows, right=(1, 2, 3, 4, 5)), strict=False)
+
+
+def _format_effect(seeds: BlueprintSummary) -> str:
+    if seeds.effect is None:
+        return NOT_MEASURED
+    return f"{'≈' if seeds.effects_approximate else ''}{seeds.effect:+.3f} ({seeds.effects})"
 
 
 def _problem_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
@@ -164,7 +173,23 @@ def load_summary(text: str, telemetry_dir: Path) -> RunSummary:
             raise ReadError(history.notices[0])
         raise ConfigError(f"{path} has no events yet")
     print_warnings(summary.notices)
+    _add_effects(summary, history)
     return summary
+
+
+def _add_effects(summary: RunSummary, history: History) -> None:
+    """Add the stored effects of plantings to the summary of a run."""
+    try:
+        stored = EffectStore(history.path).read()
+    except OSError as error:
+        print_warnings([f"stored effects cannot be read: {error.strerror or error}"])
+        return
+    known = itertools.chain.from_iterable(read_results(history, stored))
+    for blueprint, effects in planting_effects(known).items():
+        seeds = summary.seeds.get(blueprint, BlueprintSummary())
+        summary.seeds[blueprint] = msgspec.structs.replace(
+            seeds, effect=effects.mean, effects=effects.count, effects_approximate=not effects.is_exact
+        )
 
 
 def format_config_value(value: Any) -> str:

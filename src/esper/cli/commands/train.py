@@ -74,7 +74,7 @@ def run_training(arguments: Sequence[str]) -> int:
     followers = _followers(options.on_alert, tensorboard=options.tensorboard)
     if options.detach:
         telemetry_dir = run_directory_of(checkpoint).parent if checkpoint else Path(config.telemetry_dir)
-        return start_detached(arguments, telemetry_dir, display=display, headless=headless)
+        return start_detached(arguments, telemetry_dir, display=display, headless=headless, task=config.task)
 
     from esper.engine.thread import EngineThread
 
@@ -87,7 +87,10 @@ def run_training(arguments: Sequence[str]) -> int:
     with ExitStack() as contexts:
         for follow in followers:
             contexts.enter_context(follow(engine))
-        state = run_headless(engine, sys.stdout, narrate=narrate) if headless else run_in_dashboard(engine, display)
+        if headless:
+            state = run_headless(engine, sys.stdout, narrate=narrate)
+        else:
+            state = run_in_dashboard(engine, display, config.task)
     print_warnings(engine.warnings)  # of the last moments, which the run could not log any more
     if code := print_engine_error(engine):
         return code
@@ -202,7 +205,9 @@ def _train_parser() -> Parser:
     return parser
 
 
-def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, display: DisplayOptions, headless: bool) -> int:
+def start_detached(
+    arguments: Sequence[str], telemetry_dir: Path, *, display: DisplayOptions, headless: bool, task: str
+) -> int:
     """Start a run in a background process, wait until it trains, show it, and return the exit code.
 
     If the process ends before it trains, its output and exit code become those of this process.
@@ -212,6 +217,7 @@ def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, display: Di
         telemetry_dir: Parent of the run directory.
         display: Appearance and notifications of the dashboard.
         headless: Print the run directory instead of opening the dashboard.
+        task: Reference of the task.
 
     Raises:
         ConfigError: The process runs under torchrun, there is no terminal for the dashboard, or the telemetry
@@ -255,7 +261,7 @@ def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, display: Di
         return EXIT_OK
     from esper.cli.commands.attach import show_live_run  # imported here to keep other runs' start-up fast
 
-    return show_live_run(directory, display=display, read_only=False)
+    return show_live_run(directory, display=display, read_only=False, task=task)
 
 
 @contextmanager

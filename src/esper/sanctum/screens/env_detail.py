@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from textwrap import wrap
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
@@ -13,10 +12,8 @@ from esper.formatting import short_score_name, strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import (
-    SEVERITIES,
     STAGES,
     Cell,
-    compact_cell,
     norm_cell,
     number_cell,
     percent_cell,
@@ -24,19 +21,18 @@ from esper.sanctum.symbols import (
     scale_cell,
     slot_labels,
 )
-from esper.sanctum.view import ExplanationNeeded
+from esper.sanctum.view import EffectNeeded, ExplanationNeeded
 from esper.sanctum.widgets.chart import Chart
 from esper.sanctum.widgets.env_decision import EnvDecision
+from esper.sanctum.widgets.env_lifecycle import EffectPanel, EnvEffect, EnvLifecycle
 from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.panel import Line
 from esper.sanctum.widgets.population_score import percent_ticks
-from esper.telemetry.events import EnvStepped, GateCheck, GateRefused, SeedMoved, SlotReading
-from esper.telemetry.sentences import describe_context, describe_transition
+from esper.telemetry.events import EnvStepped, SlotReading
+from esper.telemetry.sentences import describe_context
 from esper.telemetry.state import EnvState
 from esper.text_plot import finite_range, next_nice
 
-_REFUSAL_INDENT = 7
-"""Columns before the further rows of a refusal."""
 _ALPHA_BAR_COLS = 8
 _SLOT_NAME_COLS = 7
 """Width of the name of a slot."""
@@ -57,6 +53,7 @@ class EnvDetailScreen(RunScreen):
         with Horizontal(id="env-charts"):
             yield EnvScoreChart(self.view)
             yield EnvRewardChart(self.view)
+        yield EnvEffect(self.view)
         yield EnvSlots(self.view)
         with Horizontal(id="env-details"):
             yield EnvStep(self.view)
@@ -66,6 +63,8 @@ class EnvDetailScreen(RunScreen):
 
     def update(self) -> None:
         """Update all panels. While the decision is shown, request an explanation of the last one."""
+        has_effect = self.view.selected_step is not None or self.view.what_if.is_running
+        self.set_class(has_effect, "-effect")
         super().update()
         if self.has_class("-decision"):
             self.post_message(ExplanationNeeded())
@@ -77,13 +76,38 @@ class EnvDetailScreen(RunScreen):
             self.view.source.requests.explanation_refusal = None
         self.update()
 
+    def action_select_decision(self, decisions: int) -> None:
+        """Move the selection by some decisions of the shown episode."""
+        self.query_one(EnvLifecycle).move_selection(decisions)
+        self.update()
+
+    def action_without(self) -> None:
+        """Compute the effect of the selected decision, by default of the last one, unless it is known."""
+        lifecycle = self.query_one(EnvLifecycle)
+        if self.view.selected_step not in lifecycle.decisions():
+            lifecycle.move_selection(0)
+        step, known = self.view.selected_step, lifecycle.known
+        if step is None:
+            self.notify("This episode has no decision yet.", severity="warning")
+        elif known is None or known.without(step) is None:
+            self.post_message(EffectNeeded(step))
+        self.update()
+
+    def action_effects(self) -> None:
+        """Compute the effects of all decisions of the episode."""
+        self.post_message(EffectNeeded(None))
+
     def action_back(self) -> None:
-        """Close the screen."""
-        self.dismiss()
+        """Cancel the computation of effects, else close the screen."""
+        if self.view.what_if.is_running:
+            self.view.what_if.cancel()
+            self.update()
+        else:
+            self.dismiss()
 
 
-class EnvScoreChart(EnvPanel):
-    """Validation score by step of this episode, and that of the ghost run."""
+class EnvScoreChart(EffectPanel):
+    """Validation score by step of this episode, that of the ghost run, and that without the selected decision."""
 
     METRICS = ("score",)
 
@@ -100,6 +124,11 @@ class EnvScoreChart(EnvPanel):
         ghost = self.ghost
         if ghost is not None and ghost.scores:
             self.panel_subtitle += f"  ghost {percent_cell(ghost.scores[-1]).text.strip()}"
+        ghosts = [(ghost.scores[:x_length], "dim")] if ghost is not None else []
+        known, step = self.known, self.view.selected_step
+        without = known.without(step) if known is not None and step is not None else None
+        if without is not None:
+            ghosts.append((without.trajectory.scores[first : first + x_length], "series1"))
         chart = Chart(
             values=env.scores,
             x_length=x_length,
@@ -107,7 +136,7 @@ class EnvScoreChart(EnvPanel):
             low=0.0,
             high=1.0,
             ticks=percent_ticks(size.height),
-            extra_curves=[(ghost.scores[:x_length], "dim")] if ghost is not None else [],
+            extra_curves=ghosts,
         )
         return chart.lines(self.view.palette, *size)
 
@@ -132,45 +161,6 @@ class EnvRewardChart(EnvPanel):
         x_length, first = self.axis(env.rewards)
         chart = Chart(values=env.rewards, x_length=x_length, first=first, low=low, high=high, ticks=ticks)
         return chart.lines(self.view.palette, *size)
-
-
-class EnvLifecycle(EnvPanel):
-    """The latest stage transitions of this episode, and below them the gates that refuse one now."""
-
-    METRICS = ("lifecycle",)
-
-    PANEL_TITLE = "lifecycle"
-
-    def draw_env(self, env: EnvState, size: Size) -> list[Line]:
-        """Draw the transitions that fit, and each refusing gate with its failed checks."""
-        refusals = [line for refusal in env.refusals.values() for line in self._refusal(refusal, size.width)]
-        visible = max(size.height - len(refusals), 0)
-        transitions = [line for move in env.moves[-visible:] for line in self._transition(move, size.width)]
-        if not transitions and not refusals:
-            return self.message("no seed in this episode")
-        return (transitions[-visible:] if visible else []) + refusals
-
-    def _transition(self, move: SeedMoved, width: int) -> list[Line]:
-        """Draw a transition as a phrase, on several lines if it does not fit on one."""
-        text = strip_control(describe_transition(move))
-        first, *further_rows = wrap(text, max(width - _REFUSAL_INDENT, 1))
-        line = self.line(f" {move.step:>3} ", "dim").append(STAGES[move.after].glyph, move.after)
-        line.append(" ").append(first)
-        return [line, *(self.line(" " * _REFUSAL_INDENT + row, "dim") for row in further_rows)]
-
-    def _refusal(self, refusal: GateRefused, width: int) -> list[Line]:
-        subject = f"gate {refusal.gate.removeprefix('G')} refuses {strip_control(refusal.slot)}"
-        failed = "; ".join(_describe_check(check) for check in refusal.checks if not check.passed)
-        first, *further_rows = wrap(f"{subject}: {failed}", max(width - _REFUSAL_INDENT, len(subject) + 1))
-        line = self.line(f" {refusal.step:>3} ", "dim").append(f"{SEVERITIES['warning'].glyph} ", "warning")
-        line.append(subject, "bright").append(first[len(subject) :])
-        return [line, *(self.line(" " * _REFUSAL_INDENT + text) for text in further_rows)]
-
-
-def _describe_check(check: GateCheck) -> str:
-    """Name, value and threshold of a failed check."""
-    threshold = "" if check.threshold is None else f", needs {compact_cell(check.threshold).text}"
-    return strip_control(f"{check.name} {compact_cell(check.value).text}{threshold}")
 
 
 class EnvSlots(EnvPanel):

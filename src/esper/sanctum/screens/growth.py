@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from functools import partial
 from itertools import groupby
 
 from textual.app import ComposeResult
 from textual.geometry import Size
 
+from esper.effects.plantings import PlantingEffects
 from esper.formatting import short_score_name, strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
-from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, ellipsise, percent_cell, points_cell, slot_labels
+from esper.sanctum.symbols import (
+    APPROXIMATE,
+    SEVERITIES,
+    STAGES,
+    Cell,
+    ellipsise,
+    number_cell,
+    percent_cell,
+    points_cell,
+    slot_labels,
+)
 from esper.sanctum.widgets.env_panel import EnvRowsPanel, step_axis
 from esper.sanctum.widgets.panel import CyclingPanel, Line, Row
 from esper.telemetry.events import RunStarted
@@ -27,15 +38,19 @@ _ACCURACY_COLS = 6
 _ENV_COLS = 6
 _MAX_SLOT_STEP_COLS = 40
 """Columns for the steps of a slot that take precedence over the name of its blueprint."""
-_CONTRIBUTION = "contribution"
-_BLUEPRINT_COLUMNS: dict[str, tuple[int, Callable[[BlueprintStats], float | None]]] = {
-    _CONTRIBUTION: (12, lambda record: record.contribution),
-    "planted": (8, lambda record: record.planted),
-    "fossilized": (11, lambda record: record.fossilized),
-    "culled": (7, lambda record: record.culled),
-    "params": (8, lambda record: record.size),
+_CONTRIBUTION, _EFFECT = "contribution", "effect (n)"
+_BLUEPRINT_COLUMNS: dict[str, tuple[int, Callable[[BlueprintStats, PlantingEffects | None], float | None]]] = {
+    _CONTRIBUTION: (12, lambda record, _: record.contribution),
+    _EFFECT: (14, lambda _, effects: effects.mean if effects else None),
+    "planted": (8, lambda record, _: record.planted),
+    "fossilized": (11, lambda record, _: record.fossilized),
+    "culled": (7, lambda record, _: record.culled),
+    "params": (8, lambda record, _: record.size),
 }
 """Width and value of each column of the blueprint table, keyed by heading."""
+_NAME_COLS = 12
+_WIDE_SCREEN_COLS = 110
+"""Minimum width of the screen for the units of both the contribution and the effect."""
 
 
 class GrowthScreen(RunScreen):
@@ -136,11 +151,11 @@ class GrowthChart(EnvRowsPanel):
 class BlueprintTable(CyclingPanel):
     """One line per blueprint, sorted by one column in descending order."""
 
-    METRICS = ("blueprints", "contribution")
+    METRICS = ("blueprints", "contribution", "effect")
 
     def cache_key(self) -> Hashable:
-        """Return a key that changes with every event and with the sorted column."""
-        return super().cache_key(), self.num_skipped
+        """Return a key that changes with every event, with the known effects, and with the sorted column."""
+        return super().cache_key(), self.view.what_if.version, self.num_skipped
 
     def preferred_height(self) -> int:
         """Return one line for the heading, and one per blueprint."""
@@ -150,34 +165,54 @@ class BlueprintTable(CyclingPanel):
         """Draw the heading and the blueprints."""
         if self.state.started is None:
             return []
-        sort_column = list(_BLUEPRINT_COLUMNS)[self.num_skipped % len(_BLUEPRINT_COLUMNS)]
+        self.view.what_if.read_plantings()
+        columns = dict(_BLUEPRINT_COLUMNS)
+        if _NAME_COLS + sum(width for width, _ in columns.values()) > size.width:
+            del columns[_EFFECT]  # beside the decisions of a policy that does not learn
+        sort_column = list(columns)[self.num_skipped % len(columns)]
         self.panel_title = f"blueprints, whole run ─ by {sort_column} ↓"
         blueprints = self.state.blueprints
         self.panel_subtitle = f"{strip_control(self.state.score_name)} lost without it, pp"
+        if _EFFECT in columns and self.screen.size.width >= _WIDE_SCREEN_COLS:
+            self.panel_subtitle = f"contribution: {self.panel_subtitle}  effect: on the return"
         if size.height <= len(blueprints):
             self.panel_subtitle = f"{size.height - 1} of {len(blueprints)}"
         if not blueprints:
             return self.message("no seed planted yet")
         head = self.line(" blueprint  ", "head")
-        for name, (width, _) in _BLUEPRINT_COLUMNS.items():
+        for name, (width, _) in columns.items():
             head.append(name.rjust(width), "key" if name == sort_column else "head")
-        value = _BLUEPRINT_COLUMNS[sort_column][1]
+        value, effects = columns[sort_column][1], self.view.what_if.blueprint_effects
 
         def sort_key(name: str) -> tuple[bool, float, str]:
-            number = value(blueprints[name])
+            number = value(blueprints[name], effects.get(name))
             return number is None, -(number or 0.0), name
 
-        return [head, *(self._row(name, blueprints[name]) for name in sorted(blueprints, key=sort_key))]
+        names = sorted(blueprints, key=sort_key)
+        return [head, *(self._row(name, blueprints[name], effects.get(name), columns) for name in names)]
 
-    def _row(self, name: str, record: BlueprintStats) -> Line:
-        line = self.line(" ").append_fitted(strip_control(name), 11)
-        for heading, (width, value) in _BLUEPRINT_COLUMNS.items():
-            shown = value(record)
+    def _row(
+        self, name: str, record: BlueprintStats, effects: PlantingEffects | None, columns: Collection[str]
+    ) -> Line:
+        line = self.line(" ").append_fitted(strip_control(name), _NAME_COLS - 1)
+        for heading in columns:
+            width, value = _BLUEPRINT_COLUMNS[heading]
+            shown = value(record, effects)
             if heading == _CONTRIBUTION:
                 line.append(" " * (width - 6)).append_cell(points_cell(shown), "bright")
+            elif heading == _EFFECT:
+                line.append_cell(_effect(effects, width))
             else:
                 line.append_cell(_count(shown, width))
         return line
+
+
+def _effect(effects: PlantingEffects | None, width: int) -> Cell:
+    if effects is None:
+        return Cell("–".rjust(width), "absent")
+    mark = "" if effects.is_exact else APPROXIMATE
+    mean = number_cell(effects.mean, 2, 3, signed=True, fixed=True)
+    return Cell(f"{mark}{mean.text.strip()} ({effects.count})".rjust(width), mean.role)
 
 
 def _count(value: float | None, width: int) -> Cell:

@@ -1,0 +1,331 @@
+"""What if: the known effects of the decisions of a run, and the process that computes more of them."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from esper.config import ConfigError
+from esper.effects.change import without_decision
+from esper.effects.episode import RecordedEpisode, read_round
+from esper.effects.messages import SimulationRequest, SimulationUpdate
+from esper.effects.plantings import PlantingEffects, planting_effects, read_results
+from esper.effects.results import Effect, EpisodeResults, Simulation
+from esper.effects.store import EffectStore
+from esper.formatting import format_duration
+from esper.history.address import MomentError
+from esper.process import NamedThread, python_command
+from esper.recording.segments import ReadError
+from esper.sanctum.source import RunSource
+from esper.telemetry.codec import DECODE_ERRORS, encode_json, make_decoder
+from esper.telemetry.state import EnvState
+
+_PROGRAM = "from esper.simulation.process import main; main()"
+"""Program of the process. The dashboard itself must not import torch."""
+
+
+class SimulationProcess:
+    """A process that simulates one episode, and a thread that reads its messages.
+
+    Args:
+        request: The episode, and the decisions that are left out.
+
+    Raises:
+        OSError: The process cannot be started.
+    """
+
+    def __init__(self, request: SimulationRequest) -> None:
+        self.request = request
+        self.messages: queue.SimpleQueue[SimulationUpdate | None] = queue.SimpleQueue()
+        """Messages that were not handled yet; None once the process has ended."""
+        self._is_closed = False
+        command, environment = python_command(_PROGRAM)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by the thread)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,  # closed when this process ends, however it does
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=environment,
+            start_new_session=True,  # signals of the terminal are for the dashboard
+        )
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(encode_json(request) + b"\n")
+            self._process.stdin.flush()
+        NamedThread(target=self._read, name="what if", daemon=True).start()
+
+    def close(self) -> None:
+        """Kill the process; what it has stored is kept. The thread waits for its end."""
+        self._is_closed = True
+        self._process.kill()
+
+    def _read(self) -> None:
+        """Read messages until the process has ended. Without one that says why it failed, report its last output."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(*DECODE_ERRORS):
+            for line in self._process.stdout:
+                self.messages.put(_decoder.decode(line))
+        if self._process.wait() and not self._is_closed:
+            self._errors.seek(0)
+            last = self._errors.read().decode(errors="replace").strip().splitlines() or ["its process was killed"]
+            self.messages.put(SimulationUpdate(error=last[-1]))
+        self.messages.put(None)
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.stdout.close()
+        self._errors.close()
+
+
+class KnownEffects(NamedTuple):
+    """What is known about the decisions of one episode."""
+
+    results: EpisodeResults
+    effects: dict[int, Effect]
+    """Known effects of single decisions, keyed by step, from 1."""
+
+    @property
+    def episode(self) -> RecordedEpisode:
+        """The episode."""
+        return self.results.episode
+
+    @property
+    def unchanged(self) -> Simulation | None:
+        """Simulation of the episode without a change; None if no effect is known."""
+        return self.results.get()
+
+    def without(self, step: int) -> Simulation | None:
+        """Return the simulation without the decision of a step; None if it is not known."""
+        return self.results.get(without_decision(self.episode, step)) if step <= len(self.episode.steps) else None
+
+
+class WhatIf:
+    """The known effects of the decisions of a run, and the process that computes more, of one episode at a time.
+
+    Args:
+        source: Source of the run.
+    """
+
+    def __init__(self, source: RunSource) -> None:
+        self._source = source
+        self._process: SimulationProcess | None = None
+        self._progress = (0, 0)
+        self._simulating_since: float | None = None
+        """Monotonic time of the first message about the progress, seconds."""
+        self._store: EffectStore | None = None
+        self._store_version: tuple[int, ...] = ()
+        self._stored: list[Simulation] = []
+        self._received: list[Simulation] = []
+        """Results of the process, because it may not be able to store them."""
+        self._by_episode: dict[tuple[int, int], list[Simulation]] = {}
+        """All of these results, keyed by round and env."""
+        self._episodes: dict[tuple[int, int], RecordedEpisode] = {}
+        """Recorded episodes that were read so far, keyed by round and env."""
+        self._unreadable: dict[int, int] = {}
+        """Length of the history when a round could not be read from it, keyed by round."""
+        self._known: dict[tuple[int, int], KnownEffects] = {}
+        """Keyed by round and env. Emptied when there are new results."""
+        self._plantings: Iterator[list[EpisodeResults]] | None = None
+        """Rounds that are still to be read for the effects of plantings."""
+        self._plantings_read: dict[tuple[int, int], EpisodeResults] | None = None
+        """Results of the episodes that were read, keyed by round and env; None if no panel needs them."""
+        self.blueprint_effects: dict[str, PlantingEffects] = {}
+        """Known effects of the plantings of each blueprint, keyed by blueprint, as far as they were read."""
+        self.version = 0
+        """Incremented when anything has changed that a panel shows."""
+        self.failures: list[str] = []
+        """Why simulations failed, or could not be stored; the app shows and removes these sentences."""
+
+    # State that panels show
+
+    @property
+    def is_running(self) -> bool:
+        """True while the process computes."""
+        return self._process is not None
+
+    @property
+    def progress_text(self) -> str:
+        """Subject, percentage and time left of the process; empty if there is none."""
+        if self._process is None:
+            return ""
+        request, (done, total) = self._process.request, self._progress
+        what = f"Effects in env {request.env:02d}, round {request.round}"
+        if self._simulating_since is None or not done:
+            return f"{what}: starting…"
+        elapsed = time.monotonic() - self._simulating_since
+        return f"{what}: {100 * done // total} %, {format_duration(elapsed / done * (total - done))} left"
+
+    def known_effects(self, env: EnvState, round_number: int) -> KnownEffects | None:
+        """Return what is known about the episode of an env on the screen; None if it was not read.
+
+        A restore of the run replaces an episode by another one of the same round. The steps on the screen decide.
+        """
+        key = round_number, env.env
+        episode = self._episodes.get(key)
+        if episode is None or not _is_same_episode(episode, env):
+            episode = self._read_episode(env, round_number)
+            self._known.pop(key, None)
+        if episode is None:
+            return None
+        if key not in self._known:
+            results = EpisodeResults(episode, self._by_episode.get(key, ()))
+            self._known[key] = KnownEffects(results, results.decision_effects())
+        return self._known[key]
+
+    def _read_episode(self, env: EnvState, round_number: int) -> RecordedEpisode | None:
+        """Read the episodes of a round from the recording, if it was read and the round has results or is long."""
+        history = self._source.history
+        is_long = bool(env.trace) and env.trace[0].step > 1
+        is_wanted = is_long or any(number == round_number for number, _ in self._by_episode)
+        if history is None or not history.is_fully_read or not is_wanted:
+            return None
+        if self._unreadable.get(round_number) == history.length:
+            return None
+        self._unreadable[round_number] = history.length
+        with contextlib.suppress(ConfigError, MomentError, ReadError):
+            for number, episode in read_round(history, round_number).items():
+                self._episodes[round_number, number] = episode
+        episode = self._episodes.get((round_number, env.env))
+        return episode if episode is not None and _is_same_episode(episode, env) else None
+
+    # Changes
+
+    def poll(self) -> bool:
+        """Handle the messages of the process, and read stored results again. Return True if a panel may show more."""
+        before = self.version
+        self._handle_messages()
+        self._read_store()
+        if self._plantings is not None:
+            self._read_plantings()
+        return self.version != before or self.is_running
+
+    def start(self, round_number: int, env: int, step: int | None) -> str | None:
+        """Start a process that computes the effect of the decision of one step, or of all decisions of an episode.
+
+        Args:
+            step: Step of the decision, from 1; None for all.
+
+        Returns:
+            A message if that is impossible, else None.
+        """
+        directory = self._source.directory
+        if self._process is not None:
+            return "Effects are being computed already."
+        if directory is None:
+            return "No recording yet."
+        request = SimulationRequest(
+            recording=str(directory),
+            round=round_number,
+            env=env,
+            without=None if step is None else [step],
+            task=self._source.task,
+        )
+        try:
+            self._process = SimulationProcess(request)
+        except OSError as error:
+            return f"Effects cannot be computed: {error.strerror or error}"
+        self._progress, self._simulating_since = (0, 0), None
+        self.version += 1
+        return None
+
+    def cancel(self) -> None:
+        """End the process; what it has stored is kept."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+            self.version += 1
+
+    def read_plantings(self) -> None:
+        """Read the effects of plantings in the next calls of `poll`, one round at a time."""
+        if self._plantings_read is None:
+            self._begin_plantings()
+
+    def _handle_messages(self) -> None:
+        while self._process is not None and not self._process.messages.empty():
+            message = self._process.messages.get()
+            self.version += 1
+            if message is None:
+                self._process = None
+                return
+            if message.episode is not None:
+                self._episodes[message.episode.round, message.episode.env] = message.episode
+                self._known.clear()
+            if message.progress is not None:
+                self._progress = message.progress
+                self._simulating_since = self._simulating_since or time.monotonic()
+            if message.simulation is not None:
+                self._received.append(message.simulation)
+                self._index()
+            self.failures += filter(None, (message.error, message.warning))
+
+    def _read_store(self) -> None:
+        """Read the stored results if their files have changed, also because of another process."""
+        if self._store is None:
+            if (directory := self._source.directory) is None:
+                return
+            self._store = EffectStore(directory)
+        version = self._store.version
+        if version == self._store_version:
+            return
+        self._store_version = version
+        try:
+            self._stored = self._store.read()
+        except OSError as error:
+            self.failures.append(f"stored effects cannot be read: {error.strerror or error}")
+        self._index()
+        self._unreadable.clear()
+        self.version += 1
+        if self._plantings_read is not None:
+            self._begin_plantings()
+
+    def _index(self) -> None:
+        self._by_episode = {}
+        for found in (*self._stored, *self._received):
+            self._by_episode.setdefault((found.round, found.env), []).append(found)
+        self._known.clear()
+
+    def _begin_plantings(self) -> None:
+        # In a live run, only the process may have read an episode.
+        self._plantings_read = {
+            key: EpisodeResults(self._episodes[key], found)
+            for key, found in self._by_episode.items()
+            if key in self._episodes
+        }
+        history = self._source.history
+        is_readable = history is not None and history.is_fully_read
+        self._plantings = read_results(history, self._stored) if is_readable else iter(())
+
+    def _read_plantings(self) -> None:
+        """Read the next round. When all were read, replace the effects."""
+        assert self._plantings is not None
+        assert self._plantings_read is not None
+        try:
+            of_round = next(self._plantings, None)
+        except ReadError as error:
+            self.failures.append(str(error))
+            of_round = None
+        if of_round is not None:
+            self._plantings_read |= {(known.episode.round, known.episode.env): known for known in of_round}
+            return
+        self._plantings = None
+        self.blueprint_effects = planting_effects(self._plantings_read.values())
+        self.version += 1
+
+
+def _is_same_episode(episode: RecordedEpisode, env: EnvState) -> bool:
+    """Return True if the decisions of an env on the screen are those of a recorded episode, as far as it has them."""
+    return all(
+        (recorded.op, recorded.target, recorded.decision) == (step.op, step.target, step.decision)
+        for step in env.trace
+        if step.step <= len(episode.steps)
+        for recorded in [episode.steps[step.step - 1]]
+    )
+
+
+_decoder = make_decoder(SimulationUpdate)
