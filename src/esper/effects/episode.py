@@ -13,6 +13,7 @@ from esper.history.address import MissingMomentError, position_of_number
 from esper.history.history import History
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json
+from esper.telemetry.series import StepTrace
 
 WAIT = "wait"
 GERMINATE = "germinate"
@@ -87,7 +88,7 @@ class RecordedEpisode(NamedTuple):
         return seeds
 
 
-def choices_of(step: ev.EnvStepped) -> dict[str, str]:
+def choices_of(step: ev.EnvStepped | StepTrace) -> dict[str, str]:
     """Return the decision of a step: the choice of each head that the op uses, keyed by head."""
     return {"op": step.op} | {head: choice.choice for head, choice in step.decision.items()}
 

@@ -298,8 +298,10 @@ class WhatIf:
             if key in self._episodes
         }
         history = self._source.history
-        is_readable = history is not None and history.is_fully_read
-        self._plantings = read_results(history, self._stored) if is_readable else iter(())
+        if history is not None and history.is_fully_read:
+            self._plantings = read_results(history, self._stored)
+        else:
+            self._plantings = iter(())
 
     def _read_plantings(self) -> None:
         """Read the next round. When all were read, replace the effects."""

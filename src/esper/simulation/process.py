@@ -121,5 +121,6 @@ def _take_output() -> BinaryIO:
 
 
 def _exit_at_end_of_input() -> None:
-    sys.stdin.buffer.read()
+    while os.read(sys.stdin.fileno(), 1):  # not `sys.stdin`: Python could not lock it at its exit
+        pass
     os._exit(0)

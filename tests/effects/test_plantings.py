@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from esper.cli.main import main
+from esper.effects.change import without_decision
+from esper.effects.plantings import PlantingEffects, planting_effects, read_results
+from esper.effects.results import EpisodeResults
+from esper.effects.store import EffectStore
+from esper.history.history import open_history
+from tests.effects.growing import growing_run
+from tests.effects.stored import simulated, store_effects
+from tests.recording.recordings import recording, write_segment
+
+
+def known(folder: Path) -> list[EpisodeResults]:
+    """All results of a recording."""
+    rounds = read_results(open_history(folder), EffectStore(folder).read())
+    return [results for of_round in rounds for results in of_round]
+
+
+def test_planting_effects_are_means_over_the_episodes_with_results(tmp_path: Path) -> None:
+    write_segment(tmp_path, 1, recording(growing_run(rounds=3)))
+    store_effects(tmp_path, 1, 0, {2: 0.3, 4: 0.5, 5: -0.1})
+    store_effects(tmp_path, 3, 0, {2: 0.1}, differs_from=4)
+    effects = planting_effects(known(tmp_path))
+    assert effects["depthwise"].mean == pytest.approx(0.2)
+    assert (effects["depthwise"].count, effects["depthwise"].is_exact) == (2, False)
+    assert (effects["norm"].mean, effects["norm"].is_exact) == (pytest.approx(-0.1), True)
+
+
+def test_planting_effects_of_an_unfinished_episode_do_not_count(tmp_path: Path) -> None:
+    write_segment(tmp_path, 1, recording(growing_run(ends=False)))
+    store_effects(tmp_path, 1, 0, {2: 0.3})
+    assert len(known(tmp_path)) == 1
+    assert planting_effects(known(tmp_path)) == {}
+
+
+def test_results_of_a_round_that_is_not_recorded_are_left_out(tmp_path: Path) -> None:
+    write_segment(tmp_path, 1, recording(growing_run()))
+    episode = store_effects(tmp_path, 1, 0, {2: 0.3})
+    EffectStore(tmp_path).add(simulated(episode._replace(round=7)))
+    EffectStore(tmp_path).add(simulated(episode._replace(round=7), without_decision(episode, 2), 0.5))
+    assert planting_effects(known(tmp_path)) == {"depthwise": PlantingEffects(total=pytest.approx(0.3), count=1)}
+
+
+def test_show_has_the_mean_effect_where_it_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_segment(tmp_path, 1, recording(growing_run(rounds=2)))
+    store_effects(tmp_path, 1, 0, {2: 0.25})
+    store_effects(tmp_path, 2, 0, {2: 0.15}, differs_from=3)
+    assert main(["show", str(tmp_path)]) == 0
+    lines = {words[0]: words for line in capsys.readouterr().out.splitlines() if (words := line.split())}
+    assert lines["depthwise"][-2:] == ["≈+0.200", "(2)"]
+    assert lines["norm"][-1] == "–"
+    assert main(["show", str(tmp_path), "--json"]) == 0
+    seeds = json.loads(capsys.readouterr().out)["seeds"]
+    assert seeds["depthwise"]["effect"] == pytest.approx(0.2)
+    assert (seeds["depthwise"]["effects"], seeds["depthwise"]["effects_approximate"]) == (2, True)
+    assert "effect" not in seeds["norm"]

@@ -1,0 +1,250 @@
+"""The effects of decisions in the dashboard: known ones, and those that another process computes."""
+
+from __future__ import annotations
+
+import queue
+from pathlib import Path
+
+import pytest
+
+from esper.cli.main import main
+from esper.cli.options import EXIT_OK
+from esper.effects.change import without_decision
+from esper.effects.messages import SimulationRequest, SimulationUpdate
+from esper.effects.store import RESULTS_FILE
+from esper.history.history import open_history
+from esper.sanctum.app import SanctumApp
+from esper.sanctum.screens.env_detail import EnvDetailScreen, EnvScoreChart
+from esper.sanctum.screens.growth import BlueprintTable
+from esper.sanctum.what_if import SimulationProcess
+from esper.sanctum.widgets.env_lifecycle import EnvEffect, EnvLifecycle
+from esper.telemetry import events as ev
+from tests.effects.growing import decided, growing_run
+from tests.effects.stored import simulated, store_effects
+from tests.recording.recordings import recording, write_segment
+from tests.sanctum.driving import live, notices, opened, press, replay_of, screen_text, settle, shown, until
+
+SIZES = [(80, 24), (120, 40)]
+
+
+class FakeProcess:
+    """A process whose messages the test sends."""
+
+    last: FakeProcess
+
+    def __init__(self, request: SimulationRequest) -> None:
+        self.request = request
+        self.messages: queue.SimpleQueue[SimulationUpdate | None] = queue.SimpleQueue()
+        self.is_closed = False
+        FakeProcess.last = self
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture(autouse=True)
+def _no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esper.sanctum.what_if.SimulationProcess", FakeProcess)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Recording of an env that plants two seeds."""
+    write_segment(tmp_path, 1, recording(growing_run()))
+    return tmp_path
+
+
+def dashboard(run: Path) -> SanctumApp:
+    """A replay at the end."""
+    app, playback = replay_of(open_history(run))
+    playback.seek_end()
+    return app
+
+
+def rows(app: SanctumApp) -> list[list[str]]:
+    """Words of each row of the decisions."""
+    return [line.split() for line in app.screen.query_one(EnvLifecycle).text.splitlines() if line]
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_each_decision_is_a_row_with_its_known_effect(run: Path, size: tuple[int, int]) -> None:
+    store_effects(run, 1, 0, {2: 0.254, 4: 0.25, 5: -0.003})
+    async with opened(dashboard(run), "enter", size=size) as pilot:
+        app = pilot.app
+        assert isinstance(app, SanctumApp)
+        if size[0] < 120:
+            assert rows(app) == [
+                ["2", "g", "depthwise", "in", "early", "+25.4"],
+                ["4", "b", "advance", "early", "+25.0"],
+                ["5", "g", "norm", "in", "mid", "−0.3"],
+                ["7", "x", "cull", "mid", "–"],
+            ]
+        else:
+            assert rows(app)[0] == ["2", "g", "germinate", "depthwise", "in", "early", "+25.4", "+0.254"]
+            assert rows(app)[3] == ["7", "x", "cull", "in", "mid", "–", "–"]
+        assert "effect" in str(app.screen.query_one(EnvLifecycle).border_title)
+        assert not app.screen.query_one(EnvEffect).display
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_selected_decision_is_compared_with_the_episode_without_it(run: Path, size: tuple[int, int]) -> None:
+    store_effects(run, 1, 0, {2: 0.254})
+    async with opened(dashboard(run), "enter", size=size) as pilot:
+        app = pilot.app
+        assert isinstance(app, SanctumApp)
+        before = app.screen.query_one(EnvScoreChart).text
+        await press(pilot, "left_square_bracket")  # the last decision
+        assert rows(app)[-1][:3] == ["▸", "7", "x"]
+        assert "press x to compute the episode without it, A for all decisions" in shown(app, EnvEffect)
+        await press(pilot, *["left_square_bracket"] * 5)  # the first
+        assert rows(app)[0][:3] == ["▸", "2", "g"]
+        text = "Step 2 without it: 64.6 % instead of 90.0 %, return +0.196 instead of +0.450"
+        assert shown(app, EnvEffect) == text
+        assert app.screen.query_one(EnvEffect).size.height == 1
+        assert app.screen.query_one(EnvScoreChart).text != before  # the ghost
+        await press(pilot, "right_square_bracket")
+        assert rows(app)[1][:2] == ["▸", "4"]
+        await press(pilot, "escape")
+        assert not isinstance(app.screen, EnvDetailScreen)
+
+
+async def test_approximate_effects_carry_a_mark_and_the_reason(run: Path) -> None:
+    store_effects(run, 1, 0, {2: 0.254}, differs_from=3)
+    async with opened(dashboard(run), "enter", "left_square_bracket", *["left_square_bracket"] * 3) as pilot:
+        app = pilot.app
+        assert isinstance(app, SanctumApp)
+        assert rows(app)[0][-2:] == ["≈+25.4", "≈+0.254"]
+        assert "≈ approximate" in str(app.screen.query_one(EnvLifecycle).border_subtitle)
+        assert "≈ approximate: score differs from step 3 on (no cause was found" in shown(app, EnvEffect)
+
+
+async def test_key_computes_the_selected_decision_in_a_process(run: Path) -> None:
+    async with opened(dashboard(run), "enter", size=(80, 24)) as pilot:
+        app = pilot.app
+        assert isinstance(app, SanctumApp)
+        await press(pilot, "left_square_bracket", "left_square_bracket", "x")
+        process = FakeProcess.last
+        expected = SimulationRequest(recording=str(run), round=1, env=0, without=[5])
+        assert process.request == expected
+        assert "Effects in env 00, round 1: starting… Esc cancel" in shown(app, EnvEffect)
+        await press(pilot, "A")
+        assert "Effects are being computed already." in notices(app)
+
+        process.messages.put(SimulationUpdate(progress=(0, 40)))
+        process.messages.put(SimulationUpdate(progress=(20, 40)))
+        await settle(pilot)
+        assert "50 %, 0s left" in shown(app, EnvEffect)
+        episode = store_effects(run, 1, 0, {})
+        process.messages.put(SimulationUpdate(episode=episode))
+        process.messages.put(SimulationUpdate(simulation=simulated(episode)))
+        process.messages.put(SimulationUpdate(simulation=simulated(episode, without_decision(episode, 5), -0.02)))
+        process.messages.put(None)
+        await settle(pilot)
+        assert rows(app)[2] == ["▸", "5", "g", "norm", "in", "mid", "−2.0"]
+        assert "without it: 92.0 % instead of 90.0 %" in shown(app, EnvEffect)
+        await press(pilot, "x")  # it is known
+        assert FakeProcess.last is process
+
+
+async def test_escape_cancels_the_computation_and_leaving_ends_it(run: Path) -> None:
+    app = dashboard(run)
+    async with opened(app, "enter", "A") as pilot:
+        first = FakeProcess.last
+        assert first.request.without is None
+        assert not first.is_closed
+        await press(pilot, "escape")
+        assert first.is_closed
+        assert isinstance(app.screen, EnvDetailScreen)
+        assert not app.screen.query_one(EnvEffect).display
+        await press(pilot, "x")
+        assert FakeProcess.last is not first
+    assert FakeProcess.last.is_closed
+
+
+async def test_failure_of_the_process_is_reported(run: Path) -> None:
+    app = dashboard(run)
+    async with opened(app, "enter", "x") as pilot:
+        FakeProcess.last.messages.put(SimulationUpdate(error="the task t is not built in; name it with --task FILE.py"))
+        FakeProcess.last.messages.put(None)
+        await settle(pilot)
+        assert "Effects: the task t is not built in; name it with --task FILE.py" in notices(app)
+        assert not app.view.what_if.is_running
+
+
+async def test_page_of_a_browser_shows_effects_but_computes_none(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SanctumApp, "is_web", True)
+    store_effects(run, 1, 0, {2: 0.254})
+    app = dashboard(run)
+    async with opened(app, "enter", "x"):
+        assert any("Effects cannot be computed from the browser" in notice for notice in notices(app))
+        assert not app.view.what_if.is_running
+        assert rows(app)[0][-1] == "+0.254"
+
+
+async def test_live_run_shows_the_effects_up_to_its_present_step(tmp_path: Path) -> None:
+    events = [event for event in growing_run(ends=False) if getattr(event, "step", 0) <= 6]
+    app, session = live(events, recorded_in=tmp_path)
+    async with opened(app, "enter", "x") as pilot:
+        process = FakeProcess.last
+        assert process.request.without == [5]
+        episode = store_effects(tmp_path, 1, 0, {5: -0.02})
+        process.messages.put(SimulationUpdate(episode=episode))
+        process.messages.put(None)
+        await settle(pilot)
+        assert rows(app)[-1][-2:] == ["−2.0", "−0.020"]
+        assert "up to step 6" in str(app.screen.query_one(EnvLifecycle).border_subtitle)
+        session.emit(*decided(1, 7))
+        await settle(pilot)
+        assert rows(app)[-2][-2:] == ["−2.0", "−0.020"]
+        assert rows(app)[-1][1:3] == ["x", "cull"]
+        session.emit(ev.RoundStarted(round=2))
+        await settle(pilot)
+        assert "no seed in this episode" in shown(app, EnvLifecycle)
+
+
+async def test_stored_effects_of_an_undone_episode_are_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "run").mkdir()
+    write_segment(tmp_path / "other", 1, recording(growing_run(steps=8)))
+    write_segment(tmp_path / "run", 1, recording(growing_run()))
+    store_effects(tmp_path / "other", 1, 0, {2: 0.254})
+    (tmp_path / "other" / RESULTS_FILE).rename(tmp_path / "run" / RESULTS_FILE)
+    app = dashboard(tmp_path / "run")
+    async with opened(app, "enter", size=(80, 24)):
+        assert rows(app)[0] == ["2", "g", "depthwise", "in", "early"]
+
+
+async def test_early_decisions_of_a_long_episode_come_from_the_recording(tmp_path: Path) -> None:
+    write_segment(tmp_path, 1, recording(growing_run(steps=300)))
+    app = dashboard(tmp_path)
+    async with opened(app, "enter", size=(80, 24)):
+        assert rows(app)[0] == ["2", "g", "depthwise", "in", "early"]
+
+
+async def test_growth_screen_has_the_mean_effect_of_a_blueprint(run: Path) -> None:
+    store_effects(run, 1, 0, {2: 0.254})
+    app = dashboard(run)
+    async with opened(app, "3") as pilot:
+        table = app.screen.query_one(BlueprintTable)
+        await until(pilot, lambda: "+0.254 (1)" in table.text)
+        lines = {line.split()[0]: line.split() for line in table.text.splitlines() if line}
+        assert lines["blueprint"][2:4] == ["effect", "(n)"]
+        assert lines["norm"][2] == "–"
+        await press(pilot, "o")
+        assert "by effect (n)" in screen_text(app)
+
+
+@pytest.mark.slow
+async def test_effect_of_a_real_run_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esper.sanctum.what_if.SimulationProcess", SimulationProcess)
+    options = ("--task", "digits", "--policy", "plan", "--plan", "norm@early:0", "--training.samples-per-epoch", "64")
+    size = ("--envs", "1", "--steps", "3", "--rounds", "1", "--devices", "cpu:0", "--telemetry-dir", str(tmp_path))
+    assert main(["--no-tui", *size, *options]) == EXIT_OK
+    (run,) = tmp_path.iterdir()
+    app = dashboard(run)
+    async with opened(app, "enter", "x") as pilot:
+        await until(pilot, lambda: not app.view.what_if.is_running)
+        await settle(pilot)
+        assert "without it" in shown(app, EnvEffect)
+        assert notices(app) == []
+    assert (run / RESULTS_FILE).exists()
