@@ -68,10 +68,10 @@ async def test_blueprint_table_lists_results_by_blueprint() -> None:
     async with opened(app, "3", size=ROOMY) as pilot:
         panel = app.screen.query_one(BlueprintTable)
         assert [line.split() for line in panel.text.splitlines()[1:3]] == [
-            ["conv_small", "+4.0", "1", "1", "0", "148"],
-            ["norm", "–", "2", "0", "1", "–"],
+            ["conv_small", "+4.0", "–", "1", "1", "0", "148"],
+            ["norm", "–", "–", "2", "0", "1", "–"],
         ]
-        await pilot.press("o")
+        await pilot.press("o", "o")
         assert "by planted" in str(panel.border_title)
         assert panel.text.splitlines()[1].startswith(" norm")
 

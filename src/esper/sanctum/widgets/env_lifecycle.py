@@ -109,7 +109,7 @@ class EnvLifecycle(EffectPanel):
         if not lines and not refusals:
             return self.message("no seed in this episode")
         first = max(len(lines) - visible, 0)
-        if selected in steps:
+        if selected is not None and selected in steps:
             first = min(first, max(steps.index(selected) - visible // 2, 0))
         self._steps_by_line = steps[first : first + visible]
         return lines[first : first + visible] + refusals
