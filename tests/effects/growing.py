@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from esper.domain import StageName
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, run_started, stamp
 
@@ -12,6 +13,13 @@ DECISIONS: dict[int, tuple[str, str | None, str | None]] = {
     7: ("cull", "mid", None),
 }
 """Op, slot and blueprint of each decision, keyed by step."""
+
+STAGES: dict[str, tuple[StageName, StageName]] = {
+    "germinate": ("dormant", "germinated"),
+    "advance": ("training", "blending"),
+    "cull": ("training", "culled"),
+}
+"""Stages before and after each op."""
 
 
 def growing_run(steps: int = 9, rounds: int = 1, *, ends: bool = True) -> list[ev.AnyEvent]:
@@ -42,11 +50,7 @@ def decided(round_: int, step: int) -> list[ev.AnyEvent]:
         env_stepped(0, round_, step, op=op, target=slot, decision=decision, score=score, reward=0.05)
     ]
     if slot is not None and op != "wait":
-        before, after = {
-            "germinate": ("dormant", "germinated"),
-            "advance": ("training", "blending"),
-            "cull": ("training", "culled"),
-        }[op]
+        before, after = STAGES[op]
         events.append(
             ev.SeedMoved(
                 round=round_, step=step, env=0, slot=slot, before=before, after=after, blueprint=blueprint, reason=op

@@ -7,7 +7,7 @@ import pytest
 
 from esper.cli.main import main
 from esper.effects.change import without_decision
-from esper.effects.plantings import PlantingEffects, planting_effects, read_results
+from esper.effects.plantings import planting_effects, read_results
 from esper.effects.results import EpisodeResults
 from esper.effects.store import EffectStore
 from esper.history.history import open_history
@@ -27,9 +27,9 @@ def test_planting_effects_are_means_over_the_episodes_with_results(tmp_path: Pat
     store_effects(tmp_path, 1, 0, {2: 0.3, 4: 0.5, 5: -0.1})
     store_effects(tmp_path, 3, 0, {2: 0.1}, differs_from=4)
     effects = planting_effects(known(tmp_path))
-    assert effects["depthwise"].mean == pytest.approx(0.2)
-    assert (effects["depthwise"].count, effects["depthwise"].is_exact) == (2, False)
-    assert (effects["norm"].mean, effects["norm"].is_exact) == (pytest.approx(-0.1), True)
+    assert effects["depthwise"].effect.mean == pytest.approx(0.2)
+    assert (effects["depthwise"].effect.n, effects["depthwise"].is_exact) == (2, False)
+    assert (effects["norm"].effect.mean, effects["norm"].effect.n) == (pytest.approx(-0.1), 1)
 
 
 def test_planting_effects_of_an_unfinished_episode_do_not_count(tmp_path: Path) -> None:
@@ -44,7 +44,8 @@ def test_results_of_a_round_that_is_not_recorded_are_left_out(tmp_path: Path) ->
     episode = store_effects(tmp_path, 1, 0, {2: 0.3})
     EffectStore(tmp_path).add(simulated(episode._replace(round=7)))
     EffectStore(tmp_path).add(simulated(episode._replace(round=7), without_decision(episode, 2), 0.5))
-    assert planting_effects(known(tmp_path)) == {"depthwise": PlantingEffects(total=pytest.approx(0.3), count=1)}
+    (depthwise,) = planting_effects(known(tmp_path)).values()
+    assert (depthwise.effect.n, depthwise.is_exact) == (1, True)
 
 
 def test_show_has_the_mean_effect_where_it_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -237,9 +237,6 @@ def wrap_cells(text: str, width: int) -> list[str]:
     return [line.plain.rstrip() for line in Text(text).wrap(_CONSOLE, width)]
 
 
-APPROXIMATE = "≈"
-"""Mark of the effects of decisions of an episode that was not reproduced exactly."""
-
 Charset: TypeAlias = Literal["auto", "braille", "block", "ascii"]
 CHARSETS: tuple[str, ...] = get_args(Charset)
 

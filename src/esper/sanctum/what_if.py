@@ -18,7 +18,6 @@ from esper.effects.plantings import PlantingEffects, planting_effects, read_resu
 from esper.effects.results import Effect, EpisodeResults, Simulation
 from esper.effects.store import EffectStore
 from esper.formatting import format_duration
-from esper.history.address import MomentError
 from esper.process import NamedThread, python_command
 from esper.recording.segments import ReadError
 from esper.sanctum.source import RunSource
@@ -188,7 +187,7 @@ class WhatIf:
         if self._unreadable.get(round_number) == history.length:
             return None
         self._unreadable[round_number] = history.length
-        with contextlib.suppress(ConfigError, MomentError, ReadError):
+        with contextlib.suppress(ConfigError, ReadError):
             for number, episode in read_round(history, round_number).items():
                 self._episodes[round_number, number] = episode
         episode = self._episodes.get((round_number, env.env))

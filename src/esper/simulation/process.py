@@ -19,7 +19,6 @@ from esper.config import ConfigError, TaskError
 from esper.effects.change import without_decision
 from esper.effects.episode import WAIT, read_episode
 from esper.effects.messages import SimulationRequest, SimulationUpdate
-from esper.history.address import MomentError
 from esper.history.history import open_history
 from esper.lanes.device_names import is_cpu_lane
 from esper.process import NamedThread
@@ -45,7 +44,7 @@ def main() -> None:
     NamedThread(target=_exit_at_end_of_input, name="hangup", daemon=True).start()
     try:
         simulate(request, send)
-    except (CheckpointError, ConfigError, MomentError, ReadError, TaskError) as error:
+    except (CheckpointError, ConfigError, ReadError, TaskError) as error:
         send(SimulationUpdate(error=str(error)))
     except OSError as error:
         send(SimulationUpdate(error=f"cannot use {error.filename}: {error.strerror}" if error.filename else str(error)))
@@ -57,7 +56,6 @@ def simulate(request: SimulationRequest, send: Callable[[SimulationUpdate], None
     Raises:
         ConfigError: The recording does not contain the episode completely, or the task must be named.
         CheckpointError: A file of the policy is damaged.
-        MomentError: The recording does not contain the round.
         ReadError: The recording cannot be read.
         TaskError: The task cannot be loaded, or is not that of the run.
         OSError: The stored results cannot be read.

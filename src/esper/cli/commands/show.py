@@ -14,6 +14,7 @@ import msgspec
 from esper.cli.options import EXIT_OK, Parser, add_run_argument, print_warnings
 from esper.config import Config, ConfigError
 from esper.effects.plantings import planting_effects, read_results
+from esper.effects.report import APPROXIMATE
 from esper.effects.store import EffectStore
 from esper.formatting import NOT_MEASURED, align_columns, format_duration, format_number
 from esper.history.history import History, open_history
@@ -143,7 +144,7 @@ def _seed_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
 def _format_effect(seeds: BlueprintSummary) -> str:
     if seeds.effect is None:
         return NOT_MEASURED
-    return f"{'≈' if seeds.effects_approximate else ''}{seeds.effect:+.3f} ({seeds.effects})"
+    return f"{APPROXIMATE if seeds.effects_approximate else ''}{seeds.effect:+.3f} ({seeds.effects})"
 
 
 def _problem_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
@@ -188,7 +189,7 @@ def _add_effects(summary: RunSummary, history: History) -> None:
     for blueprint, effects in planting_effects(known).items():
         seeds = summary.seeds.get(blueprint, BlueprintSummary())
         summary.seeds[blueprint] = msgspec.structs.replace(
-            seeds, effect=effects.mean, effects=effects.count, effects_approximate=not effects.is_exact
+            seeds, effect=effects.effect.mean, effects=effects.effect.n, effects_approximate=not effects.is_exact
         )
 
 

@@ -10,11 +10,11 @@ from textual.app import ComposeResult
 from textual.geometry import Size
 
 from esper.effects.plantings import PlantingEffects
+from esper.effects.report import APPROXIMATE
 from esper.formatting import short_score_name, strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import (
-    APPROXIMATE,
     SEVERITIES,
     STAGES,
     Cell,
@@ -41,7 +41,7 @@ _MAX_SLOT_STEP_COLS = 40
 _CONTRIBUTION, _EFFECT = "contribution", "effect (n)"
 _BLUEPRINT_COLUMNS: dict[str, tuple[int, Callable[[BlueprintStats, PlantingEffects | None], float | None]]] = {
     _CONTRIBUTION: (12, lambda record, _: record.contribution),
-    _EFFECT: (14, lambda _, effects: effects.mean if effects else None),
+    _EFFECT: (14, lambda _, effects: effects.effect.mean if effects else None),
     "planted": (8, lambda record, _: record.planted),
     "fossilized": (11, lambda record, _: record.fossilized),
     "culled": (7, lambda record, _: record.culled),
@@ -211,8 +211,8 @@ def _effect(effects: PlantingEffects | None, width: int) -> Cell:
     if effects is None:
         return Cell("–".rjust(width), "absent")
     mark = "" if effects.is_exact else APPROXIMATE
-    mean = number_cell(effects.mean, 2, 3, signed=True, fixed=True)
-    return Cell(f"{mark}{mean.text.strip()} ({effects.count})".rjust(width), mean.role)
+    mean = number_cell(effects.effect.mean, 2, 3, signed=True, fixed=True)
+    return Cell(f"{mark}{mean.text.strip()} ({effects.effect.n})".rjust(width), mean.role)
 
 
 def _count(value: float | None, width: int) -> Cell:

@@ -11,10 +11,10 @@ from textual.geometry import Size
 
 from esper.effects.change import describe_choices
 from esper.effects.episode import GERMINATE, WAIT, choices_of
+from esper.effects.report import APPROXIMATE
 from esper.effects.results import Simulation
 from esper.formatting import strip_control
 from esper.sanctum.symbols import (
-    APPROXIMATE,
     SEVERITIES,
     STAGES,
     Cell,
