@@ -156,8 +156,8 @@ def test_show_prints_the_summary(run: Path, capsys: pytest.CaptureFixture[str]) 
     assert "envs = 4 (default: 16)\n" in text
     assert "3 of 3 rounds\n 15 of 15 steps: 60 env-steps, 20 per second\n" in text
     assert re.search(r"\n [▁-█]{3} by round, from 0 to 100%\n", text)
-    assert "conv_small 6 0 0 +4.00%\n" in text
-    assert "norm 3 0 0 –\n" in text
+    assert "conv_small 6 0 0 +4.00% –\n" in text
+    assert "norm 3 0 0 – –\n" in text
     assert "anomalies non-finite gradient ×1, dead head ×1\n" in text
     assert "skipped batches 0\n" in text
     assert "checkpoints 3 written, last: checkpoints/00003-005\n" in text
