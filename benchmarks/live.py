@@ -1,8 +1,9 @@
-"""Start-up, and cost and latency of the dashboard: `python -m benchmarks.live [start] [first] [throughput] [keys]`.
+"""Start-up, and cost and latency of the dashboard: `python -m benchmarks.live [NAME ...]`.
 
     start       seconds from the start of the process to the first trained step, by phase, on one and on two lanes (≤ 4)
     first       seconds to the first frame of a replay of the demo, minus those of a minimal Textual app (≤ +0.3)
     throughput  env-steps per second with the dashboard, as a percentage of those without it (≥ 97 %)
+    effects     the same while another process computes effects of decisions of the demo (≥ 97 %)
     keys        milliseconds from a key to the screen that it opens, while training saturates every core (p95 ≤ 100)
 
 Targets are in parentheses. Programs that are compared run in turns. All programs run in separate processes; those with
@@ -17,6 +18,7 @@ import os
 import pty
 import random
 import select
+import shutil
 import statistics
 import struct
 import subprocess
@@ -24,10 +26,14 @@ import sys
 import tempfile
 import termios
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from esper.effects.messages import SimulationRequest
 from esper.history.history import History, open_history
+from esper.sanctum.what_if import SimulationProcess
 from esper.telemetry import events as ev
 
 ESPER = [sys.executable, "-m", "esper"]
@@ -223,6 +229,30 @@ def measure_throughput(options: argparse.Namespace) -> None:
     print(f"throughput: headless {headless:.1f}, dashboard {watched:.1f} env-steps/s, {ratio:.1%} (≥ 97 %)", flush=True)
 
 
+@contextmanager
+def simulation() -> Iterator[None]:
+    """Compute the effects of all decisions of an episode of the demo, as the dashboard does, and stop at the end."""
+    with tempfile.TemporaryDirectory() as name:
+        recording = Path(shutil.copytree(DEMO, name, dirs_exist_ok=True))
+        process = SimulationProcess(SimulationRequest(recording=str(recording), round=1, env=0))
+        try:
+            yield
+        finally:
+            process.close()
+            time.sleep(1.0)  # it may still write
+
+
+def measure_effects(options: argparse.Namespace) -> None:
+    """Measure headless throughput without and with a process that computes effects, in turns."""
+    rates: list[tuple[float, float]] = []
+    for _ in range(options.turns):
+        alone = train_and_measure(options, dashboard=False)
+        with simulation():
+            rates.append((alone, train_and_measure(options, dashboard=False)))
+    ratio = statistics.median(beside / alone for alone, beside in rates)
+    print(f"effects: {ratio:.1%} of the throughput without them (≥ 97 %), {options.turns} turns", flush=True)
+
+
 def measure_keys(options: argparse.Namespace) -> None:
     """Measure the time from a key to the screen that it opens; these keys cause the most drawing."""
     generator, times_ms = random.Random(0), list[float]()
@@ -243,20 +273,22 @@ def measure_keys(options: argparse.Namespace) -> None:
 def main() -> None:
     """Run the benchmarks that the command line names, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("benchmarks", nargs="*", help="start, first, throughput, keys (default: all)")
+    parser.add_argument("benchmarks", nargs="*", help="start, first, throughput, effects, keys (default: all)")
     parser.add_argument("--envs", type=int, default=64)
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds of a run, after one warm-up round")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--presses", type=int, default=60)
     options = parser.parse_args()
-    selected = options.benchmarks or ["start", "first", "throughput", "keys"]
+    selected = options.benchmarks or ["start", "first", "throughput", "effects", "keys"]
     if "start" in selected:
         measure_start(options.turns)
     if "first" in selected:
         measure_first_frame(options.turns)
     if "throughput" in selected:
         measure_throughput(options)
+    if "effects" in selected:
+        measure_effects(options)
     if "keys" in selected:
         measure_keys(options)
 
