@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -14,6 +14,7 @@ from esper.history.history import History
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json
 from esper.telemetry.series import StepTrace
+from esper.telemetry.state import RunState
 
 WAIT = "wait"
 GERMINATE = "germinate"
@@ -103,60 +104,135 @@ def read_episode(history: History, round_number: int, env: int) -> RecordedEpiso
     Raises:
         ConfigError: The recording does not contain the episode, or not completely.
     """
-    episodes = read_round(history, round_number)
-    if env not in episodes:
-        known = f"envs {min(episodes)} to {max(episodes)}" if episodes else "no steps"
-        raise ConfigError(f"env {env} has no step in round {round_number} of {history.path}; the round has {known}")
-    return episodes[env]
+    episodes, problems = _read_episodes(history, round_number, {env})
+    if env in episodes:
+        return episodes[env]
+    known = sorted(event.env for event in _round_events(history, round_number) if isinstance(event, ev.EnvStepped))
+    envs = f"envs {known[0]} to {known[-1]}" if known else "no steps"
+    missing = f"env {env} has no step in round {round_number} of {history.path}; the round has {envs}"
+    raise ConfigError(problems.get(env, missing))
 
 
 def read_round(history: History, round_number: int) -> dict[int, RecordedEpisode]:
-    """Return the episodes of a round, keyed by env; envs without a recorded step are left out.
+    """Return the episodes of a round, keyed by env; envs without a recorded or with a missing step are left out.
 
     Raises:
-        ConfigError: The recording does not contain the round, or a step of it is missing.
+        ConfigError: The recording does not contain the round, or every env has a missing step.
     """
+    episodes, problems = _read_episodes(history, round_number, None)
+    if problems and not episodes:
+        raise ConfigError(next(iter(problems.values())))
+    return episodes
+
+
+class _RecordedRound(NamedTuple):
+    """The steps of a round, and the state of the run before it."""
+
+    before: RunState
+    steps: dict[int, list[ev.EnvStepped]]
+    """Keyed by env."""
+    ended: dict[int, ev.EpisodeEnded]
+    broken: set[int]
+    """Envs that were rolled back."""
+    started: ev.RunStarted
+
+
+def _read_episodes(
+    history: History, round_number: int, envs: Collection[int] | None
+) -> tuple[dict[int, RecordedEpisode], dict[int, str]]:
+    """Return the episodes of some envs in a round, or of all, and why those that are incomplete cannot be used.
+
+    An episode after a rollback under loss scaling needs the previous one, which can need the one before it.
+    """
+    needed = _scan_round(history, round_number)
+    rounds = {round_number: needed}
+    chosen = {round_number: set(needed.steps) if envs is None else set(envs) & set(needed.steps)}
+    first = round_number
+    unrecorded: set[int] = set()
+    while after_rollback := _rolled_back_before(rounds[first], chosen[first]):
+        try:
+            earlier = _scan_round(history, first - 1)
+        except ConfigError:  # an excerpt that begins here
+            unrecorded = after_rollback
+            break
+        first -= 1
+        rounds[first], chosen[first] = earlier, after_rollback
+    episodes: dict[int, RecordedEpisode] = {}
+    problems: dict[int, str] = {}
+    for number in range(first, round_number + 1):
+        previous, before = episodes, problems
+        episodes, problems = {}, {}
+        for env in sorted(chosen[number]):
+            try:
+                if env in before:
+                    raise ConfigError(before[env])
+                if env in unrecorded and number == first:
+                    raise ConfigError(_unknown_scale(history, number, env))
+                episodes[env] = _make_episode(history, rounds[number], number, env, previous.get(env))
+            except ConfigError as error:
+                problems[env] = str(error)
+    return episodes, problems
+
+
+def _scan_round(history: History, round_number: int) -> _RecordedRound:
+    """Return the steps of a round. Raises ConfigError if the recording has no such round, or no start of a run."""
+    before = history.state_at(_start_of_round(history, round_number))
+    started = latest = before.started
     steps: dict[int, list[ev.EnvStepped]] = {}
     ended: dict[int, ev.EpisodeEnded] = {}
-    start = _start_of_round(history, round_number)
-    started = latest = history.state_at(start).started
-    for event in _round_events(history, start, round_number):
+    broken: set[int] = set()
+    for event in _round_events(history, round_number):
         if isinstance(event, ev.EnvStepped):
             steps.setdefault(event.env, []).append(event)
             started = latest
         elif isinstance(event, ev.EpisodeEnded):
             ended[event.env] = event
+        elif isinstance(event, ev.GovernorRolledBack):
+            broken.add(event.env)
         elif isinstance(event, ev.RunStarted):
             latest = event
     if started is None:
         raise ConfigError(f"{history.path} has no start of a run, so its episodes cannot be simulated")
-    for env, of_env in steps.items():
-        missing = set(range(1, len(of_env) + 1)) - {step.step for step in of_env}
-        if missing:
-            raise ConfigError(f"step {min(missing)} of env {env} in round {round_number} of {history.path} is missing")
-    before = _before_round(history, round_number) if started.growth_interval is not None and round_number > 1 else {}
-    return {
-        env: RecordedEpisode(started, round_number, env, of_env, ended.get(env), *before.get(env, (None, None)))
-        for env, of_env in steps.items()
-    }
+    return _RecordedRound(before, steps, ended, broken, started)
 
 
-def _before_round(history: History, round_number: int) -> dict[int, tuple[LossScale | None, RecordedEpisode | None]]:
-    """Return the loss scale of each env before a round, or its previous episode if that was rolled back."""
-    found: dict[int, tuple[LossScale | None, RecordedEpisode | None]] = {}
-    broken: set[int] = set()
-    for event in _round_events(history, _start_of_round(history, round_number - 1), round_number - 1):
-        if isinstance(event, ev.GovernorRolledBack):
-            broken.add(event.env)
-        elif isinstance(event, ev.EnvStepped) and event.loss_scale is not None and event.growth_tracker is not None:
-            found[event.env] = LossScale(event.loss_scale, event.growth_tracker), None
-    previous = read_round(history, round_number - 1) if broken else {}
-    return found | {env: (None, previous[env]) for env in broken & previous.keys()}
+def _rolled_back_before(found: _RecordedRound, envs: Collection[int]) -> set[int]:
+    """Return the envs that were rolled back in the round before one with loss scaling."""
+    if found.started.growth_interval is None:
+        return set()
+    return {state.env for state in found.before.envs if state.rolled_back and state.env in envs}
 
 
-def _round_events(history: History, start: int, round_number: int) -> Iterator[ev.AnyEvent]:
-    """Yield the events of a round, from the position of its start on."""
-    for event in history.events(start):
+def _make_episode(
+    history: History, found: _RecordedRound, round_number: int, env: int, previous: RecordedEpisode | None
+) -> RecordedEpisode:
+    """Return an episode. Raises ConfigError if a step is missing, or the loss scale before it."""
+    steps, ended, started = found.steps[env], found.ended.get(env), found.started
+    recorded = [step.step for step in steps]
+    is_whole = ended is not None and env not in found.broken
+    expected = range(1, 1 + (started.steps if is_whole else len(steps)))
+    if recorded != list(expected):
+        missing = min(set(expected) - set(recorded), default=recorded[-1])
+        raise ConfigError(f"step {missing} of env {env} in round {round_number} of {history.path} is missing")
+    scale = None
+    if started.growth_interval is not None and round_number > 1 and previous is None:
+        last = found.before.envs[env].latest if env < len(found.before.envs) else None
+        if last is None or last.step != started.steps or last.loss_scale is None or last.growth_tracker is None:
+            raise ConfigError(_unknown_scale(history, round_number, env))
+        scale = LossScale(last.loss_scale, last.growth_tracker)
+    return RecordedEpisode(started, round_number, env, steps, ended, scale, previous)
+
+
+def _unknown_scale(history: History, round_number: int, env: int) -> str:
+    return (
+        f"the loss scale of env {env} before round {round_number} is not in {history.path}, so the episode cannot be "
+        "simulated; choose a later round"
+    )
+
+
+def _round_events(history: History, round_number: int) -> Iterator[ev.AnyEvent]:
+    """Yield the events of a round. Raises ConfigError."""
+    for event in history.events(_start_of_round(history, round_number)):
         if isinstance(event, ev.RoundStarted) and event.round != round_number:
             return
         yield event
