@@ -145,7 +145,6 @@ class Players:
 
         Raises:
             FaultError: A lane or the policy failed.
-            ConfigError: A choice of a script does not exist.
         """
         agent = ScriptedAgent(self._blueprints, [play.script for play in plays], fallback)
         agent.begin_round(self._uniforms(plays))
@@ -232,6 +231,6 @@ def _trajectory(episode: Episode, course: _Course, waited: Sequence[int]) -> Tra
         rewards=course.rewards,
         parameter_ratios=course.ratios,
         final_score=episode.view.scores[-1] if course.broke_down else course.scores[-1],
-        waited=list(waited),
+        waited=[step for step in waited if step <= len(course.rewards)],  # the agent decides after a breakdown, too
         broke_down=course.broke_down,
     )

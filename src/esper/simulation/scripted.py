@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from esper.config import ConfigError
 from esper.policy.actions import WAIT_DECISION, Action, Decision, action_of
 from esper.policy.agent import Agent, EnvStatus
 from esper.policy.baselines import NonLearningAgent
@@ -21,7 +20,7 @@ class ScriptedAgent(NonLearningAgent):
 
     Args:
         blueprints: Blueprints that the policy can select, in the order of the head.
-        scripts: Script of each env, in the order of the views.
+        scripts: Script of each env, in the order of the views. All of its choices exist.
         fallback: Decides where a script has nothing; None: the env waits.
 
     Attributes:
@@ -40,11 +39,7 @@ class ScriptedAgent(NonLearningAgent):
             self._fallback.begin_round(uniforms_ETH)
 
     def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
-        """Return the decision of each env's script, or of the fallback.
-
-        Raises:
-            ConfigError: A choice of a script does not exist.
-        """
+        """Return the decision of each env's script, or of the fallback."""
         others = self._fallback.act(step, views) if self._fallback else [WAIT_DECISION] * len(views)
         return [
             self._decide(row, step, view, other) for row, (view, other) in enumerate(zip(views, others, strict=True))
@@ -64,9 +59,4 @@ class ScriptedAgent(NonLearningAgent):
     def _action(self, choices: Mapping[str, str], view: EnvStatus) -> Action | None:
         """Return the action of some choices; None if the env has no such slot, as in another context of a family."""
         names = [slot.name for slot in view.slots]
-        try:
-            return action_of(choices, names, self._blueprints)
-        except ConfigError:
-            if choices.get("slot") in names:
-                raise
-            return None
+        return action_of(choices, names, self._blueprints) if choices.get("slot", names[0]) in names else None

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 import torch
 
-from esper.config import Config
+from esper.config import Config, ConfigError
 from esper.effects.change import NOTHING, RECORDED, UNCHANGED, Change
 from esper.effects.episode import RecordedEpisode, choices_of
 from esper.effects.results import Simulation
@@ -52,7 +52,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def num_env_steps(self) -> int:
         """Maximum number of env-steps of the job."""
         starts = [0 if _has_fallback(change) else change.first_step - 1 for change in self.changes]
-        return self.num_steps + sum(self.num_steps - start for start in starts)
+        before = sum(len(previous.steps) for previous in _rolled_back(self.episode))
+        return before + self.num_steps + sum(self.num_steps - start for start in starts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +107,7 @@ class Simulator:
         """Stop the threads and workers of the lanes."""
         self._players.close()
 
-    def simulate(self, jobs: Iterable[Job], on_step: Callable[[int], None]) -> Iterator[Simulation]:
+    def simulate(self, jobs: Sequence[Job], on_step: Callable[[int], None]) -> Iterator[Simulation]:
         """Play the unchanged episodes of some jobs, then their changes, and so on for the next jobs.
 
         Args:
@@ -120,7 +121,10 @@ class Simulator:
             ConfigError: A policy or a plan cannot be used, or a choice does not exist.
             CheckpointError: A policy cannot be read.
         """
-        for batch in _batches(map(self._checked, jobs), self._players.capacity):
+        for job in jobs:
+            self._check_choices(job)
+        agents = {then: self._agent(then) for job in jobs for then in map(_fallback_of, job.changes)}
+        for batch in _batches(jobs, self._players.capacity):
             unchanged = [_Planned(job, UNCHANGED, self._unchanged(job, on_step)) for job in batch]
             self._players.run([planned.play for planned in unchanged], on_step)
             for planned in unchanged:
@@ -132,29 +136,20 @@ class Simulator:
             ]
             for then, group in itertools.groupby(changed, key=lambda planned: _fallback_of(planned.change)):
                 for part in _batches(group, self._players.capacity):
-                    self._players.run([planned.play for planned in part], on_step, self._agent(then))
+                    self._players.run([planned.play for planned in part], on_step, agents[then])
                     for planned in part:
                         yield self._result(planned)
 
-    def _checked(self, job: Job) -> Job:
-        """Return a job whose decisions have only choices that exist. Raises ConfigError."""
-        profile = self._prepared.profile
-        for change in job.changes:
-            for choices in change.decisions.values():
-                action_of(choices, [site.name for site in profile.sites], profile.blueprints)
-        return job
-
     def _unchanged(self, job: Job, on_step: Callable[[int], None]) -> Play:
         """Return the play of the recorded decisions, which keeps the snapshots that the changes need."""
-        episode = job.episode
-        keep = {change.first_step - 1 for change in job.changes if not _has_fallback(change)}
-        return Play(
-            key=_key(job, self._config),
-            script=[choices_of(step) for step in episode.steps],
-            steps=job.num_steps,
-            scaler=self._scaler_before(episode, on_step),
-            keep=keep,
-        )
+        play = self._recorded(job, self._scaler_before(job.episode, on_step))
+        play.keep = {change.first_step - 1 for change in job.changes if not _has_fallback(change)}
+        return play
+
+    def _recorded(self, job: Job, scaler: Mapping[str, Any] | None) -> Play:
+        """Return the play of the recorded decisions, beginning with a state of the loss scaler."""
+        script = [choices_of(step) for step in job.episode.steps]
+        return Play(key=_key(job, self._config), script=script, steps=job.num_steps, scaler=scaler)
 
     def _changed(self, unchanged: _Planned, change: Change) -> Play:
         job, before = unchanged.job, unchanged.play
@@ -168,17 +163,29 @@ class Simulator:
 
         A rollback restores a scale that the recording does not contain: the rolled-back episode is played first.
         """
-        if episode.loss_scale:
-            return {"scale": episode.loss_scale.scale, "_growth_tracker": episode.loss_scale.growth_tracker}
-        previous = episode.previous
-        if previous is None:
-            return None
-        digest = previous.digest(len(previous.steps))
-        if digest not in self._scalers:
-            play = self._unchanged(Job(episode=previous), on_step)
-            self._players.run([play], on_step)
-            self._scalers[digest] = play.end_scaler
-        return self._scalers[digest]
+        scaler: Mapping[str, Any] | None = None
+        for previous in reversed(_rolled_back(episode)):
+            digest = previous.digest(len(previous.steps))
+            if digest not in self._scalers:
+                play = self._recorded(Job(episode=previous), scaler or _recorded_scaler(previous))
+                self._players.run([play], on_step)
+                self._scalers[digest] = play.end_scaler
+            scaler = self._scalers[digest]
+        return scaler or _recorded_scaler(episode)
+
+    def _check_choices(self, job: Job) -> None:
+        """Raise ConfigError if a choice of an episode or of its changes does not exist."""
+        slots, blueprints = [site.name for site in self._prepared.profile.sites], self._prepared.profile.blueprints
+        for step in job.episode.steps:
+            try:
+                action_of(choices_of(step), slots, blueprints)
+            except ConfigError as error:
+                raise ConfigError(
+                    f"step {step.step} of env {step.env} cannot be simulated with this version of the task: {error}"
+                ) from None
+        for change in job.changes:
+            for choices in change.decisions.values():
+                action_of(choices, slots, blueprints)
 
     def _agent(self, then: tuple[str, str] | None) -> Agent | None:
         """Return the policy that follows the changes of a group of plays; None if they only wait."""
@@ -212,13 +219,28 @@ class Simulator:
         )
 
 
+def _rolled_back(episode: RecordedEpisode) -> list[RecordedEpisode]:
+    """Return the episodes before an episode that must be played to know its loss scale, latest first."""
+    found: list[RecordedEpisode] = []
+    while episode.previous:
+        episode = episode.previous
+        found.append(episode)
+    return found
+
+
+def _recorded_scaler(episode: RecordedEpisode) -> Mapping[str, Any] | None:
+    """Return the recorded state of the loss scaler before an episode; None without one."""
+    scale = episode.loss_scale
+    return {"scale": scale.scale, "_growth_tracker": scale.growth_tracker} if scale else None
+
+
 def _script(job: Job, change: Change) -> Script:
     """Return the decisions of a changed episode; None where they are left to what follows."""
     recorded = [choices_of(step) for step in job.episode.steps]
     last = max(change.decisions, default=0)
     if change.then != RECORDED:
         recorded = recorded[:last]
-    script: list[Mapping[str, str] | None] = list(recorded)
+    script: list[Mapping[str, str] | None] = [*recorded, *[None] * (last - len(recorded))]
     for step, choices in change.decisions.items():
         script[step - 1] = choices
     return script
