@@ -173,7 +173,7 @@ class Episode:
         self.env.sync_optimizers()
         self.begin(math.nan, math.nan)
         for name in _VIEW_FIELDS:
-            setattr(self.view, name, saved["view"][name])
+            setattr(self.view, name, copy(saved["view"][name]))  # a snapshot can be restored several times
         self.reward.load_state_dict(saved["reward"])
         self.view.known_return = self.reward.known_return
         self.episode_return = saved["episode_return"]
