@@ -29,7 +29,7 @@ from esper.tasks.prepare import PreparedTask
 from esper.telemetry.events import EnvStepped
 
 MAX_SNAPSHOT_BYTES = 1 << 30
-"""Maximum size of the snapshots of one play. Beyond it, changes start from an earlier snapshot."""
+"""Maximum size of the snapshots of all plays of a run. Beyond it, changes start from an earlier snapshot."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -158,7 +158,7 @@ class Players:
                     courses[play] = _resume(episode, play.start[1], play.key)
                     agent.waited[row].clear()
                 if play in courses and not episode.inactive and step in play.keep:
-                    _keep(play, step, episode, courses[play])
+                    _keep(play, step, episode, courses[play], MAX_SNAPSHOT_BYTES // len(plays))
                 if step == play.steps:
                     episode.inactive = True
             active = [(row, *seat) for row, seat in enumerate(seats) if not seat[0].inactive]
@@ -209,12 +209,12 @@ class Players:
         return torch.cat([*rows, rows[0].new_zeros(idle, *rows[0].shape[1:])])
 
 
-def _keep(play: Play, step: int, episode: Episode, course: _Course) -> None:
-    """Take a snapshot before a step, unless the snapshots of the play have become too large."""
+def _keep(play: Play, step: int, episode: Episode, course: _Course, max_bytes: int) -> None:
+    """Take a snapshot before a step, unless the snapshots of the play would be larger than `max_bytes`."""
     found = capture_episode(episode)
     copied = found._replace(tensors={name: value.clone() for name, value in found.tensors.items()})
     snapshot = Snapshot(copied, course.copy())
-    if snapshot.bytes + sum(kept.bytes for kept in play.snapshots.values()) <= MAX_SNAPSHOT_BYTES:
+    if snapshot.bytes + sum(kept.bytes for kept in play.snapshots.values()) <= max_bytes:
         play.snapshots[step] = snapshot
 
 

@@ -125,20 +125,29 @@ class Simulator:
             self._check_choices(job)
         agents = {then: self._agent(then) for job in jobs for then in map(_fallback_of, job.changes)}
         for batch in _batches(jobs, self._players.capacity):
-            unchanged = [_Planned(job, UNCHANGED, self._unchanged(job, on_step)) for job in batch]
-            self._players.run([planned.play for planned in unchanged], on_step)
-            for planned in unchanged:
-                yield self._result(planned)
-            changed = [
-                _Planned(planned.job, change, self._changed(planned, change))
-                for planned in unchanged
-                for change in planned.job.changes
-            ]
-            for then, group in itertools.groupby(changed, key=lambda planned: _fallback_of(planned.change)):
-                for part in _batches(group, self._players.capacity):
-                    self._players.run([planned.play for planned in part], on_step, agents[then])
-                    for planned in part:
-                        yield self._result(planned)
+            yield from self._simulate_batch(batch, agents, on_step)
+
+    def _simulate_batch(
+        self,
+        batch: Sequence[Job],
+        agents: Mapping[tuple[str, str] | None, Agent | None],
+        on_step: Callable[[int], None],
+    ) -> Iterator[Simulation]:
+        """Simulate jobs that run side by side. Their snapshots are freed at the end."""
+        unchanged = [_Planned(job, UNCHANGED, self._unchanged(job, on_step)) for job in batch]
+        self._players.run([planned.play for planned in unchanged], on_step)
+        for planned in unchanged:
+            yield self._result(planned)
+        changed = [
+            _Planned(planned.job, change, self._changed(planned, change))
+            for planned in unchanged
+            for change in planned.job.changes
+        ]
+        for then, group in itertools.groupby(changed, key=lambda planned: _fallback_of(planned.change)):
+            for part in _batches(group, self._players.capacity):
+                self._players.run([planned.play for planned in part], on_step, agents[then])
+                for planned in part:
+                    yield self._result(planned)
 
     def _unchanged(self, job: Job, on_step: Callable[[int], None]) -> Play:
         """Return the play of the recorded decisions, which keeps the snapshots that the changes need."""
