@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from esper.config import ConfigError, TaskError
-from esper.effects.change import UNCHANGED, Change
+from esper.effects.change import NOTHING, RECORDED, UNCHANGED, Change
 from esper.effects.episode import RecordedEpisode
 from esper.effects.results import EpisodeResults, Simulation
 from esper.effects.store import EffectStore
 from esper.lanes.device_names import is_auto, is_cpu_lane
 from esper.lanes.devices import resolve_devices
+from esper.policy.loading import is_own_policy
+from esper.policy.plan import split_plan
 from esper.process import available_cores
 from esper.simulation.simulator import Job, Simulator
 from esper.tasks.loading import load_task
@@ -63,8 +65,7 @@ class RecordingSimulator:
             (Job(episode=episode, changes=missing, repeat=repeat), results)
             for repeat in range(1 + repeats)
             for (episode, changes), results in zip(episodes, self.results, strict=True)
-            if (missing := [change for change in changes if not results.get(change, repeat)])
-            or not results.get(UNCHANGED, repeat)
+            if (missing := _missing(changes, results, repeat)) or not results.get(UNCHANGED, repeat)
         ]
         self.storage_problem: str | None = None
 
@@ -113,6 +114,16 @@ def _load_task(name: str, reference: str | None) -> Task:
     if task.name != name:
         raise TaskError(f"the run was made with the task {name}, not {task.name}")
     return task
+
+
+def _missing(changes: Sequence[Change], results: EpisodeResults, repeat: int) -> list[Change]:
+    """Return the changes without a result, and those that a policy of the user follows: its code may have changed."""
+    follows_own = {
+        change.key
+        for change in changes
+        if change.then not in (RECORDED, NOTHING) and is_own_policy(split_plan(change.then)[0])
+    }
+    return [change for change in changes if change.key in follows_own or not results.get(change, repeat)]
 
 
 def _choose_lanes(devices: Sequence[str], recorded: str) -> list[str]:
