@@ -1,0 +1,93 @@
+"""Changes of an episode: as users write them, and in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from esper.config import ConfigError
+from esper.effects.change import (
+    NOTHING,
+    Change,
+    describe_change,
+    parse_do,
+    parse_without,
+    without_decision,
+    without_steps,
+)
+from esper.effects.episode import choices_of
+from tests.effects.episodes import GROWN
+
+
+def test_parse_without_planting_leaves_out_all_decisions_about_its_seed() -> None:
+    assert parse_without("step:2", GROWN) == parse_without(" seed:early:2 ", GROWN) == without_steps([2, 5])
+    assert parse_without("seed:early:7", GROWN) == without_steps([7, 8])
+    assert parse_without("step:5", GROWN) == without_decision(GROWN, 5) == without_steps([5])
+    assert parse_without("step:2", GROWN, then="pretrained") == without_steps([2], "pretrained")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("17", "'17' is not a decision; expected step:17 or seed:early:17"),
+        ("step:9", "'step:9': the episode has steps 1 to 8"),
+        ("step:0", "'step:0': the episode has steps 1 to 8"),
+        ("step:4", "'step:4': the env waited in step 4, so there is nothing to leave out"),
+        (
+            "seed:late:2",
+            "'seed:late:2' is not a seed of this episode; its seeds: seed:early:2, seed:mid:3, seed:early:7",
+        ),
+    ],
+)
+def test_parse_without_unknown_decision_names_the_known_ones(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_without(text, GROWN)
+    assert str(caught.value) == message
+
+
+def test_parse_do_takes_options_from_the_recorded_decision_of_the_same_op() -> None:
+    found = parse_do(["2: germinate depthwise mid tempo=8", "4: germinate norm late alpha=0.5"], GROWN).decisions
+    assert found[2] == choices_of(GROWN.steps[1]) | {"blueprint": "depthwise", "slot": "mid", "tempo": "8"}
+    assert found[4] == {
+        "op": "germinate",
+        "blueprint": "norm",
+        "slot": "late",
+        "style": "linear_add",
+        "tempo": "3",
+        "alpha_target": "0.5",
+    }
+    assert parse_do(["6: wait"], GROWN, NOTHING) == without_steps([6], NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["germinate norm early"], "'germinate norm early' is not a decision; expected for example '12: germinate"),
+        (["9: wait"], "'9: wait': the episode has steps 1 to 8"),
+        (["1: grow norm early"], "'1: grow norm early': 'grow' is not an op; "),
+        (["1: germinate early"], "'1: germinate early': expected germinate BLUEPRINT SLOT"),
+        (["1: advance"], "'1: advance': expected advance SLOT"),
+        (["1: wait early"], "'1: wait early': expected wait"),
+        (["1: cull early tempo=3"], "'1: cull early tempo=3': 'tempo' is not an option of cull; valid: speed, curve"),
+        (["1: advance early speed=3"], "'1: advance early speed=3': 'speed' is not an option of advance"),
+        (["1: set_alpha early"], "'1: set_alpha early': set_alpha needs alpha="),
+        (["1: wait", "1: advance mid"], "'1: advance mid': step 1 has another decision already"),
+    ],
+)
+def test_parse_do_invalid_decision_is_refused(texts: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_do(texts, GROWN)
+    assert str(caught.value).startswith(message)
+
+
+def test_describe_change_names_the_decision() -> None:
+    assert describe_change(without_decision(GROWN, 2), GROWN) == "without germinate norm in early, step 2"
+    assert describe_change(parse_do(["8: set_alpha early alpha=1.0"], GROWN, NOTHING), GROWN) == (
+        "step 8: set alpha in early to 1.0, then wait"
+    )
+    assert describe_change(Change(), GROWN) == "as recorded"
+
+
+def test_key_of_equal_changes_is_equal() -> None:
+    change = Change(decisions={2: {"op": "cull", "slot": "mid"}, 1: {"op": "wait"}})
+    assert change.key == Change(decisions={1: {"op": "wait"}, 2: {"slot": "mid", "op": "cull"}}).key
+    assert change.key != Change(decisions=change.decisions, then=NOTHING).key
