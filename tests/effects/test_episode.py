@@ -15,6 +15,7 @@ from esper.effects.episode import LossScale, RecordedEpisode, read_episode, read
 from esper.history.history import History, open_history
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_lines
+from esper.telemetry.state import Keyframe
 from tests.effects.episodes import GROWN, episode
 from tests.factory import SLOTS, env_stepped, run_started, stamp
 
@@ -99,8 +100,6 @@ def test_episode_with_an_unrecorded_loss_scale_is_refused(tmp_path: Path) -> Non
 
 
 def test_rollback_that_an_excerpt_does_not_contain_is_refused(tmp_path: Path) -> None:
-    from esper.telemetry.state import Keyframe
-
     history = history_of(tmp_path)
     start = history.rounds[2]
     keyframe = Keyframe.from_state(history.state_at(start), history.start_time)
@@ -120,7 +119,7 @@ def is_step(event: ev.AnyEvent, round_number: int, env: int, step: int) -> bool:
 
 
 def test_unknown_env_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="env 7 has no step in round 2 of .*; the round has envs 0 to 1"):
+    with pytest.raises(ConfigError, match=r"env 7 has no step in round 2 of .*; the round has envs 0 to 1"):
         read_episode(history_of(tmp_path), 2, 7)
 
 
@@ -143,5 +142,7 @@ def test_seeds_partition_the_decisions_that_have_a_target(targets: list[str | No
         decisions[step] = {"op": op, "slot": slot} | ({"blueprint": "norm"} if op == "germinate" else {})
     found = episode(decisions, steps=12).seeds
     assert sorted(step for seed in found for step in seed.decisions) == sorted(decisions)
-    assert [seed.step for seed in found] == [step for step, choices in decisions.items() if choices["op"] == "germinate"]
+    assert [seed.step for seed in found] == [
+        step for step, choices in decisions.items() if choices["op"] == "germinate"
+    ]
     assert all(seed.decisions[0] == seed.step for seed in found)
