@@ -8,13 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from esper.config import ConfigError
+from esper.config import Config, ConfigError
 from esper.effects.change import NOTHING, UNCHANGED, Change, without_decision, without_steps
 from esper.effects.episode import RecordedEpisode, choices_of
 from esper.effects.results import Simulation, Trajectory
 from esper.effects.store import RESULTS_FILE, EffectStore
+from esper.engine.episode import Episode, capture_episode, install_episode
 from esper.simulation import play as play_module
 from esper.simulation.recording import RecordingSimulator
+from tests.engine.populations import population
 from tests.simulation.runs import episodes, record, simulate, write_task
 
 
@@ -86,11 +88,18 @@ def test_replacing_a_decision_by_itself_changes_nothing(recorded: RecordedEpisod
 def test_change_from_a_snapshot_equals_one_from_the_start(
     recorded: RecordedEpisode, breaking: tuple[str, Path], monkeypatch: pytest.MonkeyPatch, broken: bool
 ) -> None:
-    """Several plays start from one snapshot at the same time, and must not share anything that they change."""
     task, run = breaking if broken else (None, None)
     found = [episode for episode in episodes(run, 3) if len(decided(episode)) > 1] if run else [recorded]
     changes = {
-        episode.env: [change for step in decided(episode) for change in [without_decision(episode, step)] * 2]
+        episode.env: [
+            change
+            for step in decided(episode)
+            for change in (
+                without_decision(episode, step),
+                Change(decisions={step: choices_of(episode.steps[step - 1])}),
+                without_steps([step], NOTHING),
+            )
+        ]
         for episode in found
     }
     from_snapshots = [simulate([episode], *changes[episode.env], task=task) for episode in found]
@@ -98,6 +107,19 @@ def test_change_from_a_snapshot_equals_one_from_the_start(
     from_start = [simulate([episode], *changes[episode.env], task=task, num_plays=1) for episode in found]
     assert from_snapshots == from_start
     assert any(result.trajectory.broke_down for results in from_start for result in results) == broken
+
+
+def test_episodes_restored_from_one_snapshot_share_nothing() -> None:
+    with population(envs=2) as pool:
+        played = [Episode(env, Config(envs=2)) for env in pool.envs]
+        for episode, (loss, score) in zip(played, pool.reset(0), strict=True):
+            episode.begin(loss, score)
+        snapshot = capture_episode(played[0])
+        for episode in played:
+            install_episode(episode, snapshot)
+        before = list(played[0].view.scores)
+        played[0].view.scores.append(0.5)
+        assert played[1].view.scores == snapshot.state["view"]["scores"] == before
 
 
 def test_waiting_afterwards_is_leaving_out_everything_that_follows(recorded: RecordedEpisode) -> None:
