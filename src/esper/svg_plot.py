@@ -6,14 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from esper.text_plot import linear_axis
+from esper.text_plot import Axis, linear_axis
 
 WIDTH, HEIGHT = 640, 260
-LEFT, RIGHT, TOP, BOTTOM = 60, 10, 10, 40
-"""Margins of the plot, for labels of the axes and the legend."""
-_COLOURS = ("#3b82f6", "#f97316", "#10b981", "#a855f7", "#ef4444", "#64748b")
+"""Size without the legend, which has a line per curve below the plot, because names may be long."""
+LEFT, RIGHT, TOP, BOTTOM = 60, 20, 10, 40
+"""Margins of the plot, for the labels of the axes."""
+LEGEND_ROW = 16
+LONE_POINT_PX = 4
+TEXT_COLOUR = "#777"
+COLOURS = ("#3b82f6", "#ea580c", "#059669", "#a855f7", "#ef4444", "#64748b")
+_DASHES = ("none", "8 5", "2 5", "8 5 2 5")
+"""Dashes of neighbouring curves differ, because not everyone can tell the colours apart."""
 _GRID = "#8888"
-_TEXT = "#888"
 _TICK_HEIGHT = 15
 """Height in pixels that a line of a terminal plot would have: the axis has as many ticks."""
 
@@ -39,42 +44,52 @@ class SvgPlot:
         points = [point for curve in self._curves.values() for point in curve]
         x_axis = linear_axis([x for x, _ in points], (WIDTH - LEFT - RIGHT) // (4 * _TICK_HEIGHT))
         y_axis = linear_axis([y for _, y in points], (HEIGHT - TOP - BOTTOM) // _TICK_HEIGHT)
+        bottom = HEIGHT - BOTTOM
 
         def x_of(value: float) -> float:
-            return LEFT + (value - x_axis.low) / (x_axis.high - x_axis.low) * (WIDTH - LEFT - RIGHT)
+            return LEFT + _position(value, x_axis) * (WIDTH - LEFT - RIGHT)
 
         def y_of(value: float) -> float:
-            return HEIGHT - BOTTOM - (value - y_axis.low) / (y_axis.high - y_axis.low) * (HEIGHT - TOP - BOTTOM)
+            return bottom - _position(value, y_axis) * (bottom - TOP)
 
+        height = HEIGHT + LEGEND_ROW * len(self._curves)
         parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-            f'font-family="sans-serif" font-size="11" fill="{_TEXT}">'
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+            f'font-family="sans-serif" font-size="11" fill="{TEXT_COLOUR}">'
         ]
         for value, label in y_axis.ticks:
             y = y_of(value)
             parts.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="{_GRID}" stroke-width="0.5"/>')
             parts.append(f'<text x="{LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{escape(label)}</text>')
         for value, label in x_axis.ticks:
-            parts.append(
-                f'<text x="{x_of(value):.1f}" y="{HEIGHT - BOTTOM + 14}" text-anchor="middle">{escape(label)}</text>'
-            )
-        parts.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 5}" text-anchor="end">{escape(self._x_label)}</text>')
-        legend = LEFT
+            parts.append(f'<text x="{x_of(value):.1f}" y="{bottom + 14}" text-anchor="middle">{escape(label)}</text>')
+        parts.append(f'<text x="{WIDTH - RIGHT}" y="{bottom + 30}" text-anchor="end">{escape(self._x_label)}</text>')
         for index, (name, curve) in enumerate(self._curves.items()):
-            colour = _COLOURS[index % len(_COLOURS)]
-            parts.append(f'<text x="{legend}" y="{HEIGHT - 5}" fill="{colour}">{escape(name)}</text>')
-            legend += 7 * len(name) + 14
+            style = (
+                f'fill="none" stroke="{COLOURS[index % len(COLOURS)]}" stroke-width="2" stroke-linecap="round" '
+                f'stroke-dasharray="{_DASHES[index % len(_DASHES)]}"'
+            )
             path = _path([(x_of(x), y_of(y)) if math.isfinite(x) and math.isfinite(y) else None for x, y in curve])
-            parts.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+            y = HEIGHT + LEGEND_ROW * index
+            parts.append(f'<path d="{path}" {style}/>')
+            parts.append(f'<path d="M{LEFT} {y}h30" {style}/><text x="{LEFT + 40}" y="{y + 4}">{escape(name)}</text>')
         return "".join([*parts, "</svg>"])
 
 
+def _position(value: float, axis: Axis) -> float:
+    """Return the place of a value on an axis, a fraction; 0 on the axis of a curve that is 0 everywhere."""
+    return (value - axis.low) / (axis.high - axis.low) if axis.high > axis.low else 0.0
+
+
 def _path(points: Sequence[tuple[float, float] | None]) -> str:
-    """Return the path through some points; None lifts the pen."""
+    """Return the path through some points. None interrupts it; a point without neighbours is a short line."""
     words: list[str] = []
-    is_down = False
-    for point in points:
-        if point is not None:
-            words.append(f"{'L' if is_down else 'M'}{point[0]:.1f} {point[1]:.1f}")
-        is_down = point is not None
+    for before, point, after in zip([None, *points], points, [*points[1:], None], strict=False):
+        if point is None:
+            continue
+        x, y = point
+        if before is None and after is None:
+            words.append(f"M{x - LONE_POINT_PX / 2:.1f} {y:.1f}h{LONE_POINT_PX}")
+        else:
+            words.append(f"{'M' if before is None else 'L'}{x:.1f} {y:.1f}")
     return "".join(words)
