@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 from esper.cli.commands.show import summary_rows
 from esper.config import ConfigError
@@ -16,7 +15,7 @@ from esper.formatting import align_columns, html_table, suggest
 from esper.history.curves import Point, RunCurves
 from esper.history.history import open_history
 from esper.history.summary import RunSummary, summarise
-from esper.history.tables import TABLES, ColumnType
+from esper.history.tables import TABLES, ColumnType, Row, Table
 from esper.recording.runs import resolve_run
 from esper.svg_plot import SvgPlot
 from esper.telemetry import events as ev
@@ -156,6 +155,9 @@ class RecordedRun:
     def table(self, name: str = "EnvStepped") -> Any:
         """Return a table as a data frame of polars or pandas, whichever is installed, with the columns of `export`.
 
+        The types of the columns depend on the table alone. Values that were not measured are null in polars; in pandas
+        they are NA, NaT in times, None in lists, and NaN in numbers, where measured NaN cannot be told apart.
+
         Args:
             name: Type of the events, or `SlotReading`, `Metric`, `Phase` or `GateCheck`.
 
@@ -177,12 +179,7 @@ class RecordedRun:
             if isinstance(event, tuple(table.events))
             for row in table.rows(self.name, event, slots)
         ]
-        values: Mapping[str, list[Any]] = {
-            column.name: _times(column.values(rows)) if column.type is ColumnType.TIME else column.values(rows)
-            for column in table.columns
-        }
-        frames = cast("Any", import_module(library))
-        return frames.DataFrame(values, **({"strict": False} if library == "polars" else {}))
+        return _data_frame(library, table, rows)
 
     def __str__(self) -> str:
         return "\n".join(align_columns(list(summary_rows(self.summary))))
@@ -208,6 +205,29 @@ def read_run(run: str | Path = "last", telemetry_dir: str | Path = "telemetry") 
     return RecordedRun(resolve_run(str(run), Path(telemetry_dir)))
 
 
-def _times(microseconds: Sequence[int | None]) -> list[datetime | None]:
-    """Return moments from microseconds since the epoch."""
-    return [None if value is None else datetime.fromtimestamp(value / 1_000_000, UTC) for value in microseconds]
+def _data_frame(library: str, table: Table, rows: Sequence[Row]) -> Any:
+    """Return rows of a table as a data frame. Types are given, because a column without values has no type to infer."""
+    frames: Any = import_module(library)
+    values = {column.name: column.values(rows) for column in table.columns}
+    if library == "pandas":
+        types = {column.name: _PANDAS_TYPES[column.type] for column in table.columns}
+        return frames.DataFrame({name: frames.Series(values[name], dtype=types[name]) for name in values})
+    types = {
+        ColumnType.TEXT: frames.String,
+        ColumnType.TEXTS: frames.List(frames.String),
+        ColumnType.INTEGER: frames.Int64,
+        ColumnType.NUMBER: frames.Float64,
+        ColumnType.FLAG: frames.Boolean,
+        ColumnType.TIME: frames.Datetime("us", "UTC"),
+    }
+    return frames.DataFrame(values, schema={column.name: types[column.type] for column in table.columns})
+
+
+_PANDAS_TYPES = {
+    ColumnType.TEXT: "string",
+    ColumnType.TEXTS: "object",
+    ColumnType.INTEGER: "Int64",
+    ColumnType.NUMBER: "float64",
+    ColumnType.FLAG: "boolean",
+    ColumnType.TIME: "datetime64[us, UTC]",
+}
