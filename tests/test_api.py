@@ -6,6 +6,7 @@ import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,21 @@ def test_only_a_task_of_the_session_is_limited_to_one_lane(
     trained = esper.train(trained_task, **settings)
     (started,) = (event for event in recorded(trained.directory) if isinstance(event, ev.RunStarted))
     assert len(set(started.lanes)) == lanes
+
+
+def test_report_shows_in_a_notebook_what_print_shows() -> None:
+    report = esper.check(TASK)
+    assert repr(report) == str(report)
+    assert unescape(report._repr_html_()) == f"<pre>{report}</pre>"
+
+
+def test_trained_run_shows_its_recording(settings: dict[str, Any]) -> None:
+    trained = esper.train(TASK, **settings)
+    read = trained.read()
+    assert [event.outcome for event in read.events(ev.RunEnded)] == [trained.status]
+    assert read.curves()[f"all envs/{read.summary.score_name} median"].values == [trained.score]
+    assert str(trained) == str(read)
+    assert trained._repr_html_() == read._repr_html_()
 
 
 def test_task_of_the_session_with_the_name_of_a_built_in_one_is_refused(settings: dict[str, Any]) -> None:

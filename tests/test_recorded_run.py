@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from html import escape
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,6 +14,7 @@ import pytest
 
 import esper
 from esper.cli.main import main
+from esper.formatting import html_table, html_text
 from esper.history.history import open_history
 from esper.history.tables import TABLES, ColumnType
 from esper.telemetry import events as ev
@@ -108,6 +110,12 @@ def test_run_shows_its_summary_and_curve(run: esper.RecordedRun, capsys: pytest.
     medians = run.curves()["all envs/accuracy median"]
     assert medians.values == [found.score[1] for found in run.summary.finished]
     assert len(medians.steps) == len(medians.values)
+
+
+def test_texts_are_escaped_in_html() -> None:
+    text = "<script>alert(1)</script> & co"
+    assert f"<td>{escape(text)}</td>" in html_table([("run", text)])
+    assert html_text(text) == f"<pre>{escape(text)}</pre>"
 
 
 def test_plot_names_its_curves_and_axis(run: esper.RecordedRun) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,8 @@ def test_structure_and_card_say_what_was_grown(tmp_path: Path) -> None:
     assert "not tried" in card
     assert f"{structure.test_score:.2%}" in card
     assert all(seed.blueprint in card for seed in structure.seeds)
+    assert repr(grown) in card
+    assert unescape(grown._repr_html_()) == f"<pre>{grown!r}</pre>"
 
 
 def card_snippet(directory: Path) -> str:
