@@ -23,7 +23,7 @@ from torch import nn
 import esper
 
 
-@esper.blueprint("bend", "BCHW", causal="never")
+@esper.blueprint("bend_{name}", "BCHW", causal="never")
 class Bend(nn.Module):
     def __init__(self, channels):
         super().__init__()

@@ -61,6 +61,8 @@ class _Planned:
     """A change of a job, with its play."""
 
     job: Job
+    digest: str
+    """Digest of the simulated steps of the episode."""
     change: Change
     play: Play
 
@@ -134,12 +136,15 @@ class Simulator:
         on_step: Callable[[int], None],
     ) -> Iterator[Simulation]:
         """Simulate jobs that run side by side. Their snapshots are freed at the end."""
-        unchanged = [_Planned(job, UNCHANGED, self._unchanged(job, on_step)) for job in batch]
+        unchanged = [
+            _Planned(job, job.episode.digest(len(job.episode.steps)), UNCHANGED, self._unchanged(job, on_step))
+            for job in batch
+        ]
         self._players.run([planned.play for planned in unchanged], on_step)
         for planned in unchanged:
             yield self._result(planned)
         changed = [
-            _Planned(planned.job, change, self._changed(planned, change))
+            _Planned(planned.job, planned.digest, change, self._changed(planned, change))
             for planned in unchanged
             for change in planned.job.changes
         ]
@@ -218,7 +223,7 @@ class Simulator:
         return Simulation(
             round=episode.round,
             env=episode.env,
-            episode=episode.digest(len(episode.steps)),
+            episode=planned.digest,
             steps=len(episode.steps),
             software=self.software,
             change=planned.change,
