@@ -61,6 +61,7 @@ task = esper.Task(
     name="{name}", model=Net, slots={{"early": "stem", "late": "body"}}, data=data, train=["body", "head"],
     augment=lambda x, y, generator: (x + 0.01 * torch.randn(x.shape), y),
     batch_size=32, optimizer=esper.SGD(0.05), seed_optimizer=esper.SGD(0.05),
+    blueprints=["norm", "conv_light", "bend_{name}"],  # a worker does not know those of other tasks
 )
 '''
 
