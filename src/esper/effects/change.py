@@ -168,12 +168,20 @@ def describe_choices(choices: Mapping[str, str]) -> str:
 
 
 def describe_change(change: Change, episode: RecordedEpisode) -> str:
-    """Return a change in words, such as `without germinate depthwise in early, step 17`."""
+    """Return a change in words, such as `without germinate depthwise in early, step 17`.
+
+    The decisions that are left out with the planting of their seed are not named.
+    """
     if not change.decisions:
         return "as recorded" if change.then == RECORDED else f"all decisions by {change.then}"
+    left_out = {step for step, choices in change.decisions.items() if choices["op"] == WAIT}
+    with_a_seed = {step for seed in episode.seeds if seed.step in left_out for step in seed.decisions[1:]}
+    parts = [
+        f"without {describe_choices(choices_of(episode.steps[step - 1]))}, step {step}"
+        if step in left_out
+        else f"step {step}: {describe_choices(choices)}"
+        for step, choices in sorted(change.decisions.items())
+        if step not in left_out & with_a_seed
+    ]
     follows = "" if change.then == RECORDED else f", then {change.then}"
-    first = change.first_step
-    if all(choices["op"] == WAIT for choices in change.decisions.values()):
-        return f"without {describe_choices(choices_of(episode.steps[first - 1]))}, step {first}{follows}"
-    words = [f"step {step}: {describe_choices(choices)}" for step, choices in sorted(change.decisions.items())]
-    return "; ".join(words) + follows
+    return "; ".join(parts) + follows
