@@ -141,12 +141,20 @@ class Inquiry:
 
 def check_question(question: Question) -> None:
     """Check what does not depend on the recording. Raises ConfigError."""
+    for name, minimum in {"round": 1, "env": 0, "repeats": 0, "sample": 1}.items():
+        value = getattr(question, name)
+        if value is not None and value < minimum:
+            raise ConfigError(f"--{name} {value} is not valid: it must be {minimum} or more")
     if question.plan and (question.without or question.do or question.then != RECORDED):
         raise ConfigError("--plan replaces all decisions; remove --without, --do and --then")
     if question.rounds and (question.has_change or question.round is not None or question.env is not None):
         raise ConfigError("--rounds measures all decisions of many episodes; remove --round, --env and the change")
-    if question.rounds and question.rounds[0] > question.rounds[1]:
-        raise ConfigError("--rounds {}-{}: the first round is after the last".format(*question.rounds))
+    if question.rounds and question.repeats:
+        raise ConfigError("--repeats is for one episode; remove it, or --rounds")
+    if question.rounds and not 1 <= question.rounds[0] <= question.rounds[1]:
+        raise ConfigError("--rounds {}-{} is not valid; expected for example 60-70".format(*question.rounds))
+    if question.sample is not None and not question.rounds:
+        raise ConfigError("--sample draws episodes from several rounds; add --rounds, for example --rounds 60-70")
     if question.then != RECORDED and not (question.without or question.do):
         raise ConfigError("--then says what follows a change; add --without or --do")
 
@@ -188,6 +196,9 @@ def _find_change(question: Question, episode: RecordedEpisode, run: Path, teleme
     left_out = [parse_without(text, episode, then) for text in question.without]
     steps = sorted({step for change in left_out for step in change.decisions})
     done = parse_do(question.do, episode) if question.do else without_steps(())
+    for step in done.decisions:
+        if f"step:{step}" in question.without:
+            raise ConfigError(f"--without step:{step} and --do both change step {step}; remove one of them")
     return Change(decisions=without_steps(steps).decisions | done.decisions, then=then)
 
 

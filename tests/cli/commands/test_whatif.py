@@ -11,6 +11,7 @@ import pytest
 import esper
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK, EXIT_USAGE
+from esper.effects.change import Change, describe_change, without_steps
 from esper.effects.episode import read_episode
 from esper.effects.report import ChangeReport, EpisodeReport, SampleReport, mean_effect
 from esper.effects.store import RESULTS_FILE
@@ -131,6 +132,19 @@ def test_changes_policies_and_repeats(run: Path, capsys: pytest.CaptureFixture[s
     assert illegal.changed.waited[:1] == [2]
 
 
+def test_joint_change_names_every_decision(run: Path) -> None:
+    episode = read_episode(open_history(run), 1, 0)
+    early, mid = episode.seeds
+    advance = early.decisions[1]
+    left_out = without_steps([advance, *mid.decisions])  # the other decisions about the seed in mid need no words
+    planted = Change(decisions={1: {"op": "germinate", "blueprint": "norm", "slot": "early"}})
+    joint = Change(decisions=left_out.decisions | planted.decisions, then="wait")
+    assert describe_change(joint, episode) == (
+        "step 1: germinate norm in early; without germinate depthwise in mid, step 2; "
+        f"without advance in early, step {advance}, then wait"
+    )
+
+
 def test_answer_from_python_is_that_of_the_command(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answer = esper.what_if(str(run), round=1, env=0, without="step:1", devices=["cpu:0"])
     assert answer == ask(capsys, run, "--round", "1", "--env", "0", "--without", "step:1")
@@ -150,7 +164,11 @@ def test_answer_from_python_is_that_of_the_command(run: Path, capsys: pytest.Cap
         ("--without last", "'last' is not a decision; expected step:17 or seed:early:17"),
         ("--do 3:germinate", "'3:germinate': expected germinate BLUEPRINT SLOT"),
         ("--do 3:grow", "'3:grow': 'grow' is not an op; "),
-        ("--rounds 2-1", "--rounds 2-1: the first round is after the last"),
+        ("--without step:1 --do 1:wait", "--without step:1 and --do both change step 1; remove one of them"),
+        ("--rounds 2-1", "--rounds 2-1 is not valid; expected for example 60-70"),
+        ("--rounds 0", "--rounds 0-0 is not valid; expected for example 60-70"),
+        ("--rounds 1-2 --repeats 2", "--repeats is for one episode; remove it, or --rounds"),
+        ("--sample 2", "--sample draws episodes from several rounds; add --rounds, for example --rounds 60-70"),
         (
             "--rounds 1 --env 0",
             "--rounds measures all decisions of many episodes; remove --round, --env and the change",
