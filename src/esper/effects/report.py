@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from esper.effects.change import Change, describe_change, describe_choices, without_decision
+from esper.effects.change import UNCHANGED, Change, describe_change, describe_choices, without_decision
 from esper.effects.episode import GERMINATE, WAIT, RecordedEpisode, choices_of
 from esper.effects.results import Effect, EpisodeResults, Trajectory, effect
 from esper.formatting import NOT_MEASURED, align_columns, html_text
 from esper.intervals import t_interval
 from esper.svg_plot import SvgPlot
+from esper.telemetry.sentences import pluralise
 
 APPROXIMATE = "≈"
 """Sign before a number of an episode that was not reproduced exactly."""
@@ -67,7 +68,7 @@ class DecisionEffect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     effect: Effect | None = None
     """Recorded episode minus the one without the decision; absent if it was not simulated."""
     repeats: MeanEffect | None = None
-    """The same on other hosts and data orders; absent without `--repeats`."""
+    """The same on other hosts and data orders on which the decision was legal; absent without any."""
 
 
 class _Printable(msgspec.Struct, frozen=True):
@@ -104,11 +105,15 @@ class EpisodeReport(_Printable, frozen=True, tag_field="answer", tag="episode", 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the answer as text."""
         yield from _heading(self)
+        known = [(decision, decision.effect) for decision in self.decisions if decision.effect]
+        sign = "" if self.exact else APPROXIMATE
+        if known:
+            largest, worth = max(known, key=lambda pair: abs(pair[1].net_return))
+            yield f"largest effect: {largest.decision}, step {largest.step}, net return {sign}{worth.net_return:+.3f}"
         yield ""
         if not self.decisions:
             yield "the env waited in every step"
             return
-        sign = "" if self.exact else APPROXIMATE
         repeated = any(decision.repeats for decision in self.decisions)
         headings = ["step", "decision", "net return", self.score_name, "parameters", *_repeat_headings(repeated)]
         rows = [headings]
@@ -126,11 +131,12 @@ class EpisodeReport(_Printable, frozen=True, tag_field="answer", tag="episode", 
             rows.append(
                 [str(decision.step), decision.decision + about, *cells, *_repeat_cells(decision.repeats, repeated)]
             )
-        yield from align_columns(rows, right=(0, 2, 3, 4))
+        yield from align_columns(rows, right=(0, 2, 3, 4, 6, 7))
         yield ""
         yield (
             "Effect of a decision: the episode minus the one without it, in which later decisions that have become "
             "illegal wait. Leaving out a planting leaves out its seed. Parameters: relative to the bare host."
+            + (" n: other hosts on which the decision was legal." if repeated else "")
         )
 
 
@@ -154,8 +160,12 @@ class ChangeReport(_Printable, frozen=True, tag_field="answer", tag="change", kw
     """The changed episode."""
     difference: Effect
     """Changed minus recorded."""
+    illegal: list[int] = []
+    """Steps whose new decision was illegal, so that the env waited: the difference is that of waiting there."""
     repeats: MeanEffect | None = None
-    """Difference of the net return on other hosts and data orders; absent without `--repeats`."""
+    """Difference of the net return on other hosts and data orders on which the change was legal; absent without any."""
+    illegal_repeats: int = 0
+    """Number of other hosts and data orders on which the change was illegal."""
 
     def plot(self) -> SvgPlot:
         """Return a picture of the scores of both episodes, which a notebook shows."""
@@ -169,16 +179,23 @@ class ChangeReport(_Printable, frozen=True, tag_field="answer", tag="change", kw
         """Yield the lines of the answer as text."""
         yield from _heading(self)
         sign, difference = "" if self.exact else APPROXIMATE, self.difference
-        yield f"{self.change}: {_describe_end(self.changed, self.score_name)}"
+        yield f"{self.change}: {_describe_end(self.changed, self.score_name, sign)}"
         yield (
             f"difference: net return {sign}{difference.net_return:+.3f}, {self.score_name} "
             f"{sign}{100 * difference.score:+.1f} pp, parameters {sign}{difference.parameter_ratio:+.2f}"
         )
-        if self.changed.waited:
-            steps = ", ".join(map(str, self.changed.waited))
-            yield f"decisions that had become illegal, so that the env waited: steps {steps}"
+        if self.illegal:
+            yield (
+                f"the new decision was illegal in {_describe_steps(self.illegal)}, so the env waited: "
+                "the difference is that of waiting there"
+            )
+        if became_illegal := [step for step in self.changed.waited if step not in self.illegal]:
+            yield f"decisions that had become illegal, so that the env waited: {_describe_steps(became_illegal)}"
         if self.repeats:
-            yield f"difference of the net return on {self.repeats.n} other hosts: {_describe_mean(self.repeats)}"
+            hosts = pluralise(self.repeats.n, "other host")
+            yield f"difference of the net return on {hosts}: {_describe_mean(self.repeats)}"
+        if self.illegal_repeats:
+            yield f"other hosts on which the change was illegal: {self.illegal_repeats}"
 
 
 class SampleReport(_Printable, frozen=True, tag_field="answer", tag="sample", kw_only=True):
@@ -196,20 +213,24 @@ class SampleReport(_Printable, frozen=True, tag_field="answer", tag="sample", kw
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the answer as text."""
-        yield (f"{self.run}, rounds {self.rounds}: {self.episodes} episodes, {self.exact} of them reproduced exactly")
+        episodes = pluralise(self.episodes, "episode")
+        yield f"{self.run}, rounds {self.rounds}: {episodes}, {self.exact} of them reproduced exactly"
         titles = {
             "blueprint": "plantings by blueprint",
             "slot": "plantings by slot",
             "steps": "plantings by step",
             "op": "all decisions by op",
         }
+        sign = "" if self.exact == self.episodes else APPROXIMATE
         for kind, groups in self.groups.items():
             if not groups:
                 continue
             yield ""
             rows = [[titles[kind], "n", "effect on the net return", "pays", "costs"]]
             for name, found in groups.items():
-                rows.append([name, str(found.n), _describe_mean(found), f"{found.pays:.0%}", f"{found.costs:.0%}"])
+                rows.append(
+                    [name, str(found.n), sign + _describe_mean(found), f"{found.pays:.0%}", f"{found.costs:.0%}"]
+                )
             yield from align_columns(rows, right=(1, 3, 4))
         yield ""
         yield (
@@ -266,7 +287,7 @@ def episode_report(run: str, results: EpisodeResults, repeats: int) -> EpisodeRe
             decision=describe_choices(choices_of(episode.steps[step - 1])),
             seed=seeds.get(step, []),
             effect=results.effect_without(change),
-            repeats=_repeated(results, change, repeats),
+            repeats=_repeated(results, change, repeats)[0],
         )
         for step, change in changes_of(episode).items()
     ]
@@ -287,7 +308,7 @@ def change_report(run: str, results: EpisodeResults, change: Change, repeats: in
     episode, unchanged, changed = results.episode, results.get(), results.get(change)
     if unchanged is None or changed is None or unchanged.reproduction is None:
         return None
-    of_repeats = _repeated(results, change, repeats)
+    of_repeats, illegal_repeats = _repeated(results, change, repeats)
     return ChangeReport(
         run=run,
         round=episode.round,
@@ -299,7 +320,9 @@ def change_report(run: str, results: EpisodeResults, change: Change, repeats: in
         recorded=outcome(unchanged.trajectory),
         changed=outcome(changed.trajectory),
         difference=effect(changed.trajectory, unchanged.trajectory),
+        illegal=_illegal_steps(change, changed.trajectory),
         repeats=of_repeats and _negated(of_repeats),
+        illegal_repeats=illegal_repeats,
     )
 
 
@@ -338,10 +361,33 @@ def blueprint_effects(results: Sequence[EpisodeResults]) -> Mapping[str, MeanEff
     return _grouped(results)["blueprint"]
 
 
-def _repeated(results: EpisodeResults, change: Change, repeats: int) -> MeanEffect | None:
-    """Return the effect of the decisions that a change leaves out or replaces, over the other hosts."""
-    found = [results.effect_without(change, repeat) for repeat in range(1, repeats + 1)]
-    return mean_effect(value.net_return for value in found if value)
+def _repeated(results: EpisodeResults, change: Change, repeats: int) -> tuple[MeanEffect | None, int]:
+    """Return the effect of the decisions that a change leaves out or replaces, over the other hosts.
+
+    Returns:
+        The effect over the hosts on which the change is legal, and the number of the other ones: there, either the
+        decision that is left out was illegal already, or a new one is, so nothing is measured.
+    """
+    values: list[float] = []
+    illegal = 0
+    for repeat in range(1, repeats + 1):
+        unchanged, changed = results.get(UNCHANGED, repeat), results.get(change, repeat)
+        if unchanged is None or changed is None:
+            continue
+        first = change.decisions.get(change.first_step)
+        is_left_out = first is not None and first["op"] == WAIT
+        if _illegal_steps(change, changed.trajectory) or (
+            is_left_out and change.first_step in unchanged.trajectory.waited
+        ):
+            illegal += 1
+        else:
+            values.append(effect(unchanged.trajectory, changed.trajectory).net_return)
+    return mean_effect(values), illegal
+
+
+def _illegal_steps(change: Change, changed: Trajectory) -> list[int]:
+    """Return the steps whose new decision was illegal."""
+    return [step for step in changed.waited if change.decisions.get(step, {"op": WAIT})["op"] != WAIT]
 
 
 def _negated(found: MeanEffect) -> MeanEffect:
@@ -350,15 +396,21 @@ def _negated(found: MeanEffect) -> MeanEffect:
 
 
 def _heading(report: EpisodeReport | ChangeReport) -> Iterator[str]:
+    sign = "" if report.exact else APPROXIMATE
     yield f"{report.run}, round {report.round}, env {report.env}: {report.reproduction}"
-    yield f"as recorded: {_describe_end(report.recorded, report.score_name)}"
+    yield f"as recorded: {_describe_end(report.recorded, report.score_name, sign)}"
 
 
-def _describe_end(end: Outcome, score_name: str) -> str:
+def _describe_end(end: Outcome, score_name: str, sign: str) -> str:
     broken = ", broke down" if end.broke_down else ""
     return (
-        f"net return {end.net_return:+.3f}, {score_name} {end.score:.1%}, parameters ×{end.parameter_ratio:.2f}{broken}"
+        f"net return {sign}{end.net_return:+.3f}, {score_name} {sign}{end.score:.1%}, "
+        f"parameters {sign}×{end.parameter_ratio:.2f}{broken}"
     )
+
+
+def _describe_steps(steps: Sequence[int]) -> str:
+    return f"step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}"
 
 
 def _describe_mean(found: MeanEffect) -> str:

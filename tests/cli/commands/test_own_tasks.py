@@ -175,6 +175,8 @@ def test_nothing_is_imported_that_is_not_named(directory: Path, capsys: pytest.C
         assert run(*command) == EXIT_USAGE
         text = capsys.readouterr().err
         assert "trains the task peaks of own_peaks.py; name it again: --task own_peaks.py" in text
+    assert run("whatif", "last") == EXIT_USAGE
+    assert "the task peaks of this run is not built in; name it with --task FILE.py" in capsys.readouterr().err
 
 
 def test_changed_source_is_refused_unless_accepted(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,7 +191,7 @@ def test_changed_source_is_refused_unless_accepted(directory: Path, capsys: pyte
     assert run(*SHORT[:1], "--resume", "last", "--task", "digits", "--rounds", "3") == EXIT_USAGE
 
 
-def test_evaluate_keeps_standard_output_for_its_result(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_keep_standard_output_for_their_results(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = ("--task", "own_peaks.py")
     assert run(*SHORT, *own, "--rounds", "1", "--devices", "cpu:0") == EXIT_OK
     capsys.readouterr()
@@ -197,6 +199,10 @@ def test_evaluate_keeps_standard_output_for_its_result(directory: Path, capsys: 
     assert run("evaluate", *options, *own) == EXIT_OK
     output = capsys.readouterr()
     assert json.loads(output.out)["policies"][0]["policy"] == "static"
+    assert "training on 24 samples" in output.err
+    assert run("whatif", "last", "--devices", "cpu:0", "--json", *own) == EXIT_OK
+    output = capsys.readouterr()
+    assert json.loads(output.out)["exact"]
     assert "training on 24 samples" in output.err
 
 

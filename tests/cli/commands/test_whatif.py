@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 import esper
+from esper.checkpoint.catalog import find_checkpoint
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK, EXIT_USAGE
 from esper.effects.change import Change, describe_change, without_steps
 from esper.effects.episode import read_episode
-from esper.effects.report import ChangeReport, EpisodeReport, SampleReport, mean_effect
-from esper.effects.store import RESULTS_FILE
+from esper.effects.report import APPROXIMATE, ChangeReport, EpisodeReport, Report, SampleReport, mean_effect
+from esper.effects.results import Reproduction
+from esper.effects.store import RESULTS_FILE, EffectStore
 from esper.envs.env import Env
 from esper.history.history import open_history
 from esper.intervals import t_interval
@@ -41,10 +45,10 @@ def run(recorded: Path, tmp_path: Path) -> Path:
     return shutil.copytree(recorded, tmp_path / recorded.name)
 
 
-def ask(capsys: pytest.CaptureFixture[str], run: Path, *options: str) -> msgspec.Struct:
+def ask(capsys: pytest.CaptureFixture[str], run: Path, *options: str) -> Report:
     """Return the answer of the command as an object."""
     assert main(["whatif", str(run), "--devices", "cpu:0", "--json", *options]) == EXIT_OK
-    return msgspec.json.decode(capsys.readouterr().out, type=EpisodeReport | ChangeReport | SampleReport)
+    return msgspec.json.decode(capsys.readouterr().out, type=Report)
 
 
 def test_every_decision_has_its_effect(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,6 +110,14 @@ def test_interrupted_question_keeps_its_results(
     assert "reproduced exactly" in said.out  # the unchanged episode was finished
     assert "interrupted; the same command continues" in said.err
     assert len((run / RESULTS_FILE).read_bytes().splitlines()) == 1
+    left = 4 * STEPS  # four unchanged episodes, of which one is known
+    assert main(["whatif", str(run), "--devices", "cpu:0", "--rounds", "1-2"]) == 130
+    partial = capsys.readouterr().out
+    assert "4 episodes, 4 of them reproduced exactly" in partial
+    monkeypatch.setattr(Env, "train_epoch", train)
+    complete = ask(capsys, run, "--rounds", "1-2")
+    assert isinstance(complete, SampleReport)
+    assert complete.groups["op"]["germinate"].n == 8
 
 
 def test_changes_policies_and_repeats(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,9 +139,94 @@ def test_changes_policies_and_repeats(run: Path, capsys: pytest.CaptureFixture[s
     assert repeated.repeats
     assert repeated.repeats.n == 2
     assert "difference of the net return on 2 other hosts" in str(repeated)
+
+
+def test_illegal_decision_is_named_with_what_was_measured(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    episode = ["--round", "1", "--env", "0"]
     illegal = ask(capsys, run, *episode, "--do", "2: fossilize late")
+    waiting = ask(capsys, run, *episode, "--do", "2: wait")
     assert isinstance(illegal, ChangeReport)
-    assert illegal.changed.waited[:1] == [2]
+    assert isinstance(waiting, ChangeReport)
+    assert illegal.illegal == [2]
+    assert illegal.difference == waiting.difference
+    assert waiting.illegal == []
+    assert "the new decision was illegal in step 2, so the env waited" in str(illegal)
+
+
+def test_host_on_which_the_decision_is_illegal_is_not_counted(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--round", "1", "--env", "0", "--without", "step:1", "--repeats", "3"]
+    before = ask(capsys, run, *options)
+    assert isinstance(before, ChangeReport)
+    assert (before.repeats and before.repeats.n, before.illegal_repeats) == (3, 0)
+    store = EffectStore(run)
+    known = {(found.change.key, found.repeat): found for found in store.read()}
+    differences: list[float] = []
+    for repeat in (1, 2, 3):
+        unchanged = known[Change().key, repeat]
+        (changed,) = (found for (key, of), found in known.items() if of == repeat and key != Change().key)
+        differences.append(changed.trajectory.net_return - unchanged.trajectory.net_return)
+        if repeat == 2:
+            trajectory = replace(unchanged.trajectory, waited=[1])
+            store.add(replace(unchanged, trajectory=trajectory))
+    after = ask(capsys, run, *options)
+    assert isinstance(after, ChangeReport)
+    assert before.repeats
+    assert before.repeats.mean == pytest.approx(sum(differences) / 3)
+    assert after.repeats
+    assert (after.repeats.n, after.illegal_repeats) == (2, 1)
+    assert after.repeats.mean == pytest.approx((differences[0] + differences[2]) / 2)
+    assert "other hosts on which the change was illegal: 1" in str(after)
+
+
+def test_approximate_results_are_marked_wherever_shown(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    questions = [
+        ["--round", "2", "--env", "1"],
+        ["--round", "2", "--env", "1", "--without", "step:1"],
+        ["--rounds", "2"],
+    ]
+    for question in questions:
+        assert APPROXIMATE not in str(ask(capsys, run, *question))
+    store = EffectStore(run)
+    for found in store.read():
+        if found.reproduction and found.env == 1:
+            store.add(replace(found, reproduction=Reproduction(steps=STEPS, differs_from=3, quantity="loss")))
+    for question in questions:
+        report = ask(capsys, run, *question)
+        assert not isinstance(report, SampleReport) or (report.episodes, report.exact) == (2, 1)
+        body = [re.sub(r"\[.*\]", "", line) for line in report.lines() if not line.startswith("Effect")]
+        numbers = re.findall(r"≈?(?:[+-]\d+\.\d+|×\d+\.\d+|(?<![-+.\d])\d+\.\d+%)", "\n".join(body))
+        assert len(numbers) > 5
+        assert all(number.startswith(APPROXIMATE) for number in numbers), numbers
+
+
+def test_policy_of_a_ppo_run_is_its_newest_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [
+        "--envs",
+        "2",
+        "--rounds",
+        "1",
+        "--steps",
+        "3",
+        "--devices",
+        "cpu:0",
+        "--policy",
+        "ppo",
+        "--task",
+        "recall",
+    ]
+    assert main(["--no-tui", *options, "--telemetry-dir", str(tmp_path)]) == EXIT_OK
+    (run,) = tmp_path.iterdir()
+    capsys.readouterr()
+    question = ["--do", "1: wait", "--then", "policy"]
+    report = ask(capsys, run, *question)
+    assert isinstance(report, ChangeReport)
+    newest = find_checkpoint(run)
+    assert report.change.endswith(f", then {newest}")
+    shutil.rmtree(newest.parent)
+    assert main(["whatif", str(run), *question]) == EXIT_USAGE
+    said = capsys.readouterr().err
+    assert "checkpoint" in said
+    assert said.count("\n") == 1
 
 
 def test_joint_change_names_every_decision(run: Path) -> None:
