@@ -185,7 +185,8 @@ def _answer(question: Question, telemetry_dir: Path) -> Report:
     threads = torch.get_num_threads()
     try:
         with closing(Inquiry(question, telemetry_dir)) as inquiry:
-            inquiry.simulate(lambda _: None)
+            for _ in inquiry.simulate(lambda _: None):
+                pass
     except FaultError as fault:
         raise RunFailedError(str(fault)) from fault
     finally:

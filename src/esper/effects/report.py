@@ -9,7 +9,7 @@ import msgspec
 
 from esper.effects.change import UNCHANGED, Change, describe_change, describe_choices, without_decision
 from esper.effects.episode import GERMINATE, WAIT, RecordedEpisode, choices_of
-from esper.effects.results import Effect, EpisodeResults, Trajectory, effect
+from esper.effects.results import Effect, EpisodeResults, Simulation, Trajectory, effect
 from esper.formatting import NOT_MEASURED, align_columns, html_text
 from esper.intervals import t_interval
 from esper.svg_plot import SvgPlot
@@ -354,6 +354,20 @@ def _grouped(results: Sequence[EpisodeResults]) -> dict[str, dict[str, MeanEffec
         kind: {name: mean for name, of_group in groups.items() if (mean := mean_effect(of_group))}
         for kind, groups in values.items()
     }
+
+
+def describe_simulation(found: Simulation, results: EpisodeResults) -> str:
+    """Return one line about a result, which `results` contains already."""
+    if found.reproduction:
+        return f"round {found.round}, env {found.env}: {found.reproduction}"
+    host = f"other host {found.repeat}" if found.repeat else ""
+    unchanged, own = results.get(UNCHANGED, found.repeat), results.get()
+    if unchanged is None or found.change == UNCHANGED:
+        return f"{host}: net return {found.trajectory.net_return:+.3f}"
+    text = ", ".join(filter(None, (host, describe_change(found.change, results.episode))))
+    sign = "" if found.repeat or (own and own.is_exact) else APPROXIMATE
+    difference = effect(found.trajectory, unchanged.trajectory)
+    return f"{text}: net return {sign}{difference.net_return:+.3f}"
 
 
 def blueprint_effects(results: Sequence[EpisodeResults]) -> Mapping[str, MeanEffect]:

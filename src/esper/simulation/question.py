@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,7 +12,7 @@ from esper.checkpoint.catalog import find_checkpoint
 from esper.config import ConfigError
 from esper.effects.change import NOTHING, RECORDED, Change, parse_do, parse_without, without_steps
 from esper.effects.episode import RecordedEpisode, read_episode, read_round
-from esper.effects.report import Report, change_report, changes_of, episode_report, sample_report
+from esper.effects.report import Report, change_report, changes_of, describe_simulation, episode_report, sample_report
 from esper.engine.start_checks import resolve_policy
 from esper.history.history import History, open_history
 from esper.policy.loading import POLICY_NAMES
@@ -110,19 +110,24 @@ class Inquiry:
         """Why results could not be stored; None if all were."""
         return self._simulator.storage_problem
 
-    def simulate(self, on_step: Callable[[int], None]) -> None:
+    def simulate(self, on_step: Callable[[int], None]) -> Iterator[str]:
         """Simulate what is not known yet.
 
         Args:
             on_step: Called after each step with the number of episodes that took it.
+
+        Yields:
+            One line about each result; in a sample, about each unchanged episode.
 
         Raises:
             FaultError: A lane or a policy failed.
             ConfigError: A policy or a plan cannot be used, or a choice does not exist.
             CheckpointError: A policy cannot be read.
         """
-        for _ in self._simulator.simulate(on_step):
-            pass
+        results = {(found.episode.round, found.episode.env): found for found in self._simulator.results}
+        for found in self._simulator.simulate(on_step):
+            if found.reproduction or not self._question.rounds:
+                yield describe_simulation(found, results[found.round, found.env])
 
     def report(self) -> Report | None:
         """Return the answer as far as it is known; None if nothing is."""

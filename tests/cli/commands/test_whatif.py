@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,7 @@ from esper.effects.store import RESULTS_FILE, EffectStore
 from esper.envs.env import Env
 from esper.history.history import open_history
 from esper.intervals import t_interval
+from esper.simulation.question import Inquiry, Question
 
 PLAN = "conv_light@early:0 depthwise@mid:1 cull@mid:6"
 """In both episodes, the seed in mid is culled."""
@@ -118,6 +120,24 @@ def test_interrupted_question_keeps_its_results(
     complete = ask(capsys, run, "--rounds", "1-2")
     assert isinstance(complete, SampleReport)
     assert complete.groups["op"]["germinate"].n == 8
+
+
+def test_results_are_described_as_they_come(run: Path) -> None:
+    def inquire(**question: object) -> tuple[list[str], Report | None]:
+        asked = Question(run=str(run), devices=["cpu:0"], **question)  # pyright: ignore[reportArgumentType]
+        with closing(Inquiry(asked, run.parent)) as inquiry:
+            return list(inquiry.simulate(lambda _: None)), inquiry.report()
+
+    lines, report = inquire(round=1, env=0, without=["step:1"], repeats=1)
+    assert isinstance(report, ChangeReport)
+    assert report.repeats
+    assert lines[0] == "round 1, env 0: reproduced exactly, 8 of 8 steps"
+    assert lines[1].startswith("other host 1: net return ")
+    assert lines[2] == f"{report.change}: net return {report.difference.net_return:+.3f}"
+    assert lines[3] == f"other host 1, {report.change}: net return {report.repeats.mean:+.3f}"
+    assert inquire(round=1, env=0, without=["step:1"], repeats=1) == ([], report)
+    lines, _ = inquire(rounds=(2, 2))
+    assert [line.partition(":")[0] for line in lines] == ["round 2, env 0", "round 2, env 1"]
 
 
 def test_changes_policies_and_repeats(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

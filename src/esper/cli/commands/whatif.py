@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from esper.cli.options import EXIT_FAILED, EXIT_OK, Parser, add_run_argument, print_warnings
 from esper.cli.progress import progress_bar
 from esper.config import ConfigError
+from esper.formatting import strip_control
 from esper.telemetry.codec import encode_json
 
 
@@ -29,7 +30,9 @@ def run(arguments: Sequence[str]) -> int:
             inquiry = Inquiry(question, options.telemetry_dir)
             with contextlib.closing(inquiry), progress_bar(inquiry.num_env_steps) as advance:
                 try:
-                    inquiry.simulate(lambda count: advance("simulating", count))
+                    for line in inquiry.simulate(lambda count: advance("simulating", count)):
+                        if sys.stderr.isatty():
+                            print(strip_control(line), file=sys.stderr)  # above the progress bar
                 except KeyboardInterrupt as error:
                     interrupted = error
     except FaultError as fault:
