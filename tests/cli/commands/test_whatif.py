@@ -267,6 +267,7 @@ def test_answer_from_python_is_that_of_the_command(run: Path, capsys: pytest.Cap
     assert answer == ask(capsys, run, "--round", "1", "--env", "0", "--without", "step:1")
     assert isinstance(answer, ChangeReport)
     assert answer._repr_html_().endswith(answer.plot().svg)
+    assert "<b>" not in replace(answer, change="slot <b>", run="<b>")._repr_html_()
     assert "difference: net return" in str(answer)
 
 
