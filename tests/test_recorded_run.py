@@ -14,10 +14,13 @@ import pytest
 
 import esper
 from esper.cli.main import main
+from esper.effects.store import RESULTS_FILE
 from esper.formatting import html_table, html_text
 from esper.history.history import open_history
 from esper.history.tables import TABLES, ColumnType
 from esper.telemetry import events as ev
+from tests.effects.growing import growing_run
+from tests.effects.stored import store_effects
 from tests.factory import run_started, stamp
 from tests.recording.recordings import recording, write_segment
 
@@ -110,6 +113,31 @@ def test_run_shows_its_summary_and_curve(run: esper.RecordedRun, capsys: pytest.
     medians = run.curves()["all envs/accuracy median"]
     assert medians.values == [found.score[1] for found in run.summary.finished]
     assert len(medians.steps) == len(medians.values)
+
+
+def test_run_shows_the_effects_that_are_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_segment(tmp_path, 1, recording(growing_run()))
+    store_effects(tmp_path, 1, 0, {2: 0.25})
+    shown = esper.read_run(tmp_path)
+    assert shown.summary.seeds["depthwise"].effect == pytest.approx(0.25)
+    assert main(["show", str(tmp_path)]) == 0
+    assert f"{shown}\n" == capsys.readouterr().out
+
+
+def test_effects_that_cannot_be_read_are_a_notice(tmp_path: Path) -> None:
+    write_segment(tmp_path, 1, recording(growing_run()))
+    (tmp_path / RESULTS_FILE).mkdir()
+    [notice] = esper.read_run(tmp_path).notices
+    assert notice.startswith("stored effects cannot be read: ")
+
+
+def test_recording_without_a_readable_event_is_refused(tmp_path: Path) -> None:
+    write_segment(tmp_path / "damaged", 1, recording(growing_run()[1:]))  # without the start of the run
+    with pytest.raises(esper.ReadError, match="line 3 is damaged and was skipped"):
+        esper.read_run(tmp_path / "damaged")
+    write_segment(tmp_path / "new", 1, recording([]))
+    with pytest.raises(esper.ConfigError, match="new has no events yet"):
+        esper.read_run(tmp_path / "new")
 
 
 def test_texts_are_escaped_in_html() -> None:

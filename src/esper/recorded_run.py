@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -10,11 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from esper.cli.commands.show import summary_rows
-from esper.config import ConfigError
+from esper.effects.plantings import summarise_with_effects
 from esper.formatting import align_columns, html_table, suggest
 from esper.history.curves import Point, RunCurves
 from esper.history.history import open_history
-from esper.history.summary import RunSummary, summarise
+from esper.history.summary import RunSummary
 from esper.history.tables import TABLES, ColumnType, Row, Table
 from esper.recording.runs import resolve_run
 from esper.svg_plot import SvgPlot
@@ -59,7 +58,6 @@ class RecordedRun:
 
     Attributes:
         directory: That path.
-        notices: Sentences about what is damaged, missing or was skipped.
 
     Raises:
         ReadError: The recording does not exist or cannot be read.
@@ -69,17 +67,18 @@ class RecordedRun:
     def __init__(self, path: Path) -> None:
         self.directory = path
         self._history = open_history(path)
-        self.notices: Sequence[str] = self._history.notices
-        summary = summarise(self._history, time.time())
-        if summary is None:
-            raise ConfigError(f"{path} has no events yet")
-        self.summary: RunSummary = summary
+        self.summary: RunSummary = summarise_with_effects(self._history)
         """Summary, as `esper-sanctum show --json` prints it."""
 
     @property
     def name(self) -> str:
         """Name of the run."""
         return self.summary.run
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """Sentences about what is damaged, missing or was skipped."""
+        return self.summary.notices
 
     @property
     def config(self) -> dict[str, Any]:

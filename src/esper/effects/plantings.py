@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from esper.config import ConfigError
 from esper.effects.episode import read_round
 from esper.effects.report import MeanEffect, blueprint_effects
 from esper.effects.results import EpisodeResults, Simulation
+from esper.effects.store import EffectStore
 from esper.history.history import History
+from esper.history.summary import BlueprintSummary, RunSummary, summarise
+from esper.recording.segments import ReadError
 
 
 class PlantingEffects(NamedTuple):
@@ -18,6 +25,32 @@ class PlantingEffects(NamedTuple):
     effect: MeanEffect
     is_exact: bool
     """False if an effect is approximate."""
+
+
+def summarise_with_effects(history: History) -> RunSummary:
+    """Return statistics of a whole run, with the stored effects of its plantings.
+
+    Raises:
+        ReadError: A file cannot be read, or nothing of the recording.
+        ConfigError: The run has no events yet.
+    """
+    summary = summarise(history, time.time())
+    if summary is None:
+        if history.notices:
+            raise ReadError(history.notices[0])
+        raise ConfigError(f"{history.path} has no events yet")
+    try:
+        stored = EffectStore(history.path).read()
+    except OSError as error:
+        summary.notices = [*summary.notices, f"stored effects cannot be read: {error.strerror or error}"]
+        return summary
+    known = itertools.chain.from_iterable(read_results(history, stored))
+    for blueprint, effects in planting_effects(known).items():
+        seeds = summary.seeds.get(blueprint, BlueprintSummary())
+        summary.seeds[blueprint] = msgspec.structs.replace(
+            seeds, effect=effects.effect.mean, effects=effects.effect.n, effects_approximate=not effects.is_exact
+        )
+    return summary
 
 
 def read_results(history: History, simulations: Sequence[Simulation]) -> Iterator[list[EpisodeResults]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -12,15 +10,13 @@ from typing import Any, cast
 import msgspec
 
 from esper.cli.options import EXIT_OK, Parser, add_run_argument, print_warnings
-from esper.config import Config, ConfigError
-from esper.effects.plantings import planting_effects, read_results
+from esper.config import Config
+from esper.effects.plantings import summarise_with_effects
 from esper.effects.report import APPROXIMATE
-from esper.effects.store import EffectStore
 from esper.formatting import NOT_MEASURED, align_columns, format_duration, format_number
-from esper.history.history import History, open_history
-from esper.history.summary import BlueprintSummary, RunSummary, flat_config, summarise
+from esper.history.history import open_history
+from esper.history.summary import BlueprintSummary, RunSummary, flat_config
 from esper.recording.runs import resolve_run
-from esper.recording.segments import ReadError
 from esper.tasks import is_built_in, load_task, with_task_settings
 from esper.telemetry.codec import encode_json
 from esper.telemetry.sentences import format_lanes
@@ -166,31 +162,9 @@ def load_summary(text: str, telemetry_dir: Path) -> RunSummary:
         ReadError: The run does not exist, or nothing of it can be read.
         ConfigError: The run has no events yet.
     """
-    path = resolve_run(text, telemetry_dir)
-    history = open_history(path)
-    summary = summarise(history, time.time())
-    if summary is None:
-        if history.notices:
-            raise ReadError(history.notices[0])
-        raise ConfigError(f"{path} has no events yet")
+    summary = summarise_with_effects(open_history(resolve_run(text, telemetry_dir)))
     print_warnings(summary.notices)
-    _add_effects(summary, history)
     return summary
-
-
-def _add_effects(summary: RunSummary, history: History) -> None:
-    """Add the stored effects of plantings to the summary of a run."""
-    try:
-        stored = EffectStore(history.path).read()
-    except OSError as error:
-        print_warnings([f"stored effects cannot be read: {error.strerror or error}"])
-        return
-    known = itertools.chain.from_iterable(read_results(history, stored))
-    for blueprint, effects in planting_effects(known).items():
-        seeds = summary.seeds.get(blueprint, BlueprintSummary())
-        summary.seeds[blueprint] = msgspec.structs.replace(
-            seeds, effect=effects.effect.mean, effects=effects.effect.n, effects_approximate=not effects.is_exact
-        )
 
 
 def format_config_value(value: Any) -> str:
