@@ -19,10 +19,11 @@ from esper.formatting import html_table, html_text
 from esper.history.history import open_history
 from esper.history.tables import TABLES, ColumnType
 from esper.telemetry import events as ev
+from esper.telemetry.state import RunState
 from tests.effects.growing import growing_run
 from tests.effects.stored import store_effects
 from tests.factory import run_started, stamp
-from tests.recording.recordings import recording, write_segment
+from tests.recording.recordings import fold, recording, write_segment
 
 DEMO = Path(__file__).parents[1] / "telemetry" / "demo"
 
@@ -44,6 +45,26 @@ def test_events_and_decisions_are_those_of_the_history(run: esper.RecordedRun) -
     planted = next(found for found in decisions if found.op == "germinate")
     assert planted.choices["slot"] == planted.target
     assert "blueprint" in planted.choices
+
+
+def test_events_without_a_round_belong_to_the_round_in_progress(run: esper.RecordedRun) -> None:
+    state = RunState()
+    by_round: dict[int, list[ev.Event]] = {}
+    for event in open_history(DEMO).events():
+        state.apply(event)
+        by_round.setdefault(state.round, []).append(event)
+    numbers = range(1, run.summary.rounds + 1)
+    for number in numbers:
+        assert repr(list(run.events(round=number))) == repr(by_round[number])
+    anomalies = [event for number in numbers for event in run.events(ev.AnomalyFound, round=number)]
+    assert len(anomalies) == sum(run.summary.anomalies.values()) > 0
+
+
+def test_events_of_an_excerpt_begin_in_the_round_of_its_keyframe(tmp_path: Path) -> None:
+    before = stamp([run_started(), ev.RoundStarted(round=3)])
+    after = stamp([ev.Logged(severity="warning", text="late"), ev.RoundStarted(round=4)], first=3)
+    write_segment(tmp_path / "excerpt", 2, recording(after, fold(before)))
+    assert list(esper.read_run(tmp_path / "excerpt").events(round=3)) == after[:1]
 
 
 @pytest.fixture(scope="module")

@@ -92,13 +92,17 @@ class RecordedRun:
 
         Args:
             kind: Type of the events, of `esper.telemetry.events`; by default all.
-            round: Round, from 1; None: all.
-            env: Env; None: all.
+            round: Round, from 1; None: all. Events that do not name a round, such as anomalies, belong to the round in
+                progress.
+            env: Env; None: all. Events of no single env are left out if it is given.
         """
+        current = self._history.state_at(0).round  # above 0 in an excerpt
         for event in self._history.events():
+            if isinstance(event, ev.RoundStarted):
+                current = event.round
             if (
                 isinstance(event, kind)
-                and (round is None or getattr(event, "round", None) == round)
+                and (round is None or getattr(event, "round", current) == round)
                 and (env is None or getattr(event, "env", None) == env)
             ):
                 yield event
