@@ -118,8 +118,8 @@ def test_wrong_names_are_answered_with_the_nearest(run: esper.RecordedRun, monke
         run.table("EnvSteped")
     with pytest.raises(KeyError, match="did you mean policy/kl"):
         run.plot("policy/kll")
-    monkeypatch.setattr("esper.recorded_run.FRAME_LIBRARIES", ("no_such_library",))
-    with pytest.raises(ImportError, match="a data frame needs no_such_library; install one of them"):
+    monkeypatch.setattr("esper.recorded_run.find_spec", lambda _: None)
+    with pytest.raises(ImportError, match="a data frame needs polars or pandas; install one of them"):
         run.table()
     with pytest.raises(esper.ReadError, match="is neither a file nor a run in"):
         esper.read_run("nothing", "nowhere")
@@ -174,5 +174,20 @@ def test_plot_names_its_curves_and_axis(run: esper.RecordedRun) -> None:
 
 
 def test_reading_needs_no_torch() -> None:
-    code = f"import sys, esper; run = esper.read_run({str(DEMO)!r}); str(run); sys.exit('torch' in sys.modules)"
+    code = f"""
+import importlib.util, sys, esper
+run = esper.read_run({str(DEMO)!r})
+str(run), run._repr_html_(), list(run.events()), run.decisions(), run.curves()
+if any(map(importlib.util.find_spec, ("polars", "pandas"))):
+    run.table()
+sys.exit("torch" in sys.modules)
+"""
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_run_is_found_by_name_path_and_last(tmp_path: Path) -> None:
+    path = tmp_path / "first"
+    write_segment(path, 1, recording(stamp([run_started()])))
+    runs = [esper.read_run("last", tmp_path), esper.read_run("first", str(tmp_path)), esper.read_run(path)]
+    assert [found.directory for found in runs] == [path] * 3
+    assert "<svg" in runs[0]._repr_html_()  # without a finished round

@@ -1,4 +1,4 @@
-"""The public surface, word for word: commands, options, configuration keys, event fields, stored values.
+"""The public surface, word for word: commands, options, configuration keys, Python names, event fields, stored values.
 
 Removing a name or changing its meaning breaks scripts, TOML files, checkpoints or recordings. `SCHEMA` in
 `telemetry/events/` and `CHECKPOINT_FORMAT` in `checkpoint/manifest.py` count such changes.
@@ -13,6 +13,7 @@ from typing import get_args
 import msgspec
 import pytest
 
+import esper
 from esper.checkpoint.manifest import CHECKPOINT_FORMAT
 from esper.cli.commands import COMMANDS
 from esper.cli.main import main
@@ -22,6 +23,7 @@ from esper.control import RequestKind
 from esper.domain import HEADS, Op, Stage
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend, Curve
 from esper.history import address
+from esper.recorded_run import RecordedDecision, RecordedRun
 from esper.tasks import TASK_NAMES
 from esper.telemetry import events as ev
 
@@ -79,6 +81,15 @@ CHOICES = {
     "amp": "auto off tf32 bf16 fp16",
     "scaler": "env device",
     "ppo.horizon": "episode continuing",
+}
+
+PYTHON = {
+    "esper": "AdamW Chance CheckpointError ConfigError Family Grown HarvestError Loss ReadError RecordedRun "
+    "RecordingError RunFailedError SGD Setting Slot Splits Task TaskError TaskReport TrainedRun accuracy blueprint "
+    "check cross_entropy grow load_grown read_run starts_at_zero train what_if",
+    "RecordedRun": "config curves decisions events name notices plot table",
+    "RecordedDecision": "round step env op target choices probability",
+    "TrainedRun": "directory status rounds score",
 }
 
 EVENTS = {
@@ -184,6 +195,15 @@ def test_surface_configuration_choices_are_unchanged() -> None:
         "ppo.horizon": words(get_args(HorizonName)),
     } == CHOICES
     assert {field.key: words(field.choices) for field in list_fields(Config) if field.choices} == CHOICES
+
+
+def test_surface_names_in_python_are_unchanged() -> None:
+    assert {
+        "esper": words(sorted(dir(esper))),
+        "RecordedRun": words(sorted(name for name in vars(RecordedRun) if not name.startswith("_"))),
+        "RecordedDecision": words(RecordedDecision._fields),
+        "TrainedRun": words(esper.TrainedRun._fields),
+    } == PYTHON
 
 
 def test_surface_events_and_fields_are_unchanged() -> None:
