@@ -102,6 +102,7 @@ async def test_selected_decision_is_compared_with_the_episode_without_it(run: Pa
         assert shown(app, EnvEffect) == text
         assert app.screen.query_one(EnvEffect).size.height == 1
         assert app.screen.query_one(EnvScoreChart).text != before  # the ghost
+        assert "without 64.6" in str(app.screen.query_one(EnvScoreChart).border_subtitle)
         await press(pilot, "right_square_bracket")
         assert rows(app)[1][:2] == ["▸", "4"]
         await press(pilot, "escape")

@@ -162,7 +162,7 @@ def describe_choices(choices: Mapping[str, str]) -> str:
     """Return a decision in words, such as `germinate depthwise in early`."""
     op, slot, blueprint = choices["op"], choices.get("slot"), choices.get("blueprint")
     words = [op.replace("_", " "), blueprint or "", f"in {slot}" if slot else ""]
-    if op == "set_alpha":
+    if op == "set_alpha" and "alpha_target" in choices:
         words.append(f"to {choices['alpha_target']}")
     return " ".join(filter(None, words))
 

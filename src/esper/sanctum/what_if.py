@@ -174,7 +174,7 @@ class WhatIf:
             return None
         if key not in self._known:
             results = EpisodeResults(episode, self._by_episode.get(key, ()))
-            self._known[key] = KnownEffects(results, results.decision_effects())
+            self._known[key] = KnownEffects(results, results.decision_effects() if results.get() else {})
         return self._known[key]
 
     def _read_episode(self, env: EnvState, round_number: int) -> RecordedEpisode | None:

@@ -129,6 +129,7 @@ class EnvScoreChart(EffectPanel):
         without = known.without(step) if known is not None and step is not None else None
         if without is not None:
             ghosts.append((without.trajectory.scores[first : first + x_length], "series1"))
+            self.panel_subtitle += f"  without {percent_cell(without.trajectory.final_score).text.strip()}"
         chart = Chart(
             values=env.scores,
             x_length=x_length,
