@@ -162,8 +162,8 @@ class Players:
                 if step == play.steps:
                     episode.inactive = True
             active = [(row, *seat) for row, seat in enumerate(seats) if not seat[0].inactive]
-            if not active:
-                break
+            if not active:  # a later one can still begin
+                continue
             result = play_step(self._pool, self._episodes, agent, step, self._timer)
             tick_slots(self._pool, self._episodes)
             for row, episode, play in active:
