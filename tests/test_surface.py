@@ -20,8 +20,8 @@ from esper.cli.main import main
 from esper.config import AmpName, Config, CounterfactualName, HorizonName, PolicyName, RewardName, ScalerName
 from esper.config_fields import list_fields
 from esper.control import RequestKind
-from esper.domain import HEADS, Op, Stage
-from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend, Curve
+from esper.domain import HEADS, Curve, Op, Stage
+from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend
 from esper.history import address
 from esper.recorded_run import RecordedDecision, RecordedRun
 from esper.tasks import TASK_NAMES

@@ -1,8 +1,9 @@
-"""Shared vocabulary: stages, ops, policy heads, pause causes, anomaly rules, run statuses and step numbers."""
+"""Shared vocabulary: stages, ops, curves, policy heads, pause causes, anomaly rules, run statuses and step numbers."""
 
 from __future__ import annotations
 
-from enum import IntEnum, StrEnum
+import math
+from enum import Enum, IntEnum, StrEnum
 from typing import Literal, NamedTuple, cast
 
 VERSION = "0.1.0"
@@ -80,6 +81,30 @@ class Op(IntEnum):
     def label(self) -> str:
         """Lower-case name, used in events and on screen."""
         return self.name.lower()
+
+
+class Curve(Enum):
+    """Shape of a ramp of alpha: a monotone map of [0, 1] onto [0, 1]."""
+
+    LINEAR = "linear"
+    COSINE = "cosine"
+    SIGMOID_GENTLE = "sigmoid_gentle"
+    SIGMOID = "sigmoid"
+    SIGMOID_SHARP = "sigmoid_sharp"
+
+    def value_at(self, t: float) -> float:
+        """Return the value of the curve, 0 to 1, at the fraction `t` of the ramp, 0 to 1."""
+        if self is Curve.LINEAR:
+            return t
+        if self is Curve.COSINE:
+            return 0.5 * (1.0 - math.cos(math.pi * t))
+        # The logistic function, scaled to start at 0 and end at 1; tanh is the logistic function centred at 0.
+        half = _STEEPNESS[self] / 4.0
+        return 0.5 * (1.0 + math.tanh(half * (2.0 * t - 1.0)) / math.tanh(half))
+
+
+_STEEPNESS = {Curve.SIGMOID_GENTLE: 6.0, Curve.SIGMOID: 12.0, Curve.SIGMOID_SHARP: 24.0}
+"""Slope factor k of 1 / (1 + exp(−k (t − ½)))."""
 
 
 HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.domain import Stage
-from esper.growth.blend import Blend, Curve
+from esper.domain import Curve, Stage
+from esper.growth.blend import Blend
 from esper.growth.blueprints import offered_blueprints
 from esper.growth.layers import initialise_
 from esper.growth.layouts import Layout

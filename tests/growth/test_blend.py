@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.growth.blend import BLEND_STYLES, AlphaSchedule, Blend, BlendGate, Curve, blend, straight_through
+from esper.domain import Curve
+from esper.growth.blend import BLEND_STYLES, AlphaSchedule, Blend, BlendGate, blend, straight_through
 from tests.growth.hosts import generator
 
 SIGMOIDS = [(Curve.SIGMOID_GENTLE, 6.0), (Curve.SIGMOID, 12.0), (Curve.SIGMOID_SHARP, 24.0)]

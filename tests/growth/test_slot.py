@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esper.domain import Stage
-from esper.growth.blend import ALPHA_TARGETS, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend, Curve
+from esper.domain import Curve, Stage
+from esper.growth.blend import ALPHA_TARGETS, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend
 from esper.growth.blueprints import offered_blueprints
 from esper.growth.layouts import Layout
 from esper.growth.lifecycle import LEGAL_TRANSITIONS, GateConfig, IllegalTransitionError, StageTransition

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from esper.domain import Stage
-from esper.growth.blend import Blend, Curve
+from esper.domain import Curve, Stage
+from esper.growth.blend import Blend
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
 from esper.harvest.grown import Grown

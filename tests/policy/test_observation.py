@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from esper.domain import Op
-from esper.growth.blend import BLEND_STYLES, Curve
+from esper.domain import Curve, Op
+from esper.growth.blend import BLEND_STYLES
 from esper.policy.actions import Action
 from esper.policy.observation import (
     BASE_FEATURES,

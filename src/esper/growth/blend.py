@@ -6,13 +6,13 @@ Shapes: B samples, C channels, L or T positions, H × W pixels.
 from __future__ import annotations
 
 import enum
-import math
 from typing import Any, NamedTuple
 
 import msgspec
 import torch
 from torch import Tensor, nn
 
+from esper.domain import Curve
 from esper.growth.layers import global_avg_pool, starts_at_zero
 from esper.growth.layouts import Layout
 
@@ -22,30 +22,6 @@ RAMP_EPOCHS = (0, 3, 5, 8)
 """Selectable lengths of later ramps, in epochs; 0 changes alpha at once."""
 ALPHA_TARGETS = (0.5, 0.7, 1.0)
 """Selectable values of alpha at the end of a ramp."""
-
-
-class Curve(enum.Enum):
-    """The shape of a ramp: a monotone map of [0, 1] onto [0, 1]."""
-
-    LINEAR = "linear"
-    COSINE = "cosine"
-    SIGMOID_GENTLE = "sigmoid_gentle"
-    SIGMOID = "sigmoid"
-    SIGMOID_SHARP = "sigmoid_sharp"
-
-    def value_at(self, t: float) -> float:
-        """Return the value of the curve, 0 to 1, at the fraction `t` of the ramp, 0 to 1."""
-        if self is Curve.LINEAR:
-            return t
-        if self is Curve.COSINE:
-            return 0.5 * (1.0 - math.cos(math.pi * t))
-        # The logistic function, scaled to start at 0 and end at 1; tanh is the logistic function centred at 0.
-        half = _STEEPNESS[self] / 4.0
-        return 0.5 * (1.0 + math.tanh(half * (2.0 * t - 1.0)) / math.tanh(half))
-
-
-_STEEPNESS = {Curve.SIGMOID_GENTLE: 6.0, Curve.SIGMOID: 12.0, Curve.SIGMOID_SHARP: 24.0}
-"""Slope factor k of 1 / (1 + exp(−k (t − ½)))."""
 
 
 class AlphaSchedule(msgspec.Struct, kw_only=True):

@@ -12,8 +12,8 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from esper.domain import Stage
-from esper.growth.blend import AlphaSchedule, Blend, BlendGate, Curve, blend_seed, straight_through
+from esper.domain import Curve, Stage
+from esper.growth.blend import AlphaSchedule, Blend, BlendGate, blend_seed, straight_through
 from esper.growth.blueprints import build_seed
 from esper.growth.layers import initialise_
 from esper.growth.lifecycle import (

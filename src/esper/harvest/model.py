@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from esper.config import TaskError
 from esper.disk import read_regular
-from esper.domain import Stage
+from esper.domain import Curve, Stage
 from esper.envs.env import Env
 from esper.envs.env_state import check_tensors, load_tensors
-from esper.growth.blend import Blend, BlendGate, Curve, blend_seed
+from esper.growth.blend import Blend, BlendGate, blend_seed
 from esper.growth.blueprints import build_seed
 from esper.growth.layouts import Layout
 from esper.growth.network import GrowingNetwork, call_model

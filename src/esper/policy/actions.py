@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from esper.config import ConfigError
-from esper.domain import Op
+from esper.domain import Curve, Op
 from esper.formatting import suggest
-from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Curve
+from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 
 HEADS_BY_OP: dict[Op, tuple[str, ...]] = {
     Op.WAIT: ("op",),

@@ -8,8 +8,8 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from esper.domain import HEADS, Op
-from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, Blend, Curve
+from esper.domain import HEADS, Curve, Op
+from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, Blend
 from esper.growth.slot import Slot
 from esper.policy.actions import HEADS_BY_OP, WAIT_DECISION, Action, Decision, head_sizes
 from esper.policy.agent import EnvStatus

@@ -24,8 +24,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.domain import Op, Stage
-from esper.growth.blend import RAMP_EPOCHS, Blend, Curve
+from esper.domain import Curve, Op, Stage
+from esper.growth.blend import RAMP_EPOCHS, Blend
 from esper.growth.blueprints.properties import measure_properties
 from esper.growth.site import SlotSite
 from esper.growth.slot import Slot

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from esper.domain import Stage
-from esper.growth.blend import Blend, Curve
+from esper.domain import Curve, Stage
+from esper.growth.blend import Blend
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
 from esper.growth.outputs import Nested, list_tensors, map_tensors
