@@ -112,6 +112,7 @@ def test_trace_covers_the_current_episode() -> None:
     state = folded(first, env_stepped(0, step=2))
     one, two = state.envs[0].trace
     assert (one.step, one.stages, one.contributions) == (1, "dbe", [None, 0.04, None])
+    assert (one.seq, one.score, one.train_score, one.alphas) == (3, 0.35, 0.3, [None, 0.5, None])
     assert (one.loss_scale, one.overflows_by_owner, one.parts, one.probability) == (
         512.0,
         {"host": 2},

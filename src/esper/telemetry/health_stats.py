@@ -307,13 +307,14 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Process a step of an env. Return its non-finite values."""
         self.round = event.round
         env = self._env(event.env)
-        norms = [slot.grad_norm for slot in event.slots]
-        env.fold(event, norms)
         # The sum is finite only if every term is. It can also overflow; `_non_finite` then finds nothing.
-        total = event.train_loss + event.loss + event.train_score + event.score
-        for norm in (event.grad_norm, *norms):
-            if norm is not None:
-                total += norm
+        total = event.train_loss + event.loss + event.train_score + event.score + (event.grad_norm or 0.0)
+        norms: list[float | None] = []
+        for slot in event.slots:
+            norms.append(slot.grad_norm)
+            if slot.grad_norm is not None:
+                total += slot.grad_norm
+        env.fold(event, norms)
         if math.isfinite(total):
             return []
         found = self._non_finite(event)

@@ -70,9 +70,14 @@ def _mean(values: list[float | None]) -> float | None:
 class StepTrace(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Details of one step of an env, kept until the next round starts."""
 
+    seq: int
     step: int
+    score: float
+    train_score: float
     stages: str
     """First letter of each slot's stage."""
+    alphas: list[float | None]
+    """Alpha of each slot's seed in the next epoch; None if no seed is blended in."""
     contributions: list[float | None]
     """Contribution of each slot's seed, as a fraction; None if not measured."""
     parts: dict[str, float]
@@ -90,13 +95,19 @@ class StepTrace(msgspec.Struct, array_like=True, frozen=True, gc=False):
     def from_event(cls, event: ev.EnvStepped) -> StepTrace:
         """Make the trace of a step."""
         stages = ""
+        alphas: list[float | None] = []
         contributions: list[float | None] = []
         for slot in event.slots:
             stages += slot.stage[0]
+            alphas.append(slot.alpha)
             contributions.append(slot.contribution)
         return cls(
+            event.seq,
             event.step,
+            event.score,
+            event.train_score,
             stages,
+            alphas,
             contributions,
             event.reward_parts,
             event.op,
