@@ -1,4 +1,4 @@
-"""Causal chains of symptoms."""
+"""Symptoms, their candidates and the signals that led to them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from esper.health.root_cause import find_root_cause
 from esper.telemetry import events as ev
 from esper.telemetry.state import RunState
 from tests.factory import env_stepped, run_started, stamp
+from tests.health.episodes import GOOD, cull, planting, removed, slots
 
 
 def state_after(*events: ev.AnyEvent) -> RunState:
@@ -23,8 +24,8 @@ def steps(*changes: dict[str, object]) -> list[ev.AnyEvent]:
 
 
 def test_healthy_env_has_no_symptom() -> None:
-    assert find_root_cause(state_after(*steps({}, {}, {})), 0) == (None, [], [], [])
-    assert find_root_cause(state_after(), 1) == (None, [], [], [])
+    assert find_root_cause(state_after(*steps({}, {}, {})), 0) == (None, [], "", [], [], [])
+    assert find_root_cause(state_after(), 1) == (None, [], "", [], [], [])
 
 
 def test_nan_is_traced_to_the_first_abnormal_signal() -> None:
@@ -35,34 +36,63 @@ def test_nan_is_traced_to_the_first_abnormal_signal() -> None:
     )
     assert cause.symptom is not None
     assert (cause.symptom.step, cause.symptom.text) == (7, "not finite: gradient of the host")
-    assert [(entry.step, entry.text) for entry in cause.chain] == [
+    assert [(entry.step, entry.text) for entry in cause.signals] == [
         (5, "1 batch skipped because of an overflow"),
         (5, "loss scale fell from 2^10 to 2^8"),
         (6, "gradient of the host is 40, more than 8"),
     ]
-    assert [entry.seq for entry in cause.chain] == [7, 7, 8]  # steps 5 and 6
+    assert [entry.seq for entry in cause.signals] == [7, 7, 8]  # steps 5 and 6
 
 
 def test_sudden_nan_has_no_cause() -> None:
     cause = find_root_cause(state_after(*steps({}, {}, {}, {"grad_norm": math.nan})), 0)
     assert cause.symptom is not None
-    assert cause.chain == []
+    assert cause.signals == []
 
 
 def test_old_events_are_no_cause() -> None:
     cause = find_root_cause(state_after(*steps({"skipped_batches": 1}, *[{}] * 6, {"loss": math.nan})), 0)
     assert cause.symptom is not None
-    assert cause.chain == []
+    assert cause.signals == []
 
 
-def test_accuracy_drop_is_traced_to_a_seed_transition() -> None:
-    move = ev.SeedMoved(round=1, step=3, env=0, slot="mid", before="blending", after="culled", blueprint="norm",
-                        reason="cull")  # fmt: skip
-    cause = find_root_cause(state_after(*steps({"score": 0.8}, {"score": 0.8}, {"score": 0.5}), move), 0)
+def test_accuracy_drop_is_traced_to_the_cull() -> None:
+    run = steps(*GOOD, cull("0") | removed(train_score=0.5, score=0.5))
+    cause = find_root_cause(state_after(*run), 0)
     assert cause.symptom is not None
     assert cause.symptom.text == "accuracy fell from 80.0% to 50.0%"
-    assert [entry.text for entry in cause.chain] == ["mid blending → culled (cull)"]
-    assert cause.chain[0].seq == 6
+    assert cause.note == ""
+    (candidate,) = cause.candidates
+    assert (candidate.round, candidate.step, candidate.env, candidate.decision_step) == (1, 5, 0, 5)
+    assert candidate.seq == 7
+    assert candidate.text == ("cull norm in mid: seed removed at alpha 0.5 in step 5; its contribution was +30.0 pp")
+    assert cause.signals == []
+
+
+def test_drop_of_the_validation_score_alone_is_not_blamed_on_a_decision() -> None:
+    cause = find_root_cause(state_after(*steps(*GOOD, cull("0") | removed(train_score=0.8, score=0.5))), 0)
+    assert cause.symptom is not None
+    assert cause.candidates == []
+    assert (
+        cause.note == "no decision of the last 5 steps lowered the training accuracy; training itself may be the cause"
+    )
+
+
+def test_nan_after_the_start_of_a_blend_names_the_advance() -> None:
+    blends: dict[str, object] = {"op": "advance", "target": "mid", "loss": math.nan, "slots": slots("blending", 0.4)}
+    run = steps(planting("linear_add", "5"), {"slots": slots("training")}, {"slots": slots("training")}, blends)
+    cause = find_root_cause(state_after(*run), 0)
+    assert [candidate.text for candidate in cause.candidates] == [
+        "advance norm in mid: blending begins at alpha 0.2 in step 4"
+    ]
+
+
+def test_dead_seed_is_not_blamed_on_a_decision() -> None:
+    reading = ev.SlotReading(stage="training", blueprint="norm", age=6, grad_norm=0.0)
+    cause = find_root_cause(after_anomalies(*steps(*GOOD, *[{"slots": [reading], "score": 0.8}] * 5)), 0)
+    assert cause.symptom is not None
+    assert "gradient" in cause.symptom.text
+    assert (cause.candidates, cause.note) == ([], "")
 
 
 def test_symptom_is_dated_at_its_start() -> None:
@@ -73,7 +103,7 @@ def test_symptom_is_dated_at_its_start() -> None:
 
 def test_new_episode_does_not_inherit_causes() -> None:
     run = [*steps({}, {}, {"skipped_batches": 1}), ev.RoundStarted(round=2), env_stepped(0, 2, 1, loss=math.nan)]
-    assert find_root_cause(state_after(*run), 0).chain == []
+    assert find_root_cause(state_after(*run), 0).signals == []
 
 
 def after_anomalies(*events: ev.AnyEvent) -> RunState:
@@ -113,5 +143,5 @@ def test_norms_of_a_seed_exclude_its_predecessor() -> None:
         return {"slots": readings}
 
     first = [norms(0.1)] * 5
-    assert find_root_cause(state_after(*steps(*first, norms(4.2), {"loss": math.nan})), 0).chain != []
-    assert find_root_cause(state_after(*steps(*first, norms(None), norms(4.2), {"loss": math.nan})), 0).chain == []
+    assert find_root_cause(state_after(*steps(*first, norms(4.2), {"loss": math.nan})), 0).signals != []
+    assert find_root_cause(state_after(*steps(*first, norms(None), norms(4.2), {"loss": math.nan})), 0).signals == []

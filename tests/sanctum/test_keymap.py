@@ -174,7 +174,7 @@ async def test_sentences_name_the_changed_keys() -> None:
         await pilot.press("f10")
         assert isinstance(app.screen, MetricHelpScreen)
         page = " ".join(app.screen.page().plain.split())
-        assert "press F9 for the root cause" in page
+        assert "press F9 for the likely cause" in page
         assert page.endswith("F10 all keys and symbols Esc back")
         await pilot.press("escape", "2")
         assert (app.screen.query_one(UpdateCharts).panel_subtitle or "").endswith("F11 next")

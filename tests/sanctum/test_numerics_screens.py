@@ -28,6 +28,7 @@ from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.telemetry import events as ev
 from esper.telemetry.health_stats import MAX_MEMORY_POINTS
 from tests.factory import device_sampled, env_stepped, example_run, run_started, stamp
+from tests.health.episodes import GOOD, cull, removed
 from tests.sanctum.driving import ROOMY, emit, live, opened, press, replay, screen_text, settle, shown
 from tests.sanctum.population import anomaly, population
 
@@ -282,15 +283,30 @@ async def test_ended_anomalies_are_marked_as_ended() -> None:
         assert shown(app, AnomalyStrip) == "✓ no anomalies ended: env 02, r"
 
 
-async def test_root_cause_list_is_in_order_of_time(tmp_path: Path) -> None:
+async def test_root_cause_list_begins_with_the_decision(tmp_path: Path) -> None:
+    culled = {**cull("0"), **removed(score=0.5, train_score=0.5)}
+    steps = [env_stepped(0, 1, step, **change) for step, change in enumerate([*GOOD, culled], 1)]
+    app, playback = replay(stamp([run_started(2, 5, 25), ev.RoundStarted(round=1), *steps]), tmp_path, at_end=True)
+    async with opened(app, "W") as pilot:
+        lines = [line.strip(" │┃▌▐▎") for line in screen_text(app).splitlines()]
+        heading, first, symptom = (
+            next(index for index, line in enumerate(lines) if text in line)
+            for text in ("Likely cause, env 00", "1 cull norm in mid: seed removed", "fell from 80.0% to 50.0%")
+        )
+        assert heading < first < symptom
+        await pilot.press("enter")
+        assert playback.position == 7
+        assert isinstance(app.screen, EnvDetailScreen)
+
+
+async def test_root_cause_signals_are_in_order_of_time(tmp_path: Path) -> None:
     steps = [env_stepped(0, 1, step) for step in range(1, 6)]
     run = [run_started(2, 5, 25), ev.RoundStarted(round=1), *steps, env_stepped(0, 1, 6, grad_norm=50.0)]
     run.append(env_stepped(0, 1, 7, grad_norm=math.nan))
     app, playback = replay(stamp(run), tmp_path, at_end=True)
     async with opened(app, "W") as pilot:
         text = screen_text(app)
-        assert "Root cause, env 00" in text
-        assert "Root cause, env 00: not found" not in text
+        assert "Likely cause, env 00: no decision changed the network within 5 steps" in text
         assert "gradient of the host is 50, more than 8" in text
         assert "not finite: gradient of the host" in text
         await pilot.press("enter")

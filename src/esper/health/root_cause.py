@@ -1,30 +1,39 @@
-"""Root cause of a symptom of an env: the chain of signals that led to it."""
+"""Root cause of a symptom of an env: the decisions that can have caused it, and the signals that led to it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
+from esper.domain import Rule
+from esper.health.causes import (
+    WINDOW_STEPS,
+    Candidate,
+    drop_starts,
+    find_candidates,
+    find_drop_candidates,
+    has_moves,
+)
 from esper.health.rules.envs import explosion_limit
 from esper.health.thresholds import Thresholds
 from esper.telemetry.anomalies import Anomaly
 from esper.telemetry.health_stats import EnvStepStats
-from esper.telemetry.sentences import describe_transition, pluralise
+from esper.telemetry.sentences import pluralise
+from esper.telemetry.series import StepTrace
 from esper.telemetry.state import RunState
 
-SCORE_DROP = 0.1
-"""Drop of the score below the best of the episode that counts as a symptom."""
 MAX_GAP_STEPS = 3
-"""Maximum number of steps between two signals of one chain."""
+"""Maximum number of steps between two linked signals."""
 LOSS_RISE_FACTOR = 1.5
 """Multiple of the minimum loss of the episode above which the loss is a signal."""
+_SLOW_RULES = frozenset({Rule.DEAD_SEED, Rule.STALLED_ENV})
+"""Rules for lasting conditions, which no move of an alpha begins."""
 
 
-class ChainEntry(NamedTuple):
-    """Entry of a causal chain."""
+class Finding(NamedTuple):
+    """Symptom or signal in a step of an env."""
 
     seq: int
     """Sequence number of the event."""
@@ -35,20 +44,31 @@ class ChainEntry(NamedTuple):
 
 
 class RootCause(NamedTuple):
-    """Symptom of an env and its causal chain."""
+    """Symptom of an env, the decisions that can have caused it, and the signals that led to it."""
 
-    symptom: ChainEntry | None
+    symptom: Finding | None
     """None if the env has no symptom."""
-    chain: list[ChainEntry]
-    """Signals that led to the symptom, first to last; empty if no cause was found."""
+    candidates: list[Candidate]
+    """Strongest evidence first: the first one is the one to test."""
+    note: str
+    """Sentence that replaces the candidates; empty if there are any, and if decisions are not the matter."""
+    signals: list[Finding]
+    """Signals that led to the symptom, first to last."""
     recent: list[Anomaly]
     """Anomalies of this episode, latest first."""
     earlier: list[Anomaly]
     """Anomalies of earlier episodes, latest first. Their network is gone."""
 
 
+class _Symptom(NamedTuple):
+    finding: Finding
+    best: float | None = None
+    """Best score before the drop; None if the symptom is another one."""
+    is_slow: bool = False
+
+
 def find_root_cause(state: RunState, env: int) -> RootCause:
-    """Return the last symptom of an env in this episode, and its causal chain; also when it had other anomalies.
+    """Return the last symptom of an env in this episode, and its cause; also when it had other anomalies.
 
     If the env has no symptom, an active anomaly is the symptom.
     """
@@ -60,82 +80,96 @@ def find_root_cause(state: RunState, env: int) -> RootCause:
     recent = health.recent if health is not None else []
     this_round = max(state.round, recent[-1].round if recent else 0)
     recent = [step for step in recent if step.round == this_round]
-    found = _last_symptom(recent, slots, state.score_name) or _active_anomaly(state, env, recent)
+    trace = state.envs[env].trace
+    found = (
+        _last_start(recent, lambda step: _non_finite(step, slots))
+        or _last_drop(trace, this_round, state.score_name)
+        or _last_start(recent, _skips)
+        or _active_anomaly(state, env, recent)
+    )
     if found is None:
-        return RootCause(None, [], of_episode, earlier)
-    last, symptom = found
-    episode = recent[: last + 1]
+        return RootCause(None, [], "", [], of_episode, earlier)
+    symptom = found.finding
+    trace = [step for step in trace if step.step <= symptom.step]
+    candidates = [] if found.is_slow else _candidates_of(found, trace, slots, env)
+    note = "" if candidates or found.is_slow else _explain_none(found, trace, slots, state.score_name)
+    episode = [step for step in recent if step.step <= symptom.step]
     thresholds = Thresholds.from_recording(state.started)
     signals = [signal for index in range(len(episode)) for signal in _signals(episode, index, slots, thresholds)]
-    signals += [
-        ChainEntry(move.seq, move.round, move.step, "info", describe_transition(move))
-        for move in state.envs[env].moves
-        if move.round == symptom.round and move.step <= symptom.step
-    ]
-    signals.sort(key=lambda signal: (signal.step, signal.seq))
-    chain = _chain([signal for signal in signals if not _is_same_finding(symptom, signal)], symptom)
-    return RootCause(symptom, chain, of_episode, earlier)
+    linked = _linked([signal for signal in signals if not _is_same_finding(symptom, signal)], symptom)
+    return RootCause(symptom, candidates, note, linked, of_episode, earlier)
 
 
-def _is_same_finding(symptom: ChainEntry, signal: ChainEntry) -> bool:
+def _candidates_of(symptom: _Symptom, trace: list[StepTrace], slots: Sequence[str], env: int) -> list[Candidate]:
+    if symptom.best is not None:
+        return find_drop_candidates(trace, symptom.best, slots, symptom.finding.round, env)
+    return find_candidates(trace, slots, symptom.finding.round, env)
+
+
+def _explain_none(symptom: _Symptom, trace: list[StepTrace], slots: Sequence[str], score_name: str) -> str:
+    """Return why there is no candidate."""
+    if symptom.best is not None and has_moves(trace, slots):
+        what = f"no decision of the last {WINDOW_STEPS} steps lowered the training {score_name}"
+    else:
+        what = f"no decision changed the network within {WINDOW_STEPS} steps"
+    return f"{what}; training itself may be the cause"
+
+
+def _is_same_finding(symptom: Finding, signal: Finding) -> bool:
     """Return True if a signal repeats the symptom. In the step of a warning, every other warning repeats it."""
     same = signal.text == symptom.text or (symptom.severity == signal.severity == "warning")
     return same and signal.seq == symptom.seq
 
 
-def _last_symptom(recent: list[EnvStepStats], slots: Sequence[str], score_name: str) -> tuple[int, ChainEntry] | None:
-    """Return index and entry of the last start of the worst symptom: non-finite, else score drop, else skip."""
-    for find_symptom in (partial(_non_finite, slots=slots), partial(_score_drop, name=score_name), _skips):
-        for index in range(len(recent) - 1, -1, -1):
-            episode = [step for step in recent[: index + 1] if step.round == recent[index].round]
-            text = find_symptom(episode)
-            if text and not find_symptom(episode[:-1]):  # it begins here
-                step = recent[index]
-                return index, ChainEntry(step.seq, step.round, step.step, "error", text)
+def _last_start(recent: list[EnvStepStats], find_text: Callable[[EnvStepStats], str | None]) -> _Symptom | None:
+    """Return the last step in which a symptom began; None if no step has it."""
+    for index in range(len(recent) - 1, -1, -1):
+        step, text = recent[index], find_text(recent[index])
+        if text and not (index and find_text(recent[index - 1])):
+            return _Symptom(Finding(step.seq, step.round, step.step, "error", text))
     return None
 
 
-def _active_anomaly(state: RunState, env: int, recent: list[EnvStepStats]) -> tuple[int, ChainEntry] | None:
-    """Return the step index and entry of the worst active anomaly of an env."""
+def _last_drop(trace: list[StepTrace], round_: int, score_name: str) -> _Symptom | None:
+    """Return the last drop of the score; None if there was none."""
+    starts = drop_starts(trace)
+    if not starts:
+        return None
+    index, best = starts[-1]
+    step = trace[index]
+    text = f"{score_name} fell from {best:.1%} to {step.score:.1%}"
+    return _Symptom(Finding(step.seq, round_, step.step, "error", text), best)
+
+
+def _active_anomaly(state: RunState, env: int, recent: list[EnvStepStats]) -> _Symptom | None:
+    """Return the worst active anomaly of an env; None if there is none."""
     for anomaly in state.active_anomalies():
         found = anomaly.in_env(env)
         if found is None or env not in anomaly.active_envs:
             continue
-        for index in range(len(recent) - 1, -1, -1):
-            step = recent[index]
-            if step.seq < found.seq:
-                text = found.text.removeprefix(f"env {env:02d}: ")
-                return index, ChainEntry(step.seq, step.round, step.step, anomaly.found.severity, text)
+        step = next((step for step in reversed(recent) if step.seq < found.seq), None)
+        if step is not None:
+            text, is_slow = found.text.removeprefix(f"env {env:02d}: "), anomaly.found.rule in _SLOW_RULES
+            return _Symptom(Finding(step.seq, step.round, step.step, anomaly.found.severity, text), is_slow=is_slow)
     return None
 
 
-def _non_finite(episode: list[EnvStepStats], slots: Sequence[str]) -> str | None:
-    if not episode:
-        return None
-    step = episode[-1]
+def _non_finite(step: EnvStepStats, slots: Sequence[str]) -> str | None:
     seeds = [(f"gradient of the {slot} seed", norm) for slot, norm in zip(slots, step.slots, strict=False)]
     values = [("validation loss", step.loss), ("gradient of the host", step.grad_norm), *seeds]
     broken = [name for name, value in values if value is not None and not math.isfinite(value)]
     return f"not finite: {', '.join(broken)}" if broken else None
 
 
-def _score_drop(episode: list[EnvStepStats], name: str) -> str | None:
-    if len(episode) < 2:
-        return None
-    best = max(step.score for step in episode[:-1])
-    now = episode[-1].score
-    return f"{name} fell from {best:.1%} to {now:.1%}" if now < best - SCORE_DROP else None
-
-
-def _skips(episode: list[EnvStepStats]) -> str | None:
-    return _skip_text(episode[-1].skipped_batches) if episode and episode[-1].skipped_batches else None
+def _skips(step: EnvStepStats) -> str | None:
+    return _skip_text(step.skipped_batches) if step.skipped_batches else None
 
 
 def _skip_text(count: int) -> str:
     return f"{pluralise(count, 'batch', 'batches')} skipped because of an overflow"
 
 
-def _signals(episode: list[EnvStepStats], index: int, slots: Sequence[str], thresholds: Thresholds) -> list[ChainEntry]:
+def _signals(episode: list[EnvStepStats], index: int, slots: Sequence[str], thresholds: Thresholds) -> list[Finding]:
     """Return the quantities that left their range at a step."""
     step, before = episode[index], episode[:index]
     texts: list[str] = []
@@ -161,17 +195,16 @@ def _signals(episode: list[EnvStepStats], index: int, slots: Sequence[str], thre
     losses = [past.loss for past in before if math.isfinite(past.loss)]
     if losses and math.isfinite(step.loss) and step.loss > LOSS_RISE_FACTOR * min(losses):
         texts.append(f"validation loss is {step.loss:.3g}; its minimum was {min(losses):.3g}")
-    return [ChainEntry(step.seq, step.round, step.step, "warning", text) for text in texts]
+    return [Finding(step.seq, step.round, step.step, "warning", text) for text in texts]
 
 
-def _chain(signals: list[ChainEntry], symptom: ChainEntry) -> list[ChainEntry]:
+def _linked(signals: list[Finding], symptom: Finding) -> list[Finding]:
     """Return the signals linked to the symptom, each at most `MAX_GAP_STEPS` steps before the next."""
-    chain: list[ChainEntry] = []
+    linked: list[Finding] = []
     step = symptom.step
     for signal in reversed(signals):
         if step - signal.step > MAX_GAP_STEPS:
             break
-        chain.insert(0, signal)
-        if signal.severity != "info":  # a stage transition alone does not extend the chain
-            step = signal.step
-    return chain
+        linked.insert(0, signal)
+        step = signal.step
+    return linked

@@ -235,7 +235,7 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.ANOMALIES, "enter", "go", "go to the worst anomaly", "visit"),
     KeyBinding(KeyCategory.VIEW, "a", "anomalies", "list all anomalies", "anomalies"),
     KeyBinding(KeyCategory.VIEW, "M", "mute", "mute the rule of the first anomaly", "mute"),
-    KeyBinding(KeyCategory.VIEW, "W", "why", "root cause of the selected env's anomalies", "why"),
+    KeyBinding(KeyCategory.VIEW, "W", "why", "likely cause of the selected env's symptom", "why"),
     KeyBinding(
         KeyCategory.VIEW,
         "question_mark",

@@ -25,7 +25,7 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "%",
         "rises within an episode; its final value rises over the rounds",
         "an env stalls if it ends {limits.stalled_gap:.0%} behind the median (in a family: of its structure), without "
-        "a better score for {limits.stalled_steps} steps: press {keys[view.why]} for the root cause",
+        "a better score for {limits.stalled_steps} steps: press {keys[view.why]} for the likely cause",
     ),
     "reward": MetricHelp(
         "reward of the policy for the step; the sum of its components",
@@ -64,7 +64,7 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "factor of the loss that keeps float16 gradients from vanishing; an overflow halves it",
         "power of two",
         f"rises in steps and rarely falls, never below {lanes.MIN_LOSS_SCALE:g}; no bar without loss scaling",
-        "if it keeps falling, gradients overflow: press {keys[view.why]} for the root cause, or train with --amp bf16",
+        "if it keeps falling, gradients overflow: press {keys[view.why]} for the cause, or train with --amp bf16",
     ),
     "skipped batches": MetricHelp(
         "batches skipped because a gradient overflowed, since the start of the run",
@@ -94,7 +94,7 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "values that were NaN or infinite: how often, and the first round and step",
         "count",
         "none",
-        "start with the first one: select its env and press {keys[view.why]} for the root cause",
+        "start with the first one: select its env and press {keys[view.why]} for the likely cause",
     ),
     "memory": MetricHelp(
         "GPU: bytes of live tensors, reserved by the allocator, and used by all processes; "

@@ -1,4 +1,4 @@
-"""Dialogs that list moments to go to: all anomalies, and the causal chain of an env's symptom."""
+"""Dialogs that list moments to go to: all anomalies, and the likely cause of an env's symptom."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from esper.formatting import format_time_of_day, strip_control
-from esper.health.root_cause import ChainEntry, find_root_cause
+from esper.health.causes import Candidate
+from esper.health.root_cause import Finding, RootCause, find_root_cause
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.screens.dialogs import Dialog
 from esper.sanctum.symbols import SEVERITIES, compact_cell
@@ -27,8 +28,8 @@ _DIALOG_COLS = 96
 """Width of the dialog, as in sanctum.tcss."""
 _DIALOG_FRAME_COLS = 8
 """Columns that border, padding and scrollbar take from the dialog."""
-_CHAIN_INDENT = 11
-"""Columns of round, step and glyph before the text of a chain entry."""
+_FINDING_INDENT = 11
+"""Columns of round, step and glyph before the text of a finding or a candidate."""
 
 
 class MomentList(Dialog[GoToMoment]):
@@ -153,24 +154,32 @@ class AnomalyList(MomentList):
 
 
 def root_cause_list(view: ViewState) -> MomentList:
-    """Return a dialog with the causal chain of the selected env's symptom of this episode, and the earlier ones."""
+    """Return a dialog with the likely causes of the selected env's symptom, its signals, and the earlier anomalies."""
     palette, env = view.palette, view.selected_env
     cause = find_root_cause(view.source.state, env)
-    entries = [*cause.chain, cause.symptom] if cause.symptom is not None else []
-    choices = [(_describe_entry(palette, entry), GoToMoment(entry.seq, env=env)) for entry in entries]
+    findings = [*cause.signals, cause.symptom] if cause.symptom is not None else []
+    choices = [
+        (_describe_candidate(palette, number, candidate), GoToMoment(candidate.seq, env=env))
+        for number, candidate in enumerate(cause.candidates, 1)
+    ]
+    choices += [(_describe_finding(palette, finding), GoToMoment(finding.seq, env=env)) for finding in findings]
     others = [("this episode", anomaly, "") for anomaly in cause.recent if cause.symptom is None]
     others += [("an earlier episode", anomaly, "; that network is gone") for anomaly in cause.earlier]
     for episode, anomaly, gone in others:
         ended = ", ended" if anomaly.ended is not None and not gone else ""
         text = f"{episode}: round {anomaly.last_round}, {strip_control(anomaly.found.rule)}{ended}{gone}"
         choices.append((Text(text, _style(palette, "dim")), anomaly_target(anomaly)))
+    return MomentList(_root_cause_heading(cause, env), choices, indent=_FINDING_INDENT if findings else 0)
+
+
+def _root_cause_heading(cause: RootCause, env: int) -> str:
     if cause.symptom is not None:
-        heading = f"Root cause, env {env:02d}" + ("" if cause.chain else ": not found")
-    elif cause.recent:
-        heading = f"Env {env:02d}: no cause found of the anomalies of this episode"
-    else:
-        heading = f"Env {env:02d} is healthy: nothing wrong in this episode"
-    return MomentList(heading, choices, indent=_CHAIN_INDENT if entries else 0)
+        is_found = cause.candidates or cause.signals
+        note = cause.note or ("" if is_found else "not found")
+        return f"Likely cause, env {env:02d}" + (f": {note}" if note else "")
+    if cause.recent:
+        return f"Env {env:02d}: no cause found of the anomalies of this episode"
+    return f"Env {env:02d} is healthy: nothing wrong in this episode"
 
 
 def _describe_anomaly(view: ViewState, anomaly: Anomaly) -> Text:
@@ -195,14 +204,22 @@ def _format_value(value: float) -> str:
     return f"{value:.0f}" if value.is_integer() and abs(value) < 1e6 else compact_cell(value).text.strip()
 
 
-def _describe_entry(palette: Palette, entry: ChainEntry) -> Text:
-    """Round, step, severity and text of an entry of a causal chain."""
-    text = Text().append(f"{f'{entry.round:>4}.{entry.step}':<{_CHAIN_INDENT - 2}}", _style(palette, "dim"))
-    glyph = " " if entry.severity == "info" else SEVERITIES[entry.severity].glyph
-    text.append(glyph, _style(palette, entry.severity))
-    return text.append(
-        f" {strip_control(entry.text)}", _style(palette, "normal" if entry.severity == "info" else "bright")
-    )
+def _describe_candidate(palette: Palette, number: int, candidate: Candidate) -> Text:
+    """Round and step of a decision, its place by evidence, and its text."""
+    text = _moment_column(palette, candidate.round, candidate.decision_step)
+    text.append(f"{number} {strip_control(candidate.text)}", _style(palette, "bright" if number == 1 else "normal"))
+    return text
+
+
+def _describe_finding(palette: Palette, finding: Finding) -> Text:
+    """Round, step, severity and text of a symptom or signal."""
+    text = _moment_column(palette, finding.round, finding.step)
+    text.append(SEVERITIES[finding.severity].glyph, _style(palette, finding.severity))
+    return text.append(f" {strip_control(finding.text)}", _style(palette, "bright"))
+
+
+def _moment_column(palette: Palette, round_: int, step: int) -> Text:
+    return Text().append(f"{f'{round_:>4}.{step}':<{_FINDING_INDENT - 2}}", _style(palette, "dim"))
 
 
 def _style(palette: Palette, role: str) -> Style:
