@@ -16,11 +16,14 @@ from esper.history.history import open_history
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.env_detail import EnvDetailScreen, EnvScoreChart
 from esper.sanctum.screens.growth import BlueprintTable
+from esper.sanctum.screens.moment_lists import RootCauseList
 from esper.sanctum.what_if import SimulationProcess
 from esper.sanctum.widgets.env_lifecycle import EnvEffect, EnvLifecycle
 from esper.telemetry import events as ev
 from tests.effects.growing import decided, growing_run
 from tests.effects.stored import simulated, store_effects
+from tests.factory import env_stepped, run_started, stamp
+from tests.health.episodes import GOOD, blended, cull, removed
 from tests.recording.recordings import recording, write_segment
 from tests.sanctum.driving import live, notices, opened, press, replay_of, screen_text, settle, shown, until
 
@@ -251,3 +254,52 @@ async def test_effect_of_a_real_run_is_computed(tmp_path: Path, monkeypatch: pyt
         assert "without it" in shown(app, EnvEffect)
         assert notices(app) == []
     assert (run / RESULTS_FILE).exists()
+
+
+CULLED: dict[str, object] = {"score": 0.5, "train_score": 0.5}
+DROP = [*GOOD, blended(0.5) | cull("5"), blended(0.3), blended(0.1), removed(**CULLED)]
+"""Steps of an episode in which a slow cull lets the score fall in step 8."""
+
+
+@pytest.mark.parametrize(
+    ("lost", "verdict"),
+    [
+        (-0.25, "confirmed: without it −5.0 pp instead of −30.0 pp"),
+        (-0.1, "refuted: without it −20.0 pp instead of −30.0 pp"),
+    ],
+)
+@pytest.mark.parametrize("size", SIZES)
+async def test_first_cause_is_tested_without_its_decision(
+    tmp_path: Path, size: tuple[int, int], lost: float, verdict: str
+) -> None:
+    steps: list[ev.AnyEvent] = [env_stepped(0, 1, step, **change) for step, change in enumerate(DROP, 1)]
+    write_segment(tmp_path, 1, recording(stamp([run_started(1, 1, 8), ev.RoundStarted(round=1), *steps])))
+    app = dashboard(tmp_path)
+    async with opened(app, "W", size=size) as pilot:
+        assert isinstance(app.screen, RootCauseList)
+        assert "Likely cause, env 00" in screen_text(app)
+        assert "x test the first" in screen_text(app)
+        await press(pilot, "x")
+        process = FakeProcess.last
+        assert process.request.without == [5]
+        await until(pilot, lambda: "starting…" in screen_text(app))
+        episode = store_effects(tmp_path, 1, 0, {5: lost}, differs_from=2)
+        process.messages.put(SimulationUpdate(episode=episode))
+        process.messages.put(None)
+        await until(pilot, lambda: f"≈{verdict}" in screen_text(app))
+        await press(pilot, "x")
+        assert FakeProcess.last is process  # it is known
+        await press(pilot, "escape", "enter")
+        assert rows(app)[-1][:4] == ["▸", "5", "x", "cull"]
+
+
+async def test_escape_cancels_the_test_of_a_cause(tmp_path: Path) -> None:
+    steps: list[ev.AnyEvent] = [env_stepped(0, 1, step, **change) for step, change in enumerate(DROP, 1)]
+    app, _ = live(stamp([run_started(1, 1, 8), ev.RoundStarted(round=1), *steps]), recorded_in=tmp_path)
+    async with opened(app, "W", "x") as pilot:
+        assert not FakeProcess.last.is_closed
+        await press(pilot, "escape")
+        assert FakeProcess.last.is_closed
+        assert isinstance(app.screen, RootCauseList)
+        await press(pilot, "escape")
+        assert not isinstance(app.screen, RootCauseList)

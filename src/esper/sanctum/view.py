@@ -189,8 +189,10 @@ class ExplanationNeeded(Message):
 
 @dataclass
 class EffectNeeded(Message):
-    """Request to the app: compute the effect of a decision of the selected env in the shown episode."""
+    """Request to the app: compute the effect of a decision."""
 
+    round: int
+    env: int
     step: int | None
     """Step of the decision; None for all decisions of the episode."""
 

@@ -13,7 +13,7 @@ from esper.domain import TERMINAL_STATUSES
 from esper.formatting import strip_control
 from esper.health.rules.lanes import check_stale
 from esper.sanctum.actions.navigation import NavigationActions
-from esper.sanctum.screens.moment_lists import AnomalyList, root_cause_list
+from esper.sanctum.screens.moment_lists import AnomalyList, RootCauseList
 from esper.sanctum.source import RunSource
 from esper.sanctum.symbols import ellipsise
 from esper.sanctum.view import GoToMoment
@@ -84,9 +84,9 @@ class DiagnosisActions(NavigationActions):
         self.refresh_view()
 
     def action_why(self) -> None:
-        """Open the root cause of the anomalies of the selected env."""
+        """Open the likely cause of the last problem of the selected env."""
         if self.view.selected_env < len(self.source.state.envs):
-            self.push_screen(root_cause_list(self.view), self._show_anomaly)
+            self.push_screen(RootCauseList(self.view), self._show_anomaly)
 
     def _alert(self, now: float, stale: ev.AnomalyFound | None) -> None:
         """Ring the bell and send a desktop notification for news."""

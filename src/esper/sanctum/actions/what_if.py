@@ -10,13 +10,13 @@ BROWSER_MESSAGE = "Effects cannot be computed from the browser. On the server: e
 
 
 class WhatIfActions(BaseApp):
-    """Compute effects for the selected env, and report why that failed."""
+    """Compute effects, and report why that failed."""
 
     def on_effect_needed(self, message: EffectNeeded) -> None:
         """Start the computation of one effect, or of all effects of the episode."""
         if self.refuse_in_browser(BROWSER_MESSAGE):
             return
-        refusal = self.view.what_if.start(self.source.state.round, self.view.selected_env, message.step)
+        refusal = self.view.what_if.start(message.round, message.env, message.step)
         if refusal:
             self.notify(refusal, severity="warning")
         self.refresh_view()

@@ -90,12 +90,15 @@ class EnvDetailScreen(RunScreen):
         if step is None:
             self.notify("This episode has no decision yet.", severity="warning")
         elif known is None or known.without(step) is None:
-            self.post_message(EffectNeeded(step))
+            self._request_effect(step)
         self.update()
 
     def action_effects(self) -> None:
         """Compute the effects of all decisions of the episode."""
-        self.post_message(EffectNeeded(None))
+        self._request_effect(None)
+
+    def _request_effect(self, step: int | None) -> None:
+        self.post_message(EffectNeeded(self.view.source.state.round, self.view.selected_env, step))
 
     def action_back(self) -> None:
         """Cancel the computation of effects, else close the screen."""

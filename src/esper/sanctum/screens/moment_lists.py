@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, NamedTuple, cast
 
+import msgspec
 from rich.console import Console
 from rich.style import Style
 from rich.text import Text
@@ -13,14 +14,17 @@ from textual.containers import Vertical
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from esper.effects.report import APPROXIMATE
+from esper.effects.results import Simulation
+from esper.effects.verdict import judge_cause
 from esper.formatting import format_time_of_day, strip_control
-from esper.health.causes import Candidate
+from esper.health.causes import Candidate, drop_starts
 from esper.health.root_cause import Finding, RootCause, find_root_cause
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.screens.dialogs import Dialog
 from esper.sanctum.symbols import SEVERITIES, compact_cell
 from esper.sanctum.theme import Palette
-from esper.sanctum.view import GoToMoment, ViewState
+from esper.sanctum.view import EffectNeeded, GoToMoment, ViewState
 from esper.sanctum.widgets.problems import anomaly_target
 from esper.telemetry.anomalies import Anomaly
 
@@ -30,6 +34,9 @@ _DIALOG_FRAME_COLS = 8
 """Columns that border, padding and scrollbar take from the dialog."""
 _FINDING_INDENT = 11
 """Columns of round, step and glyph before the text of a finding or a candidate."""
+
+_VERDICT_INTERVAL_S = 0.2
+"""Seconds between two updates of the test of a cause."""
 
 
 class MomentList(Dialog[GoToMoment]):
@@ -153,23 +160,114 @@ class AnomalyList(MomentList):
         return text.append(f"\n  {row.rule}{', muted' if is_muted else ''}", _style(palette, "dim"))
 
 
-def root_cause_list(view: ViewState) -> MomentList:
-    """Return a dialog with the likely causes of the selected env's symptom, its signals, and the earlier anomalies."""
-    palette, env = view.palette, view.selected_env
-    cause = find_root_cause(view.source.state, env)
+class RootCauseList(MomentList):
+    """Dialog with the likely causes of the selected env's symptom, its signals, and the earlier anomalies.
+
+    A key tests the first candidate, by a simulation of the episode without it.
+
+    Args:
+        view: State that all panels share.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("test", "detail.without"), Binding("escape", "back")]
+
+    def __init__(self, view: ViewState) -> None:
+        state, env = view.source.state, view.selected_env
+        self._view = view
+        self._cause = cause = find_root_cause(state, env)
+        # A copy, because a live run continues.
+        self._env = msgspec.structs.replace(state.envs[env], trace=list(state.envs[env].trace))
+        self._verdict = ""
+        """Progress or result of the test of the first candidate, as shown."""
+        candidates = [
+            (self._describe_candidate(number, candidate), GoToMoment(candidate.seq, env=env))
+            for number, candidate in enumerate(cause.candidates, 1)
+        ]
+        choices = candidates + _list_findings(view.palette, cause, env)
+        indent = _FINDING_INDENT if cause.symptom is not None else 0
+        super().__init__(_root_cause_heading(cause, env), choices, indent=indent)
+
+    def on_mount(self) -> None:
+        """Show what is known, and update it while the dialog is open."""
+        if self._tested is not None:
+            self._update()
+            self.set_interval(_VERDICT_INTERVAL_S, self._update)
+
+    @property
+    def _tested(self) -> Candidate | None:
+        """The first candidate, if the symptom is a drop of the score, which a test can judge."""
+        symptom, candidates, trace = self._cause.symptom, self._cause.candidates, self._env.trace
+        if symptom is None or not candidates:
+            return None
+        is_drop = any(trace[index].step == symptom.step for index, _ in drop_starts(trace))
+        return candidates[0] if is_drop else None
+
+    def _hint(self) -> str:
+        key = self._view.key_names["detail.without"]
+        return f"Enter go   {key} test the first   " if self._tested is not None else super()._hint()
+
+    def action_test(self) -> None:
+        """Compute the episode without the first candidate, unless it is known; select it in the env detail."""
+        tested = self._tested
+        if tested is not None:
+            self._view.selected_decision = tested.round, tested.env, tested.decision_step
+            if self._known_without(tested) is None:
+                self.post_message(EffectNeeded(tested.round, tested.env, tested.decision_step))
+
+    def action_back(self) -> None:
+        """Cancel the test, else close the dialog."""
+        if self._view.what_if.is_running:
+            self._view.what_if.cancel()
+        else:
+            self.dismiss(None)
+
+    def _known_without(self, tested: Candidate) -> Simulation | None:
+        known = self._view.what_if.known_effects(self._env, tested.round)
+        return known.without(tested.decision_step) if known is not None else None
+
+    def _update(self) -> None:
+        """Draw the first candidate again if its verdict has changed."""
+        verdict = self._find_verdict()
+        if verdict != self._verdict:
+            self._verdict = verdict
+            prompt = self._wrap(self._describe_candidate(1, self._cause.candidates[0]))
+            self.query_one(OptionList).replace_option_prompt_at_index(0, prompt)
+
+    def _find_verdict(self) -> str:
+        """Return the verdict on the first candidate, the progress of its test, or an empty text."""
+        tested, symptom = self._tested, self._cause.symptom
+        if tested is None or symptom is None:
+            return ""
+        known, changed = self._view.what_if.known_effects(self._env, tested.round), self._known_without(tested)
+        if known is None or known.unchanged is None or changed is None:
+            return self._view.what_if.progress_text
+        mark = "" if known.unchanged.is_exact else APPROXIMATE
+        verdict = judge_cause(known.unchanged.trajectory, changed.trajectory, symptom.step)
+        if verdict is not None:
+            return f"{mark}{verdict}"
+        return f"{mark}no verdict: without it, step {symptom.step} is not reached or has no such score"
+
+    def _describe_candidate(self, number: int, candidate: Candidate) -> Text:
+        """Round and step of a decision, its place by evidence, its text, and the verdict on the first."""
+        palette, is_first = self._view.palette, number == 1
+        text = _moment_column(palette, candidate.round, candidate.decision_step)
+        text.append(f"{number} {strip_control(candidate.text)}", _style(palette, "bright" if is_first else "normal"))
+        if is_first and self._verdict:
+            text.append(f"\n{' ' * _FINDING_INDENT}{self._verdict}", _style(palette, "key"))
+        return text
+
+
+def _list_findings(palette: Palette, cause: RootCause, env: int) -> list[tuple[Text, GoToMoment]]:
+    """Return the signals, the symptom, and the anomalies that are not the symptom."""
     findings = [*cause.signals, cause.symptom] if cause.symptom is not None else []
-    choices = [
-        (_describe_candidate(palette, number, candidate), GoToMoment(candidate.seq, env=env))
-        for number, candidate in enumerate(cause.candidates, 1)
-    ]
-    choices += [(_describe_finding(palette, finding), GoToMoment(finding.seq, env=env)) for finding in findings]
+    choices = [(_describe_finding(palette, finding), GoToMoment(finding.seq, env=env)) for finding in findings]
     others = [("this episode", anomaly, "") for anomaly in cause.recent if cause.symptom is None]
     others += [("an earlier episode", anomaly, "; that network is gone") for anomaly in cause.earlier]
     for episode, anomaly, gone in others:
         ended = ", ended" if anomaly.ended is not None and not gone else ""
         text = f"{episode}: round {anomaly.last_round}, {strip_control(anomaly.found.rule)}{ended}{gone}"
         choices.append((Text(text, _style(palette, "dim")), anomaly_target(anomaly)))
-    return MomentList(_root_cause_heading(cause, env), choices, indent=_FINDING_INDENT if findings else 0)
+    return choices
 
 
 def _root_cause_heading(cause: RootCause, env: int) -> str:
@@ -202,13 +300,6 @@ def _describe_anomaly(view: ViewState, anomaly: Anomaly) -> Text:
 def _format_value(value: float) -> str:
     """Format a count as an integer, and any other value with three digits."""
     return f"{value:.0f}" if value.is_integer() and abs(value) < 1e6 else compact_cell(value).text.strip()
-
-
-def _describe_candidate(palette: Palette, number: int, candidate: Candidate) -> Text:
-    """Round and step of a decision, its place by evidence, and its text."""
-    text = _moment_column(palette, candidate.round, candidate.decision_step)
-    text.append(f"{number} {strip_control(candidate.text)}", _style(palette, "bright" if number == 1 else "normal"))
-    return text
 
 
 def _describe_finding(palette: Palette, finding: Finding) -> Text:
