@@ -56,7 +56,7 @@ def population(
     pool.reset(0)
     for env in pool.envs if blueprint else []:
         for index, slot in enumerate(env.network.slots):
-            env.apply_action(Action(Op.GERMINATE, index, blueprint=profile.blueprints.index(str(blueprint))), 0, 0)
+            env.apply_action(Action(Op.GERMINATE, index, blueprint=profile.blueprints.index(str(blueprint))), 0)
             while slot.stage is not Stage.PROBATIONARY:
                 slot.grad_norm = 1.0
                 if slot.can_advance:
