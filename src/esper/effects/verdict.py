@@ -17,7 +17,7 @@ class Verdict(NamedTuple):
     recorded: float
     """Best score of the episode before the step minus the score after it, a fraction."""
     without: float
-    """The same without the decision; negative if the score is a new best."""
+    """The same best score minus the score without the decision; negative if that one is better."""
 
     @property
     def is_confirmed(self) -> bool:
@@ -37,6 +37,9 @@ def _points(change: float) -> str:
 def judge_cause(recorded: Trajectory, without: Trajectory, step: int) -> Verdict | None:
     """Return the verdict on a decision as the cause of a drop of the score.
 
+    Both scores are compared with the best one of the episode with the decision. The best one without it is no measure:
+    a decision that had raised the score would be confirmed, because a score that never rose cannot fall.
+
     Args:
         recorded: The simulated episode without a change.
         without: The same without the decision.
@@ -45,15 +48,9 @@ def judge_cause(recorded: Trajectory, without: Trajectory, step: int) -> Verdict
     Returns:
         None if the score did not drop in that step, or is not known in one of the episodes, after a breakdown.
     """
-    recorded_drop, drop_without = _drop(recorded, step), _drop(without, step)
-    if recorded_drop is None or drop_without is None or recorded_drop <= 0:
+    if step < 2 or min(len(recorded.scores), len(without.scores)) <= step:
         return None
-    return Verdict(recorded_drop, drop_without)
-
-
-def _drop(trajectory: Trajectory, step: int) -> float | None:
-    """Return the best score after the earlier steps minus that after a step; None if they are not known."""
-    scores = trajectory.scores[1 : step + 1]
-    if step < 2 or len(scores) < step or not all(map(math.isfinite, scores)):
+    best, score, score_without = max(recorded.scores[1:step]), recorded.scores[step], without.scores[step]
+    if not all(map(math.isfinite, (best, score, score_without))) or score >= best:
         return None
-    return max(scores[:-1]) - scores[-1]
+    return Verdict(best - score, best - score_without)
