@@ -173,6 +173,11 @@ def test_user_blueprint_keeps_its_own_initial_values() -> None:
         assert isinstance(first, Own)
         assert torch.equal(next(first.parameters()), next(again.parameters()))
         assert not torch.equal(next(first.parameters()), next(other.parameters()))
+        with torch.device("meta"):  # as a harvest does before it loads the weights
+            shapes = build_seed("test_only", Layout.BC, 4, False, generator(1))
+        assert [(value.shape, value.is_meta) for value in shapes.parameters()] == [
+            (value.shape, True) for value in first.parameters()
+        ]
         with pytest.raises(ValueError, match="already registered for BC"):
             blueprint("test_only", "BC")(Own)
         with pytest.raises(ValueError, match="did you mean BTC"):

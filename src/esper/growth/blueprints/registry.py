@@ -96,5 +96,6 @@ def build_seed(name: str, layout: Layout, channels: int, is_causal: bool, genera
         seed = found.factory(channels, **options)
         found.initialise(seed, generator)
         return seed
-    with forked_generators(int(torch.randint(2**62, (), generator=generator))):
+    # On the CPU also within `torch.device("meta")`, where a harvest first builds seeds to learn their shapes.
+    with forked_generators(int(torch.randint(2**62, (), generator=generator, device="cpu"))):
         return found.factory(channels, **options)
