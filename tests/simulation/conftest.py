@@ -1,0 +1,17 @@
+"""Tasks of these tests register blueprints, which other tests must not be offered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from esper.growth.blueprints import BLUEPRINTS
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered_blueprints() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction] (used by pytest)
+    before = set(BLUEPRINTS)
+    yield
+    for name in BLUEPRINTS.keys() - before:
+        del BLUEPRINTS[name]
