@@ -25,6 +25,10 @@ from esper.process import NamedThread
 from esper.recording.segments import ReadError
 from esper.telemetry.codec import encode_json, make_decoder
 
+BUSY_RATIO = 1.5
+"""Wall time of a step divided by its CPU time, above which other processes want the core."""
+REST_FACTOR = 10.0
+"""Length of a rest after such a step, as a multiple of its CPU time: idle priority alone evicts the caches of a run."""
 PROGRESS_INTERVAL_S = 0.2
 """Minimum seconds between two messages about the progress."""
 _LOWEST_PRIORITY = 19
@@ -79,13 +83,18 @@ def simulate(request: SimulationRequest, send: Callable[[SimulationUpdate], None
         telemetry_dir=recording.parent,
     )
     total, done, sent = simulator.num_env_steps, 0, 0.0
+    wall, cpu = time.monotonic(), time.process_time()
 
     def count(num_episodes: int) -> None:
-        nonlocal done, sent
+        nonlocal done, sent, wall, cpu
         done += num_episodes
-        if (now := time.monotonic()) - sent >= PROGRESS_INTERVAL_S:
+        now, spent = time.monotonic(), time.process_time() - cpu
+        if now - sent >= PROGRESS_INTERVAL_S:
             sent = now
             send(SimulationUpdate(progress=(done, total)))
+        if now - wall > BUSY_RATIO * spent:
+            time.sleep(REST_FACTOR * spent)
+        wall, cpu = time.monotonic(), time.process_time()
 
     try:
         send(SimulationUpdate(progress=(0, total)))
