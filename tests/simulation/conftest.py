@@ -10,7 +10,7 @@ from esper.growth.blueprints import BLUEPRINTS
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _registered_blueprints() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction] (used by pytest)
+def _registered_blueprints() -> Iterator[None]:
     before = set(BLUEPRINTS)
     yield
     for name in BLUEPRINTS.keys() - before:
