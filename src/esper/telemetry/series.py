@@ -80,16 +80,11 @@ class StepTrace(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Alpha of each slot's seed in the next epoch; None if no seed is blended in."""
     contributions: list[float | None]
     """Contribution of each slot's seed, as a fraction; None if not measured."""
-    parts: dict[str, float]
-    """Components of the reward, keyed by name."""
     op: str
     target: str | None
     probability: float | None
     """Probability of the op; None if the policy is deterministic."""
     decision: dict[str, ev.HeadChoice]
-    loss_scale: float | None
-    overflows_by_owner: dict[str, int]
-    """Batches in which a gradient overflowed, keyed by its owner."""
 
     @classmethod
     def from_event(cls, event: ev.EnvStepped) -> StepTrace:
@@ -109,13 +104,10 @@ class StepTrace(msgspec.Struct, array_like=True, frozen=True, gc=False):
             stages,
             alphas,
             contributions,
-            event.reward_parts,
             event.op,
             event.target,
             event.op_probability,
             event.decision,
-            event.loss_scale,
-            event.overflows_by_owner,
         )
 
 
