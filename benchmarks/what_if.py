@@ -4,7 +4,7 @@
     cost   CPU and wall time of leaving out every decision of a 40-step episode, as a multiple of one unchanged episode
            on one lane (≤ 12), on one lane and on two
 
-Targets are in parentheses. What is compared runs in turns. `benchmarks.live` measures a live run beside a simulation.
+Targets are in parentheses. Compared programs run in turns. `benchmarks.live` measures a live run beside a simulation.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def what_if(
         without: Decisions to leave out together: `step:17`, or `seed:early:17` for all that concern a seed.
         do: Decisions to take instead: `12: germinate depthwise early`.
         plan: Plan that replaces all decisions.
-        then: What follows the change: `recorded`, `wait`, `policy`, or the reference of a policy.
+        then: Decisions after the change: `recorded`, `wait`, `policy`, or the reference of a policy.
         repeats: Number of other hosts and data orders on which it is simulated too.
         task: Reference of the task; must be given if it is your own code.
         devices: Devices of the lanes.

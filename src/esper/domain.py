@@ -110,6 +110,16 @@ _STEEPNESS = {Curve.SIGMOID_GENTLE: 6.0, Curve.SIGMOID: 12.0, Curve.SIGMOID_SHAR
 HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
 """Policy heads, in the order in which they choose the factors of an action."""
 
+HEADS_BY_OP: dict[Op, tuple[str, ...]] = {
+    Op.WAIT: ("op",),
+    Op.GERMINATE: ("op", "slot", "blueprint", "style", "tempo", "alpha_target"),
+    Op.ADVANCE: ("op", "slot"),
+    Op.SET_ALPHA: ("op", "slot", "style", "alpha_target", "alpha_speed", "alpha_curve"),
+    Op.CULL: ("op", "slot", "alpha_speed", "alpha_curve"),
+    Op.FOSSILIZE: ("op", "slot"),
+}
+"""Heads that have an effect under each op."""
+
 
 class PauseCause(StrEnum):
     """Reason for which the engine holds a run without a request of a user. Values are on disk, in `Paused.cause`."""

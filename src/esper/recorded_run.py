@@ -57,7 +57,7 @@ class RecordedRun:
         path: Run directory, or one file of events.
 
     Attributes:
-        directory: That path.
+        directory: Run directory, or the file of events.
 
     Raises:
         ReadError: The recording does not exist or cannot be read.
@@ -77,7 +77,7 @@ class RecordedRun:
 
     @property
     def notices(self) -> Sequence[str]:
-        """Sentences about what is damaged, missing or was skipped."""
+        """Sentences about damaged, missing and skipped parts of the recording."""
         return self.summary.notices
 
     @property
@@ -159,7 +159,7 @@ class RecordedRun:
         """Return a table as a data frame of polars or pandas, whichever is installed, with the columns of `export`.
 
         The types of the columns depend on the table alone. Values that were not measured are null in polars; in pandas
-        they are NA, NaT in times, None in lists, and NaN in numbers, where measured NaN cannot be told apart.
+        they are NA, NaT in times, None in lists, and NaN in numbers, as a measured NaN is.
 
         Args:
             name: Type of the events, or `SlotReading`, `Metric`, `Phase` or `GateCheck`.

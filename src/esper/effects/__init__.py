@@ -1,1 +1,1 @@
-"""What decisions were worth: recorded episodes, changes to them, and the stored results of simulations. No torch."""
+"""Effects of decisions: recorded episodes, changes to them, and the stored results of simulations. No torch."""

@@ -11,26 +11,24 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from esper.config import ConfigError
+from esper.domain import HEADS_BY_OP
 from esper.effects.episode import GERMINATE, WAIT, RecordedEpisode, RecordedSeed, choices_of
 from esper.formatting import suggest
 
 RECORDED = "recorded"
-"""What follows a change: the recorded decisions; one that has become illegal waits."""
+"""Value of `Change.then`: the recorded decisions; the env waits where one has become illegal."""
 NOTHING = "wait"
-"""What follows a change: no further decision."""
+"""Value of `Change.then`: no further decision."""
 OPTIONS = {"style": "style", "tempo": "tempo", "alpha": "alpha_target", "speed": "alpha_speed", "curve": "alpha_curve"}
 """Head of each option of a decision, keyed by its name."""
 _DEFAULTS: Mapping[str, Mapping[str, str]] = {
-    WAIT: {},
     GERMINATE: {"style": "linear_add", "tempo": "3", "alpha_target": "1.0"},
-    "advance": {},
     "set_alpha": {"style": "linear_add", "alpha_speed": "0", "alpha_curve": "linear"},
     "cull": {"alpha_speed": "0", "alpha_curve": "linear"},
-    "fossilize": {},
 }
 """Choices that a decision has if they are not given, keyed by op."""
-_NUM_WORDS = {WAIT: 0, GERMINATE: 2}
-"""Number of names after the op, where it is not 1."""
+_HEADS = {op.label: heads for op, heads in HEADS_BY_OP.items()}
+"""Heads that have an effect, keyed by the name of the op."""
 _DO = re.compile(r"\s*(?P<step>\d{1,9})\s*:\s*(?P<words>.+)")
 _WITHOUT = re.compile(r"step:(?P<step>\d{1,9})|seed:(?P<slot>[^:\s]+):(?P<planted>\d{1,9})")
 
@@ -72,6 +70,12 @@ def without_decision(episode: RecordedEpisode, step: int, then: str = RECORDED) 
     """
     seed = next((seed for seed in episode.seeds if seed.step == step), None)
     return without_seed(seed, then) if seed else without_steps([step], then)
+
+
+def changes_of(episode: RecordedEpisode) -> dict[int, Change]:
+    """Return the change that leaves out each decision of an episode, except to wait, keyed by step, from 1."""
+    seeds = {seed.step: without_seed(seed) for seed in episode.seeds}
+    return {step.step: seeds.get(step.step) or without_steps([step.step]) for step in episode.steps if step.op != WAIT}
 
 
 def without_seed(seed: RecordedSeed, then: str = RECORDED) -> Change:
@@ -124,33 +128,27 @@ def parse_do(texts: Sequence[str], episode: RecordedEpisode, then: str = RECORDE
 
 def _parse_decision(text: str, words: Sequence[str], recorded: Mapping[str, str]) -> dict[str, str]:
     op, *rest = words
-    if op not in _DEFAULTS:
-        raise ConfigError(f"{text!r}: {op!r} is not an op; {suggest(op, _DEFAULTS)}")
+    if op not in _HEADS:
+        raise ConfigError(f"{text!r}: {op!r} is not an op; {suggest(op, _HEADS)}")
     names = [word for word in rest if "=" not in word]
-    expected = _NUM_WORDS.get(op, 1)
-    if len(names) != expected:
-        form = {0: op, 1: f"{op} SLOT", 2: f"{op} BLUEPRINT SLOT"}[expected]
-        raise ConfigError(f"{text!r}: expected {form}")
-    named = dict(zip(("blueprint", "slot")[-expected:] if expected else (), names, strict=True))
-    found = {"op": op} | dict(_DEFAULTS[op])
+    expected = [head for head in ("blueprint", "slot") if head in _HEADS[op]]
+    if len(names) != len(expected):
+        raise ConfigError(f"{text!r}: expected {' '.join([op, *map(str.upper, expected)])}")
+    named = dict(zip(expected, names, strict=True))
+    found = {"op": op} | dict(_DEFAULTS.get(op, {}))
     if recorded["op"] == op:
         found |= recorded
+    allowed = {option: head for option, head in OPTIONS.items() if head in _HEADS[op]}
     for word in rest:
         if "=" not in word:
             continue
         name, _, value = word.partition("=")
-        head = OPTIONS.get(name, "")
-        allowed = [option for option, of_head in OPTIONS.items() if of_head in _heads(op)]
-        if head not in _heads(op):
+        if name not in allowed:
             raise ConfigError(f"{text!r}: {name!r} is not an option of {op}; {suggest(name, allowed)}")
-        found[head] = value
+        found[allowed[name]] = value
     if op == "set_alpha" and "alpha_target" not in found:
         raise ConfigError(f"{text!r}: set_alpha needs alpha=0.5, 0.7 or 1.0")
     return found | named
-
-
-def _heads(op: str) -> set[str]:
-    return set(_DEFAULTS[op]) | ({"alpha_target"} if op == "set_alpha" else set())
 
 
 def _check_step(text: str, step: int, episode: RecordedEpisode) -> None:

@@ -77,12 +77,7 @@ def planting_effects(results: Iterable[EpisodeResults]) -> dict[str, PlantingEff
     The effect on the return of an unfinished episode says nothing about the whole.
     """
     ended = [known for known in results if _is_whole(known)]
-    approximate = {
-        seed.blueprint
-        for known in ended
-        if (unchanged := known.get()) is not None and not unchanged.is_exact
-        for seed in known.episode.seeds
-    }
+    approximate = {seed.blueprint for known in ended if not known.is_exact for seed in known.episode.seeds}
     return {
         blueprint: PlantingEffects(effect, blueprint not in approximate)
         for blueprint, effect in blueprint_effects(ended).items()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from esper.effects.change import UNCHANGED, Change, describe_change, describe_choices, without_decision
-from esper.effects.episode import GERMINATE, WAIT, RecordedEpisode, choices_of
+from esper.effects.change import UNCHANGED, Change, changes_of, describe_change, describe_choices
+from esper.effects.episode import GERMINATE, WAIT, choices_of
 from esper.effects.results import Effect, EpisodeResults, Simulation, Trajectory, effect
 from esper.formatting import NOT_MEASURED, align_columns, html_text
 from esper.intervals import t_interval
@@ -58,7 +59,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DecisionEffect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A decision of an episode, and what it was worth."""
+    """A decision of an episode, and its effect."""
 
     step: int
     decision: str
@@ -85,8 +86,8 @@ class _Printable(msgspec.Struct, frozen=True):
         return html_text(str(self))
 
 
-class EpisodeReport(_Printable, frozen=True, tag_field="answer", tag="episode", kw_only=True):
-    """Effects of all decisions of an episode. Output of `whatif RUN --json`."""
+class _OfEpisode(_Printable, frozen=True, kw_only=True):
+    """An answer about one episode."""
 
     run: str
     round: int
@@ -99,14 +100,42 @@ class EpisodeReport(_Printable, frozen=True, tag_field="answer", tag="episode", 
     """True if every recorded value was reproduced; else the effects are approximate."""
     recorded: Outcome
     """The episode as it was recorded, and simulated again."""
+
+    @property
+    def sign(self) -> str:
+        """Sign before the numbers of the simulation."""
+        return "" if self.exact else APPROXIMATE
+
+    def _heading(self) -> Iterator[str]:
+        yield f"{self.run}, round {self.round}, env {self.env}: {self.reproduction}"
+        yield f"as recorded: {_describe_end(self.recorded, self.score_name, self.sign)}"
+
+
+def _episode_fields(run: str, results: EpisodeResults, unchanged: Simulation) -> dict[str, Any]:
+    """Return the fields of `_OfEpisode`, from the simulation of the unchanged episode."""
+    episode = results.episode
+    return {
+        "run": run,
+        "round": episode.round,
+        "env": episode.env,
+        "score_name": episode.started.score_name,
+        "reproduction": str(unchanged.reproduction),
+        "exact": unchanged.is_exact,
+        "recorded": outcome(unchanged.trajectory),
+    }
+
+
+class EpisodeReport(_OfEpisode, frozen=True, tag_field="answer", tag="episode", kw_only=True):
+    """Effects of all decisions of an episode. Output of `whatif RUN --json`."""
+
     decisions: list[DecisionEffect]
     """Every decision except those to wait."""
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the answer as text."""
-        yield from _heading(self)
+        yield from self._heading()
         known = [(decision, decision.effect) for decision in self.decisions if decision.effect]
-        sign = "" if self.exact else APPROXIMATE
+        sign = self.sign
         if known:
             largest, worth = max(known, key=lambda pair: abs(pair[1].net_return))
             yield f"largest effect: {largest.decision}, step {largest.step}, net return {sign}{worth.net_return:+.3f}"
@@ -140,22 +169,11 @@ class EpisodeReport(_Printable, frozen=True, tag_field="answer", tag="episode", 
         )
 
 
-class ChangeReport(_Printable, frozen=True, tag_field="answer", tag="change", kw_only=True, omit_defaults=True):
+class ChangeReport(_OfEpisode, frozen=True, tag_field="answer", tag="change", kw_only=True, omit_defaults=True):
     """Result of one change of an episode. Output of `whatif RUN --json` with a change."""
 
-    run: str
-    round: int
-    env: int
-    score_name: str
-    """Name of the task's score."""
-    reproduction: str
-    """How exactly the episode was reproduced, in words."""
-    exact: bool
-    """True if every recorded value was reproduced; else the difference is approximate."""
     change: str
     """The change in words."""
-    recorded: Outcome
-    """The episode as it was recorded, and simulated again."""
     changed: Outcome
     """The changed episode."""
     difference: Effect
@@ -177,8 +195,8 @@ class ChangeReport(_Printable, frozen=True, tag_field="answer", tag="change", kw
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the answer as text."""
-        yield from _heading(self)
-        sign, difference = "" if self.exact else APPROXIMATE, self.difference
+        yield from self._heading()
+        sign, difference = self.sign, self.difference
         yield f"{self.change}: {_describe_end(self.changed, self.score_name, sign)}"
         yield (
             f"difference: net return {sign}{difference.net_return:+.3f}, {self.score_name} "
@@ -207,7 +225,7 @@ class SampleReport(_Printable, frozen=True, tag_field="answer", tag="sample", kw
     episodes: int
     """Number of simulated episodes."""
     exact: int
-    """Number of episodes of which every recorded value was reproduced."""
+    """Number of episodes that were reproduced exactly, in every recorded value."""
     groups: dict[str, dict[str, MeanEffect]]
     """Effects of all plantings by blueprint, slot and steps, and of all decisions by op; keyed by kind and group."""
 
@@ -270,11 +288,6 @@ def outcome(trajectory: Trajectory) -> Outcome:
     )
 
 
-def changes_of(episode: RecordedEpisode) -> dict[int, Change]:
-    """Return the change that leaves out each decision of an episode, keyed by step, from 1."""
-    return {step.step: without_decision(episode, step.step) for step in episode.steps if step.op != WAIT}
-
-
 def episode_report(run: str, results: EpisodeResults, repeats: int) -> EpisodeReport | None:
     """Return the effects of all decisions of an episode; None if the episode itself was not simulated yet."""
     episode, unchanged = results.episode, results.get()
@@ -292,32 +305,20 @@ def episode_report(run: str, results: EpisodeResults, repeats: int) -> EpisodeRe
         for step, change in changes_of(episode).items()
     ]
     return EpisodeReport(
-        run=run,
-        round=episode.round,
-        env=episode.env,
-        score_name=episode.started.score_name,
-        reproduction=str(unchanged.reproduction),
-        exact=unchanged.is_exact,
-        recorded=outcome(unchanged.trajectory),
+        **_episode_fields(run, results, unchanged),
         decisions=decisions,
     )
 
 
 def change_report(run: str, results: EpisodeResults, change: Change, repeats: int) -> ChangeReport | None:
     """Return the result of a change; None if it was not simulated yet."""
-    episode, unchanged, changed = results.episode, results.get(), results.get(change)
+    unchanged, changed = results.get(), results.get(change)
     if unchanged is None or changed is None or unchanged.reproduction is None:
         return None
     of_repeats, illegal_repeats = _repeated(results, change, repeats)
     return ChangeReport(
-        run=run,
-        round=episode.round,
-        env=episode.env,
-        score_name=episode.started.score_name,
-        reproduction=str(unchanged.reproduction),
-        exact=unchanged.is_exact,
-        change=describe_change(change, episode),
-        recorded=outcome(unchanged.trajectory),
+        **_episode_fields(run, results, unchanged),
+        change=describe_change(change, results.episode),
         changed=outcome(changed.trajectory),
         difference=effect(changed.trajectory, unchanged.trajectory),
         illegal=_illegal_steps(change, changed.trajectory),
@@ -333,7 +334,7 @@ def sample_report(run: str, rounds: str, results: Sequence[EpisodeResults]) -> S
         run=run,
         rounds=rounds,
         episodes=len(known),
-        exact=sum(bool(simulated and simulated.is_exact) for simulated in (found.get() for found in known)),
+        exact=sum(found.is_exact for found in known),
         groups={kind: dict(sorted(groups.items())) for kind, groups in _grouped(known).items()},
     )
 
@@ -361,11 +362,11 @@ def describe_simulation(found: Simulation, results: EpisodeResults) -> str:
     if found.reproduction:
         return f"round {found.round}, env {found.env}: {found.reproduction}"
     host = f"other host {found.repeat}" if found.repeat else ""
-    unchanged, own = results.get(UNCHANGED, found.repeat), results.get()
+    unchanged = results.get(UNCHANGED, found.repeat)
     if unchanged is None or found.change == UNCHANGED:
         return f"{host}: net return {found.trajectory.net_return:+.3f}"
     text = ", ".join(filter(None, (host, describe_change(found.change, results.episode))))
-    sign = "" if found.repeat or (own and own.is_exact) else APPROXIMATE
+    sign = "" if found.repeat or results.is_exact else APPROXIMATE
     difference = effect(found.trajectory, unchanged.trajectory)
     return f"{text}: net return {sign}{difference.net_return:+.3f}"
 
@@ -407,12 +408,6 @@ def _illegal_steps(change: Change, changed: Trajectory) -> list[int]:
 def _negated(found: MeanEffect) -> MeanEffect:
     low, high = (None if bound is None else -bound for bound in (found.high, found.low))
     return msgspec.structs.replace(found, mean=-found.mean, low=low, high=high, pays=found.costs, costs=found.pays)
-
-
-def _heading(report: EpisodeReport | ChangeReport) -> Iterator[str]:
-    sign = "" if report.exact else APPROXIMATE
-    yield f"{report.run}, round {report.round}, env {report.env}: {report.reproduction}"
-    yield f"as recorded: {_describe_end(report.recorded, report.score_name, sign)}"
 
 
 def _describe_end(end: Outcome, score_name: str, sign: str) -> str:

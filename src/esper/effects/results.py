@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from esper.effects.change import UNCHANGED, Change, without_decision
-from esper.effects.episode import WAIT, RecordedEpisode
+from esper.effects.change import UNCHANGED, Change, changes_of
+from esper.effects.episode import RecordedEpisode
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -137,6 +137,12 @@ class EpisodeResults:
         for group in (exact or reproduced)[-1:]:
             self._known = group
 
+    @property
+    def is_exact(self) -> bool:
+        """True if the episode was simulated without a change, and every recorded value was reproduced."""
+        unchanged = self.get()
+        return unchanged is not None and unchanged.is_exact
+
     def add(self, found: Simulation) -> None:
         """Add a result of this episode by the same software."""
         self._known[found.change.key, found.repeat] = found
@@ -146,15 +152,11 @@ class EpisodeResults:
         return self._known.get((change.key, repeat))
 
     def effect_without(self, change: Change, repeat: int = 0) -> Effect | None:
-        """Return what the decisions were worth that a change leaves out; None if that is not known."""
+        """Return the effect of the decisions that a change leaves out; None if it is not known."""
         unchanged, changed = self.get(UNCHANGED, repeat), self.get(change, repeat)
         return effect(unchanged.trajectory, changed.trajectory) if unchanged and changed else None
 
     def decision_effects(self) -> dict[int, Effect]:
         """Return the known effects of single decisions and of seeds, keyed by step, from 1."""
-        found = {
-            step.step: self.effect_without(without_decision(self.episode, step.step))
-            for step in self.episode.steps
-            if step.op != WAIT
-        }
+        found = {step: self.effect_without(change) for step, change in changes_of(self.episode).items()}
         return {step: value for step, value in found.items() if value}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from pathlib import Path
@@ -91,7 +92,7 @@ def _append(path: Path, line: bytes) -> None:
             line = b"\n" + line
         written = os.write(descriptor, line)
         if written < len(line):
-            raise OSError(28, os.strerror(28), str(path))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from esper.checkpoint.files import Checkpoint
 from esper.control import Request
-from esper.domain import HEADS, VERSION, Op, Stage, StepNumber
+from esper.domain import HEADS, HEADS_BY_OP, VERSION, Op, Stage, StepNumber
 from esper.engine.episode import Episode, StepOutcome
 from esper.envs.env import Env
 from esper.envs.epoch_result import EpochResult
@@ -25,7 +25,7 @@ from esper.growth.slot import Slot
 from esper.lanes.device_stats import DeviceStats
 from esper.lanes.lane import Lane
 from esper.lanes.pool import EnvPool
-from esper.policy.actions import HEADS_BY_OP, Action, Decision, describe_action
+from esper.policy.actions import Action, Decision, describe_action
 from esper.policy.agent import Agent, UpdateStats
 from esper.policy.occlusion import Explanation
 from esper.tasks.family import structures_of
@@ -115,24 +115,24 @@ def env_stepped(
         env=episode.env.index,
         op=op.label,
         target=slots[decision.action.slot].name if "slot" in HEADS_BY_OP[op] else None,
-        train_loss=_round_significant(measured.train_loss),
-        train_score=_round_significant(measured.train_score),
-        loss=_round_significant(measured.loss),
-        score=_round_significant(measured.score),
+        train_loss=round_significant(measured.train_loss),
+        train_score=round_significant(measured.train_score),
+        loss=round_significant(measured.loss),
+        score=round_significant(measured.score),
         reward=sum(rounded_parts.values()),
         reward_parts=rounded_parts,
-        value=_round_significant(decision.value, 4),
+        value=round_significant(decision.value, 4),
         op_probability=round(probabilities[op], PROBABILITY_DECIMALS) if op in probabilities else None,
         op_probabilities={
             legal.label: round(probability, PROBABILITY_DECIMALS) for legal, probability in probabilities.items()
         },
         decision=_decision(episode, decision),
-        grad_norm=_round_significant(measured.grad_norm, 4),
-        parameter_ratio=_round_significant(episode.view.parameter_ratio),
+        grad_norm=round_significant(measured.grad_norm, 4),
+        parameter_ratio=round_significant(episode.view.parameter_ratio),
         loss_scale=measured.loss_scale,
         growth_tracker=measured.growth_tracker,
         overflows_by_owner=measured.overflows_by_owner,
-        metrics={name: _round_significant(value) for name, value in measured.metrics.items()},
+        metrics={name: round_significant(value) for name, value in measured.metrics.items()},
         skipped_batches=measured.skipped_batches,
         slots=[_slot_reading(index, slot, measured) for index, slot in enumerate(slots)],
     )
@@ -163,25 +163,25 @@ def _slot_reading(index: int, slot: Slot, measured: EpochResult) -> ev.SlotReadi
         stage=slot.stage.label,
         blueprint=slot.blueprint,
         blend=slot.blend.value if slot.seed is not None else None,
-        alpha=_round_significant(slot.alpha) if slot.stage.is_blended else None,
+        alpha=round_significant(slot.alpha) if slot.stage.is_blended else None,
         age=slot.age,
         parameters=slot.parameter_count,
-        grad_norm=_round_significant(measured.slot_grad_norms.get(index), 4),
-        contribution=_round_significant(contribution),
-        contribution_se=_round_significant(standard_error, 4),
-        shapley=_round_significant(measured.shapley.get(index)),
+        grad_norm=round_significant(measured.slot_grad_norms.get(index), 4),
+        contribution=round_significant(contribution),
+        contribution_se=round_significant(standard_error, 4),
+        shapley=round_significant(measured.shapley.get(index)),
     )
 
 
 @overload
-def _round_significant(value: float, digits: int = 5) -> float: ...
+def round_significant(value: float, digits: int = 5) -> float: ...
 
 
 @overload
-def _round_significant(value: float | None, digits: int = 5) -> float | None: ...
+def round_significant(value: float | None, digits: int = 5) -> float | None: ...
 
 
-def _round_significant(value: float | None, digits: int = 5) -> float | None:
+def round_significant(value: float | None, digits: int = 5) -> float | None:
     """Round to significant digits. The default exceeds the precision of the values; all 17 would double the files."""
     return None if value is None else float(f"{value:.{digits}g}")
 
@@ -212,10 +212,10 @@ def episode_ended(episode: Episode, round_number: int) -> ev.EpisodeEnded:
     return ev.EpisodeEnded(
         round=round_number,
         env=episode.env.index,
-        score=_round_significant(episode.view.scores[-1]),
-        best_score=_round_significant(max(episode.view.scores[1:] or episode.view.scores)),
-        episode_return=_round_significant(episode.episode_return),
-        parameter_ratio=_round_significant(episode.view.parameter_ratio),
+        score=round_significant(episode.view.scores[-1]),
+        best_score=round_significant(max(episode.view.scores[1:] or episode.view.scores)),
+        episode_return=round_significant(episode.episode_return),
+        parameter_ratio=round_significant(episode.view.parameter_ratio),
         fossilized=stages.count(Stage.FOSSILIZED),
         culled=episode.culled,
     )
@@ -242,7 +242,7 @@ def checkpoint_saved(
         step=saved.step_number.step,
         path=str(path),
         bytes=size,
-        score=_round_significant(saved.score),
+        score=round_significant(saved.score),
         seconds=seconds,
         written=written,
         origin=origin,

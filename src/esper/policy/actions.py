@@ -9,19 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from esper.config import ConfigError
-from esper.domain import Curve, Op
+from esper.domain import HEADS_BY_OP, Curve, Op
 from esper.formatting import suggest
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
-
-HEADS_BY_OP: dict[Op, tuple[str, ...]] = {
-    Op.WAIT: ("op",),
-    Op.GERMINATE: ("op", "slot", "blueprint", "style", "tempo", "alpha_target"),
-    Op.ADVANCE: ("op", "slot"),
-    Op.SET_ALPHA: ("op", "slot", "style", "alpha_target", "alpha_speed", "alpha_curve"),
-    Op.CULL: ("op", "slot", "alpha_speed", "alpha_curve"),
-    Op.FOSSILIZE: ("op", "slot"),
-}
-"""Heads that have an effect under each op."""
 
 ALPHA_CURVES = tuple(Curve)
 """Choices of the alpha_curve head, in its order."""

@@ -8,10 +8,10 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from esper.domain import HEADS, Curve, Op
+from esper.domain import HEADS, HEADS_BY_OP, Curve, Op
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, Blend
 from esper.growth.slot import Slot
-from esper.policy.actions import HEADS_BY_OP, WAIT_DECISION, Action, Decision, head_sizes
+from esper.policy.actions import WAIT_DECISION, Action, Decision, head_sizes
 from esper.policy.agent import EnvStatus
 from esper.policy.masks import legal_ops, legal_styles
 from esper.ranks import SINGLE_RANK, RankGroup

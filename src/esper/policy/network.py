@@ -15,8 +15,8 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from esper.domain import HEADS, Op
-from esper.policy.actions import HEADS_BY_OP, head_sizes
+from esper.domain import HEADS, HEADS_BY_OP, Op
+from esper.policy.actions import head_sizes
 from esper.policy.masks import (
     ActionMasks,
     exploration_bonus,

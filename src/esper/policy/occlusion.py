@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor
 
-from esper.domain import HEADS, Op
-from esper.policy.actions import HEADS_BY_OP, Action
+from esper.domain import HEADS, HEADS_BY_OP, Op
+from esper.policy.actions import Action
 from esper.policy.masks import ActionMasks
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import BASE_GROUPS, PLACE_FEATURES, ObservationShape

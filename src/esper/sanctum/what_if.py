@@ -1,4 +1,4 @@
-"""What if: the known effects of the decisions of a run, and the process that computes more of them."""
+"""The known effects of the decisions of a run, and the process that computes more of them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SimulationProcess:
         NamedThread(target=self._read, name="what if", daemon=True).start()
 
     def close(self) -> None:
-        """Kill the process; what it has stored is kept. The thread waits for its end."""
+        """Kill the process. Its stored results stay. The thread waits for its end."""
         self._is_closed = True
         self._process.kill()
 
@@ -83,7 +83,7 @@ class SimulationProcess:
 
 
 class KnownEffects(NamedTuple):
-    """What is known about the decisions of one episode."""
+    """The known effects of the decisions of one episode."""
 
     results: EpisodeResults
     effects: dict[int, Effect]
@@ -161,7 +161,7 @@ class WhatIf:
         return f"{what}: {100 * done // total} %, {format_duration(elapsed / done * (total - done))} left"
 
     def known_effects(self, env: EnvState, round_number: int) -> KnownEffects | None:
-        """Return what is known about the episode of an env on the screen; None if it was not read.
+        """Return the known effects of the episode of an env on the screen; None if it was not read.
 
         A restore of the run replaces an episode by another one of the same round. The steps on the screen decide.
         """
@@ -234,7 +234,7 @@ class WhatIf:
         return None
 
     def cancel(self) -> None:
-        """End the process; what it has stored is kept."""
+        """End the process. Its stored results stay."""
         if self._process is not None:
             self._process.close()
             self._process = None

@@ -16,8 +16,8 @@ from typing import BinaryIO
 
 from esper.checkpoint.manifest import CheckpointError
 from esper.config import ConfigError, TaskError
-from esper.effects.change import without_decision
-from esper.effects.episode import WAIT, read_episode
+from esper.effects.change import changes_of, without_decision
+from esper.effects.episode import read_episode
 from esper.effects.messages import SimulationRequest, SimulationUpdate
 from esper.history.history import open_history
 from esper.lanes.device_names import is_cpu_lane
@@ -67,10 +67,10 @@ def simulate(request: SimulationRequest, send: Callable[[SimulationUpdate], None
     recording = Path(request.recording)
     episode = read_episode(open_history(recording), request.round, request.env)
     send(SimulationUpdate(episode=episode))
-    steps = request.without
-    if steps is None:
-        steps = [step.step for step in episode.steps if step.op != WAIT]
-    changes = [without_decision(episode, step) for step in steps if step <= len(episode.steps)]
+    if request.without is None:
+        changes = list(changes_of(episode).values())
+    else:
+        changes = [without_decision(episode, step) for step in request.without if step <= len(episode.steps)]
     from esper.lanes.errors import FaultError  # imports torch, which takes seconds
     from esper.simulation.recording import RecordingSimulator
 

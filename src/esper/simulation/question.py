@@ -10,9 +10,9 @@ import msgspec
 
 from esper.checkpoint.catalog import find_checkpoint
 from esper.config import ConfigError
-from esper.effects.change import NOTHING, RECORDED, Change, parse_do, parse_without, without_steps
+from esper.effects.change import NOTHING, RECORDED, Change, changes_of, parse_do, parse_without, without_steps
 from esper.effects.episode import RecordedEpisode, read_episode, read_round
-from esper.effects.report import Report, change_report, changes_of, describe_simulation, episode_report, sample_report
+from esper.effects.report import Report, change_report, describe_simulation, episode_report, sample_report
 from esper.engine.start_checks import resolve_policy
 from esper.history.history import History, open_history
 from esper.policy.loading import POLICY_NAMES
@@ -21,7 +21,7 @@ from esper.recording.runs import resolve_run
 from esper.simulation.recording import RecordingSimulator
 
 RUN_POLICY = "policy"
-"""What follows a change: the policy of the run, as its newest checkpoint has it."""
+"""Value of `Question.then`: the policy of the run; if it was trained, that of the newest checkpoint."""
 SAMPLE_SEED = 0
 """Random seed of the sample of episodes."""
 
@@ -38,7 +38,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         without: Decisions to leave out together: `step:17` or `seed:early:17`.
         do: Decisions to take instead: `12: germinate depthwise early`.
         plan: Plan that replaces all decisions.
-        then: What follows the change: `recorded`, `wait`, `policy`, or the reference of a policy.
+        then: Decisions after the change: `recorded`, `wait`, `policy`, or the reference of a policy.
         repeats: Number of other hosts and data orders on which it is simulated too.
         task: Reference of the task; must be given if it is the user's own code.
         devices: Devices of the lanes.
@@ -59,7 +59,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_change(self) -> bool:
-        """True if one change is asked for; else the effects of all decisions."""
+        """True for a question about one change; False for one about all decisions."""
         return bool(self.without or self.do or self.plan)
 
 
@@ -111,7 +111,7 @@ class Inquiry:
         return self._simulator.storage_problem
 
     def simulate(self, on_step: Callable[[int], None]) -> Iterator[str]:
-        """Simulate what is not known yet.
+        """Simulate the episode and its changes, without those that are known already.
 
         Args:
             on_step: Called after each step with the number of episodes that took it.
@@ -145,7 +145,7 @@ class Inquiry:
 
 
 def check_question(question: Question) -> None:
-    """Check what does not depend on the recording. Raises ConfigError."""
+    """Check a question as far as the recording is not needed. Raises ConfigError."""
     for name, minimum in {"round": 1, "env": 0, "repeats": 0, "sample": 1}.items():
         value = getattr(question, name)
         if value is not None and value < minimum:

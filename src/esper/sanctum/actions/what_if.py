@@ -1,4 +1,4 @@
-"""What-if actions: compute the effects of decisions of the episode on the screen, in another process."""
+"""Actions that compute the effects of decisions of the episode on the screen, in another process."""
 
 from __future__ import annotations
 

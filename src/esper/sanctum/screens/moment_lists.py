@@ -188,7 +188,7 @@ class RootCauseList(MomentList):
         super().__init__(_root_cause_heading(cause, env), choices, indent=indent)
 
     def on_mount(self) -> None:
-        """Show what is known, and update it while the dialog is open."""
+        """Show the verdict, and update it while the dialog is open."""
         if self._tested is not None:
             self._update()
             self.set_interval(_VERDICT_INTERVAL_S, self._update)
