@@ -140,8 +140,8 @@ class Players:
         Args:
             plays: At most `capacity`; their results are set.
             on_step: Called after each step with the number of episodes that took it.
-            fallback: Policy for the steps that the scripts leave open. All plays must then start from a fresh host, because a
-                policy can remember earlier steps.
+            fallback: Policy for the steps that the scripts leave open. All plays must then start from a fresh host,
+                because a policy can remember earlier steps.
 
         Raises:
             FaultError: A lane or the policy failed.
