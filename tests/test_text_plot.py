@@ -4,9 +4,17 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from esper.dots import Canvas, dot_columns, draw_curve, moving_mean
 from esper.sanctum.theme import DEFAULT_THEME, load_themes
-from esper.sanctum.widgets.chart import Chart, spread_rows
-from esper.text_plot import Axis, align_ticks, draw_curve, label_ticks, next_nice, sample_to_width, sparkline
+from esper.sanctum.widgets.chart import Chart, ChartMark, Curve, Look, Quantity, XAxis, percent, spread_rows
+from esper.text_plot import label_ticks, linear_axis, next_nice, sample_to_width, sparkline
+
+POINTS = st.lists(st.none() | st.just(math.nan) | st.floats(-5, 5), min_size=1, max_size=80)
+
+
+def _lines(chart: Chart, width: int = 60, height: int = 8) -> list[str]:
+    palette = load_themes()[DEFAULT_THEME]
+    return ["".join(segment.text for segment in line.row(width)) for line in chart.lines(palette, width, height)]
 
 
 def test_sparkline_distinguishes_gap_zero_and_nan() -> None:
@@ -41,13 +49,125 @@ def test_curve_has_gaps_at_missing_values() -> None:
 
 
 def test_chart_labels_both_ends_of_its_axis() -> None:
-    palette = load_themes()[DEFAULT_THEME]
-    chart = Chart(values=[0.1] * 25, x_length=25, low=0.0, high=1.0, ticks=[(0.0, "0"), (1.0, "100")])
-    lines = ["".join(segment.text for segment in line.row(60)) for line in chart.lines(palette, 60, 8)]
+    chart = Chart(
+        quantity=percent("accuracy"), x_axis=XAxis("step", 1, 25), curves=[Curve("a", range(1, 3), [0.03, 0.98])]
+    )
+    lines = _lines(chart)
     assert len(lines) == 8
     assert lines[0].startswith("  100 ┤")
     assert lines[6].startswith("    0 ┤")
     assert lines[7].split() == ["1", "5", "10", "15", "20", "25"]
+
+
+@given(POINTS, st.integers(1, 30), st.integers(1, 8))
+def test_curve_passes_through_its_points_without_a_break(values: list[float | None], width: int, height: int) -> None:
+    last = max(len(values) - 1, 1)
+    columns, low, high = (
+        part.tolist() for part in dot_columns(range(len(values)), values, (0, last), (-5, 5), width, height)
+    )
+    ranges = {column: (bottom, top) for column, bottom, top in zip(columns, low, high, strict=True)}
+    placed: list[tuple[int, int] | None] = []
+    for x, value in enumerate(values):
+        if value is None or math.isnan(value):
+            placed.append(None)
+            continue
+        column, dot = round(x / last * (width * 2 - 1)), round((value + 5) / 10 * (height * 4 - 1))
+        bottom, top = ranges[column]
+        assert bottom - 1 <= dot <= top + 1  # numpy and Python may round a half differently
+        placed.append((column, dot))
+    for before, after in pairwise(placed):
+        if before is not None and after is not None:
+            for column in range(before[0], after[0]):
+                (bottom, top), (next_bottom, next_top) = ranges[column], ranges[column + 1]
+                assert next_bottom <= top + 1
+                assert bottom <= next_top + 1
+    if len(values) > 2 and all(point is None for point in placed):
+        assert not ranges
+
+
+def test_curve_outside_the_window_is_cut_at_its_edges() -> None:
+    dots = dot_columns([0.0, 10.0], [0.0, 10.0], (4.0, 6.0), (0.0, 10.0), 10, 10)
+    assert dots.columns.tolist() == list(range(20))
+    assert dots.low[0] == round(0.4 * 39)
+    assert dots.high[-1] == round(0.6 * 39)
+
+
+def test_cell_belongs_to_first_layer_and_shows_all_dots() -> None:
+    canvas = Canvas(1, 1, layers=2)
+    canvas.draw(dot_columns([0.0], [0.0], (0.0, 1.0), (0.0, 1.0), 1, 1), layer=1)
+    canvas.draw(dot_columns([1.0], [1.0], (0.0, 1.0), (0.0, 1.0), 1, 1), layer=0)
+    assert canvas.rows() == [(chr(0x2800 + 0x40 + 0x08), [0])]
+
+
+@given(POINTS, st.integers(1, 12))
+def test_moving_mean_is_that_of_measured_values(values: list[float | None], count: int) -> None:
+    for index, mean in enumerate(moving_mean(values, count)):
+        value = values[index]
+        if value is None or math.isnan(value):
+            assert mean is value
+            continue
+        measured = [v for v in values[max(index + 1 - count, 0) : index + 1] if v is not None and not math.isnan(v)]
+        assert mean is not None
+        assert math.isclose(mean, sum(measured) / len(measured), abs_tol=1e-9)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.integers(3, 20))
+def test_axis_of_accuracy_stays_within_0_and_100(values: list[float], height: int) -> None:
+    chart = Chart(quantity=percent("accuracy"), x_axis=XAxis("round", 1, 20), curves=[Curve("a", range(1, 21), values)])
+    frame = chart.frame(60, height)
+    assert frame is not None
+    assert -1e-9 <= frame.axis.low < frame.axis.high <= 1 + 1e-6
+    assert frame.axis.low <= min(values) + 1e-9
+    assert frame.axis.high >= max(values) - 1e-9
+
+
+def test_readout_names_position_median_quartiles_and_bounds() -> None:
+    xs = range(1, 4)
+    chart = Chart(
+        quantity=percent("accuracy"),
+        x_axis=XAxis("round", 1, 3),
+        curves=[Curve("median", xs, [0.5, 0.931, None]), Curve("min", xs, [0.1, 0.825, 0.3])],
+        band=(Curve("", xs, [0.4, 0.882, 0.5]), Curve("", xs, [0.6, 0.942, 0.6])),
+    )
+    assert chart.readout(2) == "round 2: median 93.1  quartiles 88.2 to 94.2  min 82.5"
+    assert chart.readout() == "median –  quartiles 50.0 to 60.0  min 30.0"
+    smooth = chart.with_look(Look(smoothing=5))
+    assert smooth.title == "accuracy %, mean of 5 ─ by round"
+    assert "median 71.5" in smooth.readout(2)
+
+
+def test_band_cursor_and_marks_are_drawn_in_their_columns() -> None:
+    xs = range(11)
+    chart = Chart(
+        quantity=Quantity("loss"),
+        x_axis=XAxis("step", 0, 10),
+        curves=[Curve("loss", xs, [5.0] * 11)],
+        band=(Curve("", xs, [2.0] * 11), Curve("", xs, [8.0] * 11)),
+        marks=[ChartMark(0, 5.0, "g", "germinated"), ChartMark(10, None, "!", "error")],
+        include=0.0,
+        look=Look(cursor=5),
+    )
+    lines = _lines(chart, 48, 12)
+    frame = chart.frame(48, 12)
+    assert frame is not None
+    column = 7 + frame.column(5)
+    assert [line[column] for line in lines[:-1]].count("│") == 10
+    assert lines[frame.row(5.0)][7] == "g"
+    assert lines[10][7 + frame.column(10)] == "!"
+    rows = [index for index, line in enumerate(lines) if "░" in line]
+    assert (min(rows), max(rows)) == (frame.row(8.0), frame.row(2.0))
+
+
+def test_logarithmic_axis_needs_a_positive_value() -> None:
+    chart = Chart(
+        quantity=Quantity("loss"), x_axis=XAxis("step", 0, 2), curves=[Curve("loss", range(3), [100.0, 0.0, 0.01])]
+    )
+    frame = chart.with_look(Look(is_logarithmic=True)).frame(60, 12)
+    assert frame is not None
+    assert (frame.row(2.0), frame.row(-2.0)) == (0, 10)
+    assert [label for _, label in frame.axis.ticks] == ["0.01", "0.1", "1", "10", "100"]
+    negative = Chart(quantity=Quantity("x"), x_axis=XAxis("step", 0, 1), curves=[Curve("x", range(2), [-1.0, -2.0])])
+    assert not negative.with_look(Look(is_logarithmic=True)).look.is_logarithmic
 
 
 def test_axis_ends_at_round_numbers() -> None:
@@ -58,21 +178,13 @@ def test_plot_without_space_is_empty() -> None:
     assert sample_to_width([1.0, 2.0], 25, 0) == []
 
 
-@given(st.integers(2, 60), st.integers(1, 12), st.floats(-1e3, 1e3), st.floats(1e-3, 1e6))
-def test_axis_ticks_are_evenly_spaced(rows: int, steps: int, low: float, step: float) -> None:
-    axis = Axis(low, low + steps * step, [(low + index * step, str(index)) for index in range(steps + 1)])
-    chart = Chart(values=[], x_length=2, low=axis.low, high=axis.high, ticks=axis.ticks)
-    low_, high, ticks = align_ticks(axis, rows)
-    assert (low_, ticks[0], ticks[-1]) == (axis.low, axis.ticks[0], axis.ticks[-1])
-    assert high >= axis.high
-    seen = [chart.row(value, rows + 1) for value, _ in ticks]
-    assert len({before - after for before, after in pairwise(seen)}) == 1
-    assert (seen[0], seen[-1] >= 0) == (rows - 1, True)
-
-
-def test_axis_with_uneven_ticks_is_unchanged() -> None:
-    axis = Axis(0.0, 1.0, [(0.0, "1"), (0.3, "2"), (0.7, "5"), (1.0, "10")])
-    assert align_ticks(axis, 9) == axis
+@given(st.lists(st.floats(-1e6, 1e6), max_size=9), st.integers(2, 60))
+def test_axis_contains_its_values_and_its_ticks_are_evenly_spaced(values: list[float], height: int) -> None:
+    low, high, ticks = linear_axis(values, height)
+    assert all(low - 1e-6 <= value <= high + 1e-6 for value in values)
+    steps = [after - before for (before, _), (after, _) in pairwise(ticks)]
+    assert ticks
+    assert not steps or max(steps) - min(steps) <= 1e-6 * (high - low)
 
 
 def test_axis_labels_agree_on_leading_zero() -> None:

@@ -472,7 +472,8 @@ async def test_home_and_end_act_on_the_focused_widget(tmp_path: Path) -> None:
         at = playback.position
         await pilot.press("end")
         assert (app.view.selected_env, playback.position) == (7, at)
-        await pilot.press("tab", "end")
+        app.screen.query_one(Timeline).focus()
+        await pilot.press("end")
         assert (app.view.selected_env, playback.position) == (7, playback.length)
         await pilot.press("home")
         assert (app.view.selected_env, playback.position) == (7, 1)

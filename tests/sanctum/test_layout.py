@@ -60,7 +60,7 @@ async def test_env_screen_shows_essentials_at_every_size(size: tuple[int, int]) 
         "gate 2 refuses late",
     ):
         assert essential in text, essential
-    assert "100 ┤" in text
+    assert " ┤" in text
     assert "return +0.924" in text
 
 

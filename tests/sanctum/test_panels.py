@@ -203,10 +203,10 @@ async def test_population_accuracy_panel_shows_chart() -> None:
     app, session = live(stamp(first))
     async with opened(app, size=ROOMY) as pilot:
         panel = app.screen.query_one(PopulationScore)
-        assert "two points" in panel.text
+        assert "no value yet" in panel.text
         await emit(pilot, session, *ended[3:])
         assert str(panel.border_subtitle) == "median 30.0  min 20.0  max 40.0"
-        assert "100 ┤" in panel.text
+        assert "┤" in panel.text
 
 
 async def test_accuracy_by_step_of_a_long_episode_shows_its_last_steps() -> None:

@@ -29,6 +29,7 @@ class KeyCategory(Enum):
     GROWTH = "Growth"
     DEVICES = "Devices"
     LOG = "Log"
+    CHART = "Chart (Tab or a click focuses it)"
     ANOMALIES = "Anomalies panel (Tab focuses it)"
     TIMELINE = "Timeline (Tab focuses it)"
     VIEW = "View"
@@ -74,7 +75,12 @@ class KeyBinding:
         return _SHORT_LABELS.get(self.keys) or " ".join(_label(name) for name in self.keys.split(","))
 
 
-_SHORT_LABELS = {"less_than_sign,comma": "<", "greater_than_sign,full_stop": ">", "ctrl+c,ctrl+q": "ctrl+c"}
+_SHORT_LABELS = {
+    "plus,equals_sign": "+",
+    "less_than_sign,comma": "<",
+    "greater_than_sign,full_stop": ">",
+    "ctrl+c,ctrl+q": "ctrl+c",
+}
 """Labels that leave out the second key. Keyed by `KeyBinding.keys`."""
 _LABELS = {"enter": "↵", "escape": "Esc", "pageup": "PgUp", "pagedown": "PgDn", "space": "space"}
 """Labels that differ from Textual's. Keyed by Textual's name of the key."""
@@ -227,6 +233,18 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(
         KeyCategory.LOG, "enter", "go", "go to the moment and the env of the line; open a group", "choose", True
     ),
+    KeyBinding(KeyCategory.CHART, "left", "cursor left", "move the cursor to the left", "move_cursor(-1)"),
+    KeyBinding(KeyCategory.CHART, "right", "cursor right", "move the cursor to the right", "move_cursor(1)"),
+    KeyBinding(KeyCategory.CHART, "plus,equals_sign", "zoom in", "zoom in around the cursor", "zoom(1)", True),
+    KeyBinding(KeyCategory.CHART, "minus", "zoom out", "zoom out", "zoom(-1)", True),
+    KeyBinding(KeyCategory.CHART, "shift+left", "pan left", "move the visible part to the left", "pan(-1)"),
+    KeyBinding(KeyCategory.CHART, "shift+right", "pan right", "move the visible part to the right", "pan(1)"),
+    KeyBinding(KeyCategory.CHART, "home", "whole range", "show the whole x axis", "whole_range"),
+    KeyBinding(KeyCategory.CHART, "b", "x axis", "x axis by round, step, env-steps or time", "run_axis", True),
+    KeyBinding(KeyCategory.CHART, "l", "logarithmic", "logarithmic or linear y axis", "logarithmic", True),
+    KeyBinding(KeyCategory.CHART, "z", "smooth", "moving mean of 5, 20 or 100 points, or none", "smooth", True),
+    KeyBinding(KeyCategory.CHART, "enter", "full screen", "show the chart on the whole screen", "enlarge", True),
+    KeyBinding(KeyCategory.CHART, "escape", "leave", "remove the cursor; leave the chart", "leave"),
     KeyBinding(KeyCategory.VIEW, "t", "theme", "next theme", "next_theme", True),
     KeyBinding(KeyCategory.VIEW, "y", "copy", "copy the selected env as JSON", "copy_env"),
     KeyBinding(KeyCategory.VIEW, "E", "harvest", "write the network of the selected env as ordinary files", "harvest"),

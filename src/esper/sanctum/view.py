@@ -12,6 +12,7 @@ from esper.formatting import format_duration
 from esper.health.thresholds import Thresholds
 from esper.history.timeline import MarkFilter
 from esper.sanctum.bindings import KEYS, Availability, KeyBinding
+from esper.sanctum.chart_view import ChartView
 from esper.sanctum.env_filter import EnvFilter
 from esper.sanctum.source import RunSource, run_has_ended
 from esper.sanctum.symbols import compact_cell, key_name
@@ -76,6 +77,8 @@ class ViewState:
     """Characters that the terminal can draw: `braille`, `block` or `ascii`."""
     keys: Sequence[KeyBinding] = KEYS
     """Table of all keys, with the keys of the user."""
+    charts: ChartView = field(default_factory=ChartView)
+    """What the user has chosen for all charts."""
     frame_stats: FrameStats = field(default_factory=FrameStats)
     stale: AnomalyFound | None = None
     """Set while the engine has reported nothing for longer than it should."""

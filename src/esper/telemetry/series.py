@@ -55,6 +55,12 @@ class DownsampledSeries(msgspec.Struct, kw_only=True, omit_defaults=True):
         """All points, followed by one for the rounds in `rest`."""
         return [*self.points, _mean(self.rest)] if self.rest else self.points
 
+    @property
+    def rounds(self) -> list[int]:
+        """Last round of each of the values, counted from 1."""
+        ends = [self.every * (index + 1) for index in range(len(self.points))]
+        return [*ends, self.every * len(self.points) + len(self.rest)] if self.rest else ends
+
 
 def min_median_max(values: Sequence[float]) -> tuple[float, float, float]:
     """Return minimum, median and maximum."""

@@ -9,11 +9,12 @@ from itertools import chain
 from esper.cli.commands.show import format_config_value, load_summary
 from esper.cli.options import EXIT_OK, Parser, add_run_argument
 from esper.config import ConfigError
+from esper.dots import draw_curve
 from esper.formatting import NOT_MEASURED, align_columns, format_duration, format_number, strip_control
 from esper.history.summary import RoundSummary, RunSummary, flat_config
 from esper.telemetry.codec import encode_json
 from esper.telemetry.sentences import format_lanes
-from esper.text_plot import draw_curve, finite_range
+from esper.text_plot import finite_range
 
 _PLOT_WIDTH, _PLOT_HEIGHT = 36, 8
 """Size of a plot, in columns and lines."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from esper.sanctum.actions.playback import PlaybackActions
+from esper.sanctum.screens.chart import ChartScreen
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.help import HelpScreen, LegendScreen, MetricHelpScreen
 from esper.sanctum.view import GoToMoment
+from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.panel import Panel
 
 
@@ -26,6 +28,11 @@ class NavigationActions(PlaybackActions):
         """Open the selected env."""
         if self.source.state.envs and not isinstance(self.screen, EnvDetailScreen):
             self.push_screen(EnvDetailScreen(self.view))
+
+    def on_chart_panel_enlarged(self, request: ChartPanel.Enlarged) -> None:
+        """Show a chart on the whole screen."""
+        if not isinstance(self.screen, ChartScreen):
+            self.push_screen(ChartScreen(self.view, request.panel.enlarged()))
 
     def action_go(self, name: str) -> None:
         """Open the screen of a number key, and close all dialogs and env screens."""

@@ -70,7 +70,7 @@ class RunScreen(Screen[None]):
 
     def action_show_next(self) -> None:
         """Show the next memory, statistic or sort order."""
-        next(panel for panel in self.query(CyclingPanel) if panel.display).show_next()
+        next(panel for panel in self.query(Panel) if isinstance(panel, CyclingPanel) and panel.display).show_next()
 
     def focus_main(self) -> None:
         """Focus the widget that has the focus when the screen opens, if there is one."""

@@ -15,8 +15,9 @@ from esper.health.rules.lanes import MEMORY_GROWTH_ROUNDS, predict_full_round
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import compact_cell, percent_cell, size_cell
-from esper.sanctum.widgets.chart import Chart, Label, labels_width, place_labels
-from esper.sanctum.widgets.panel import CyclingPanel, DevicePanel, Line, Panel
+from esper.sanctum.widgets.chart import Chart, Curve, Quantity, XAxis
+from esper.sanctum.widgets.chart_panel import ChartPanel
+from esper.sanctum.widgets.panel import CyclingPanel, DevicePanel, Line, Panel, device_key
 from esper.telemetry.events import DeviceSampled
 from esper.telemetry.health_stats import MAX_STEPS, MemoryHealth, memory_name
 from esper.text_plot import next_nice, sparkline
@@ -121,53 +122,70 @@ class PhaseFractions(Panel):
         return lines
 
 
-class MemoryChart(CyclingPanel, DevicePanel):
+class MemoryChart(ChartPanel, CyclingPanel):
     """Allocated, reserved and used bytes of one memory over the run."""
 
     METRICS = ("memory", "peak memory", "memory forecast")
 
     def cache_key(self) -> Hashable:
         """Return a key that changes with every device sample, and when another memory is shown."""
-        return super().cache_key(), self.num_skipped
+        return *device_key(self.state), self.num_skipped, self.chart_key
 
-    def draw_lines(self, size: Size) -> list[Line]:
-        """Draw the chart of the chosen memory, or a message if there are fewer than two points."""
+    @property
+    def _memory(self) -> tuple[str, MemoryHealth]:
+        """Name and history of the shown memory. There is at least one."""
+        memories = list(self.state.health.memories.items())
+        return memories[self.num_skipped % len(memories)]
+
+    def _full_round(self, memory: MemoryHealth) -> int | None:
+        return predict_full_round(memory, self.view.thresholds.limits.memory_growth)
+
+    def name_in_title(self) -> str:
+        """Return the name of the memory, and its number if there are several."""
         memories = self.state.health.memories
-        if not memories:
-            return self.message("no memory sample yet")
         index = self.num_skipped % len(memories)
-        name = list(memories)[index]
-        memory = memories[name]
         position = f" ─ {index + 1} of {len(memories)}" if len(memories) > 1 else ""
-        self.panel_title = f"memory of {strip_control(name)}, GiB{position}"
-        limits = self.view.thresholds.limits
-        full_round = predict_full_round(memory, limits.memory_growth)
-        self.panel_subtitle = _memory_summary(memory, full_round)
-        if len(memory.points) < 2:
-            return self.message("the curve starts with the second sample")
-        curves = _curves(name, memory, full_round)
-        if not curves:
-            return self.message("not reported by the device")
-        high = next_nice(max(value for _, values, _ in curves for value in values if value is not None))
-        total = _gib(memory.total)
-        if total is not None and total <= high:
-            curves.append(("total", [total] * len(memory.points), "faint"))
-        (_, first, role), *others = curves
-        chart = Chart(
-            values=first, role=role, extra_curves=[(values, role) for _, values, role in others],
-            x_length=len(memory.points), stride=memory.every, low=0.0, high=high,
-            ticks=[(value, f"{value:.3g}") for value in (0.0, high / 2, high)],
-        )  # fmt: skip
+        return f"memory of {strip_control(self._memory[0])}, GiB{position}"
+
+    def empty_message(self) -> str:
+        """Return why there is no chart."""
+        return "not reported by the device" if self.state.health.memories else "no memory sample yet"
+
+    def summary(self, chart: Chart) -> str:  # noqa: ARG002 (the summary is about the memory)
+        """Return the peak, the total, and the round in which the memory will be full."""
+        memory = self._memory[1]
+        return _memory_summary(memory, self._full_round(memory))
+
+    def enlarged(self) -> ChartPanel:
+        """Return another panel with the chart of the same memory."""
+        panel = MemoryChart(self.view)
+        panel.num_skipped = self.num_skipped
+        return panel
+
+    def chart(self) -> Chart | None:
+        """Return the chart of the chosen memory; None if it was not measured."""
+        if not self.state.health.memories:
+            return None
+        name, memory = self._memory
+        xs = [1 + index * memory.every for index in range(len(memory.points))]
         latest = self._latest_sizes(name)  # the last point of a curve may be many samples old
-        labels = [
-            Label(chart.row(last, size.height), f"{label} {compact_cell(last).text}", role)
-            for label, values, role in curves
-            if (last := latest.get(label, values[-1])) is not None
+        curves = [
+            Curve(label, xs, values, role, label=f"{label} {compact_cell(latest[label]).text}")
+            for label, values, role in _curves(name, memory, self._full_round(memory))
         ]
-        label_columns = labels_width(labels, size.height - 1)
-        lines = chart.lines(self.view.palette, size.width - label_columns, size.height)
-        place_labels(lines[:-1], labels, size.width - label_columns)
-        return lines
+        if not curves:
+            return None
+        total = _gib(memory.total)
+        highest = max(value for curve in curves for value in curve.values if value is not None)
+        if total is not None and total <= next_nice(highest):
+            curves.append(Curve("total", xs, [total] * len(xs), "faint", label=f"total {compact_cell(total).text}"))
+        return Chart(
+            quantity=Quantity("memory", "GiB", low=0.0),
+            x_axis=XAxis("sample", 1, xs[-1]),
+            curves=curves,
+            include=0.0,
+            has_labels=True,
+        )
 
     def _latest_sizes(self, name: str) -> dict[str, float | None]:
         """Sizes in GiB from the latest sample of the lane that reports this memory, keyed by curve label."""

@@ -22,16 +22,14 @@ from esper.sanctum.symbols import (
     slot_labels,
 )
 from esper.sanctum.view import EffectNeeded, ExplanationNeeded
-from esper.sanctum.widgets.chart import Chart
+from esper.sanctum.widgets.chart import Chart, Curve, Quantity, XAxis, percent
 from esper.sanctum.widgets.env_decision import EnvDecision
 from esper.sanctum.widgets.env_lifecycle import EffectPanel, EnvEffect, EnvLifecycle
 from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.panel import Line
-from esper.sanctum.widgets.population_score import percent_ticks
 from esper.telemetry.events import EnvStepped, SlotReading
 from esper.telemetry.sentences import describe_context
 from esper.telemetry.state import EnvState
-from esper.text_plot import finite_range, next_nice
 
 _ALPHA_BAR_COLS = 8
 _SLOT_NAME_COLS = 7
@@ -124,24 +122,20 @@ class EnvScoreChart(EffectPanel):
         if run_best != best:
             self.panel_subtitle += f"  run best {percent_cell(run_best).text.strip()}"
         x_length, first = self.axis(env.scores)
+        xs = range(first, first + len(env.scores))
+        curves = [Curve(self.state.score_name, xs, env.scores)]
         ghost = self.ghost
         if ghost is not None and ghost.scores:
             self.panel_subtitle += f"  ghost {percent_cell(ghost.scores[-1]).text.strip()}"
-        ghosts = [(ghost.scores[:x_length], "dim")] if ghost is not None else []
+            curves.append(Curve("ghost", range(first, first + len(ghost.scores)), ghost.scores, "dim"))
         known, step = self.known, self.view.selected_step
         without = known.without(step) if known is not None and step is not None else None
         if without is not None:
-            ghosts.append((without.trajectory.scores[first : first + x_length], "series1"))
+            scores = without.trajectory.scores
+            curves.append(Curve("without", range(1, len(scores) + 1), scores, "series1"))
             self.panel_subtitle += f"  without {percent_cell(without.trajectory.final_score).text.strip()}"
-        chart = Chart(
-            values=env.scores,
-            x_length=x_length,
-            first=first,
-            low=0.0,
-            high=1.0,
-            ticks=percent_ticks(size.height),
-            extra_curves=ghosts,
-        )
+        x_axis = XAxis("step", first, first + x_length - 1)
+        chart = Chart(quantity=percent(self.state.score_name), x_axis=x_axis, curves=curves)
         return chart.lines(self.view.palette, *size)
 
 
@@ -156,14 +150,13 @@ class EnvRewardChart(EnvPanel):
         """Draw the chart with an axis around zero; the border shows the return so far."""
         total = number_cell(env.episode_return, 3, 3, signed=True).text.strip()
         self.panel_subtitle = f"return {total}" if env.rewards else None
-        minimum, maximum = finite_range(env.rewards) or (0.0, 0.0)
-        high = next_nice(maximum) if maximum > 0 else 0.0
-        low = -next_nice(-minimum) if minimum < 0 else 0.0
-        if high == low:
-            high = 1.0
-        ticks = [(value, f"{value:g}".replace("-", "−")) for value in sorted({low, 0.0, high})]
         x_length, first = self.axis(env.rewards)
-        chart = Chart(values=env.rewards, x_length=x_length, first=first, low=low, high=high, ticks=ticks)
+        chart = Chart(
+            quantity=Quantity("reward"),
+            x_axis=XAxis("step", first, first + x_length - 1),
+            curves=[Curve("reward", range(first, first + len(env.rewards)), env.rewards)],
+            include=0.0,
+        )
         return chart.lines(self.view.palette, *size)
 
 

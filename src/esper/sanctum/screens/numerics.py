@@ -19,7 +19,8 @@ from esper.health.rules.lanes import MAX_SCALE_OSCILLATIONS, MAX_SCALE_RATIO
 from esper.sanctum.bindings import KeyCategory
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import SEVERITIES, number_cell, percent_cell, scale_cell, slot_labels
-from esper.sanctum.widgets.chart import Y_AXIS_COLUMNS, Chart
+from esper.sanctum.widgets.chart import Chart, ChartMark, Curve, Quantity, XAxis
+from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
 from esper.sanctum.widgets.panel import DevicePanel, Line, Panel, Row
 from esper.telemetry.events import RunStarted
@@ -137,35 +138,45 @@ class LossScaleTable(EnvRowsPanel):
         return line
 
 
-class LossScaleChart(Panel):
+class LossScaleChart(ChartPanel):
     """Loss scale of the selected env by step, in powers of two; a tick marks each step with skipped batches."""
 
     METRICS = ("loss scale", "skipped batches", "scale oscillation")
 
-    def draw_lines(self, size: Size) -> list[Line]:
-        """Draw the chart, a line of skip ticks, and the axis."""
-        self.panel_title = f"env {self.view.selected_env:02d} ─ loss scale"
-        health = self.state.health.envs.get(self.view.selected_env)
+    @property
+    def _health(self) -> EnvHealth | None:
+        return self.state.health.envs.get(self.view.selected_env)
+
+    def name_in_title(self) -> str:
+        """Return the env and the quantity."""
+        return f"env {self.view.selected_env:02d} ─ loss scale"
+
+    def empty_message(self) -> str:
+        """Return why there is no chart."""
+        return "no loss scaling"
+
+    def summary(self, chart: Chart) -> str:
+        """Return the number of skipped batches and of oscillations."""
+        assert self._health is not None
+        skipped = sum(self._health.recent_skipped(_CHART_STEPS).values())
+        num_steps = len(chart.positions)
+        return f"batches skipped in {num_steps} steps: {skipped}  oscillations: {self._health.num_oscillations}"
+
+    def chart(self) -> Chart | None:
+        """Return the chart of the last steps; None without loss scaling."""
+        health = self._health
         if health is None or not health.scales:
-            self.panel_subtitle = None
-            return self.message("no loss scaling")
+            return None
         exponents = [scale_exponent(scale) for scale in health.recent_scales(_CHART_STEPS)]
-        steps = len(exponents)
-        axis = _exponent_axis([value for value in exponents if value is not None], size.height - 4)
-        dots = max((size.width - Y_AXIS_COLUMNS - 2) * 2, 1)
-        values = [exponents[dot * steps // dots] for dot in range(dots)]  # constant between two steps
-        chart = Chart(values=values, x_length=dots, low=axis.low, high=axis.high, ticks=axis.ticks)
-        lines = chart.lines(self.view.palette, size.width, size.height - 1)[:-1]
-        skips = health.recent_skipped(_CHART_STEPS)
-        skip_columns = {step * dots // steps // 2 for step in skips}
-        skip_line = self.line("skip".rjust(Y_AXIS_COLUMNS), "dim").append("  ")
-        for column in range(dots // 2):
-            skip_line.append("╵" if column in skip_columns else " ", "warning")
-        self.panel_subtitle = (
-            f"batches skipped in {steps} steps: {sum(skips.values())}  oscillations: {health.num_oscillations}"
+        last = self.state.steps_done
+        first = last - len(exponents) + 1
+        return Chart(
+            quantity=Quantity("loss scale", text_of=format_power),
+            x_axis=XAxis("step of the run", first, last),
+            curves=[Curve("scale", range(first, last + 1), exponents)],
+            y_axis=_exponent_axis([value for value in exponents if value is not None], self.size.height - 3),
+            marks=[ChartMark(first + step, None, "╵", "warning") for step in health.recent_skipped(_CHART_STEPS)],
         )
-        x_axis = self.line().pad_to(Y_AXIS_COLUMNS + 2).append(f"−{steps}", "dim")
-        return [*lines, skip_line, x_axis.pad_to(size.width - 4).append("now", "dim")]
 
 
 class LossScaleRange(DevicePanel):

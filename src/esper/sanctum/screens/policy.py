@@ -17,14 +17,14 @@ from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.screens.growth import BlueprintTable
 from esper.sanctum.symbols import OPS, compact_cell, head_label, number_cell, percent_cell
 from esper.sanctum.theme import Palette
-from esper.sanctum.widgets.chart import Chart
+from esper.sanctum.widgets.chart import Chart, Curve, Quantity, XAxis
 from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.heads import HeadFractionChart, HeadNormChart, no_update_message
 from esper.sanctum.widgets.panel import CyclingPanel, Line, Panel
 from esper.telemetry.events import EnvStepped
 from esper.telemetry.series import StepTrace
 from esper.telemetry.state import EnvState
-from esper.text_plot import linear_axis, round_axis_length, sparkline
+from esper.text_plot import round_axis_length, sparkline
 
 UPDATE_METRICS: dict[str, tuple[str, float | None]] = {
     "episode_return": ("mean return", None),
@@ -139,20 +139,17 @@ class UpdateCharts(CyclingPanel):
     def _chart(self, name: str, width: int, height: int) -> list[Line]:
         assert self.state.started is not None
         series = self.state.learning[name]
-        values = series.values
         label, always_shown = UPDATE_METRICS[name]
         ghost = self.view.ghost.learning.get(name) if self.view.ghost else None
-        ghost_values = ghost.values if ghost is not None and ghost.every == series.every else []
-        axis = linear_axis([*values, *ghost_values], height - 2, include=always_shown)
+        curves = [Curve(label, series.rounds, series.values)]
+        if ghost is not None:
+            curves.append(Curve("ghost", ghost.rounds, ghost.values, "dim"))
         title = self.line(f"  {label} ", "dim").append_cell(compact_cell(series.last), "bright")
         chart = Chart(
-            values=values,
-            x_length=round_axis_length(len(values), -(-self.state.started.rounds // series.every)),
-            stride=series.every,
-            low=axis.low,
-            high=axis.high,
-            ticks=axis.ticks,
-            extra_curves=[(ghost_values[: len(values)], "dim")],
+            quantity=Quantity(label, low=always_shown),
+            x_axis=XAxis("round", 1, round_axis_length(series.rounds[-1], self.state.started.rounds)),
+            curves=curves,
+            include=always_shown,
         )
         return [title, *chart.lines(self.view.palette, width, height - 1)]
 

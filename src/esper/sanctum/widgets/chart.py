@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
-from operator import itemgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from esper.formatting import NOT_MEASURED, format_duration
+from esper.sanctum.symbols import compact_cell, number_cell
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.panel import Line
-from esper.text_plot import Axis, align_ticks, band_by_column, draw_curve, overlay
+from esper.text_plot import Axis, linear_axis, log_axis, next_nice
+
+if TYPE_CHECKING:
+    from esper.dots import Canvas, DotColumns, Floats
 
 Y_AXIS_COLUMNS = 5
 """Width of the labels of the y axis, columns."""
@@ -20,96 +26,352 @@ MIN_PLOT_ROWS = 2
 """Minimum height of a plot; a lower one is not drawn."""
 _MIN_TICK_COLUMNS = 10
 """Minimum distance of two labels of the x axis, columns."""
-_X_TICK_STEPS = (1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000, 2000, 5000)
-"""Possible differences between two labels of the x axis."""
+
+
+class Quantity(NamedTuple):
+    """The quantity on the y axis."""
+
+    name: str
+    unit: str = ""
+    """Unit in which the quantity is shown."""
+    factor: float = 1.0
+    """Units per unit of the values: 100 for a fraction that is shown in %."""
+    low: float | None = None
+    """Minimum possible value; None if there is none. The axis does not extend below it."""
+    high: float | None = None
+    """Maximum possible value; None if there is none."""
+    text_of: Callable[[float], str] = lambda value: compact_cell(value, 4).text
+    """Formats a value in the unit for the readout."""
+
+    def format(self, value: float | None) -> str:
+        """Format a value for the readout, without the unit; a dash if it was not measured."""
+        return NOT_MEASURED if value is None else self.text_of(value * self.factor)
+
+
+def _one_decimal(value: float) -> str:
+    return number_cell(value, 3, 1, fixed=True).text.strip()
+
+
+def percent(name: str) -> Quantity:
+    """Return a quantity from 0 to 1 that is shown in %, with one decimal."""
+    return Quantity(name, "%", 100.0, 0.0, 1.0, _one_decimal)
+
+
+class XAxis(NamedTuple):
+    """The x axis. Charts with equal names share the cursor and the zoom."""
+
+    name: str
+    """Name of a position, as in "round 37"."""
+    first: float
+    last: float
+    """Position at the right end; at least `first`."""
+    title: str = ""
+    """Title of the axis if it differs from the name: `step of round 3`."""
+    in_seconds: bool = False
+    """True if positions are seconds, which are shown as durations."""
+
+    def format(self, x: float) -> str:
+        """Format a position."""
+        if self.in_seconds:
+            return format_duration(x)
+        return f"{x:,.0f}" if float(x).is_integer() else f"{x:,.1f}"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points, connected by a line."""
+
+    name: str
+    """Name in the readout; empty for a curve that is not in it."""
+    xs: Sequence[float]
+    """Positions on the x axis, ascending."""
+    values: Floats
+    """Values of the quantity. The line is interrupted at None and at values that are not finite."""
+    role: str = "curve"
+    dotted: bool = False
+    """True to draw only every second column of dots, for a bound."""
+    label: str = ""
+    """Text beside the last point, if the chart has labels and it differs from the name."""
+
+    def value_at(self, x: float) -> float | None:
+        """Return the value at exactly this position; None if there is none."""
+        index = bisect_left(self.xs, x)
+        return self.values[index] if index < len(self.xs) and self.xs[index] == x else None
+
+    def within(self, window: tuple[float, float]) -> Floats:
+        """Return the values in a part of the x axis."""
+        return self.values[bisect_left(self.xs, window[0]) : bisect_right(self.xs, window[1])]
+
+
+class ChartMark(NamedTuple):
+    """A glyph at a point of the plot."""
+
+    x: float
+    y: float | None
+    """Value of the quantity; None for the bottom of the plot."""
+    glyph: str
+    role: str
+
+
+class Look(NamedTuple):
+    """Properties of a chart that the user chooses."""
+
+    window: tuple[float, float] | None = None
+    """Visible part of the x axis; None for all of it."""
+    cursor: float | None = None
+    """Position of the cursor on the x axis; None if it is not shown."""
+    is_logarithmic: bool = False
+    smoothing: int = 1
+    """Number of points of the moving mean that is drawn in place of each curve."""
+
+
+class Frame(NamedTuple):
+    """Place of the plot in the lines of a chart, and the ranges of its axes."""
+
+    width: int
+    """Columns of the plot. It starts after `Y_AXIS_COLUMNS` + 2 columns."""
+    height: int
+    """Lines of the plot."""
+    window: tuple[float, float]
+    axis: Axis
+
+    def column(self, x: float) -> int:
+        """Return the column of the plot at a position, from 0; outside of the plot for a position that is not shown."""
+        first, last = self.window
+        return round((x - first) / (last - first) * (self.width * 2 - 1)) // 2 if last > first else 0
+
+    def x_at(self, column: int) -> float:
+        """Return the position in the middle of a column of the plot."""
+        first, last = self.window
+        return first + (column * 2 + 0.5) / (self.width * 2 - 1) * (last - first)
+
+    def row(self, value: float) -> int:
+        """Return the line of a value on the y axis, counted from the top."""
+        low, high, _ = self.axis
+        fraction = (min(max(value, low), high) - low) / (high - low) if high > low else 0.0
+        return self.height - 1 - round(fraction * (self.height * 4 - 1)) // 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """One or more curves, with an optional band around the first."""
+    """One or more curves of a quantity, with an optional band.
 
-    values: Sequence[float | None]
-    """Values of the first curve; a gap at None."""
-    x_length: int
-    """Number of values that fill the x axis."""
-    low: float
-    """Value at the bottom of the y axis."""
-    high: float
-    """Value at the top of the y axis, or below it if `exact_axis` is False."""
-    ticks: Sequence[tuple[float, str]]
-    """Labelled values of the y axis, with their labels."""
-    first: int = 1
-    """Label of the first value on the x axis."""
-    stride: int = 1
-    """Difference between the labels of two consecutive values on the x axis."""
-    role: str = "curve"
-    """Role of the first curve."""
-    extra_curves: Sequence[tuple[Sequence[float | None], str]] = ()
-    """Further curves with their roles. A cell that several curves cross has the role of the first of them."""
-    band: tuple[Sequence[float], Sequence[float]] | None = None
-    """Lower and upper bounds of the band; None for no band."""
-    exact_axis: bool = False
-    """If True, the y axis ends at `high`, because the caller draws something else over the whole height of the plot.
-
-    If False, the axis may end above it, so that the ticks are evenly spaced.
+    The methods import `esper.dots` when they are called, because numpy would delay the first frame.
     """
+
+    quantity: Quantity
+    x_axis: XAxis
+    curves: Sequence[Curve]
+    """A cell that several curves cross has the role of the first of them."""
+    band: tuple[Curve, Curve] | None = None
+    """Lower and upper bounds of the band; None for no band."""
+    band_name: str = "quartiles"
+    marks: Sequence[ChartMark] = ()
+    include: float | None = None
+    """Value that the y axis always contains, such as 0; None for no such value."""
+    y_axis: Axis | None = None
+    """Fixed y axis; None to fit it to the visible values."""
+    has_labels: bool = False
+    """True to write the name of each curve beside its last point."""
+    look: Look = field(default_factory=Look)
+
+    def with_look(self, look: Look) -> Chart:
+        """Return the chart as the user wants to see it. A logarithmic axis needs a positive value."""
+        curves = self.curves if self.band is None else [*self.curves, *self.band]
+        has_positive = any(value is not None and value > 0 for curve in curves for value in curve.values)
+        look = look._replace(is_logarithmic=look.is_logarithmic and has_positive)
+        if look.smoothing <= 1:
+            return replace(self, look=look)
+        from esper.dots import moving_mean
+
+        smooth = [replace(curve, values=moving_mean(curve.values, look.smoothing)) for curve in curves]
+        band = None if self.band is None else (smooth[-2], smooth[-1])
+        return replace(self, look=look, curves=smooth[: len(self.curves)], band=band)
+
+    @property
+    def title(self) -> str:
+        """Names of the quantity and of the x axis, with everything that changes the curves."""
+        name = f"{self.quantity.name} {self.quantity.unit}".rstrip()
+        notes = ", logarithmic" if self.look.is_logarithmic else ""
+        if self.look.smoothing > 1:
+            notes += f", mean of {self.look.smoothing}"
+        return f"{name}{notes} ─ by {self.x_axis.title or self.x_axis.name}"
+
+    @property
+    def positions(self) -> Sequence[float]:
+        """Positions of the cursor: those of the named curve with the most points."""
+        return max((curve.xs for curve in self.curves if curve.name), key=len, default=())
+
+    def readout(self, x: float | None = None) -> str:
+        """Return the values at a position; by default those of the last point, without the position."""
+        named = [curve for curve in self.curves if curve.name]
+        at = x if x is not None else max((curve.xs[-1] for curve in named if len(curve.xs)), default=math.nan)
+        texts = [f"{curve.name} {self.quantity.format(curve.value_at(at))}" for curve in named]
+        if self.band is not None:
+            low, high = (self.quantity.format(bound.value_at(at)) for bound in self.band)
+            texts.insert(1, f"{self.band_name} {low} to {high}")
+        if x is None:
+            return "  ".join(texts)
+        return f"{self.x_axis.name} {self.x_axis.format(x)}: {'  '.join(texts)}"
+
+    def frame(self, width: int, height: int) -> Frame | None:
+        """Return the place of the plot if the chart has this size; None if it does not fit."""
+        rows = height - 1
+        columns = width - Y_AXIS_COLUMNS - 2 - (labels_width(self._label_names, rows) if self.has_labels else 0)
+        if columns < MIN_PLOT_COLUMNS or rows < MIN_PLOT_ROWS:
+            return None
+        window = self.look.window or (self.x_axis.first, max(self.x_axis.last, self.x_axis.first))
+        if window[0] == window[1]:
+            window = (window[0] - 0.5, window[1] + 0.5)
+        return Frame(columns, rows, window, self._y_axis(window, rows))
 
     def lines(self, palette: Palette, width: int, height: int) -> list[Line]:
         """Draw the chart: `height` lines of `width` columns; the last line is the x axis. Empty if it does not fit."""
-        plot_width, plot_height = width - Y_AXIS_COLUMNS - 2, height - 1
-        if plot_width < MIN_PLOT_COLUMNS or plot_height < MIN_PLOT_ROWS:
+        from esper.dots import Canvas
+
+        frame = self.frame(width, height)
+        if frame is None:
             return []
-        curves = [(self.values, self.role), *self.extra_curves]
-        axis = self._axis(plot_height)
-        layers = [
-            draw_curve(values, self.x_length, axis.low, axis.high, plot_width, plot_height) for values, _ in curves
-        ]
-        roles = [role for _, role in curves]
-        labels = {_row(axis, value, plot_height): label for value, label in axis.ticks}
-        band = self._band_rows(plot_width, plot_height)
-        lines: list[Line] = []
-        for y, row in enumerate(overlay(layers)):
-            line = Line(palette)
-            line.append(labels.get(y, "").rjust(Y_AXIS_COLUMNS), "dim").append(" ┤" if y in labels else " │", "faint")
-            _append_plot_row(line, row, roles, band[y])
-            lines.append(line)
-        return [*lines, self._x_axis(palette, plot_width)]
-
-    def row(self, value: float, height: int) -> int:
-        """Return the index of the line on which a value of the y axis is drawn if the chart has `height` lines."""
-        return _row(self._axis(height - 1), value, height - 1)
-
-    def _axis(self, rows: int) -> Axis:
-        axis = Axis(self.low, self.high, self.ticks)
-        return axis if self.exact_axis else align_ticks(axis, rows)
-
-    def _band_rows(self, width: int, height: int) -> list[list[bool]]:
-        rows = [[False] * width for _ in range(height)]
+        curves = [*self.curves, *(self.band or ())]
+        roles = list(dict.fromkeys(curve.role for curve in self.curves))
+        canvas = Canvas(frame.width, frame.height, max(len(roles), 1))
+        dots = [self._dots(curve, frame) for curve in curves]
+        for curve, drawn in zip(self.curves, dots, strict=False):
+            canvas.draw(drawn, roles.index(curve.role))
+        grid = _Grid(canvas, roles)
         if self.band is not None:
-            axis = self._axis(height)
-            for x, bounds in enumerate(band_by_column(*self.band, self.x_length, width)):
-                if bounds is not None:
-                    for y in range(_row(axis, bounds[1], height), _row(axis, bounds[0], height) + 1):
-                        rows[y][x] = True
-        return rows
+            grid.fill_band(dots[-2], dots[-1])
+        if self.look.cursor is not None:
+            grid.draw_cursor(frame.column(self.look.cursor))
+        for mark in self.marks:
+            row = frame.height - 1 if mark.y is None else frame.row(self._on_axis(mark.y))
+            grid.put(row, frame.column(mark.x), mark.glyph, mark.role)
+        labels = {frame.row(value): label for value, label in frame.axis.ticks}
+        lines = [grid.line(palette, y, labels.get(y)) for y in range(frame.height)]
+        if self.has_labels:
+            place_labels(lines, list(self._labels(frame)), Y_AXIS_COLUMNS + 2 + frame.width)
+        return [*lines, self._draw_x_axis(palette, frame)]
 
-    def _x_axis(self, palette: Palette, width: int) -> Line:
-        """Draw the labels below the plot: first and last value, and round numbers between them."""
+    def _dots(self, curve: Curve, frame: Frame) -> DotColumns:
+        from esper.dots import dot_columns, log10_clipped
+
+        values = log10_clipped(curve.values) if self.look.is_logarithmic else curve.values
+        drawn = dot_columns(curve.xs, values, frame.window, frame.axis[:2], frame.width, frame.height)
+        return drawn.every_second() if curve.dotted else drawn
+
+    def _on_axis(self, value: float) -> float:
+        """Return the place of a value on the y axis: its logarithm if the axis is logarithmic."""
+        if not self.look.is_logarithmic or not math.isfinite(value):
+            return value
+        return math.log10(value) if value > 0 else -math.inf
+
+    def _y_axis(self, window: tuple[float, float], rows: int) -> Axis:
+        if self.y_axis is not None:
+            return self.y_axis
+        quantity, factor = self.quantity, self.quantity.factor
+        from esper.dots import extent, min_positive
+
+        ranges = [extent(curve.within(window)) for curve in (*self.curves, *(self.band or ()))]
+        shown = [value * factor for found in ranges if found is not None for value in found]
+        if self.look.is_logarithmic:
+            positive = [found * factor for curve in self.curves if (found := min_positive(curve.within(window)))]
+            axis, shift = log_axis([*shown, *positive]), math.log10(factor)
+            return Axis(axis.low - shift, axis.high - shift, [(value - shift, label) for value, label in axis.ticks])
+        include = self.include if self.include is None else self.include * factor
+        low, high = (None if limit is None else limit * factor for limit in (quantity.low, quantity.high))
+        axis = linear_axis(shown, rows, include=include, limits=(low, high))
+        return Axis(axis.low / factor, axis.high / factor, [(value / factor, label) for value, label in axis.ticks])
+
+    @property
+    def _label_names(self) -> list[Label]:
+        return [Label(0, curve.label or curve.name, curve.role) for curve in self.curves if curve.name]
+
+    def _labels(self, frame: Frame) -> Iterator[Label]:
+        for curve in self.curves:
+            values = curve.within(frame.window)
+            last = next((value for value in reversed(values) if value is not None and math.isfinite(value)), None)
+            if curve.name and last is not None:
+                yield Label(frame.row(self._on_axis(last)), curve.label or curve.name, curve.role)
+
+    def _draw_x_axis(self, palette: Palette, frame: Frame) -> Line:
+        """Draw the labels below the plot: first and last position, and round numbers between them."""
         line = Line(palette)
-        plot_start = Y_AXIS_COLUMNS + 2
-        span = self.x_length * self.stride
-        step = next((size for size in _X_TICK_STEPS if size * width >= _MIN_TICK_COLUMNS * span), span)
-        last = self.first + (self.x_length - 1) * self.stride
-        between = (value for value in range(self.first + 1, last) if value % step == 0)
-        ticks = [self.first, *(value for value in between if 2 * min(value - self.first, last - value) >= step), last]
-        for value in ticks:
-            label = str(value)
-            centre = plot_start + round((value - self.first) / max(last - self.first, 1) * (width - 1))
-            column = min(centre - len(label) // 2, plot_start + width - len(label))
-            end = plot_start + width if value == last else plot_start + width - 3 - len(str(last))
+        start, (first, last) = Y_AXIS_COLUMNS + 2, frame.window
+        step = _tick_step(last - first, frame.width, in_seconds=self.x_axis.in_seconds)
+        ends = (math.ceil(first - 1e-9), math.floor(last + 1e-9)) if step >= 1 else (first, last)
+        between = [index * step for index in range(math.ceil(first / step), math.floor(last / step) + 1)]
+        last_label = self.x_axis.format(ends[1])
+        for value in (
+            ends[0],
+            *(value for value in between if 2 * min(value - ends[0], ends[1] - value) >= step),
+            ends[1],
+        ):
+            label = self.x_axis.format(value)
+            column = min(start + frame.column(value) - len(label) // 2, start + frame.width - len(label))
+            end = start + frame.width - (0 if value == ends[1] else len(last_label) + 2)
             if column > line.width and column + len(label) <= end:
                 line.pad_to(column).append(label, "dim")
         return line
+
+
+class _Grid:
+    """Cells of a plot: a character and a role each.
+
+    Args:
+        canvas: Canvas with the dots.
+        roles: Role of each layer of the canvas.
+    """
+
+    def __init__(self, canvas: Canvas, roles: Sequence[str]) -> None:
+        names = [*roles, "normal"]  # layer -1 has no dots
+        self._characters: list[list[str]] = []
+        self._roles: list[list[str]] = []
+        for text, layers in canvas.rows():
+            self._characters.append(list(text))
+            self._roles.append([names[layer] for layer in layers])
+
+    def put(self, row: int, column: int, glyph: str, role: str) -> None:
+        """Replace the character of a cell; do nothing outside of the plot."""
+        if 0 <= column < len(self._characters[0]):
+            self._characters[row][column], self._roles[row][column] = glyph, role
+
+    def draw_cursor(self, column: int) -> None:
+        """Draw a vertical line through the cells of a column without a dot."""
+        for row, characters in enumerate(self._characters):
+            if 0 <= column < len(characters) and characters[column] in " ░":
+                self.put(row, column, "│", "key")
+
+    def fill_band(self, low: DotColumns, high: DotColumns) -> None:
+        """Fill the blank cells between two curves."""
+        height = len(self._characters)
+        tops = dict(zip(high.columns.tolist(), high.high.tolist(), strict=True))
+        for column, bottom in zip(low.columns.tolist(), low.low.tolist(), strict=True):
+            for row in range(height - 1 - tops.get(column, -4) // 4, height - bottom // 4):
+                if row < height and self._characters[row][column // 2] == " ":
+                    self.put(row, column // 2, "░", "band")
+
+    def line(self, palette: Palette, row: int, label: str | None) -> Line:
+        """Return a row after the y axis, with its label if it has one."""
+        line = Line(palette)
+        line.append((label or "").rjust(Y_AXIS_COLUMNS), "dim").append(" │" if label is None else " ┤", "faint")
+        start, text = 0, "".join(self._characters[row])
+        for role, group in groupby(self._roles[row]):
+            end = start + len(list(group))
+            line.append(text[start:end], role)
+            start = end
+        return line
+
+
+_SECONDS_STEPS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 28800, 86400)
+"""Possible differences between two labels of an x axis in seconds."""
+
+
+def _tick_step(span: float, columns: int, *, in_seconds: bool) -> float:
+    """Return the difference between two labels of an x axis: 1, 2 or 5 times a power of ten, or a round duration."""
+    wanted = max(span * _MIN_TICK_COLUMNS / columns, 1e-9)
+    if in_seconds and wanted > 1:
+        return next((step for step in _SECONDS_STEPS if step >= wanted), math.ceil(wanted / 86400) * 86400)
+    return next_nice(wanted)
 
 
 class Label(NamedTuple):
@@ -164,19 +426,3 @@ def spread_rows(preferred: Sequence[int], rows: int) -> list[int]:
     for index, row in enumerate(assigned):  # rounding may have made two blocks overlap
         assigned[index] = max(row, assigned[index - 1] + 1) if index else row
     return [min(row, rows - len(assigned) + index) for index, row in enumerate(assigned)]
-
-
-def _row(axis: Axis, value: float, rows: int) -> int:
-    """Return the row of a value in a plot of this many rows, counted from the top."""
-    fraction = (min(max(value, axis.low), axis.high) - axis.low) / (axis.high - axis.low)
-    return rows - 1 - round(fraction * (rows * 4 - 1)) // 4
-
-
-def _append_plot_row(line: Line, cells: list[tuple[str, int]], roles: Sequence[str], band: list[bool]) -> None:
-    """Append one row of the plot. A cell without a dot of a curve shows the band."""
-    styled = [
-        (roles[curve], character) if curve >= 0 else ("band", "░") if in_band else ("normal", " ")
-        for (character, curve), in_band in zip(cells, band, strict=True)
-    ]
-    for role, group in groupby(styled, key=itemgetter(0)):
-        line.append("".join([character for _, character in group]), role)

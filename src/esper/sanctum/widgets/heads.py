@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 
 from rich.segment import Segment
@@ -11,23 +12,25 @@ from textual.geometry import Size
 
 from esper.sanctum.symbols import compact_cell, head_label, number_cell
 from esper.sanctum.widgets.chart import (
-    MIN_PLOT_COLUMNS,
-    MIN_PLOT_ROWS,
     Y_AXIS_COLUMNS,
     Chart,
+    Curve,
     Label,
+    Look,
+    Quantity,
+    XAxis,
     labels_width,
     place_labels,
 )
+from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.panel import Line, Panel, Row
 from esper.telemetry.events import RunStarted
-from esper.telemetry.state import HeadState
+from esper.telemetry.state import HeadState, RunState
 from esper.text_plot import (
     BLOCK_CHARS,
     NON_FINITE_CHAR,
+    Axis,
     finite_range,
-    log10_clipped,
-    log_axis,
     round_axis_length,
     sparkline,
 )
@@ -67,23 +70,6 @@ class HeadPanel(Panel):
     def draw_heads(self, size: Size) -> list[Line] | list[Row]:
         """Draw the panel. There is at least one head."""
         raise NotImplementedError
-
-    @property
-    def series(self) -> dict[str, list[float | None]]:
-        """Downsampled gradient norms of each head, all of the same length; None for an update without any."""
-        return {name: head.course.values for name, head in self.state.heads.items()}
-
-    @property
-    def x_length(self) -> int:
-        """Length of the axis of rounds, points."""
-        assert self.state.started is not None
-        series = next(iter(self.state.heads.values())).course
-        return round_axis_length(len(series.values), -(-self.state.started.rounds // series.every))
-
-    @property
-    def stride(self) -> int:
-        """Number of rounds per point."""
-        return next(iter(self.state.heads.values())).course.every
 
 
 class HeadList(HeadPanel):
@@ -149,35 +135,58 @@ class HeadList(HeadPanel):
         return "  ".join(texts)
 
 
-class HeadNormChart(HeadPanel):
+def _norms(state: RunState) -> dict[str, list[float | None]]:
+    """Return the downsampled gradient norms of each head, all of the same length; None for an update without any."""
+    return {name: head.course.values for name, head in state.heads.items()}
+
+
+def _x_axis(state: RunState) -> tuple[XAxis, list[int]]:
+    """Return the axis of rounds, and the round of each gradient norm."""
+    assert state.started is not None
+    rounds = next(iter(state.heads.values())).course.rounds
+    return XAxis("round", 1, round_axis_length(rounds[-1], state.started.rounds)), rounds
+
+
+class HeadNormChart(ChartPanel):
     """Chart with one curve per head on a logarithmic axis."""
 
     METRICS = ("heads",)
 
     PANEL_TITLE = "gradient norm by head ─ by round"
 
-    def draw_heads(self, size: Size) -> list[Line] | list[Row]:
-        """Draw the chart, with a label at the end of each curve."""
-        series = self.series
-        axis = log_axis([value for norms in series.values() for value in norms])
-        curves = [
-            (log10_clipped(norms, 10.0**axis.low), f"series{index % 8}") for index, norms in enumerate(series.values())
-        ]
-        chart = Chart(
-            values=curves[0][0], role=curves[0][1], extra_curves=curves[1:], x_length=self.x_length, stride=self.stride,
-            low=axis.low, high=axis.high, ticks=axis.ticks,
-        )  # fmt: skip
-        labels: list[Label] = []
-        for name, (values, role) in zip(series, curves, strict=True):
-            last = next((value for value in reversed(values) if value is not None and math.isfinite(value)), None)
-            if last is not None:
-                labels.append(
-                    Label(chart.row(last, size.height), head_label(name, short=size.width < _LONG_LABEL_MIN_COLS), role)
-                )
-        room = labels_width(labels, size.height - 1)
-        lines = chart.lines(self.view.palette, size.width - room, size.height)
-        place_labels(lines[:-1], labels, size.width - room)
-        return lines
+    def cache_key(self) -> Hashable:
+        """Return the number of the last policy update's event, and whether the run has started."""
+        return self.state.started is None, (self.state.update.seq if self.state.update else 0), self.chart_key
+
+    def empty_message(self) -> str:
+        """Return why there is no chart."""
+        assert self.state.started is not None
+        return no_update_message(self.state.started)
+
+    def name_in_title(self) -> str:
+        """Return the title."""
+        return self.PANEL_TITLE
+
+    def summary(self, chart: Chart) -> str:  # noqa: ARG002 (the norms are in the labels)
+        """Return nothing: the panel beside it has the latest values."""
+        return ""
+
+    def chart(self) -> Chart | None:
+        """Return the chart; None before the first update."""
+        if not self.state.heads:
+            return None
+        x_axis, rounds = _x_axis(self.state)
+        short = self.size.width < _LONG_LABEL_MIN_COLS
+        return Chart(
+            quantity=Quantity("gradient norm", low=0.0),
+            x_axis=x_axis,
+            curves=[
+                Curve(head_label(name, short=short), rounds, norms, f"series{index % 8}")
+                for index, (name, norms) in enumerate(_norms(self.state).items())
+            ],
+            look=Look(is_logarithmic=True),
+            has_labels=True,
+        )
 
 
 class HeadFractionChart(HeadPanel):
@@ -189,7 +198,7 @@ class HeadFractionChart(HeadPanel):
 
     def draw_heads(self, size: Size) -> list[Line] | list[Row]:
         """Draw one area per head, with the head's name and last fraction beside it."""
-        series = self.series
+        series = _norms(self.state)
         height = size.height - 1
         points = [fractions(norms) for norms in zip(*series.values(), strict=True)]
         last = next((point for point in reversed(points) if point), None)
@@ -203,16 +212,17 @@ class HeadFractionChart(HeadPanel):
             labels.append(Label(row, f"{label} {fraction:>4.0%}", f"series{index % 8}"))
             bottom += fraction
         room = labels_width(labels, height)
-        width = size.width - Y_AXIS_COLUMNS - 2 - room
-        if width < MIN_PLOT_COLUMNS or height < MIN_PLOT_ROWS:
+        x_axis, rounds = _x_axis(self.state)
+        axes = Chart(
+            quantity=Quantity("fraction"), x_axis=x_axis, curves=[],
+            y_axis=Axis(0.0, 1.0, [(0.0, "0"), (0.5, "50"), (1.0, "100%")]),
+        )  # fmt: skip
+        frame = axes.frame(size.width - room, size.height)
+        if frame is None:
             return []
-        x_length = self.x_length
-        indices = [round(x / max(width - 1, 1) * (x_length - 1)) for x in range(width)]
-        columns = [points[index] if index < len(points) else None for index in indices]
-        axis = Chart(
-            values=[], x_length=x_length, stride=self.stride, low=0.0, high=1.0, exact_axis=True,
-            ticks=[(0.0, "0"), (0.5, "50"), (1.0, "100%")],
-        ).lines(self.view.palette, size.width - room, size.height)  # fmt: skip
+        axis = axes.lines(self.view.palette, size.width - room, size.height)
+        columns = [points[index] if (index := bisect_left(rounds, math.floor(frame.x_at(column) + 0.5))) < len(points)
+                   else None for column in range(frame.width)]  # fmt: skip
         margins = [self.line() for _ in range(height)]
         place_labels(margins, labels[::-1], 0)  # reversed: labels on one row then have the order of the areas
         rows: list[Row] = []

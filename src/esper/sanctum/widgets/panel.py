@@ -327,7 +327,12 @@ class DevicePanel(Panel):
 
     def cache_key(self) -> Hashable:
         """Return a key that changes with every device sample, and at the start of the run."""
-        return self.state.started is None, *(sample.seq for sample in self.state.devices.values())
+        return device_key(self.state)
+
+
+def device_key(state: RunState) -> tuple[Hashable, ...]:
+    """Return a key that changes with every device sample, and at the start of the run."""
+    return state.started is None, *(sample.seq for sample in state.devices.values())
 
 
 class CyclingPanel(Panel):

@@ -1,0 +1,34 @@
+"""One chart on the whole screen."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+
+from esper.sanctum.bindings import KeyCategory
+from esper.sanctum.screens.base import RunScreen
+from esper.sanctum.view import ViewState
+from esper.sanctum.widgets.chart_panel import ChartPanel
+
+
+class ChartScreen(RunScreen):
+    """A chart that opened on top of the screen that has it.
+
+    Args:
+        view: State that the panels share.
+        panel: The chart.
+    """
+
+    AUTO_FOCUS = "ChartPanel"
+    CATEGORIES = (KeyCategory.CHART,)
+
+    def __init__(self, view: ViewState, panel: ChartPanel) -> None:
+        super().__init__(view)
+        self._panel = panel
+
+    def body(self) -> ComposeResult:
+        """Yield the chart."""
+        yield self._panel
+
+    def on_chart_panel_left(self) -> None:
+        """Return to the screen that has the chart."""
+        self.dismiss()

@@ -1,0 +1,260 @@
+"""Base class of a panel that is a chart: cursor, zoom, smoothing, logarithmic axis, full screen."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from textual.events import Click, Leave, MouseMove, MouseScrollDown, MouseScrollUp
+from textual.geometry import Size
+from textual.message import Message
+
+from esper.sanctum.bindings import KeyCategory, bindings
+from esper.sanctum.view import ViewState
+from esper.sanctum.widgets.chart import Y_AXIS_COLUMNS, Chart, Frame, Look
+from esper.sanctum.widgets.panel import Line, Panel
+
+_ZOOM = 0.5
+"""Visible fraction of the x axis after one zoom step."""
+_PAN = 0.5
+"""Fraction of the visible part by which one pan step moves."""
+
+
+class ChartPanel(Panel, can_focus=True):
+    """A chart. Subclasses implement `chart`.
+
+    The x axes of all charts with equal names have one cursor and one zoom. While the panel has the focus, the keys of
+    the category "Chart" apply to it.
+    """
+
+    BINDINGS = bindings(KeyCategory.CHART)
+
+    def __init__(self, view: ViewState, *, id: str | None = None) -> None:
+        super().__init__(view, id=id)
+        self._shown: Chart | None = None
+        """The chart as last drawn."""
+        self._frame_of_plot: Frame | None = None
+        """Place of its plot; None if it did not fit."""
+
+    @dataclass
+    class Enlarged(Message):
+        """Request to the app: show a chart on the whole screen."""
+
+        panel: ChartPanel
+
+    @dataclass
+    class Left(Message):
+        """Notice to the screen: the user leaves the chart."""
+
+    def chart(self) -> Chart | None:
+        """Return the chart of the shown state; None if there is nothing to draw."""
+        raise NotImplementedError
+
+    def empty_message(self) -> str:
+        """Return the text of a panel without a chart."""
+        return "no value yet"
+
+    def name_in_title(self) -> str:
+        """Return the title of the chart, by default the names of its quantity and of its x axis."""
+        return self._shown.title if self._shown is not None else self.PANEL_TITLE
+
+    def summary(self, chart: Chart) -> str:
+        """Return the text in the border if the chart has no cursor: by default the values of the last point."""
+        return chart.readout()
+
+    def enlarged(self) -> ChartPanel:
+        """Return another panel with the same chart, for the whole screen."""
+        return type(self)(self.view)
+
+    def cache_key(self) -> Hashable:
+        """Return the event number, the selected env, and the choices of the user."""
+        return super().cache_key(), self.chart_key
+
+    @property
+    def chart_key(self) -> Hashable:
+        """The part of the cache key that all charts need."""
+        return self.view.charts.version, self.has_focus
+
+    def draw_lines(self, size: Size) -> list[Line]:
+        """Draw the chart; its title and the values at the cursor are in the border."""
+        self._shown = self._frame_of_plot = None
+        chart = self.chart() if self.state.started is not None else None
+        if chart is None:
+            self.panel_title, self.panel_subtitle = self.PANEL_TITLE or None, None
+            return self.message(self.empty_message())
+        charts, x_axis = self.view.charts, chart.x_axis.name
+        cursor, window = charts.cursor_on(x_axis), charts.windows.get(x_axis)
+        is_logarithmic = chart.look.is_logarithmic ^ (chart.quantity.name in charts.logarithmic)
+        chart = self._shown = chart.with_look(Look(window, cursor, is_logarithmic, charts.smoothing))
+        self._frame_of_plot = chart.frame(*size)
+        title = ("▸ " if self.has_focus else "") + self.name_in_title()
+        readout = self.summary(chart) if cursor is None else chart.readout(cursor)
+        has_room = bool(self.styles.border_bottom[0])
+        self.panel_title = title if has_room or cursor is None else f"{chart.quantity.name} ─ {readout}"
+        self.panel_subtitle = readout if has_room or cursor is None else None
+        return chart.lines(self.view.palette, *size)
+
+    def plot_columns(self) -> range:
+        """Return the columns of the panel's content that the plot occupies; empty if it was not drawn."""
+        start = Y_AXIS_COLUMNS + 2
+        return range(start, start + self._frame_of_plot.width) if self._frame_of_plot is not None else range(0)
+
+    def column_of(self, x: float) -> int | None:
+        """Return the column of the panel's content at a position on the x axis; None if it is not visible."""
+        if self._frame_of_plot is None:
+            return None
+        column = self.plot_columns().start + self._frame_of_plot.column(x)
+        return column if column in self.plot_columns() else None
+
+    def position_at(self, column: int) -> float | None:
+        """Return the position of the point nearest to a column of the panel's content; None if there is no point."""
+        plot, frame, chart = self.plot_columns(), self._frame_of_plot, self._shown
+        if frame is None or chart is None or column not in plot:
+            return None
+        x = frame.x_at(column - plot.start)
+        return min(_around(chart, x), key=lambda position: abs(position - x), default=None)
+
+    def action_move_cursor(self, columns: int) -> None:
+        """Move the cursor by columns of the plot, at least by one point; a new cursor is at the last point."""
+        chart, frame = self._shown, self._frame_of_plot
+        if chart is None or frame is None or not len(chart.positions):
+            return
+        positions, cursor = chart.positions, chart.look.cursor
+        if cursor is None:
+            self._set_cursor(float(positions[-1]))
+            return
+        wanted = frame.x_at(frame.column(cursor) + columns)
+        beyond = [x for x in _around(chart, cursor) if (x > cursor) == (columns > 0) and x != cursor]
+        if beyond:
+            nearest = min(_around(chart, wanted), key=lambda x: abs(x - wanted))
+            passed = (nearest - cursor) * columns > 0
+            self._set_cursor(nearest if passed else beyond[0])
+
+    def _set_cursor(self, x: float | None) -> None:
+        chart = self._shown
+        if chart is None:
+            return
+        charts = self.view.charts
+        charts.set_cursor(chart.x_axis.name, x)
+        if x is not None and chart.look.window is not None:  # the visible part follows the cursor
+            first, last = chart.look.window
+            shift = min(x - first, 0.0) or max(x - last, 0.0)
+            if shift:
+                charts.set_window(chart.x_axis.name, (first + shift, last + shift))
+        self._update_all()
+
+    def _update_all(self) -> None:
+        """Update all panels of the screen, because charts with equal x axes have one cursor."""
+        for panel in self.screen.query(Panel):
+            panel.update()
+
+    def action_zoom(self, steps: int) -> None:
+        """Zoom in (1) or out (-1) around the cursor, or around the right end of the x axis."""
+        if self._shown is not None and self._frame_of_plot is not None:
+            window = self._frame_of_plot.window
+            self._zoom(steps, self._shown.look.cursor if self._shown.look.cursor is not None else window[1])
+
+    def _zoom(self, steps: int, centre: float) -> None:
+        chart, frame = self._shown, self._frame_of_plot
+        if chart is None or frame is None:
+            return
+        first, last = frame.window
+        factor = _ZOOM**steps
+        start, end = centre - (centre - first) * factor, centre + (last - centre) * factor
+        axis = chart.x_axis
+        if end - start >= axis.last - axis.first:
+            self.view.charts.set_window(axis.name, None)
+        elif end - start >= (axis.last - axis.first) / max(len(chart.positions), 1):
+            shift = max(axis.first - start, 0.0) or min(axis.last - end, 0.0)
+            self.view.charts.set_window(axis.name, (start + shift, end + shift))
+        self._update_all()
+
+    def action_pan(self, steps: int) -> None:
+        """Move the visible part of the x axis to the right (1) or to the left (-1)."""
+        chart = self._shown
+        if chart is None or chart.look.window is None:
+            self.notify("The whole x axis is visible: zoom in first.", timeout=3)
+            return
+        first, last = chart.look.window
+        wanted = steps * _PAN * (last - first)
+        shift = min(max(wanted, chart.x_axis.first - first), chart.x_axis.last - last)
+        self.view.charts.set_window(chart.x_axis.name, (first + shift, last + shift))
+        self._update_all()
+
+    def action_whole_range(self) -> None:
+        """Show the whole x axis."""
+        if self._shown is not None:
+            self.view.charts.set_window(self._shown.x_axis.name, None)
+            self._update_all()
+
+    def action_logarithmic(self) -> None:
+        """Draw the quantity on a logarithmic axis, or no longer."""
+        if self._shown is not None:
+            self.view.charts.toggle_logarithmic(self._shown.quantity.name)
+            self._update_all()
+
+    def action_smooth(self) -> None:
+        """Draw a moving mean over more points, or the values themselves."""
+        self.view.charts.smooth_more()
+        self._update_all()
+
+    def action_run_axis(self) -> None:
+        """Choose the next x axis of charts over the whole run."""
+        self.view.charts.next_run_axis()
+        self._update_all()
+
+    def action_enlarge(self) -> None:
+        """Show the chart on the whole screen."""
+        self.post_message(self.Enlarged(self))
+
+    def action_leave(self) -> None:
+        """Remove the cursor, then leave the chart."""
+        if self.view.charts.cursor is not None:
+            self.view.charts.set_cursor("", None)
+            self._update_all()
+        else:
+            self.screen.set_focus(None)
+            self.post_message(self.Left())
+
+    def on_click(self, event: Click) -> None:
+        """Move the cursor to the pointer; show the chart on the whole screen on a double click."""
+        self._follow_pointer(event)
+        if event.chain == 2:
+            self.action_enlarge()
+
+    def on_mouse_move(self, event: MouseMove) -> None:
+        """Move the cursor with the pointer."""
+        self._follow_pointer(event)
+
+    def _follow_pointer(self, event: Click | MouseMove) -> None:
+        offset = event.get_content_offset(self)
+        x = self.position_at(offset.x) if offset is not None else None
+        if x is not None:
+            self._set_cursor(x)
+
+    def on_leave(self, event: Leave) -> None:
+        """Remove the cursor of the pointer; that of a focused chart stays."""
+        if event.node is self and not self.has_focus and self._shown is not None:
+            self.view.charts.set_cursor("", None)
+            self._update_all()
+
+    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        """Zoom in around the pointer."""
+        self._zoom_at_pointer(event, 1)
+
+    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
+        """Zoom out around the pointer."""
+        self._zoom_at_pointer(event, -1)
+
+    def _zoom_at_pointer(self, event: MouseScrollUp | MouseScrollDown, steps: int) -> None:
+        offset, frame = event.get_content_offset(self), self._frame_of_plot
+        if offset is not None and frame is not None and offset.x in self.plot_columns():
+            self._zoom(steps, frame.x_at(offset.x - self.plot_columns().start))
+
+
+def _around(chart: Chart, x: float) -> list[float]:
+    """Return the positions of up to three points around a position on the x axis."""
+    positions = chart.positions
+    index = bisect_left(positions, x)
+    return [float(position) for position in positions[max(index - 1, 0) : index + 2]]
