@@ -1,6 +1,9 @@
 """Theme files, and the palettes of the shipped themes."""
 
+import os
+import pty
 import re
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,6 +13,7 @@ from textual.color import Color
 
 from esper.config import ConfigError
 from esper.sanctum.symbols import STAGES
+from esper.sanctum.terminal_background import has_light_background
 from esper.sanctum.theme import DEFAULT_THEME, Palette, find_theme, load_themes
 from tests.sanctum.driving import copy_of_default, opened, replay, screen_strips, screen_text, settle
 from tests.sanctum.population import population
@@ -149,3 +153,42 @@ def test_unknown_theme_suggests_the_nearest_name() -> None:
         find_theme("sanctum-drak", load_themes())
     with pytest.raises(ConfigError, match="valid: sanctum-dark, colour-blind"):
         find_theme("zzz", load_themes())
+
+
+@pytest.mark.parametrize(
+    ("reply", "colour_of_environment", "is_light"),
+    [
+        ("\x1b]11;rgb:ffff/ffff/ffff\x1b\\", "", True),
+        ("\x1b]11;rgb:fd/f6/e3\x07", "15;0", True),
+        ("\x1b]11;rgb:0000/2b2b/3636\x1b\\", "0;15", False),
+        ("", "0;15", True),
+        ("", "15;0", False),
+        ("", "", False),
+    ],
+)
+def test_background_is_that_which_the_terminal_reports(
+    reply: str, colour_of_environment: str, is_light: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLORFGBG", colour_of_environment)
+    screen, terminal = pty.openpty()
+
+    def answer() -> None:
+        asked = b""
+        while not asked.endswith(b"\x1b[c"):
+            asked += os.read(screen, 1024)
+        os.write(screen, f"{reply}\x1b[?62;4c".encode())
+
+    answering = threading.Thread(target=answer)
+    answering.start()
+    assert has_light_background(terminal, timeout=60.0) is is_light
+    answering.join()
+
+
+def test_silent_terminal_counts_as_dark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("COLORFGBG", raising=False)
+    _, terminal = pty.openpty()
+    assert not has_light_background(terminal, timeout=0.01)
+    os.close(terminal)
+    assert not has_light_background(terminal, timeout=0.01)

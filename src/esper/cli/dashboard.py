@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from esper.sanctum.source import RunSource
 
 
-DEFAULT_THEME = "sanctum-dark"
+AUTO_THEME = "auto"
+"""Stands for the default theme, or the light one if the terminal has a light background."""
 
 
 class DisplayOptions(NamedTuple):
@@ -44,9 +45,10 @@ def add_screen_options(parser: argparse.ArgumentParser) -> None:
     """Add an option for each field of `DisplayOptions`, and `--no-tui` and `--narrate`, which replace the dashboard."""
     parser.add_argument(
         "--theme",
-        default=DEFAULT_THEME,
+        default=AUTO_THEME,
         metavar="NAME",
-        help=f"colour theme; a key of the dashboard switches to the next one (default: {DEFAULT_THEME})",
+        help="colour theme; auto follows the background of the terminal; a key of the dashboard switches to the next "
+        "one (default: auto)",
     )
     parser.add_argument(
         "--symbols",
@@ -94,20 +96,32 @@ def check_terminal(theme: str) -> Sequence[KeyBinding]:
     served = "TEXTUAL_DRIVER" in os.environ  # `serve` shows the dashboard in a browser
     if not served and not (sys.stdin.isatty() and (sys.stderr.isatty() or sys.stdout.isatty())):
         raise ConfigError("the dashboard needs a terminal; add --no-tui to run without it")
-    find_theme(theme, load_themes())
+    if theme != AUTO_THEME:
+        find_theme(theme, load_themes())
     return load_keys()
 
 
 def check_theme(theme: str) -> None:
-    """Check a theme that the user named. The default is not checked, because loading themes is slow.
+    """Check a theme that the user named.
 
     Raises:
         ConfigError: The theme is unknown, or its file is invalid.
     """
-    if theme != DEFAULT_THEME:
+    if theme != AUTO_THEME:
         from esper.sanctum.theme import find_theme, load_themes
 
         find_theme(theme, load_themes())
+
+
+def _resolve_theme(theme: str) -> str:
+    """Return the name of a theme; in place of `AUTO_THEME` the one that fits the background of the terminal."""
+    if theme != AUTO_THEME:
+        return theme
+    from esper.sanctum.terminal_background import has_light_background
+    from esper.sanctum.theme import DEFAULT_THEME, LIGHT_THEME
+
+    is_served = "TEXTUAL_DRIVER" in os.environ
+    return LIGHT_THEME if not is_served and has_light_background(sys.stdin.fileno()) else DEFAULT_THEME
 
 
 def show_dashboard(
@@ -134,6 +148,7 @@ def show_dashboard(
         ConfigError: As `check_terminal` does.
     """
     keys = check_terminal(display.theme)
+    display = display._replace(theme=_resolve_theme(display.theme))
     from esper.sanctum.app import SanctumApp
 
     app = SanctumApp(source, **display._asdict(), env=env, initial_view=initial_view, moment=moment, keys=keys)

@@ -23,6 +23,8 @@ from esper.domain import Stage
 from esper.formatting import suggest
 
 DEFAULT_THEME = "sanctum-dark"
+LIGHT_THEME = "sanctum-light"
+"""Theme for a terminal with a light background, unless the user names one."""
 _SERIES = {
     True: ("#56b4e9", "#2fbf8f", "#cc79a7", "#d9cf5b", "#8f9cf0", "#e69f00", "#9aa4ad", "#e0734a"),
     False: ("#0072b2", "#007a58", "#a84c80", "#857a00", "#4a55b8", "#a86f00", "#5c666f", "#b8480f"),

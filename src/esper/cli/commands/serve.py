@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from esper.cli.commands import attach, replay
-from esper.cli.dashboard import DEFAULT_THEME, check_theme
+from esper.cli.dashboard import AUTO_THEME, check_theme
 from esper.cli.options import EXIT_OK, RUN_HELP, Parser, add_telemetry_dir_option, print_usage_error
 from esper.config import ConfigError
 from esper.formatting import install_command
@@ -51,7 +51,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help=f"port to listen on (default: {DEFAULT_PORT})")
     parser.add_argument(
-        "--theme", default=DEFAULT_THEME, metavar="NAME", help=f"colour theme (default: {DEFAULT_THEME})"
+        "--theme", default=AUTO_THEME, metavar="NAME", help="colour theme (default: auto, the dark one)"
     )
     options = parser.parse_args(arguments)
     if importlib.util.find_spec("textual_serve") is None:
