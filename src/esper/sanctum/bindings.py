@@ -243,7 +243,7 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.CHART, "b", "x axis", "x axis by round, step, env-steps or time", "run_axis", True),
     KeyBinding(KeyCategory.CHART, "l", "logarithmic", "logarithmic or linear y axis", "logarithmic", True),
     KeyBinding(KeyCategory.CHART, "z", "smooth", "moving mean of 5, 20 or 100 points, or none", "smooth", True),
-    KeyBinding(KeyCategory.CHART, "enter", "full screen", "show the chart on the whole screen", "enlarge", True),
+    KeyBinding(KeyCategory.CHART, "enter", "full screen", "show the chart on the whole screen, or return", "enlarge", True),
     KeyBinding(KeyCategory.CHART, "escape", "leave", "remove the cursor; leave the chart", "leave"),
     KeyBinding(KeyCategory.VIEW, "t", "theme", "next theme", "next_theme", True),
     KeyBinding(KeyCategory.VIEW, "y", "copy", "copy the selected env as JSON", "copy_env"),

@@ -30,8 +30,10 @@ class NavigationActions(PlaybackActions):
             self.push_screen(EnvDetailScreen(self.view))
 
     def on_chart_panel_enlarged(self, request: ChartPanel.Enlarged) -> None:
-        """Show a chart on the whole screen."""
-        if not isinstance(self.screen, ChartScreen):
+        """Show a chart on the whole screen, or return from there."""
+        if isinstance(self.screen, ChartScreen):
+            self.pop_screen()
+        else:
             self.push_screen(ChartScreen(self.view, request.panel.enlarged()))
 
     def action_go(self, name: str) -> None:

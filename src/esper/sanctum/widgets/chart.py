@@ -298,7 +298,7 @@ class Chart:
         line = Line(palette)
         start, (first, last) = Y_AXIS_COLUMNS + 2, frame.window
         step = _tick_step(last - first, frame.width, in_seconds=self.x_axis.in_seconds)
-        ends = (math.ceil(first - 1e-9), math.floor(last + 1e-9)) if step >= 1 else (first, last)
+        ends = (math.ceil(first - 1e-9), math.floor(last + 1e-9))
         between = [index * step for index in range(math.ceil(first / step), math.floor(last / step) + 1)]
         last_label = self.x_axis.format(ends[1])
         for value in (
@@ -371,7 +371,7 @@ def _tick_step(span: float, columns: int, *, in_seconds: bool) -> float:
     wanted = max(span * _MIN_TICK_COLUMNS / columns, 1e-9)
     if in_seconds and wanted > 1:
         return next((step for step in _SECONDS_STEPS if step >= wanted), math.ceil(wanted / 86400) * 86400)
-    return next_nice(wanted)
+    return max(next_nice(wanted), 1.0)
 
 
 class Label(NamedTuple):

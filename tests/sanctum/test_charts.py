@@ -1,0 +1,156 @@
+"""Charts: cursor, zoom, x axis, smoothing, logarithmic axis and full screen, by keys and by mouse."""
+
+from collections.abc import Sequence
+
+from textual.pilot import Pilot
+
+from esper.sanctum.app import SanctumApp
+from esper.sanctum.screens.chart import ChartScreen
+from esper.sanctum.screens.env_detail import EnvDetailScreen
+from esper.sanctum.widgets.chart_panel import ChartPanel
+from esper.sanctum.widgets.heads import HeadNormChart
+from esper.sanctum.widgets.population_score import PopulationScore
+from esper.telemetry import events as ev
+from tests.factory import run_started, stamp
+from tests.sanctum.driving import ROOMY, live, opened, press
+from tests.sanctum.population import episode_ended, population
+
+SCORES = (0.2, 0.5, 0.3, 0.9, 0.7, 0.8)
+
+
+def _rounds(scores: Sequence[float] = SCORES) -> list[ev.AnyEvent]:
+    """Return a run of three envs whose scores in a round are 0.1 apart, with this median."""
+    events: list[ev.AnyEvent] = [run_started(3, 100, 25), ev.RoundStarted(round=1)]
+    for number, score in enumerate(scores, start=1):
+        events += [episode_ended(number, env, score + (env - 1) / 10) for env in range(3)]
+        events.append(ev.RoundStarted(round=number + 1))
+    return stamp(events)
+
+
+async def _focused(pilot: Pilot[None], app: SanctumApp) -> PopulationScore:
+    panel = app.screen.query_one(PopulationScore)
+    panel.focus()
+    await pilot.pause()
+    return panel
+
+
+async def test_cursor_shows_the_values_of_its_round() -> None:
+    app, _ = live(_rounds())
+    async with opened(app, size=ROOMY) as pilot:
+        panel = await _focused(pilot, app)
+        assert "median 80.0" in str(panel.border_subtitle)
+        await press(pilot, "left")
+        assert str(panel.border_subtitle).startswith("round 6: median 80.0")
+        await press(pilot, "left", "left")
+        assert str(panel.border_subtitle).startswith("round 4: median 90.0")
+        assert "│" in panel.text.splitlines()[0][panel.plot_columns().start :]
+        await press(pilot, *["left"] * 9)
+        assert str(panel.border_subtitle).startswith("round 1: median 20.0")
+        await press(pilot, "escape")
+        assert str(panel.border_subtitle).startswith("median 80.0")
+        await press(pilot, "escape")
+        assert app.focused is None
+
+
+async def test_zoom_pan_and_home_change_the_visible_rounds() -> None:
+    app, _ = live(_rounds([0.5] * 40))
+    async with opened(app, size=ROOMY) as pilot:
+        panel = await _focused(pilot, app)
+
+        def ends() -> tuple[str, str]:
+            labels = panel.text.splitlines()[-1].split()
+            return labels[0], labels[-1]
+
+        whole = ends()
+        assert whole[0] == "1"
+        await press(pilot, "shift+left")  # there is nothing to move
+        assert ends() == whole
+        await press(pilot, "plus")
+        zoomed = ends()
+        assert (int(zoomed[0]) > 20, zoomed[1]) == (True, whole[1])
+        await press(pilot, "shift+left")
+        assert (int(ends()[0]) < int(zoomed[0]), int(ends()[1]) < int(zoomed[1])) == (True, True)
+        await press(pilot, *["plus"] * 20)
+        assert int(ends()[1]) - int(ends()[0]) <= 1
+        await press(pilot, "home")
+        assert ends() == whole
+        await press(pilot, "plus", "minus")
+        assert ends() == whole
+
+
+async def test_visible_part_follows_the_cursor() -> None:
+    app, _ = live(_rounds([0.5] * 40))
+    async with opened(app, size=ROOMY) as pilot:
+        panel = await _focused(pilot, app)
+        await press(pilot, "left", "plus", "plus", *["left"] * 200)
+        assert str(panel.border_subtitle).startswith("round 1:")
+        assert panel.text.splitlines()[-1].split()[0] == "1"
+
+
+async def test_axis_and_smoothing_are_named_in_the_title() -> None:
+    app, _ = live(_rounds())
+    async with opened(app, size=ROOMY) as pilot:
+        panel = await _focused(pilot, app)
+        await press(pilot, "l", "z")
+        assert "logarithmic, mean of 5" in str(panel.border_title)
+        mean = sum(SCORES[-5:]) / 5
+        assert f"median {100 * mean:.1f}" in str(panel.border_subtitle)
+        await press(pilot, "l", "z", "z", "z")
+        assert "logarithmic" not in str(panel.border_title)
+        assert "mean" not in str(panel.border_title)
+
+
+async def test_charts_with_equal_axes_share_the_cursor() -> None:
+    app, _ = live(population())
+    async with opened(app, "2", size=ROOMY) as pilot:
+        chart = app.screen.query_one(HeadNormChart)
+        chart.focus()
+        await press(pilot, "left")
+        at = str(chart.border_subtitle).partition(":")[0]
+        assert at.startswith("round ")
+        await press(pilot, "1")
+        assert str(app.screen.query_one(PopulationScore).border_subtitle).startswith(f"{at}:")
+
+
+async def test_enter_shows_the_chart_on_the_whole_screen_and_escape_returns() -> None:
+    app, _ = live(_rounds())
+    async with opened(app, size=ROOMY) as pilot:
+        panel = await _focused(pilot, app)
+        await press(pilot, "left", "enter")
+        assert isinstance(app.screen, ChartScreen)
+        large = app.screen.query_one(PopulationScore)
+        assert (large.has_focus, large.size.width > 180, large.size.height > 45) == (True, True, True)
+        assert str(large.border_subtitle).startswith("round 6: median 80.0")
+        await press(pilot, "escape", "escape")
+        assert app.screen.query_one(PopulationScore) is panel
+        panel.focus()
+        await press(pilot, "enter", "enter")
+        assert app.screen.query_one(PopulationScore) is panel
+
+
+async def test_pointer_moves_the_cursor_and_the_wheel_zooms() -> None:
+    app, _ = live(_rounds([0.5] * 40))
+    async with opened(app, size=ROOMY) as pilot:
+        panel = app.screen.query_one(PopulationScore)
+        column = panel.gutter.left + panel.plot_columns().start
+        await pilot.hover(PopulationScore, offset=(column, 5))
+        await pilot.pause()
+        assert str(panel.border_subtitle).startswith("round 1:")
+        await pilot.click(PopulationScore, offset=(column + len(panel.plot_columns()) - 1, 5))
+        assert str(panel.border_subtitle).startswith("round 40:")
+        assert panel.has_focus
+        await pilot.click(PopulationScore, offset=(column + 3, 5), times=2)
+        assert isinstance(app.screen, ChartScreen)
+
+
+async def test_cursor_of_a_chart_by_step_counts_the_steps_of_the_round() -> None:
+    app, _ = live(population())
+    async with opened(app, size=ROOMY) as pilot:
+        await press(pilot, "enter")
+        assert isinstance(app.screen, EnvDetailScreen)
+        charts = [panel for panel in app.screen.query(ChartPanel) if panel.display]
+        for chart in charts:
+            chart.focus()
+            await press(pilot, "left")
+            assert str(chart.border_subtitle).startswith("step 17:")
+            await press(pilot, "escape")
