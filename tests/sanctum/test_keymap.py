@@ -14,7 +14,7 @@ from esper.sanctum.bindings import KEYS, KeyBinding
 from esper.sanctum.keymap import PRESETS, apply_keys, find_conflicts, load_keys
 from esper.sanctum.screens.dialogs import QuitDialog
 from esper.sanctum.screens.help import HelpScreen, MetricHelpScreen
-from esper.sanctum.screens.policy import UpdateCharts
+from esper.sanctum.screens.policy import UpdateChart
 from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.problems import PauseCausePanel
@@ -35,7 +35,7 @@ IDS = {
     "map": "left right up down metric env",
     "overview": "filter clear-filter map",
     "detail": "previous next back",
-    "policy": "previous next metric env",
+    "policy": "previous next charts env",
     "growth": "sort",
     "devices": "memory",
     "log": "up down page-up page-down first last search kind severity this-env clear-filter go",
@@ -164,7 +164,7 @@ async def test_footer_help_and_palette_show_changed_keys() -> None:
 
 async def test_sentences_name_the_changed_keys() -> None:
     keys = {"run.pause": "f5", "run.checkpoint": "f6", "view.anomalies": "f7", "screens.overview": "f8"}
-    app = app_with(apply_keys(keys, {"view.why": "f9", "view.help": "f10", "policy.metric": "f11", "view.mute": "f12"}))
+    app = app_with(apply_keys(keys, {"view.why": "f9", "view.help": "f10", "policy.charts": "f11", "view.mute": "f12"}))
     async with opened(app, size=(80, 24)) as pilot:
         await pilot.press("s", "r", "f12")
         said = " ".join(notices(app))
@@ -177,7 +177,7 @@ async def test_sentences_name_the_changed_keys() -> None:
         assert "press F9 for the likely cause" in page
         assert page.endswith("F10 all keys and symbols Esc back")
         await pilot.press("escape", "2")
-        assert (app.screen.query_one(UpdateCharts).panel_subtitle or "").endswith("F11 next")
+        assert app.screen.query(UpdateChart).first().note.endswith("F11 next")
         await pilot.resize_terminal(70, 20)
         assert "press F8 for the overview" in screen_text(app)
 

@@ -2,13 +2,13 @@
 
 import math
 
-from esper.sanctum.screens.policy import UPDATE_METRICS, Decisions, UpdateCharts
+from esper.sanctum.screens.policy import UPDATE_METRICS, Decisions, UpdateChart
 from esper.sanctum.symbols import head_label
 from esper.sanctum.widgets.heads import HeadFractionChart, HeadNormChart, fractions
 from esper.telemetry import events as ev
 from esper.telemetry.state import UPDATE_SERIES
 from tests.factory import HEADS, env_stepped, policy_updated, run_started, stamp
-from tests.sanctum.driving import ROOMY, emit, live, opened, screen_text, shown
+from tests.sanctum.driving import ROOMY, emit, live, opened, press, screen_text, shown
 
 STARTED = [run_started(3, 20, 5), ev.RoundStarted(round=1)]
 
@@ -55,14 +55,14 @@ async def test_norm_chart_has_log_axis_and_labels_at_both_ends() -> None:
 async def test_subtitle_moves_to_heading_without_bottom_border() -> None:
     app, _ = live(stamp([*STARTED, updated(1, op=0.004), updated(2, op=3.0)]))
     async with opened(app, "2", size=(80, 24)):
-        assert "updates ─ by round ─ 1 of 9 ─ o next" in screen_text(app)
+        assert "mean return ─ by round ─ 1/9, o next" in screen_text(app)
 
 
 async def test_policy_screen_without_policy_has_no_curves() -> None:
     app, _ = live(stamp(STARTED))
     async with opened(app, "2", size=ROOMY):
         assert shown(app, HeadNormChart) == "no policy update yet"
-        assert shown(app, UpdateCharts) == "no policy update yet"
+        assert {chart.text.strip() for chart in app.screen.query(UpdateChart)} == {"no policy update yet"}
 
 
 async def test_every_update_metric_has_a_chart() -> None:
@@ -70,22 +70,25 @@ async def test_every_update_metric_has_a_chart() -> None:
     values = {name: round(0.1 + index / 7, 3) for index, name in enumerate(UPDATE_METRICS)}
     app, _ = live(stamp([*STARTED, policy_updated(1), policy_updated(2, **values)]))
     async with opened(app, "2", size=ROOMY):
-        text = shown(app, UpdateCharts)
+        charts = {str(chart.border_title): str(chart.border_subtitle) for chart in app.screen.query(UpdateChart)}
     for name, (label, _) in UPDATE_METRICS.items():
-        assert f"{label} {values[name]:.3g}" in text, name
+        assert charts[f"{label} ─ by round"] == f"latest {values[name]:.3g}"
 
 
-async def test_o_key_shows_next_metric_when_space_is_short() -> None:
+async def test_o_key_shows_next_metrics_when_space_is_short() -> None:
     app, _ = live(stamp([*STARTED, policy_updated(1), policy_updated(2, explained_variance=None)]))
     async with opened(app, "2", size=(80, 24)) as pilot:
-        seen = []
-        for _ in UPDATE_METRICS:
-            seen.append(shown(app, UpdateCharts).split(",")[0].rsplit(" ", 1)[0])
-            await pilot.press("o")
-        first = {label.split()[0] for label, _ in UPDATE_METRICS.values()}
-        assert {text.split()[0].strip(",") for text in seen} == {word.strip(",") for word in first}
-        await pilot.press("o", "o", "o", "o")
-        assert shown(app, UpdateCharts).startswith("explained variance –")
+        seen: list[str] = []
+        for number in range(1, len(UPDATE_METRICS) + 1):
+            [chart] = [chart for chart in app.screen.query(UpdateChart) if chart.display]
+            title = str(chart.panel_title)
+            assert f"{number}/9, o next" in title
+            seen.append(title.partition(" ─")[0])
+            await press(pilot, "o")
+        assert seen == [label for label, _ in UPDATE_METRICS.values()]
+        await press(pilot, *["o"] * seen.index("explained variance"))
+        [chart] = [chart for chart in app.screen.query(UpdateChart) if chart.display]
+        assert chart.panel_subtitle == "latest –"
 
 
 async def test_decisions_distinguish_chosen_illegal_and_unknown() -> None:

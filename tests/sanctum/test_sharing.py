@@ -15,6 +15,7 @@ from esper.history.history import open_history
 from esper.sanctum.actions import sharing
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import RunSource
+from esper.sanctum.theme import DEFAULT_THEME
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.recording.recordings import recording, write_segment
@@ -34,8 +35,8 @@ def open_address(address: str, monkeypatch: pytest.MonkeyPatch) -> SanctumApp:
     """Return the dashboard that `replay ADDRESS` opens."""
     apps: list[SanctumApp] = []
 
-    def show(source: RunSource, display: DisplayOptions, *, env: int, initial_view: str, moment: str | None) -> int:
-        apps.append(SanctumApp(source, theme=display.theme, env=env, initial_view=initial_view, moment=moment))
+    def show(source: RunSource, _: DisplayOptions, *, env: int, initial_view: str, moment: str | None) -> int:
+        apps.append(SanctumApp(source, theme=DEFAULT_THEME, env=env, initial_view=initial_view, moment=moment))
         return 0
 
     monkeypatch.setattr(command, "show_dashboard", show)

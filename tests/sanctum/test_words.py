@@ -13,7 +13,7 @@ from esper.sanctum.screens.env_detail import EnvLifecycle
 from esper.sanctum.screens.growth import BlueprintTable
 from esper.sanctum.screens.help import HelpScreen, LegendScreen
 from esper.sanctum.screens.numerics import LossScaleRange
-from esper.sanctum.screens.policy import OpCounts, UpdateCharts
+from esper.sanctum.screens.policy import OpCounts
 from esper.sanctum.symbols import (
     HEADS,
     STAGES,
@@ -24,6 +24,7 @@ from esper.sanctum.symbols import (
     scale_cell,
     size_cell,
 )
+from esper.sanctum.widgets.chart_grid import ChartGrid
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.heads import HeadNormChart
 from esper.telemetry import events as ev
@@ -100,7 +101,7 @@ async def test_policy_without_learning_shows_counts(tmp_path: Path) -> None:
         assert "heuristic: fixed rules, nothing to train" in counts
         assert "wait " in counts
         assert app.screen.query_one(BlueprintTable).display
-        assert not app.screen.query_one(UpdateCharts).display
+        assert not app.screen.query_one(ChartGrid).display
         assert not app.screen.query_one(HeadNormChart).display
 
 

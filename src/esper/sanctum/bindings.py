@@ -215,7 +215,7 @@ KEYS: tuple[KeyBinding, ...] = (
     ),
     KeyBinding(KeyCategory.POLICY, "up,k", "previous", "decisions of the previous env", "move(-1)"),
     KeyBinding(KeyCategory.POLICY, "down,j", "next", "decisions of the next env", "move(1)"),
-    KeyBinding(KeyCategory.POLICY, "o", "metric", "show the next update metric first", "show_next", True),
+    KeyBinding(KeyCategory.POLICY, "o", "charts", "show the next charts of update statistics", "next_page", True),
     KeyBinding(KeyCategory.POLICY, "enter", "env", "open the selected env", "app.open_env"),
     KeyBinding(KeyCategory.GROWTH, "o", "sort", "sort the blueprints by the next column", "order", True),
     KeyBinding(KeyCategory.DEVICES, "o", "memory", "show the next memory", "show_next", True),
@@ -243,7 +243,9 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.CHART, "b", "x axis", "x axis by round, step, env-steps or time", "run_axis", True),
     KeyBinding(KeyCategory.CHART, "l", "logarithmic", "logarithmic or linear y axis", "logarithmic", True),
     KeyBinding(KeyCategory.CHART, "z", "smooth", "moving mean of 5, 20 or 100 points, or none", "smooth", True),
-    KeyBinding(KeyCategory.CHART, "enter", "full screen", "show the chart on the whole screen, or return", "enlarge", True),
+    KeyBinding(
+        KeyCategory.CHART, "enter", "full screen", "show the chart on the whole screen, or return", "enlarge", True
+    ),
     KeyBinding(KeyCategory.CHART, "escape", "leave", "remove the cursor; leave the chart", "leave"),
     KeyBinding(KeyCategory.VIEW, "t", "theme", "next theme", "next_theme", True),
     KeyBinding(KeyCategory.VIEW, "y", "copy", "copy the selected env as JSON", "copy_env"),

@@ -143,6 +143,8 @@ class MemoryChart(ChartPanel, CyclingPanel):
     def name_in_title(self) -> str:
         """Return the name of the memory, and its number if there are several."""
         memories = self.state.health.memories
+        if not memories:
+            return "memory"
         index = self.num_skipped % len(memories)
         position = f" ─ {index + 1} of {len(memories)}" if len(memories) > 1 else ""
         return f"memory of {strip_control(self._memory[0])}, GiB{position}"

@@ -17,10 +17,13 @@ from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.screens.growth import BlueprintTable
 from esper.sanctum.symbols import OPS, compact_cell, head_label, number_cell, percent_cell
 from esper.sanctum.theme import Palette
+from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart import Chart, Curve, Quantity, XAxis
+from esper.sanctum.widgets.chart_grid import ChartGrid
+from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.heads import HeadFractionChart, HeadNormChart, no_update_message
-from esper.sanctum.widgets.panel import CyclingPanel, Line, Panel
+from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.events import EnvStepped
 from esper.telemetry.series import StepTrace
 from esper.telemetry.state import EnvState
@@ -38,8 +41,6 @@ UPDATE_METRICS: dict[str, tuple[str, float | None]] = {
     "grad_norm": ("gradient norm", 0.0),
 }
 """Label of each statistic, and a value that its axis always contains. Keyed by the field of `PolicyUpdated`."""
-_MIN_CHART_COLS, _MIN_CHART_ROWS = 30, 7
-"""Minimum size of a chart with its title."""
 _SPARKLINE_MIN_COLS = 46
 """Minimum width of the decisions panel for a sparkline of each op, and for head names that are spelled out."""
 _OP_COLS, _COUNT_COLS = 12, 7
@@ -62,9 +63,13 @@ class PolicyScreen(RunScreen):
             yield HeadFractionChart(self.view)
             yield OpCounts(self.view)
         with Horizontal(id="update"):
-            yield UpdateCharts(self.view)
+            yield ChartGrid([UpdateChart(self.view, statistic) for statistic in UPDATE_METRICS], "policy.charts")
             yield BlueprintTable(self.view)
             yield Decisions(self.view)
+
+    def action_next_page(self) -> None:
+        """Show the next charts of update statistics."""
+        self.query_one(ChartGrid).turn_page(1)
 
     def update(self) -> None:
         """Update all panels, and show the ones that fit the policy."""
@@ -101,57 +106,54 @@ class OpCounts(Panel):
         return [*lines, self.line(), self.line(f"  {no_update_message(self.state.started)}", "dim")]
 
 
-class UpdateCharts(CyclingPanel):
-    """One chart for each update statistic, as many as fit, with the curve of a ghost run."""
+class UpdateChart(ChartPanel):
+    """One update statistic by round, with the curve of a ghost run.
+
+    Args:
+        view: State that the panels share.
+        statistic: Field of `PolicyUpdated`.
+    """
 
     METRICS = ("update",)
 
-    PANEL_TITLE = "updates ─ by round"
+    def __init__(self, view: ViewState, statistic: str) -> None:
+        super().__init__(view)
+        self._statistic = statistic
 
     def cache_key(self) -> Hashable:
-        """Return a key that changes with every policy update, and with the first chart."""
+        """Return a key that changes with every policy update."""
         updates = [state.update.seq if state and state.update else 0 for state in (self.state, self.view.ghost)]
-        return self.state.started is None, *updates, self.num_skipped
+        return self.state.started is None, *updates, self.chart_key
 
-    def draw_lines(self, size: Size) -> list[Line]:
-        """Draw the charts in rows."""
-        if self.state.started is None:
-            return []
-        if not self.state.learning:
-            return self.message(no_update_message(self.state.started))
-        columns, rows = max(size.width // _MIN_CHART_COLS, 1), max(size.height // _MIN_CHART_ROWS, 1)
-        columns = min(columns, -(-len(UPDATE_METRICS) // rows))
-        rows = min(rows, -(-len(UPDATE_METRICS) // columns))
-        names, first = list(UPDATE_METRICS), self.num_skipped % len(UPDATE_METRICS)
-        shown = (names[first:] + names[:first])[: columns * rows]
-        key = self.view.key_names["policy.metric"]
-        self.panel_subtitle = f"{len(shown)} of {len(names)} ─ {key} next" if len(shown) < len(names) else None
-        width, height = size.width // columns, size.height // rows
-        lines: list[Line] = []
-        for row in range(0, len(shown), columns):
-            row_lines = [self.line() for _ in range(height)]
-            for column, name in enumerate(shown[row : row + columns]):
-                for line, part in zip(row_lines, self._chart(name, width - 1, height), strict=False):
-                    line.pad_to(column * width).extend(part)
-            lines += row_lines
-        return lines
+    def enlarged(self) -> ChartPanel:
+        """Return another panel with the chart of the same statistic."""
+        return UpdateChart(self.view, self._statistic)
 
-    def _chart(self, name: str, width: int, height: int) -> list[Line]:
+    def name_in_title(self) -> str:
+        """Return the name of the statistic."""
+        return super().name_in_title() or UPDATE_METRICS[self._statistic][0]
+
+    def empty_message(self) -> str:
+        """Return why there is no chart."""
         assert self.state.started is not None
-        series = self.state.learning[name]
-        label, always_shown = UPDATE_METRICS[name]
-        ghost = self.view.ghost.learning.get(name) if self.view.ghost else None
-        curves = [Curve(label, series.rounds, series.values)]
+        return no_update_message(self.state.started)
+
+    def chart(self) -> Chart | None:
+        """Return the chart; None before the first update."""
+        series, started = self.state.learning.get(self._statistic), self.state.started
+        if series is None or started is None:
+            return None
+        label, always_shown = UPDATE_METRICS[self._statistic]
+        ghost = self.view.ghost.learning.get(self._statistic) if self.view.ghost else None
+        curves = [Curve("latest", series.rounds, series.values)]
         if ghost is not None:
             curves.append(Curve("ghost", ghost.rounds, ghost.values, "dim"))
-        title = self.line(f"  {label} ", "dim").append_cell(compact_cell(series.last), "bright")
-        chart = Chart(
+        return Chart(
             quantity=Quantity(label, low=always_shown),
-            x_axis=XAxis("round", 1, round_axis_length(series.rounds[-1], self.state.started.rounds)),
+            x_axis=XAxis("round", 1, round_axis_length(series.rounds[-1], started.rounds)),
             curves=curves,
             include=always_shown,
         )
-        return [title, *chart.lines(self.view.palette, width, height - 1)]
 
 
 class Decisions(EnvPanel):

@@ -303,7 +303,7 @@ class Chart:
         last_label = self.x_axis.format(ends[1])
         for value in (
             ends[0],
-            *(value for value in between if 2 * min(value - ends[0], ends[1] - value) >= step),
+            *(value for value in between if min(value - ends[0], ends[1] - value) >= 0.75 * step),
             ends[1],
         ):
             label = self.x_axis.format(value)

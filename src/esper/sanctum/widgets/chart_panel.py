@@ -32,6 +32,8 @@ class ChartPanel(Panel, can_focus=True):
 
     def __init__(self, view: ViewState, *, id: str | None = None) -> None:
         super().__init__(view, id=id)
+        self.note = ""
+        """Text after the title."""
         self._shown: Chart | None = None
         """The chart as last drawn."""
         self._frame_of_plot: Frame | None = None
@@ -74,21 +76,21 @@ class ChartPanel(Panel, can_focus=True):
     @property
     def chart_key(self) -> Hashable:
         """The part of the cache key that all charts need."""
-        return self.view.charts.version, self.has_focus
+        return self.view.charts.version, self.has_focus, self.note
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw the chart; its title and the values at the cursor are in the border."""
         self._shown = self._frame_of_plot = None
         chart = self.chart() if self.state.started is not None else None
         if chart is None:
-            self.panel_title, self.panel_subtitle = self.PANEL_TITLE or None, None
+            self.panel_title, self.panel_subtitle = self.name_in_title() or None, None
             return self.message(self.empty_message())
         charts, x_axis = self.view.charts, chart.x_axis.name
         cursor, window = charts.cursor_on(x_axis), charts.windows.get(x_axis)
         is_logarithmic = chart.look.is_logarithmic ^ (chart.quantity.name in charts.logarithmic)
         chart = self._shown = chart.with_look(Look(window, cursor, is_logarithmic, charts.smoothing))
         self._frame_of_plot = chart.frame(*size)
-        title = ("▸ " if self.has_focus else "") + self.name_in_title()
+        title = ("▸ " if self.has_focus else "") + self.name_in_title() + (f" ─ {self.note}" if self.note else "")
         readout = self.summary(chart) if cursor is None else chart.readout(cursor)
         has_room = bool(self.styles.border_bottom[0])
         self.panel_title = title if has_room or cursor is None else f"{chart.quantity.name} ─ {readout}"

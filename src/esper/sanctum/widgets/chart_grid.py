@@ -1,0 +1,88 @@
+"""Charts of equal size in rows and columns, on as many pages as they need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.containers import Container
+
+from esper.sanctum.widgets.chart_panel import ChartPanel
+
+MIN_CHART_COLUMNS, MIN_CHART_ROWS = 34, 8
+"""Minimum size of a chart with its border."""
+
+
+class ChartGrid(Container):
+    """The charts of a page. Charts on other pages are not drawn. The first chart names the page in its title.
+
+    Args:
+        charts: All charts, in order.
+        next_key: Id of the key that turns the page.
+    """
+
+    def __init__(self, charts: Sequence[ChartPanel], next_key: str) -> None:
+        super().__init__(*charts)
+        self._charts = list(charts)
+        self._next_key = next_key
+        self._page = 0
+
+    @property
+    def num_pages(self) -> int:
+        """Number of pages, at least 1."""
+        return max(-(-len(self._charts) // self._per_page), 1)
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        """Number of columns and rows of charts: as many as fit, but no row or column without a chart."""
+        count = max(len(self._charts), 1)
+        columns, rows = max(self.size.width // MIN_CHART_COLUMNS, 1), max(self.size.height // MIN_CHART_ROWS, 1)
+        columns = min(columns, -(-count // rows))
+        return columns, min(rows, -(-count // columns))
+
+    @property
+    def _per_page(self) -> int:
+        columns, rows = self._shape
+        return columns * rows
+
+    def show_charts(self, charts: Sequence[ChartPanel]) -> None:
+        """Show these charts in this order, and hide the others."""
+        if charts != self._charts:
+            self._charts = list(charts)
+            places = {id(chart): place for place, chart in enumerate(charts)}
+            self.sort_children(key=lambda child: places.get(id(child), len(places)))
+            self._arrange()
+
+    def turn_page(self, pages: int) -> None:
+        """Show another page, after the last one the first."""
+        self._page = (self._page + pages) % self.num_pages
+        self._arrange()
+
+    def show_page_of(self, chart: ChartPanel) -> None:
+        """Show the page of a chart."""
+        if chart in self._charts:
+            self._page = self._charts.index(chart) // self._per_page
+            self._arrange()
+
+    def on_resize(self) -> None:
+        """Divide the new size."""
+        self._arrange()
+
+    def _arrange(self) -> None:
+        if not self.size:
+            return
+        self._page = min(self._page, self.num_pages - 1)
+        self.styles.grid_size_columns, self.styles.grid_size_rows = self._shape
+        first = self._page * self._per_page
+        shown = self._charts[first : first + self._per_page]
+        for chart in self.query(ChartPanel):
+            chart.display = chart in shown
+            chart.note = ""
+        if self.num_pages > 1:
+            key = shown[0].view.key_names[self._next_key]
+            shown[0].note = f"{self._page + 1}/{self.num_pages}, {key} next"
+        self.call_after_refresh(self._update_shown)
+
+    def _update_shown(self) -> None:
+        for chart in self.query(ChartPanel):
+            if chart.display:
+                chart.update()
