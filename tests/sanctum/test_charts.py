@@ -12,7 +12,7 @@ from esper.sanctum.widgets.heads import HeadNormChart
 from esper.sanctum.widgets.population_score import PopulationScore
 from esper.telemetry import events as ev
 from tests.factory import run_started, stamp
-from tests.sanctum.driving import ROOMY, live, opened, press
+from tests.sanctum.driving import ROOMY, live, notices, opened, press
 from tests.sanctum.population import episode_ended, population
 
 SCORES = (0.2, 0.5, 0.3, 0.9, 0.7, 0.8)
@@ -95,6 +95,8 @@ async def test_axis_and_smoothing_are_named_in_the_title() -> None:
         assert "logarithmic, mean of 5" in str(panel.border_title)
         mean = sum(SCORES[-5:]) / 5
         assert f"median {100 * mean:.1f}" in str(panel.border_subtitle)
+        await press(pilot, "b")
+        assert notices(app) == ["This chart is always by round."]
         await press(pilot, "l", "z", "z", "z")
         assert "logarithmic" not in str(panel.border_title)
         assert "mean" not in str(panel.border_title)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from textual.events import Click, Leave, MouseMove, MouseScrollDown, MouseScrollUp
 from textual.geometry import Size
@@ -29,6 +30,8 @@ class ChartPanel(Panel, can_focus=True):
     """
 
     BINDINGS = bindings(KeyCategory.CHART)
+    HAS_RUN_AXES: ClassVar[bool] = False
+    """True if the x axis of the chart is the one that the user has chosen for charts over the whole run."""
 
     def __init__(self, view: ViewState, *, id: str | None = None) -> None:
         super().__init__(view, id=id)
@@ -203,8 +206,11 @@ class ChartPanel(Panel, can_focus=True):
 
     def action_run_axis(self) -> None:
         """Choose the next x axis of charts over the whole run."""
-        self.view.charts.next_run_axis()
-        self._update_all()
+        if self.HAS_RUN_AXES:
+            self.view.charts.next_run_axis()
+            self._update_all()
+        elif self._shown is not None:
+            self.notify(f"This chart is always by {self._shown.x_axis.name}.", timeout=3)
 
     def action_enlarge(self) -> None:
         """Show the chart on the whole screen."""
