@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from esper.dots import Canvas, dot_columns, draw_curve, moving_mean
 from esper.sanctum.theme import DEFAULT_THEME, load_themes
 from esper.sanctum.widgets.chart import Chart, ChartMark, Curve, Look, Quantity, XAxis, percent, spread_rows
+from esper.sanctum.widgets.panel import Line
+from esper.sanctum.widgets.stacked_chart import AreaPainter, StackedChart
 from esper.text_plot import label_ticks, linear_axis, next_nice, sample_to_width, sparkline
 
 POINTS = st.lists(st.none() | st.just(math.nan) | st.floats(-5, 5), min_size=1, max_size=80)
@@ -14,7 +16,8 @@ POINTS = st.lists(st.none() | st.just(math.nan) | st.floats(-5, 5), min_size=1, 
 
 def _lines(chart: Chart, width: int = 60, height: int = 8) -> list[str]:
     palette = load_themes()[DEFAULT_THEME]
-    return ["".join(segment.text for segment in line.row(width)) for line in chart.lines(palette, width, height)]
+    rows = (line.row(width) if isinstance(line, Line) else line for line in chart.lines(palette, width, height))
+    return ["".join(segment.text for segment in row) for row in rows]
 
 
 def test_sparkline_distinguishes_gap_zero_and_nan() -> None:
@@ -200,3 +203,46 @@ def test_labels_keep_order_and_rows(preferred: list[int], rows: int) -> None:
     assert 0 <= placed[0] <= placed[-1] < rows
     if len(set(preferred)) == len(preferred):
         assert placed == preferred
+
+
+def test_stacked_areas_fill_the_plot_in_proportion_and_carry_letters() -> None:
+    xs = range(1, 11)
+    chart = StackedChart(
+        quantity=percent("stages"),
+        x_axis=XAxis("step", 1, 10),
+        curves=[Curve("empty", xs, [*[0.25] * 9, None], "series0"), Curve("grown", xs, [*[0.75] * 9, None], "series1")],
+        areas=["area0", "area1"],
+        letters=["e", "g"],
+        has_labels=True,
+    )
+    palette = load_themes()[DEFAULT_THEME]
+    rows = chart.lines(palette, 60, 9)
+    frame = chart.frame(60, 9)
+    assert frame is not None
+    colours = [[segment.style.bgcolor for segment in row if segment.style] for row in rows[:-1]]
+    assert [palette["area1"].color in row for row in colours] == [True] * 6 + [False] * 2
+    assert [palette["area0"].color in row for row in colours] == [False] * 6 + [True] * 2
+    texts = ["".join(segment.text for segment in row) for row in rows]
+    assert texts[0].count("g") > 5
+    assert "grown  75%" in "".join(texts)
+    assert chart.readout(3) == "step 3: empty 25.0  grown 75.0"
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6).filter(lambda values: sum(values) > 1e-3), st.integers(2, 20))
+def test_stacked_cells_of_a_column_are_rounded_fractions(values: list[float], height: int) -> None:
+    point = tuple(value / sum(values) for value in values)
+    roles = [f"area{index}" for index in range(len(point))]
+    palette = load_themes()[DEFAULT_THEME]
+    painter = AreaPainter(palette, roles, ["x"] * len(point))
+    filled = dict.fromkeys((palette[role].color for role in roles), 0)
+    for level in range(height):
+        cell = painter.cell(point, level, height, False)
+        assert cell.style is not None
+        lower = "▁▂▃▄▅▆▇█".find(cell.text) + 1
+        if lower:
+            filled[cell.style.color] += lower
+        filled[cell.style.bgcolor] += 8 - lower
+    assert sum(filled.values()) == height * 8
+    for role, fraction in zip(roles, point, strict=True):
+        if height * 8 * fraction > 16:  # a cell has at most two areas
+            assert abs(filled[palette[role].color] - fraction * height * 8) <= 8

@@ -26,7 +26,7 @@ from esper.sanctum.widgets.chart import Chart, Curve, Quantity, XAxis, percent
 from esper.sanctum.widgets.env_decision import EnvDecision
 from esper.sanctum.widgets.env_lifecycle import EffectPanel, EnvEffect, EnvLifecycle
 from esper.sanctum.widgets.env_panel import EnvPanel
-from esper.sanctum.widgets.panel import Line
+from esper.sanctum.widgets.panel import Line, Row
 from esper.telemetry.events import EnvStepped, SlotReading
 from esper.telemetry.sentences import describe_context
 from esper.telemetry.state import EnvState
@@ -112,7 +112,7 @@ class EnvScoreChart(EffectPanel):
 
     METRICS = ("score",)
 
-    def draw_env(self, env: EnvState, size: Size) -> list[Line]:
+    def draw_env(self, env: EnvState, size: Size) -> list[Line] | list[Row]:
         """Draw the chart; the border shows the env, its lane, and the best score."""
         self.panel_title = f"env {env.env:02d} on {strip_control(env.lane)} ─ {strip_control(self.state.score_name)} %"
         if env.context is not None:
@@ -146,7 +146,7 @@ class EnvRewardChart(EnvPanel):
 
     PANEL_TITLE = "reward"
 
-    def draw_env(self, env: EnvState, size: Size) -> list[Line]:
+    def draw_env(self, env: EnvState, size: Size) -> list[Line] | list[Row]:
         """Draw the chart with an axis around zero; the border shows the return so far."""
         total = number_cell(env.episode_return, 3, 3, signed=True).text.strip()
         self.panel_subtitle = f"return {total}" if env.rewards else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from esper.formatting import NOT_MEASURED, format_duration
 from esper.sanctum.symbols import compact_cell, number_cell
 from esper.sanctum.theme import Palette
-from esper.sanctum.widgets.panel import Line
+from esper.sanctum.widgets.panel import Line, Row
 from esper.text_plot import Axis, linear_axis, log_axis, next_nice
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class Chart:
             window = (window[0] - 0.5, window[1] + 0.5)
         return Frame(columns, rows, window, self._y_axis(window, rows))
 
-    def lines(self, palette: Palette, width: int, height: int) -> list[Line]:
+    def lines(self, palette: Palette, width: int, height: int) -> list[Line] | list[Row]:
         """Draw the chart: `height` lines of `width` columns; the last line is the x axis. Empty if it does not fit."""
         from esper.dots import Canvas
 
@@ -352,14 +352,19 @@ class _Grid:
 
     def line(self, palette: Palette, row: int, label: str | None) -> Line:
         """Return a row after the y axis, with its label if it has one."""
-        line = Line(palette)
-        line.append((label or "").rjust(Y_AXIS_COLUMNS), "dim").append(" │" if label is None else " ┤", "faint")
+        line = draw_y_axis(palette, label)
         start, text = 0, "".join(self._characters[row])
         for role, group in groupby(self._roles[row]):
             end = start + len(list(group))
             line.append(text[start:end], role)
             start = end
         return line
+
+
+def draw_y_axis(palette: Palette, label: str | None) -> Line:
+    """Return the part of a row before the plot: the label, if the row has one, and the axis."""
+    line = Line(palette).append((label or "").rjust(Y_AXIS_COLUMNS), "dim")
+    return line.append(" │" if label is None else " ┤", "faint")
 
 
 _SECONDS_STEPS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 28800, 86400)

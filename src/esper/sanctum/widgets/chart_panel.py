@@ -14,7 +14,7 @@ from textual.message import Message
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart import Y_AXIS_COLUMNS, Chart, Frame, Look
-from esper.sanctum.widgets.panel import Line, Panel
+from esper.sanctum.widgets.panel import Line, Panel, Row
 
 _ZOOM = 0.5
 """Visible fraction of the x axis after one zoom step."""
@@ -81,7 +81,7 @@ class ChartPanel(Panel, can_focus=True):
         """The part of the cache key that all charts need."""
         return self.view.charts.version, self.has_focus, self.note
 
-    def draw_lines(self, size: Size) -> list[Line]:
+    def draw_lines(self, size: Size) -> list[Line] | list[Row]:
         """Draw the chart; its title and the values at the cursor are in the border."""
         self._shown = self._frame_of_plot = None
         chart = self.chart() if self.state.started is not None else None

@@ -48,11 +48,11 @@ class EnvPanel(Panel):
         env, ghost = self.env, self.ghost
         return None if env is None else (env.env, env.revision, ghost and ghost.revision)
 
-    def draw_lines(self, size: Size) -> list[Line]:
+    def draw_lines(self, size: Size) -> list[Line] | list[Row]:
         """Draw the lines of the selected env; none before the run has started."""
         return [] if self.env is None else self.draw_env(self.env, size)
 
-    def draw_env(self, env: EnvState, size: Size) -> list[Line]:
+    def draw_env(self, env: EnvState, size: Size) -> list[Line] | list[Row]:
         """Draw the lines of an env."""
         raise NotImplementedError
 

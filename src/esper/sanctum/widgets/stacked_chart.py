@@ -1,0 +1,141 @@
+"""Stacked areas: how a whole is divided at each position of the x axis."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+
+from rich.segment import Segment
+from rich.style import Style
+
+from esper.sanctum.theme import Palette
+from esper.sanctum.widgets.chart import Chart, Frame, Label, Look, draw_y_axis, labels_width, place_labels
+from esper.sanctum.widgets.panel import Line, Row
+from esper.text_plot import BLOCK_CHARS, NON_FINITE_CHAR, Axis
+
+_EIGHTHS = " " + BLOCK_CHARS
+"""Characters whose lower part is filled, by the number of filled eighths."""
+_LETTER_COLUMNS, _LETTER_ROWS = 4, 2
+"""Distances of the letters within an area."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackedChart(Chart):
+    """One area per curve, the first at the bottom. The values of a position are fractions whose sum is 1.
+
+    Where the values are None, nothing is drawn; where one is not finite, a mark is drawn at the bottom.
+    """
+
+    areas: Sequence[str] = ()
+    """Role of each area, whose colour fills it. The labels have the roles of the curves."""
+    letters: Sequence[str] = ()
+    """Letter of each area, repeated in it, because colour alone does not tell areas apart."""
+
+    def with_look(self, look: Look) -> Chart:
+        """Return the chart as the user wants to see it. Its y axis is always linear."""
+        return super().with_look(look._replace(is_logarithmic=False))
+
+    def lines(self, palette: Palette, width: int, height: int) -> list[Row]:
+        """Draw the chart; as `Chart.lines`."""
+        frame = self.frame(width, height)
+        if frame is None:
+            return []
+        points = [self._point_at(frame.x_at(column)) for column in range(frame.width)]
+        cursor = None if self.look.cursor is None else frame.column(self.look.cursor)
+        draw = lru_cache(AreaPainter(palette, self.areas, self.letters).cell)
+        labels = {frame.row(value): label for value, label in frame.axis.ticks}
+        margins = [Line(palette) for _ in range(frame.height)]
+        place_labels(margins, list(self._labels(frame))[::-1], 0)  # reversed: the highest area comes first
+        rows: list[Row] = []
+        for y in range(frame.height):
+            level = frame.height - 1 - y
+            has_letter = y % _LETTER_ROWS == 0
+            cells = [
+                Segment("│", palette["key"])
+                if column == cursor
+                else draw(point, level, frame.height, has_letter and column % _LETTER_COLUMNS == 1)
+                for column, point in enumerate(points)
+            ]
+            row = draw_y_axis(palette, labels.get(y)).row(width - frame.width - self._label_columns(frame.height))
+            rows.append([*row, *Segment.simplify(cells), *margins[y].row(self._label_columns(frame.height))])
+        return [*rows, self._draw_x_axis(palette, frame).row(width)]
+
+    def _point_at(self, x: float) -> tuple[float, ...] | None:
+        """Return the values of the point nearest to a position; None if there is none, or they were not measured."""
+        xs = self.positions
+        if not len(xs):
+            return None
+        index = bisect_left(xs, x)
+        nearest = min((i for i in (index - 1, index) if 0 <= i < len(xs)), key=lambda i: abs(xs[i] - x))
+        spacing = (xs[-1] - xs[0]) / (len(xs) - 1) if len(xs) > 1 else 1.0
+        if abs(xs[nearest] - x) > spacing:
+            return None
+        values = [curve.value_at(xs[nearest]) for curve in self.curves]
+        return None if all(value is None for value in values) else tuple(value or 0.0 for value in values)
+
+    def _y_axis(self, window: tuple[float, float], rows: int) -> Axis:  # noqa: ARG002 (the axis is always the same)
+        return Axis(0.0, 1.0, [(0.0, "0"), (0.5, "50"), (1.0, "100%")])
+
+    def _labels(self, frame: Frame) -> Iterator[Label]:
+        """Yield the name and the last visible value of each area, at its middle."""
+        if not self.has_labels:
+            return
+        first, last = bisect_left(self.positions, frame.window[0]), bisect_right(self.positions, frame.window[1])
+        visible = [point for x in self.positions[first:last] if (point := self._point_at(x)) is not None]
+        measured = next((point for point in reversed(visible) if all(map(math.isfinite, point))), None)
+        width = max((len(curve.name) for curve in self.curves), default=0)
+        bottom = 0.0
+        for curve, fraction in zip(self.curves, measured or (), strict=False):
+            yield Label(frame.row(bottom + fraction / 2), f"{curve.name:<{width}} {fraction:>4.0%}", curve.role)
+            bottom += fraction
+
+    @property
+    def _label_names(self) -> list[Label]:
+        width = max((len(curve.name) for curve in self.curves), default=0)
+        return [Label(0, " " * (width + 5), curve.role) for curve in self.curves]
+
+    def _label_columns(self, rows: int) -> int:
+        return labels_width(self._label_names, rows) if self.has_labels else 0
+
+
+class AreaPainter:
+    """Draws the cells of stacked areas.
+
+    Args:
+        palette: Styles of the theme.
+        areas: Role of each area.
+        letters: Letter of each area.
+    """
+
+    def __init__(self, palette: Palette, areas: Sequence[str], letters: Sequence[str]) -> None:
+        self._palette, self._letters = palette, letters
+        self._colours = [palette[role].color for role in areas]
+        self._ink = palette["normal"].bgcolor
+
+    def cell(self, point: tuple[float, ...] | None, level: int, height: int, has_letter: bool) -> Segment:
+        """Draw a cell in the colours of its lowest and its highest area.
+
+        Args:
+            point: Fraction of each area; None if not measured.
+            level: Row of the cell, counted from the bottom.
+            height: Number of rows.
+            has_letter: Write the letter of the area if the cell belongs to only one.
+        """
+        if point is None:
+            return Segment(" ", self._palette["normal"])
+        if not all(map(math.isfinite, point)):
+            bottom = level == 0
+            return Segment(NON_FINITE_CHAR if bottom else " ", self._palette["bad" if bottom else "normal"])
+        tops = list(accumulate(fraction * height * 8 for fraction in point))
+        last = max(index for index, fraction in enumerate(point) if fraction > 0)
+        owners = [min(bisect_right(tops, eighth + 0.5), last) for eighth in range(level * 8, level * 8 + 8)]
+        lower, upper = owners[0], owners[-1]
+        if lower == upper:
+            return Segment(
+                self._letters[lower] if has_letter else " ", Style(color=self._ink, bgcolor=self._colours[lower])
+            )
+        return Segment(_EIGHTHS[owners.count(lower)], Style(color=self._colours[lower], bgcolor=self._colours[upper]))
