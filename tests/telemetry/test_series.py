@@ -2,13 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.domain import StageName
 from esper.telemetry import events as ev
-from esper.telemetry.series import MAX_POINTS, DownsampledSeries
+from esper.telemetry.series import MAX_POINTS, DownsampledSeries, five_numbers
 from esper.telemetry.state import Keyframe, RunState
 from tests.factory import SLOTS, env_stepped, policy_updated, run_started, stamp
 
@@ -151,3 +152,12 @@ def test_culled_seed_in_a_slot_without_reading_has_no_contribution() -> None:
     for event in stamp([run_started(), env_stepped(slots=[]), moved(2, "culled", slot="late")]):
         state.apply(event)
     assert (state.blueprints["norm"].culled, state.blueprints["norm"].contribution) == (1, None)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=70))
+def test_five_numbers_equal_percentiles_of_numpy(values: list[float]) -> None:
+    assert five_numbers(values) == pytest.approx(np.percentile(values, [0, 25, 50, 75, 100]))
+
+
+def test_five_numbers_with_infinite_values_are_not_nan() -> None:
+    assert five_numbers([math.inf, 1.0, math.inf, 2.0, math.inf]) == (1.0, 2.0, math.inf, math.inf, math.inf)

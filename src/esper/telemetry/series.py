@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import median
 from typing import TypeVar
@@ -65,6 +66,24 @@ class DownsampledSeries(msgspec.Struct, kw_only=True, omit_defaults=True):
 def min_median_max(values: Sequence[float]) -> tuple[float, float, float]:
     """Return minimum, median and maximum."""
     return min(values), median(values), max(values)
+
+
+def five_numbers(values: Sequence[float]) -> tuple[float, float, float, float, float]:
+    """Return minimum, lower quartile, median, upper quartile and maximum.
+
+    A quartile between two values is interpolated linearly, as by `numpy.percentile`.
+
+    Args:
+        values: Values without NaN, at least one.
+    """
+    ordered = sorted(values)
+    return ordered[0], _quantile(ordered, 0.25), median(ordered), _quantile(ordered, 0.75), ordered[-1]
+
+
+def _quantile(ordered: Sequence[float], fraction: float) -> float:
+    index, rest = divmod(fraction * (len(ordered) - 1), 1)
+    low, high = ordered[int(index)], ordered[math.ceil(index + rest)]
+    return low if low == high else low + (high - low) * rest  # two infinite values have no difference
 
 
 def _mean(values: list[float | None]) -> float | None:
