@@ -128,7 +128,7 @@ def test_trained_run_shows_its_recording(settings: dict[str, Any]) -> None:
     trained = esper.train(TASK, **settings)
     read = trained.read()
     assert [event.outcome for event in read.events(ev.RunEnded)] == [trained.status]
-    assert read.curves()[f"all envs/{read.summary.score_name} median"].values == [trained.score]
+    assert read.curves()[f"final {read.summary.score_name}/median"].values == [trained.score]
     assert str(trained) == str(read)
     assert trained._repr_html_() == read._repr_html_()
 

@@ -116,8 +116,8 @@ def test_types_of_a_frame_do_not_depend_on_its_values(
 def test_wrong_names_are_answered_with_the_nearest(run: esper.RecordedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyError, match="did you mean EnvStepped"):
         run.table("EnvSteped")
-    with pytest.raises(KeyError, match="did you mean policy/kl"):
-        run.plot("policy/kll")
+    with pytest.raises(KeyError, match="did you mean kl/policy"):
+        run.plot("kll/policy")
     monkeypatch.setattr("esper.recorded_run.find_spec", lambda _: None)
     with pytest.raises(ImportError, match="a data frame needs polars or pandas; install one of them"):
         run.table()
@@ -131,7 +131,7 @@ def test_run_shows_its_summary_and_curve(run: esper.RecordedRun, capsys: pytest.
     table, _, picture = run._repr_html_().partition("</table>")
     assert f"<td>{run.name}</td>" in table
     assert picture == run.plot().svg
-    medians = run.curves()["all envs/accuracy median"]
+    medians = run.curves()["final accuracy/median"]
     assert medians.values == [found.score[1] for found in run.summary.finished]
     assert len(medians.steps) == len(medians.values)
 
@@ -168,7 +168,7 @@ def test_texts_are_escaped_in_html() -> None:
 
 
 def test_plot_names_its_curves_and_axis(run: esper.RecordedRun) -> None:
-    names = ["policy/kl", "env 03/accuracy"]
+    names = ["kl/policy", "accuracy/env 03"]
     texts = [found.text for found in ElementTree.fromstring(run.plot(*names).svg).iter()]
     assert {*names, "step of the run"} <= set(texts)
 

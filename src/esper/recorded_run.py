@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from esper.cli.commands.show import summary_rows
 from esper.effects.plantings import summarise_with_effects
 from esper.formatting import align_columns, html_table, suggest
-from esper.history.curves import Point, RunCurves
+from esper.history.curves import Point, RunCurves, split_name
 from esper.history.history import open_history
 from esper.history.summary import RunSummary
 from esper.history.tables import TABLES, ColumnType, Row, Table
@@ -126,10 +126,10 @@ class RecordedRun:
         """Return the curves of the run, as its exports to TensorBoard and W&B have them, keyed by name.
 
         Args:
-            per_env: Also those of single envs, with a point per step; the others have one per round.
+            per_env: Also those of single envs.
         """
         curves: dict[str, Curve] = {}
-        source = RunCurves(per_env=per_env)
+        source = RunCurves(self._history.state_at(0), per_env=per_env)
         for event in self._history.events():
             for point in source.points(event):
                 if isinstance(point, Point):
@@ -142,13 +142,13 @@ class RecordedRun:
         """Return a picture of some curves, which a notebook shows.
 
         Args:
-            names: Keys of `curves`; by default the minimum, median and maximum of the score.
+            names: Keys of `curves`; by default minimum, median and maximum of the final scores of the episodes.
 
         Raises:
             KeyError: There is no such curve; the message suggests the nearest ones.
         """
-        curves = self.curves(per_env=any(name.startswith("env ") for name in names))
-        chosen = names or [f"all envs/{self.summary.score_name} {which}" for which in ("min", "median", "max")]
+        curves = self.curves(per_env=any(split_name(name)[1].startswith("env ") for name in names))
+        chosen = names or [f"final {self.summary.score_name}/{which}" for which in ("min", "median", "max")]
         for name in names:
             if name not in curves:
                 raise KeyError(f"{name!r} is not a curve of {self.name}: {suggest(name, curves)}")

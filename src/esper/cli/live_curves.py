@@ -64,7 +64,7 @@ class LiveCurves:
                 if state.started is not None:
                     directory = (self._engine.directory or Path()) / DIRECTORY
                     writer = writer or TensorboardWriter(directory, per_env=False)
-                    writer.restart(state.started, state.steps_done, record.time)
+                    writer.restart(state, record.time)
             elif writer is not None:
                 writer.write(record)
                 if time.monotonic() > flushed + FLUSH_S:

@@ -1,42 +1,65 @@
-"""Curves of a run for TensorBoard and W&B, computed from its events one after another.
+"""Curves of a run, computed from its events one after another: for the dashboard, Python, TensorBoard and W&B.
 
-The curves over all envs come first, one point per round. The curves of single envs, one point per step, are optional:
-there are dozens per env. The x axis counts the steps of the run over all rounds.
+The name of a curve is the quantity, a slash, and whose it is: `loss/median`, `loss/env 03`, `entropy/head op`,
+`busy/cpu:0`. Quantities of the env steps and of the devices have a point per step, those of episodes and of the policy
+one per round. The x axis counts the steps of the run over all rounds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from esper.domain import StepNumber
+from esper.domain import Stage, StepNumber
 from esper.history.summary import flat_config
 from esper.telemetry import events as ev
-from esper.telemetry.series import min_median_max
+from esper.telemetry.series import five_numbers
+from esper.telemetry.state import RunState
 
-ALL = "all envs"
-"""Group of the curves over all envs. It sorts before the other groups."""
-_ENV_VALUES = ("score", "loss", "train_score", "train_loss", "reward", "value", "grad_norm", "parameter_ratio")
-_UPDATE_VALUES = (
-    "kl",
-    "entropy",
-    "explained_variance",
-    "within_step_explained_variance",
-    "clip_fraction",
-    "policy_loss",
-    "value_loss",
-    "grad_norm",
-    "learning_rate",
-)
-_DEVICE_VALUES = ("busy", "launching", "allocated", "reserved", "utilisation", "temperature", "power")
+POPULATION = ("min", "lower quartile", "median", "upper quartile", "max")
+"""Owners of the curves over all envs, in the order of `five_numbers`."""
+_ENV_QUANTITIES = {
+    "score": "{score}",
+    "train_score": "train {score}",
+    "loss": "loss",
+    "train_loss": "train loss",
+    "reward": "reward",
+    "value": "predicted return",
+    "grad_norm": "gradient norm",
+    "parameter_ratio": "parameters",
+    "loss_scale": "loss scale",
+}
+"""Quantities of EnvStepped, keyed by field."""
+_UPDATE_QUANTITIES = {
+    "learning_rate": "learning rate",
+    "entropy": "entropy",
+    "kl": "kl",
+    "clip_fraction": "clip fraction",
+    "explained_variance": "explained variance",
+    "within_step_explained_variance": "explained variance within a step",
+    "policy_loss": "policy loss",
+    "value_loss": "value loss",
+    "grad_norm": "gradient norm",
+}
+_HEAD_QUANTITIES = {"grad_norm": "gradient norm", "entropy": "entropy"}
+_DEVICE_QUANTITIES = {
+    "busy": "busy",
+    "launching": "launching",
+    "utilisation": "utilisation",
+    "allocated": "memory allocated",
+    "reserved": "memory reserved",
+    "used": "memory used",
+    "temperature": "temperature",
+    "power": "power",
+}
 
 
 class Point(NamedTuple):
     """A value of a curve."""
 
     curve: str
-    """Group and name, with a slash between them."""
+    """Quantity and owner, with a slash between them."""
     step: int
     value: float
     time: float
@@ -52,41 +75,58 @@ class Note(NamedTuple):
     time: float
 
 
+def split_name(curve: str) -> tuple[str, str]:
+    """Return quantity and owner of a curve. A quantity may contain slashes, because tasks name their metrics."""
+    quantity, _, owner = curve.rpartition("/")
+    return quantity, owner
+
+
 class RunCurves:
     """Curves of the run whose events it is given.
 
     Args:
+        state: State before the first of these events, if it is not the start of the run.
+        planted: Curves of plantings that have earlier points.
         per_env: Also yield the curves of single envs.
     """
 
-    def __init__(self, *, per_env: bool = False) -> None:
+    def __init__(self, state: RunState | None = None, *, planted: Sequence[str] = (), per_env: bool = False) -> None:
         self._per_env = per_env
-        self._score_name = "score"
-        self._steps = 0
-        """Number of steps of an episode."""
-        self._step = 0
+        self._env_curves = EnvCurves(state.started if state else None)
+        self._step = state.steps_done if state else 0
         """Number of the last step over all rounds."""
         self._ended: list[ev.EpisodeEnded] = []
-        self._rolled_back = 0
-        self._env_steps = 0
-        self._wall = 0.0
-        self._devices: dict[str, ev.DeviceSampled] = {}
+        self._planted = dict.fromkeys(planted, 0)
+        """Number of plantings of this round, keyed by curve."""
+        self._begin_round()
+
+    def _begin_round(self) -> None:
+        self._measured: dict[str, list[float]] = {}
+        """Values of the envs in this step, keyed by quantity."""
+        self._planted = dict.fromkeys(self._planted, 0)
+        self._rolled_back, self._env_steps, self._wall = 0, 0, 0.0
 
     def points(self, event: ev.AnyEvent) -> Iterator[Point | Note]:
         """Yield what an event adds."""
         match event:
-            case ev.RunStarted():
-                self._score_name, self._steps = event.score_name, event.steps
             case ev.EnvStepped():
-                self._step = StepNumber(event.round, event.step).steps_done(self._steps)
+                self._step = self._env_curves.step_of(event)
                 self._env_steps += 1
+                for quantity, value in self._env_curves.values(event).items():
+                    self._measured.setdefault(quantity, []).append(value)
                 if self._per_env:
-                    yield from self._of_env(event)
+                    yield from self._env_curves.points(event)
+            case ev.RunStarted():
+                self._env_curves = EnvCurves(event)
             case ev.PhaseTimed():
-                self._wall += event.wall
+                yield from self._of_step(event)
             case ev.DeviceSampled():
-                self._devices[event.device] = event
+                yield from self._of_fields(event.device, event, _DEVICE_QUANTITIES, event.time)
+            case ev.SeedMoved(after=Stage.GERMINATED.label, blueprint=str()):
+                curve = f"planted/{event.blueprint} in {event.slot}"
+                self._planted[curve] = self._planted.get(curve, 0) + 1
             case ev.EpisodeEnded():
+                self._step = self._env_curves.step_of(event)
                 self._ended.append(event)
             case ev.GovernorRolledBack():
                 self._rolled_back += 1
@@ -96,62 +136,101 @@ class RunCurves:
             case ev.PolicyUpdated():
                 yield from self._of_round(event.time)
                 yield from self._of_update(event)
-            case ev.RoundStarted() | ev.RunEnded():
+            case ev.RoundStarted():
+                yield from self._of_round(event.time)
+                self._begin_round()
+            case ev.RunEnded():
                 yield from self._of_round(event.time)
             case _:
                 pass
+
+    def _of_step(self, event: ev.PhaseTimed) -> Iterator[Point]:
+        """Yield the points of a step that all envs have finished."""
+        self._step = self._env_curves.step_of(event)
+        for quantity, values in self._measured.items():
+            yield from self._of_population(quantity, values, event.time)
+            values.clear()
+        yield Point("step time/total", self._step, event.wall, event.time)
+        for phase, seconds in event.phases.items():
+            yield Point(f"step time/{phase}", self._step, seconds, event.time)
+        self._wall += event.wall
 
     def _of_round(self, time: float) -> Iterator[Point]:
         """Yield the points of the round whose episodes have ended; none if that has been done."""
         if not self._ended:
             return
-        curves: dict[str, float] = {}
-        for name, values in {
-            self._score_name: [episode.score for episode in self._ended],
+        count = len(self._ended)
+        for quantity, values in {
+            f"final {self._env_curves.score_name}": [episode.score for episode in self._ended],
             "return": [episode.episode_return for episode in self._ended],
-            "parameters": [episode.parameter_ratio for episode in self._ended],
         }.items():
-            finite = [value for value in values if math.isfinite(value)]
-            if finite:
-                curves |= dict(
-                    zip((f"{name} min", f"{name} median", f"{name} max"), min_median_max(finite), strict=True)
-                )
-        curves["fossilized"] = sum(episode.fossilized for episode in self._ended) / len(self._ended)
-        curves["culled"] = sum(episode.culled for episode in self._ended) / len(self._ended)
-        curves["rollbacks"] = self._rolled_back
+            yield from self._of_population(quantity, values, time)
+        curves = {
+            "fossilized seeds/mean": sum(episode.fossilized for episode in self._ended) / count,
+            "culled seeds/mean": sum(episode.culled for episode in self._ended) / count,
+            "rollbacks/sum": self._rolled_back,
+            **{curve: plantings / count for curve, plantings in self._planted.items()},
+        }
         if self._wall:
-            curves["env-steps per second"] = self._env_steps / self._wall
+            curves["env-steps per second/mean"] = self._env_steps / self._wall
         for curve, value in curves.items():
-            yield Point(f"{ALL}/{curve}", self._step, value, time)
-        for device, sample in self._devices.items():
-            yield from self._of_fields(f"device {device}", sample, _DEVICE_VALUES)
-        self._ended, self._rolled_back, self._env_steps, self._wall = [], 0, 0, 0.0
+            yield Point(curve, self._step, value, time)
+        self._ended = []
+
+    def _of_population(self, quantity: str, values: Sequence[float], time: float) -> Iterator[Point]:
+        finite = [value for value in values if math.isfinite(value)]
+        if finite:
+            for owner, value in zip(POPULATION, five_numbers(finite), strict=True):
+                yield Point(f"{quantity}/{owner}", self._step, value, time)
 
     def _of_update(self, event: ev.PolicyUpdated) -> Iterator[Point]:
-        yield from self._of_fields("policy", event, _UPDATE_VALUES)
+        yield from self._of_fields("policy", event, _UPDATE_QUANTITIES, event.time)
         for head, reading in event.heads.items():
-            yield from self._of_fields(f"policy head {head}", reading, ("grad_norm", "entropy"), event.time)
+            yield from self._of_fields(f"head {head}", reading, _HEAD_QUANTITIES, event.time)
 
-    def _of_env(self, event: ev.EnvStepped) -> Iterator[Point]:
-        group = f"env {event.env:02d}"
-        yield from self._of_fields(group, event, _ENV_VALUES)
-        for name, value in event.reward_parts.items():
-            yield Point(f"{group}/reward {self._curve_name(name)}", self._step, value, event.time)
-        for name, value in event.metrics.items():
-            yield Point(f"{group}/{name}", self._step, value, event.time)
-
-    def _of_fields(
-        self, group: str, source: Any, fields: tuple[str, ...], time: float | None = None
-    ) -> Iterator[Point]:
-        for field in fields:
+    def _of_fields(self, owner: str, source: Any, quantities: Mapping[str, str], time: float) -> Iterator[Point]:
+        for field, quantity in quantities.items():
             value = getattr(source, field)
             if value is not None:
-                curve = f"{group}/{self._curve_name(field)}"
-                yield Point(curve, self._step, value, source.time if time is None else time)
+                yield Point(f"{quantity}/{owner}", self._step, value, time)
 
-    def _curve_name(self, field: str) -> str:
-        """Return the name of a field, with that of the task's score in place of "score"."""
-        return field.replace("score", self._score_name)
+
+class EnvCurves:
+    """Curves of the single envs of a run.
+
+    Args:
+        started: Start of the run; None if it is not known yet.
+    """
+
+    def __init__(self, started: ev.RunStarted | None) -> None:
+        self.score_name = started.score_name if started else "score"
+        self._steps = started.steps if started else 0
+        """Number of steps of an episode."""
+        self._quantities = [
+            (field, quantity.format(score=self.score_name)) for field, quantity in _ENV_QUANTITIES.items()
+        ]
+
+    def step_of(self, event: ev.EnvStepped | ev.PhaseTimed | ev.EpisodeEnded) -> int:
+        """Return the number of the step of an event over all rounds."""
+        step = self._steps if isinstance(event, ev.EpisodeEnded) else event.step
+        return StepNumber(event.round, step).steps_done(self._steps)
+
+    def values(self, event: ev.EnvStepped) -> dict[str, float]:
+        """Return the measured values of a step of an env, keyed by quantity."""
+        values = {
+            quantity: value for field, quantity in self._quantities if (value := getattr(event, field)) is not None
+        }
+        if event.loss_scale is not None:
+            values["skipped batches"] = event.skipped_batches
+        for part, value in event.reward_parts.items():
+            values[f"reward part {part.replace('score', self.score_name)}"] = value
+        return values | event.metrics
+
+    def points(self, event: ev.EnvStepped) -> Iterator[Point]:
+        """Yield the points of a step of an env."""
+        step, owner = self.step_of(event), f"env {event.env:02d}"
+        for quantity, value in self.values(event).items():
+            yield Point(f"{quantity}/{owner}", step, value, event.time)
 
 
 def hyperparameters(config: dict[str, Any]) -> dict[str, bool | float | str]:

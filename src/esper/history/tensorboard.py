@@ -10,6 +10,7 @@ from typing import Any
 from esper.history.curves import Note, Point, RunCurves, hyperparameters
 from esper.history.export import NamedHistory, Track
 from esper.telemetry import events as ev
+from esper.telemetry.state import RunState
 
 
 class TensorboardWriter:
@@ -40,23 +41,23 @@ class TensorboardWriter:
     def write(self, event: ev.AnyEvent) -> None:
         """Write what an event adds to the curves."""
         if isinstance(event, ev.RunStarted):
-            self._add(self._hparams.hparams_pb(hyperparameters(event.config)), 0, event.time)
+            self._write_hyperparameters(event)
         for found in self._curves.points(event):
             value = self._scalar(found) if isinstance(found, Point) else self._note(found)
             self._add(self._summary.Summary(value=[value]), found.step, found.time)
 
-    def restart(self, started: ev.RunStarted, step: int, time: float) -> None:
+    def restart(self, state: RunState, time: float) -> None:
         """Start the curves again after a step. TensorBoard drops the later points, which the run has undone.
 
         Args:
-            started: Start of the run.
-            step: Number of the last step over all rounds that was not undone.
+            state: State after the step, of a run that has started.
             time: Wall-clock time in seconds since the epoch.
         """
         start = self._event.SessionLog(status=self._event.SessionLog.START)
-        self._writer.add_event(self._event.Event(session_log=start, step=step + 1, wall_time=time))
-        self._curves = RunCurves(per_env=self._per_env)
-        self.write(started)
+        self._writer.add_event(self._event.Event(session_log=start, step=state.steps_done + 1, wall_time=time))
+        self._curves = RunCurves(state, per_env=self._per_env)
+        if state.started is not None:
+            self._write_hyperparameters(state.started)
 
     def flush(self) -> None:
         """Write the buffered events to the file."""
@@ -65,6 +66,9 @@ class TensorboardWriter:
     def close(self) -> None:
         """Write everything and close the file."""
         self._writer.close()
+
+    def _write_hyperparameters(self, started: ev.RunStarted) -> None:
+        self._add(self._hparams.hparams_pb(hyperparameters(started.config)), 0, started.time)
 
     def _scalar(self, point: Point) -> Any:
         return self._summary.Summary.Value(tag=point.curve, simple_value=point.value)
@@ -99,6 +103,9 @@ def export_tensorboard(recordings: Sequence[NamedHistory], out: Path, track: Tra
     """
     for run, history in recordings:
         writer = TensorboardWriter(out if len(recordings) == 1 else out / run, per_env=per_env)
+        state = history.state_at(0)
+        if state.started is not None:  # an excerpt
+            writer.restart(state, state.time)
         for event in track(history.events(), run):
             writer.write(event)
         writer.close()

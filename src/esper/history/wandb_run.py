@@ -47,7 +47,7 @@ def export_wandb(recordings: Sequence[NamedHistory], out: Path, track: Track, *,
         )
         run.define_metric(STEP, hidden=True)
         run.define_metric("*", step_metric=STEP)
-        _log(run, track(history.events(), name), RunCurves(per_env=per_env), wandb.Table)
+        _log(run, track(history.events(), name), RunCurves(history.state_at(0), per_env=per_env), wandb.Table)
         run.finish()
 
 

@@ -123,26 +123,25 @@ def test_unknown_key_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "EnvStepped.reward_parts.luck has no column, and is left out" in capsys.readouterr().err
 
 
-def test_tensorboard_shows_all_envs_first(run: Path, tmp_path: Path) -> None:
+def test_tensorboard_shows_all_envs_and_the_policy(run: Path, tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     out = export(run, "tensorboard", tmp_path / "out")
 
     found = accumulator.EventAccumulator(str(out))
     found.Reload()
     tags = found.Tags()["scalars"]
-    assert sorted(tags)[0].startswith("all envs/")
-    assert not any(tag.startswith("env ") for tag in tags)
+    assert not any("/env " in tag for tag in tags)
     rounds = [event.round for event in EVENTS if isinstance(event, ev.PolicyUpdated)]
     for name, value in (("min", min), ("median", statistics.median), ("max", max)):
         wanted = [
             value([event.score for event in EVENTS if isinstance(event, ev.EpisodeEnded) and event.round == number])
             for number in rounds
         ]
-        points = found.Scalars(f"all envs/accuracy {name}")
+        points = found.Scalars(f"final accuracy/{name}")
         assert [point.value for point in points] == pytest.approx(wanted)
         assert [point.step for point in points] == [5 * number for number in rounds]
     updates = [event for event in EVENTS if isinstance(event, ev.PolicyUpdated)]
-    assert [point.value for point in found.Scalars("policy/kl")] == pytest.approx([event.kl for event in updates])
+    assert [point.value for point in found.Scalars("kl/policy")] == pytest.approx([event.kl for event in updates])
     texts = [value.tensor_proto.string_val[0].decode() for value in found.Tensors("anomalies/text_summary")]
     assert texts == [
         f"{event.rule}, {event.where}: {event.text}" for event in EVENTS if isinstance(event, ev.AnomalyFound)
@@ -157,11 +156,11 @@ def test_tensorboard_shows_single_envs_on_request(run: Path, tmp_path: Path) -> 
     found = accumulator.EventAccumulator(str(tmp_path / "out"))
     found.Reload()
     events = [event for event in EVENTS if isinstance(event, ev.EnvStepped) and event.env == 1]
-    points = found.Scalars("env 01/accuracy")
+    points = found.Scalars("accuracy/env 01")
     assert [point.value for point in points] == pytest.approx([event.score for event in events])
     assert [point.step for point in points] == [(event.round - 1) * 5 + event.step for event in events]
     assert [point.wall_time for point in points] == [event.time for event in events]
-    assert math.isnan(found.Scalars("env 03/loss")[-1].value)
+    assert math.isnan(found.Scalars("loss/env 03")[-1].value)
 
 
 @pytest.mark.slow
@@ -174,7 +173,7 @@ def test_wandb_finds_an_offline_run(run: Path, tmp_path: Path) -> None:
     assert "Would sync 1 run" in shown.stdout + shown.stderr
     [file] = offline.glob("*.wandb")
     content = file.read_bytes()
-    for text in (b"all envs/accuracy median", b"policy/kl"):
+    for text in (b"accuracy/median", b"kl/policy"):
         assert text in content
 
 
