@@ -363,6 +363,21 @@ def test_history_returns_any_events_and_any_state(tmp_path: Path, monkeypatch: p
     assert len(history._index) <= 9
 
 
+def test_events_are_yielded_in_order_while_the_index_is_thinned_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyframe_index, "INDEX_INTERVAL", 3)
+    monkeypatch.setattr(segments, "READ_CHUNK_BYTES", 1000)
+    monkeypatch.setattr(keyframe_index, "MAX_INDEX_ENTRIES", 9)
+    history = open_history(write_segment(tmp_path, 1, recording(RUN)), within=0.0)
+    while len(history._index) < 9:
+        history.poll(within=0.0)
+    length, events = history.length, history.events()
+    found = list(itertools.islice(events, 5))
+    history.poll()
+    assert repr(found + list(events)) == repr(RUN[:length])
+
+
 def test_recorded_time_stands_still_during_a_gap(tmp_path: Path) -> None:
     whole = record_resumed_run(tmp_path, until=60, at=31)
     history = open_history(tmp_path)

@@ -137,14 +137,16 @@ class History:
     def events(self, start: int = 0, stop: int | None = None) -> Iterator[ev.AnyEvent]:
         """Yield the events from position `start` to `stop`, by default the current end."""
         stop = self.length if stop is None else min(stop, self.length)
-        for index in range(self._index.last_index("position", start), len(self._index)):
+        while start < stop:
+            index = self._index.last_index("position", start)  # looked up again: meanwhile, entries may be dropped
             position = self._index[index].position
-            if position >= stop:
-                return
             for event in self._entry_events(index, stop):
                 if position >= start:
                     yield event
                 position += 1
+            if position <= start:  # the file has lost events that were read before
+                return
+            start = position
 
     def elapsed(self, index: int, time: float) -> float:
         """Return the recorded seconds from the first event to an event.
