@@ -92,7 +92,8 @@ class RunCurves:
 
     def __init__(self, state: RunState | None = None, *, planted: Sequence[str] = (), per_env: bool = False) -> None:
         self._per_env = per_env
-        self._env_curves = EnvCurves(state.started if state else None)
+        self.env_curves = EnvCurves(state.started if state else None)
+        """Curves of the single envs."""
         self._step = state.steps_done if state else 0
         """Number of the last step over all rounds."""
         self._ended: list[ev.EpisodeEnded] = []
@@ -110,14 +111,14 @@ class RunCurves:
         """Yield what an event adds."""
         match event:
             case ev.EnvStepped():
-                self._step = self._env_curves.step_of(event)
+                self._step = self.env_curves.step_of(event)
                 self._env_steps += 1
-                for quantity, value in self._env_curves.values(event).items():
+                for quantity, value in self.env_curves.values(event).items():
                     self._measured.setdefault(quantity, []).append(value)
                 if self._per_env:
-                    yield from self._env_curves.points(event)
+                    yield from self.env_curves.points(event)
             case ev.RunStarted():
-                self._env_curves = EnvCurves(event)
+                self.env_curves = EnvCurves(event)
             case ev.PhaseTimed():
                 yield from self._of_step(event)
             case ev.DeviceSampled():
@@ -126,7 +127,7 @@ class RunCurves:
                 curve = f"planted/{event.blueprint} in {event.slot}"
                 self._planted[curve] = self._planted.get(curve, 0) + 1
             case ev.EpisodeEnded():
-                self._step = self._env_curves.step_of(event)
+                self._step = self.env_curves.step_of(event)
                 self._ended.append(event)
             case ev.GovernorRolledBack():
                 self._rolled_back += 1
@@ -146,7 +147,7 @@ class RunCurves:
 
     def _of_step(self, event: ev.PhaseTimed) -> Iterator[Point]:
         """Yield the points of a step that all envs have finished."""
-        self._step = self._env_curves.step_of(event)
+        self._step = self.env_curves.step_of(event)
         for quantity, values in self._measured.items():
             yield from self._of_population(quantity, values, event.time)
             values.clear()
@@ -161,7 +162,7 @@ class RunCurves:
             return
         count = len(self._ended)
         for quantity, values in {
-            f"final {self._env_curves.score_name}": [episode.score for episode in self._ended],
+            f"final {self.env_curves.score_name}": [episode.score for episode in self._ended],
             "return": [episode.episode_return for episode in self._ended],
         }.items():
             yield from self._of_population(quantity, values, time)
@@ -204,7 +205,7 @@ class EnvCurves:
 
     def __init__(self, started: ev.RunStarted | None) -> None:
         self.score_name = started.score_name if started else "score"
-        self._steps = started.steps if started else 0
+        self.steps = started.steps if started else 0
         """Number of steps of an episode."""
         self._quantities = [
             (field, quantity.format(score=self.score_name)) for field, quantity in _ENV_QUANTITIES.items()
@@ -212,8 +213,8 @@ class EnvCurves:
 
     def step_of(self, event: ev.EnvStepped | ev.PhaseTimed | ev.EpisodeEnded) -> int:
         """Return the number of the step of an event over all rounds."""
-        step = self._steps if isinstance(event, ev.EpisodeEnded) else event.step
-        return StepNumber(event.round, step).steps_done(self._steps)
+        step = self.steps if isinstance(event, ev.EpisodeEnded) else event.step
+        return StepNumber(event.round, step).steps_done(self.steps)
 
     def values(self, event: ev.EnvStepped) -> dict[str, float]:
         """Return the measured values of a step of an env, keyed by quantity."""

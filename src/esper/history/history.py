@@ -15,6 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
+from typing import Protocol
 
 from esper.history.keyframe_index import IndexEntry, KeyframeIndex, compress_state
 from esper.history.log_database import LogDatabase
@@ -27,7 +28,7 @@ from esper.telemetry.events import EnvStepped, PhaseTimed, RoundStarted
 from esper.telemetry.log_lines import LogLine
 from esper.telemetry.state import Keyframe, RunState
 
-__all__ = ["History", "ReadError", "open_history"]
+__all__ = ["History", "HistoryReader", "ReadError", "open_history"]
 
 
 def open_history(path: Path, within: float = math.inf) -> History:
@@ -45,6 +46,18 @@ def open_history(path: Path, within: float = math.inf) -> History:
     history = History(path)
     history.poll(within)
     return history
+
+
+class HistoryReader(Protocol):
+    """Object that follows what a history reads."""
+
+    def read(self, position: int, events: Sequence[ev.AnyEvent]) -> None:
+        """Receive events that were added after a position."""
+        ...
+
+    def rewind(self, position: int) -> None:
+        """Learn that the events after a position were undone."""
+        ...
 
 
 class History:
@@ -80,6 +93,8 @@ class History:
         """The last poll read everything that was recorded."""
         self.fraction_read = 0.0
         """Fraction of the recording that was read, by the bytes of its files; 1 after the first complete poll."""
+        self.readers: list[HistoryReader] = []
+        """Objects that receive the events as they are read, and learn of rewinds."""
         self.is_paused = False
         """While True, `poll` reads nothing, because a search of the unread part needs the CPU."""
         self._state = RunState()
@@ -341,8 +356,10 @@ class History:
                 self.rounds.append(length - 1)
             elif kind is PhaseTimed:
                 self.steps.append(length)
-        self.length, self.duration = length, last - offset
+        start, self.length, self.duration = self.length, length, last - offset
         self.log.extend(new_lines)
+        for reader in self.readers:
+            reader.read(start, events)
         return kept
 
     def _check_sequence(self, events: Sequence[ev.AnyEvent]) -> None:
@@ -404,6 +421,8 @@ class History:
             self._clock.truncate_after(position)
             self.log.truncate_after(seq)
             self.length, self.duration = position, duration
+            for reader in self.readers:
+                reader.rewind(position)
         return position
 
     def _index_here(self, starts_segment: bool) -> None:

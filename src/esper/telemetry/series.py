@@ -71,7 +71,7 @@ def min_median_max(values: Sequence[float]) -> tuple[float, float, float]:
 def five_numbers(values: Sequence[float]) -> tuple[float, float, float, float, float]:
     """Return minimum, lower quartile, median, upper quartile and maximum.
 
-    A quartile between two values is interpolated linearly, as by `numpy.percentile`.
+    A quartile between two values is interpolated linearly, as NumPy does by default.
 
     Args:
         values: Values without NaN, at least one.
