@@ -178,8 +178,10 @@ class Chart:
     def with_look(self, look: Look) -> Chart:
         """Return the chart as the user wants to see it. A logarithmic axis needs a positive value."""
         curves = self.curves if self.band is None else [*self.curves, *self.band]
-        has_positive = any(value is not None and value > 0 for curve in curves for value in curve.values)
-        look = look._replace(is_logarithmic=look.is_logarithmic and has_positive)
+        if look.is_logarithmic:
+            from esper.dots import min_positive
+
+            look = look._replace(is_logarithmic=any(min_positive(curve.values) is not None for curve in curves))
         if look.smoothing <= 1:
             return replace(self, look=look)
         from esper.dots import moving_mean

@@ -13,18 +13,29 @@ MIN_CHART_COLUMNS, MIN_CHART_ROWS = 34, 8
 
 
 class ChartGrid(Container):
-    """The charts of a page. Charts on other pages are not drawn. The first chart names the page in its title.
+    """The charts of a page. Charts on other pages are not drawn.
 
     Args:
         charts: All charts, in order.
-        next_key: Id of the key that turns the page.
+        next_key: Id of the key that turns the page; the first chart names it and the page in its title. None if
+            something else shows the page.
     """
 
-    def __init__(self, charts: Sequence[ChartPanel], next_key: str) -> None:
+    def __init__(self, charts: Sequence[ChartPanel], next_key: str | None) -> None:
         super().__init__(*charts)
         self._charts = list(charts)
         self._next_key = next_key
         self._page = 0
+
+    @property
+    def page(self) -> int:
+        """Index of the page."""
+        return self._page
+
+    @property
+    def num_charts(self) -> int:
+        """Number of charts on all pages."""
+        return len(self._charts)
 
     @property
     def num_pages(self) -> int:
@@ -48,6 +59,7 @@ class ChartGrid(Container):
         """Show these charts in this order, and hide the others."""
         if charts != self._charts:
             self._charts = list(charts)
+            self.mount(*(chart for chart in charts if chart.parent is None))
             places = {id(chart): place for place, chart in enumerate(charts)}
             self.sort_children(key=lambda child: places.get(id(child), len(places)))
             self._arrange()
@@ -63,6 +75,15 @@ class ChartGrid(Container):
             self._page = self._charts.index(chart) // self._per_page
             self._arrange()
 
+    def move_focus(self, rows: int) -> None:
+        """Focus the chart this many rows below the focused one; the first chart of the page if none has the focus."""
+        columns, _ = self._shape
+        places = [place for place, chart in enumerate(self._charts) if chart.has_focus]
+        place = places[0] + rows * columns if places else self._page * self._per_page
+        if 0 <= place < len(self._charts):
+            self.show_page_of(self._charts[place])
+            self._charts[place].focus()
+
     def on_resize(self) -> None:
         """Divide the new size."""
         self._arrange()
@@ -77,7 +98,7 @@ class ChartGrid(Container):
         for chart in self.query(ChartPanel):
             chart.display = chart in shown
             chart.note = ""
-        if self.num_pages > 1:
+        if self.num_pages > 1 and self._next_key is not None:
             key = shown[0].view.key_names[self._next_key]
             shown[0].note = f"{self._page + 1}/{self.num_pages}, {key} next"
         self.call_after_refresh(self._update_shown)
