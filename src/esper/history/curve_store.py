@@ -1,4 +1,7 @@
-"""Curves of a run for the dashboard, read from its history in time slices."""
+"""Curves of a run for the dashboard, read from its history in time slices.
+
+The methods that return arrays import numpy when they are called, because numpy would delay the first frame.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,6 @@ from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
-import lazy_loader  # pyright: ignore[reportMissingTypeStubs]
-
 from esper.history.curves import Point, RunCurves, split_name
 from esper.history.history import History
 from esper.telemetry import events as ev
@@ -18,8 +19,6 @@ from esper.telemetry import events as ev
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-else:
-    np = lazy_loader.load("numpy")
 
 AXES = ("step", "round", "env-steps", "time")
 """Quantities of the x axis."""
@@ -27,6 +26,8 @@ MAX_ENVS = 8
 """Maximum number of envs whose curves are kept: those asked for last."""
 _EVENTS_PER_CHECK = 64
 """Number of events between two looks at the clock."""
+_WANTED_UPDATES = 2
+"""Number of updates after a curve was asked for: one more than until panels ask again."""
 _ENV_OWNER = "env "
 
 
@@ -48,7 +49,11 @@ class CurveStore:
     def __init__(self) -> None:
         self._playhead: int | None = None
         """Position at which the curves end; None for all that was read."""
+        self._num_wanted_updates = 0
+        """Number of further updates that panels want."""
         self._num_rewinds = 0
+        self._step_range: tuple[Hashable, tuple[int, int]] = (None, (0, 0))
+        """The last `step_range`, with its key."""
         self._envs: dict[int, int] = {}
         """Position up to which the curves of each env were read, from the env asked for longest ago to the newest."""
         self._begin(None)
@@ -83,7 +88,8 @@ class CurveStore:
         Returns:
             True if the curves may have changed.
         """
-        before, self._playhead = self.version, playhead
+        before, self._playhead = self._key, playhead
+        self._num_wanted_updates = max(self._num_wanted_updates - 1, 0)
         if history is not None:
             if history is not self._history:
                 self._begin(history)
@@ -92,10 +98,10 @@ class CurveStore:
             deadline = perf_counter() + within
             self._read_on(history, deadline)
             self._read_envs(history, deadline)
-        return self.version != before
+        return self._key != before
 
     @property
-    def version(self) -> Hashable:
+    def _key(self) -> Hashable:
         """Key that changes whenever a curve may have changed."""
         end = self._position if self._playhead is None else min(self._playhead, self._position)
         return id(self._history), self._num_rewinds, end, *sorted(self._envs.items())
@@ -106,18 +112,47 @@ class CurveStore:
         return self._position / self._history.length if self._history is not None and self._history.length else 1.0
 
     @property
+    def is_wanted(self) -> bool:
+        """True if a curve was asked for lately, so that the store should be updated."""
+        return self._num_wanted_updates > 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if further updates will add points that were asked for, although the history does not change."""
+        is_behind = self.fraction_read < 1 or any(read < self._position for read in self._envs.values())
+        return self.is_wanted and is_behind
+
+    @property
     def names(self) -> list[str]:
         """Names of the curves with points up to the playhead, those of single envs left out."""
+        self._num_wanted_updates = _WANTED_UPDATES
         return [name for name, points in self._points.items() if env_of(name) is None and points.count(self._playhead)]
 
     def curve(self, name: str) -> CurvePoints:
         """Return the points of a curve up to the playhead. Those of an env are read from the first call on."""
+        self._num_wanted_updates = _WANTED_UPDATES
         env = env_of(name)
         if env is not None:
             self._envs[env] = self._envs.pop(env, 0)
             if len(self._envs) > MAX_ENVS:
                 self._drop_env(next(iter(self._envs)))
         return self._points.get(name, _NO_POINTS).until(self._playhead)
+
+    def key(self, *names: str) -> Hashable:
+        """Return a key that changes with the points of these curves."""
+        self._num_wanted_updates = _WANTED_UPDATES
+        counts = [points.count(self._playhead) if (points := self._points.get(name)) else 0 for name in names]
+        return id(self._history), self._num_rewinds, *counts
+
+    @property
+    def step_range(self) -> tuple[int, int]:
+        """First and last step of the run with a point up to the playhead; zeros without one."""
+        key = self._key
+        if self._step_range[0] != key:
+            ranges = [found for points in self._points.values() if (found := points.step_range(self._playhead))]
+            first, last = min((start for start, _ in ranges), default=0), max((end for _, end in ranges), default=0)
+            self._step_range = key, (first, last)
+        return self._step_range[1]
 
     def x_values(self, steps: NDArray[np.uint32], axis: str) -> NDArray[np.float64]:
         """Return steps of the run as values of an axis.
@@ -126,6 +161,8 @@ class CurveStore:
             steps: Steps of a curve.
             axis: Of `AXES`. A round ends at its number. Time is recorded time, in seconds.
         """
+        import numpy as np
+
         if axis == "step" or not self._ends.steps:
             return steps.astype(np.float64)
         if axis == "round":
@@ -254,8 +291,15 @@ class _Points:
         """Return the number of points up to a position; None for all."""
         return len(self) if playhead is None else bisect_right(self._positions, playhead)
 
+    def step_range(self, playhead: int | None) -> tuple[int, int] | None:
+        """Return the steps of the first and the last point up to a position; None if there is none."""
+        count = self.count(playhead)
+        return (self._steps[0], self._steps[count - 1]) if count else None
+
     def until(self, playhead: int | None) -> CurvePoints:
         """Return copies of the points up to a position; None for all."""
+        import numpy as np
+
         count = self.count(playhead)
         return CurvePoints(np.array(self._steps[:count]), np.array(self._values[:count]))
 

@@ -133,7 +133,7 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, HarvestActions, W
         elapsed, self._ticked = now - self._ticked, now
         changed = self.source.tick(elapsed) | self.poll_what_if()
         trains_here = self.source.live and not self.source.attached  # a run in this process needs the CPU itself
-        is_reading = self.source.fraction_read is not None and not trains_here
+        is_reading = (self.source.fraction_read is not None or self.source.curves.is_waiting) and not trains_here
         (self._reading_timer.resume if is_reading else self._reading_timer.pause)()
         self.run_deferred_action()
         refusals = self.source.requests.pop_refusals() if self.source.requests else []

@@ -29,6 +29,7 @@ class KeyCategory(Enum):
     GROWTH = "Growth"
     DEVICES = "Devices"
     LOG = "Log"
+    CURVES = "Curves"
     CHART = "Chart (Tab or a click focuses it)"
     ANOMALIES = "Anomalies panel (Tab focuses it)"
     TIMELINE = "Timeline (Tab focuses it)"
@@ -109,6 +110,7 @@ SCREEN_INFO: dict[str, ScreenInfo] = {
     "numerics": ScreenInfo("4", "loss scales, overflows, gradient norms, NaN and infinity"),
     "devices": ScreenInfo("5", "memory by owner, lane load, time by phase"),
     "log": ScreenInfo("6", "notable events, with filter and search"),
+    "curves": ScreenInfo("7", "charts of everything recorded, with search"),
 }
 """Screens by name, in the order of the tabs. `screens.open_screen` finds their classes."""
 
@@ -233,6 +235,15 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(
         KeyCategory.LOG, "enter", "go", "go to the moment and the env of the line; open a group", "choose", True
     ),
+    KeyBinding(KeyCategory.CURVES, "up", "up", "focus the chart above", "move_focus(-1)"),
+    KeyBinding(KeyCategory.CURVES, "down", "down", "focus the chart below", "move_focus(1)"),
+    KeyBinding(KeyCategory.CURVES, "pageup", "page up", "previous page", "page(-1)"),
+    KeyBinding(KeyCategory.CURVES, "pagedown", "page", "next page", "page(1)", True),
+    KeyBinding(KeyCategory.CURVES, "slash", "search", "show only curves whose name contains a text", "search", True),
+    KeyBinding(KeyCategory.CURVES, "P", "pin", "pin the focused chart to the start, or unpin it", "pin", True),
+    KeyBinding(KeyCategory.CURVES, "left_square_bracket", "previous env", "curves of the previous env", "move(-1)"),
+    KeyBinding(KeyCategory.CURVES, "right_square_bracket", "next env", "curves of the next env", "move(1)"),
+    KeyBinding(KeyCategory.CURVES, "escape", "clear search", "show all charts", "clear"),
     KeyBinding(KeyCategory.CHART, "left", "cursor left", "move the cursor to the left", "move_cursor(-1)"),
     KeyBinding(KeyCategory.CHART, "right", "cursor right", "move the cursor to the right", "move_cursor(1)"),
     KeyBinding(KeyCategory.CHART, "plus,equals_sign", "zoom in", "zoom in around the cursor", "zoom(1)", True),

@@ -47,6 +47,8 @@ PRESETS: dict[str, dict[str, str]] = {
         "rows.last": "end,G",
         "log.page-up": "pageup,ctrl+u",
         "log.page-down": "pagedown,ctrl+d",
+        "curves.page-up": "pageup,ctrl+u",
+        "curves.page": "pagedown,ctrl+d",
         "log.first": "home,g",
         "log.last": "end,G",
     },
@@ -61,6 +63,7 @@ _SCREENS: tuple[tuple[KeyCategory, ...], ...] = (
     (KeyCategory.POLICY,),
     (KeyCategory.DEVICES,),
     (KeyCategory.LOG,),
+    (KeyCategory.CURVES,),
 )
 """Categories whose keys apply on the same screen, besides those of `_EVERYWHERE`."""
 _EVERYWHERE = (*APP_CATEGORIES, KeyCategory.ANOMALIES, KeyCategory.TIMELINE)

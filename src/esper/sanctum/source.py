@@ -5,10 +5,12 @@ from __future__ import annotations
 import queue
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Protocol, TypeAlias
 
 from esper.attach.session import AttachedRun
 from esper.domain import TERMINAL_STATUSES
+from esper.history.curve_store import CurveStore
 from esper.history.divergence import GhostRun
 from esper.history.history import History, open_history
 from esper.history.playback import Playback
@@ -16,6 +18,10 @@ from esper.recording.segments import ReadError
 from esper.sanctum.requests import PendingRequests, RemotePendingRequests, RequestSink
 from esper.telemetry.state import Keyframe, Record, RunState
 
+CURVE_BUDGET_S = 0.04
+"""Maximum seconds per tick spent on reading curves."""
+CURVE_INTERVAL_S = 1.0
+"""Seconds between two updates of the curves of a live run: a page of charts takes longer to draw than other screens."""
 READ_BUDGET_S = 0.08
 """Maximum seconds per tick spent on reading a recording."""
 
@@ -75,12 +81,18 @@ class LiveSource:
         self.notices: Sequence[str] = ()
         """Messages about damaged or skipped parts of the recording. The sequence only grows."""
         self._messages: list[str] = []
+        self.curves = CurveStore()
+        """Curves of the run, read while panels ask for them."""
+        self._curves_due = 0.0
+        """Time of `monotonic` of the next update of curves that are up to date."""
         self._past: Playback | None = None
         """Last playback. Kept because it holds the history that was read, and the bookmarks."""
         self._entering = False
         """True while the past is read before it is shown."""
         self._reads_log = False
         """True while the past is read for its log lines."""
+        self._is_unreadable = False
+        """True after the recording could not be read: curves, which panels ask for again and again, are not read."""
         self.requests: PendingRequests = PendingRequests(run.control)
         self._pending_text = ""
         self._started = False
@@ -124,23 +136,36 @@ class LiveSource:
             else:
                 self.live_state.apply(record)
             self.requests.mark_answered(record)
+        wants_curves = self._wants_curves()
         try:
-            moved = self._advance_playback(seconds)
+            moved = self._advance_playback(seconds, reads_past=self._reads_log or wants_curves)
+            if wants_curves:
+                playhead = None if self.playback is None else self.playback.position
+                moved |= self.curves.update(self.history, playhead, CURVE_BUDGET_S)
+                self._curves_due = monotonic() + CURVE_INTERVAL_S
         except ReadError as error:
-            shown = "the past" if self.playback is not None or self._entering else "the log of the whole run"
+            shown = "the past" if self.playback is not None or self._entering else "the recording"
             self._messages.append(f"Cannot show {shown} any longer: {error}")
             self.return_to_live()
-            self._past, self._reads_log = None, False
+            self._past, self._reads_log, self._is_unreadable = None, False, True
             moved = True
         # A request can be acknowledged or refused without an event.
         pending_text, self._pending_text = self._pending_text, self.requests.text
         return count > 0 or moved or pending_text != self._pending_text
 
-    def _advance_playback(self, seconds: float) -> bool:
+    def _wants_curves(self) -> bool:
+        """Return True if panels ask for curves that were not read, or not within the last interval."""
+        if not self.curves.is_wanted or self._is_unreadable:
+            return False
+        past = self._past
+        is_current = past is not None and past.history.is_fully_read and not self.curves.is_waiting
+        return self.playback is not None or not is_current or monotonic() >= self._curves_due
+
+    def _advance_playback(self, seconds: float, *, reads_past: bool) -> bool:
         """Read and play the past, and return True if anything has changed. Raises `ReadError`."""
         if self._entering:
             self._enter()
-        elif self._reads_log and self.playback is None and self.live_state.seq:
+        elif reads_past and self.playback is None and self.live_state.seq:
             return self._read_past()
         playback = self.playback
         if playback is None:
@@ -187,7 +212,7 @@ class LiveSource:
     @property
     def fraction_read(self) -> float | None:
         """Fraction of the recording that was read, while it is read for the first time; else None."""
-        is_reading = self._entering or self._reads_log
+        is_reading = self._entering or self._reads_log or self.curves.is_wanted
         return _fraction_read(self._past.history) if self._past is not None and is_reading else None
 
     @property
@@ -208,6 +233,7 @@ class LiveSource:
         """Show the present again, and cancel the opening of the past."""
         self.playback = None
         self._entering = False
+        self._curves_due = 0.0
 
 
 class AttachSource(LiveSource):
@@ -255,6 +281,8 @@ class ReplaySource:
         self.playback = playback
         self.task = task
         self.ghost_run = ghost_run
+        self.curves = CurveStore()
+        """Curves of the run, read while panels ask for them."""
         self.failure: str | None = None
         """Error that ends the dashboard, and is printed once the terminal is restored."""
         self._hold = hold
@@ -318,7 +346,7 @@ class ReplaySource:
 
     def tick(self, seconds: float) -> bool:
         """Read new events, and move the playhead if it plays. Return True if anything has changed."""
-        playback = self.playback
+        playback, has_read = self.playback, False
         try:
             was_reading = self.fraction_read is not None
             if self._follow or not playback.history.is_fully_read:
@@ -329,12 +357,14 @@ class ReplaySource:
                 playback.advance(seconds)
             if self.ghost_run is not None:
                 self.ghost_run.follow(playback.state, READ_BUDGET_S)
+            if self.curves.is_wanted:
+                has_read = self.curves.update(playback.history, playback.position, CURVE_BUDGET_S)
         except ReadError as error:
             self.failure = str(error)
         position = (playback.position, playback.length, playback.playing, playback.speed)
         seen = (*position, self.ghost_run and self.ghost_run.comparison_label)
         changed, self._seen = seen != self._seen, seen
-        return changed
+        return changed or has_read
 
 
 RunSource: TypeAlias = LiveSource | ReplaySource

@@ -10,6 +10,7 @@ from textual.message import Message
 
 from esper.formatting import format_duration
 from esper.health.thresholds import Thresholds
+from esper.history.curve_store import CurveStore
 from esper.history.timeline import MarkFilter
 from esper.sanctum.bindings import KEYS, Availability, KeyBinding
 from esper.sanctum.chart_view import ChartView
@@ -99,6 +100,11 @@ class ViewState:
     def what_if(self) -> WhatIf:
         """The known effects of decisions, and the process that computes more."""
         return WhatIf(self.source)
+
+    @property
+    def curves(self) -> CurveStore:
+        """Curves of the run up to the shown moment. They are read while panels ask for them."""
+        return self.source.curves
 
     @property
     def selected_step(self) -> int | None:

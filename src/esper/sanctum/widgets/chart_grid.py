@@ -82,7 +82,7 @@ class ChartGrid(Container):
         place = places[0] + rows * columns if places else self._page * self._per_page
         if 0 <= place < len(self._charts):
             self.show_page_of(self._charts[place])
-            self._charts[place].focus()
+            self.screen.set_focus(self._charts[place])  # at once: the next key belongs to the chart
 
     def on_resize(self) -> None:
         """Divide the new size."""

@@ -1,0 +1,216 @@
+"""Chart of a recorded quantity over the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from esper.formatting import strip_control
+from esper.history.curves import POPULATION, split_name
+from esper.sanctum.view import ViewState
+from esper.sanctum.widgets.chart import Chart, Curve, Label, Look, Quantity, XAxis, labels_width, percent
+from esper.sanctum.widgets.chart_panel import ChartPanel
+from esper.sanctum.widgets.env_columns import PIN_GLYPH
+from esper.text_plot import next_nice
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_MAX_LABEL_FRACTION = 0.3
+"""Maximum fraction of the width for labels beside the curves."""
+_UNITS_PER_AXIS = 20
+"""Approximate number of units of an x axis. It ends at a whole unit, so that it is rarely drawn again."""
+_NUM_SERIES = 8
+"""Number of roles of curves that share a chart."""
+_SECONDS, _COUNT = Quantity("", "s", low=0.0), Quantity("", low=0.0)
+_GIB = Quantity("", "GiB", 2.0**-30, 0.0)
+_QUANTITIES = {
+    "gradient norm": _COUNT,
+    "parameters": Quantity("", "×host", low=0.0),
+    "loss scale": _COUNT,
+    "skipped batches": _COUNT,
+    "entropy": Quantity("", low=0.0, high=1.0),
+    "kl": Quantity("", "nats", low=0.0),
+    "clip fraction": percent(""),
+    "explained variance": Quantity("", high=1.0),
+    "explained variance within a step": Quantity("", high=1.0),
+    "value loss": _COUNT,
+    "learning rate": _COUNT,
+    "fossilized seeds": _COUNT,
+    "culled seeds": _COUNT,
+    "rollbacks": _COUNT,
+    "planted": Quantity("", "per episode", low=0.0),
+    "env-steps per second": _COUNT,
+    "busy": percent(""),
+    "launching": percent(""),
+    "utilisation": percent(""),
+    "memory allocated": _GIB,
+    "memory reserved": _GIB,
+    "memory used": _GIB,
+    "temperature": Quantity("", "°C"),
+    "power": Quantity("", "W", low=0.0),
+    "step time": _SECONDS,
+}
+"""Units and limits of quantities; others have none."""
+
+
+class CurveGroup(NamedTuple):
+    """Curves that one chart shows."""
+
+    quantity: str
+    owner: str
+    """Empty for the envs; else `policy`, `devices`, `run` or, of plantings, the slot."""
+
+    @property
+    def title(self) -> str:
+        """Name of the chart."""
+        if self.quantity == "planted":
+            return f"planted in {self.owner}"
+        return f"{self.quantity} of the policy" if self == CurveGroup("gradient norm", "policy") else self.quantity
+
+
+def group_of(curve: str) -> CurveGroup:
+    """Return the group to which a curve belongs."""
+    quantity, owner = split_name(curve)
+    if owner in POPULATION:
+        return CurveGroup(quantity, "")
+    if quantity == "planted":
+        return CurveGroup(quantity, owner.partition(" in ")[2])
+    if owner == "policy" or owner.startswith("head "):
+        return CurveGroup(quantity, "policy")
+    return CurveGroup(quantity, "run" if owner in {"mean", "sum"} or quantity == "step time" else "devices")
+
+
+class CurveChart(ChartPanel):
+    """Curves of a quantity: of the policy, the devices or the run, or over all envs with the selected env.
+
+    Args:
+        view: State that the panels share.
+        group: The curves.
+    """
+
+    HAS_RUN_AXES = True
+
+    def __init__(self, view: ViewState, group: CurveGroup) -> None:
+        super().__init__(view)
+        self.group = group
+        self.names: list[str] = []
+        """Names of the curves, without that of the selected env."""
+        self.is_pinned = False
+
+    def update(self) -> None:
+        """Draw the chart if it is on the page."""
+        if self.display:
+            super().update()
+
+    def cache_key(self) -> Hashable:
+        """Return a key that changes with the points, the ends of the x axis and the selected env."""
+        env = self._env_curve if not self.group.owner else ""
+        return self.state.started is None, self.view.curves.key(*self.names, env), self._x_limits(), env, self._choices
+
+    @property
+    def _choices(self) -> Hashable:
+        return self.is_pinned, self.chart_key
+
+    def name_in_title(self) -> str:
+        """Return the title, with a mark if the chart is pinned."""
+        return f"{PIN_GLYPH} {super().name_in_title()}" if self.is_pinned else super().name_in_title()
+
+    def enlarged(self) -> ChartPanel:
+        """Return another panel with the same curves."""
+        chart = CurveChart(self.view, self.group)
+        chart.names = self.names
+        return chart
+
+    @property
+    def _env_curve(self) -> str:
+        """Name of the curve of the selected env."""
+        return f"{self.group.quantity}/env {self.view.selected_env:02d}"
+
+    def _x_limits(self) -> tuple[float, float]:
+        """Return the ends of the x axis, which are those of all charts."""
+        import numpy as np
+
+        first, last = self.view.curves.step_range
+        unit = max(int(next_nice(last / _UNITS_PER_AXIS)), 1)
+        end = min(-(-last // unit) * unit, max(self.state.steps_total, last))
+        start, end = self._x_values(np.array([first, end], np.uint32)).tolist()
+        return start, end
+
+    def chart(self) -> Chart | None:
+        """Return the chart; None without a point."""
+        curves = self._draw_named() if self.group.owner else self._draw_population()
+        if not curves:
+            return None
+        lower, upper = (
+            self._curve(f"{self.group.quantity}/{owner} quartile", "", "band") for owner in ("lower", "upper")
+        )
+        labels = [Label(0, curve.name, curve.role) for curve in curves]
+        width, height = self.size
+        return Chart(
+            quantity=self._quantity(),
+            x_axis=self._x_axis(),
+            curves=curves,
+            band=(lower, upper) if not self.group.owner else None,
+            has_labels=bool(self.group.owner)
+            and len(curves) > 1
+            and labels_width(labels, height - 1) <= width * _MAX_LABEL_FRACTION,
+            look=Look(is_logarithmic=self.group.quantity == "loss scale"),
+        )
+
+    def _draw_population(self) -> list[Curve]:
+        """Return median, the selected env, minimum and maximum."""
+        quantity = self.group.quantity
+        env = self._curve(self._env_curve, split_name(self._env_curve)[1], "series1")
+        return [
+            self._curve(f"{quantity}/median", "median", "curve"),
+            *([env] if len(env.xs) else []),
+            self._curve(f"{quantity}/min", "min", "dim", dotted=True),
+            self._curve(f"{quantity}/max", "max", "dim", dotted=True),
+        ]
+
+    def _draw_named(self) -> list[Curve]:
+        """Return a curve per owner."""
+        if len(self.names) == 1:
+            return [self._curve(self.names[0], _short_name(self.names[0]), "curve")]
+        return [
+            self._curve(name, _short_name(name), f"series{index % _NUM_SERIES}")
+            for index, name in enumerate(self.names)
+        ]
+
+    def _curve(self, name: str, label: str, role: str, *, dotted: bool = False) -> Curve:
+        steps, values = self.view.curves.curve(name)
+        xs = cast("Sequence[float]", self._x_values(steps))  # an array has all that is used of a sequence
+        return Curve(strip_control(label), xs, values, role, dotted)
+
+    def _x_values(self, steps: NDArray[np.uint32]) -> NDArray[np.float64]:
+        return self.view.curves.x_values(steps, self.view.charts.run_axis)
+
+    def _quantity(self) -> Quantity:
+        score = self.state.score_name
+        if self.group.quantity in {score, f"train {score}", f"final {score}"}:
+            return percent(strip_control(self.group.title))
+        return _QUANTITIES.get(self.group.quantity, Quantity(""))._replace(name=strip_control(self.group.title))
+
+    def _x_axis(self) -> XAxis:
+        axis = self.view.charts.run_axis
+        # Charts of one round have an axis "step", too.
+        return XAxis("run step" if axis == "step" else axis, *self._x_limits(), axis, axis == "time")
+
+
+def _short_name(curve: str) -> str:
+    owner = split_name(curve)[1].removeprefix("head ")
+    return owner.partition(" in ")[0]
+
+
+def sort_groups(groups: Iterable[CurveGroup], score_name: str) -> list[CurveGroup]:
+    """Return groups in the order in which they are shown: scores, other quantities of envs, policy, run, devices."""
+    owners, scores = ("", "policy", "run"), (score_name, f"final {score_name}", f"train {score_name}")
+    of_slots = len(owners)
+
+    def place(group: CurveGroup) -> tuple[int, int]:
+        owner = owners.index(group.owner) if group.owner in owners else of_slots + (group.owner == "devices")
+        return owner, scores.index(group.quantity) if group.quantity in scores else len(scores)
+
+    return sorted(groups, key=place)
