@@ -54,24 +54,31 @@ def dot_columns(
     finite = np.flatnonzero(np.isfinite(y))
     if not len(finite):
         return DotColumns(*(np.zeros(0, np.int64) for _ in range(3)))
+    is_whole = len(finite) == len(y)
+    if not is_whole:
+        x, y = x[finite], y[finite]
     right, top = width * 2 - 1, height * 4 - 1
-    at = np.rint((x[finite] - x_range[0]) * _scale(x_range, right)).astype(np.int64)
-    dots = np.rint(np.clip((y[finite] - y_range[0]) * _scale(y_range, top), 0, top)).astype(np.int64)
+    at = np.rint((x - x_range[0]) * _scale(x_range, right))
     # Points in the same column of dots are drawn as one vertical line.
-    firsts = np.flatnonzero(np.diff(at, prepend=at[0] - 1))
+    firsts = np.append(0, np.flatnonzero(at[1:] != at[:-1]) + 1)
     lasts = np.append(firsts[1:], len(at)) - 1
-    occupied = at[firsts]
-    connected = np.diff(finite, prepend=-1)[firsts] == 1
+    occupied = at[firsts].astype(np.int64)
+    connected = np.full(len(firsts), True) if is_whole else finite[firsts] - finite[firsts - 1] == 1
     connected[0] = False
+
+    def dots_of(heights: NDArray[np.float64]) -> NDArray[np.int64]:
+        return np.rint(np.clip((heights - y_range[0]) * _scale(y_range, top), 0, top)).astype(np.int64)
+
+    # Heights become dots only now, because there are far fewer columns than points.
+    entered, left = dots_of(y[firsts]), dots_of(y[lasts])
     # Between two occupied columns, the line is interpolated.
     columns = np.arange(int(occupied[0]), int(occupied[-1]) + 1)
-    enter = np.rint(
-        np.interp(columns, np.repeat(occupied, 2), np.stack([dots[firsts], dots[lasts]], 1).ravel())
-    ).astype(np.int64)
+    enter = np.rint(np.interp(columns, np.repeat(occupied, 2), np.stack([entered, left], 1).ravel())).astype(np.int64)
     leave, places = enter.copy(), occupied - occupied[0]
-    enter[places], leave[places] = dots[firsts], dots[lasts]
+    enter[places], leave[places] = entered, left
     low, high = enter.copy(), enter.copy()
-    low[places], high[places] = np.minimum.reduceat(dots, firsts), np.maximum.reduceat(dots, firsts)
+    low[places] = dots_of(np.minimum.reduceat(y, firsts))
+    high[places] = dots_of(np.maximum.reduceat(y, firsts))
     segment = np.searchsorted(occupied, columns)  # index of the occupied column at or after each column
     is_drawn = connected[segment]
     before, is_joined = leave[:-1], is_drawn[1:]
