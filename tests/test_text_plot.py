@@ -1,6 +1,7 @@
 import math
 from itertools import pairwise
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -112,6 +113,11 @@ def test_moving_mean_is_that_of_measured_values(values: list[float | None], coun
         measured = [v for v in values[max(index + 1 - count, 0) : index + 1] if v is not None and not math.isnan(v)]
         assert mean is not None
         assert math.isclose(mean, sum(measured) / len(measured), abs_tol=1e-9)
+    numbers, means = (
+        np.array([math.nan if value is None else value for value in sequence])
+        for sequence in (values, moving_mean(values, count))
+    )
+    assert repr(list(moving_mean(numbers, count))) == repr(list(means))
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.integers(3, 20))

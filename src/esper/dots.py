@@ -176,7 +176,7 @@ def log10_clipped(values: Floats) -> NDArray[np.float64]:
     return logarithms
 
 
-def moving_mean(values: Floats, count: int) -> list[float | None]:
+def moving_mean(values: Floats, count: int) -> Floats:
     """Return the mean of each value and the `count` - 1 values before it, of as many as there are.
 
     Values that are None, NaN or infinite do not count, and stay as they are.
@@ -187,4 +187,6 @@ def moving_mean(values: Floats, count: int) -> list[float | None]:
     starts = np.maximum(np.arange(len(numbers)) + 1 - count, 0)
     with np.errstate(invalid="ignore"):
         means = (sums[1:] - sums[starts]) / (counts[1:] - counts[starts])
+    if isinstance(values, np.ndarray):
+        return np.where(finite, means, numbers)
     return [mean if is_finite else value for mean, is_finite, value in zip(means.tolist(), finite, values, strict=True)]
