@@ -8,7 +8,9 @@ one per round. The x axis counts the steps of the run over all rounds.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 from esper.domain import Stage, StepNumber
@@ -94,16 +96,16 @@ class RunCurves:
         self._per_env = per_env
         self.env_curves = EnvCurves(state.started if state else None)
         """Curves of the single envs."""
-        self._step = state.steps_done if state else 0
-        """Number of the last step over all rounds."""
+        self._last_step = state.steps_done if state else 0
+        """Number of the last finished step over all rounds."""
         self._ended: list[ev.EpisodeEnded] = []
         self._planted = dict.fromkeys(planted, 0)
         """Number of plantings of this round, keyed by curve."""
         self._begin_round()
 
     def _begin_round(self) -> None:
-        self._measured: dict[str, list[float]] = {}
-        """Values of the envs in this step, keyed by quantity."""
+        self._stepped: list[ev.EnvStepped] = []
+        """Events of the step in progress."""
         self._planted = dict.fromkeys(self._planted, 0)
         self._rolled_back, self._env_steps, self._wall = 0, 0, 0.0
 
@@ -111,10 +113,7 @@ class RunCurves:
         """Yield what an event adds."""
         match event:
             case ev.EnvStepped():
-                self._step = self.env_curves.step_of(event)
-                self._env_steps += 1
-                for quantity, value in self.env_curves.values(event).items():
-                    self._measured.setdefault(quantity, []).append(value)
+                self._stepped.append(event)
                 if self._per_env:
                     yield from self.env_curves.points(event)
             case ev.RunStarted():
@@ -127,7 +126,7 @@ class RunCurves:
                 curve = f"planted/{event.blueprint} in {event.slot}"
                 self._planted[curve] = self._planted.get(curve, 0) + 1
             case ev.EpisodeEnded():
-                self._step = self.env_curves.step_of(event)
+                self._last_step = self.env_curves.step_of(event)
                 self._ended.append(event)
             case ev.GovernorRolledBack():
                 self._rolled_back += 1
@@ -145,12 +144,18 @@ class RunCurves:
             case _:
                 pass
 
+    @property
+    def _step(self) -> int:
+        """Number of the step over all rounds that is in progress, or finished last."""
+        return self.env_curves.step_of(self._stepped[0]) if self._stepped else self._last_step
+
     def _of_step(self, event: ev.PhaseTimed) -> Iterator[Point]:
         """Yield the points of a step that all envs have finished."""
-        self._step = self.env_curves.step_of(event)
-        for quantity, values in self._measured.items():
+        self._last_step = self.env_curves.step_of(event)
+        self._env_steps += len(self._stepped)
+        columns, self._stepped = self.env_curves.columns(self._stepped), []
+        for quantity, values in columns.items():
             yield from self._of_population(quantity, values, event.time)
-            values.clear()
         yield Point("step time/total", self._step, event.wall, event.time)
         for phase, seconds in event.phases.items():
             yield Point(f"step time/{phase}", self._step, seconds, event.time)
@@ -207,8 +212,8 @@ class EnvCurves:
         self.score_name = started.score_name if started else "score"
         self.steps = started.steps if started else 0
         """Number of steps of an episode."""
-        self._quantities = [
-            (field, quantity.format(score=self.score_name)) for field, quantity in _ENV_QUANTITIES.items()
+        self._getters = [
+            (quantity.format(score=self.score_name), attrgetter(field)) for field, quantity in _ENV_QUANTITIES.items()
         ]
 
     def step_of(self, event: ev.EnvStepped | ev.PhaseTimed | ev.EpisodeEnded) -> int:
@@ -216,22 +221,27 @@ class EnvCurves:
         step = self.steps if isinstance(event, ev.EpisodeEnded) else event.step
         return StepNumber(event.round, step).steps_done(self.steps)
 
-    def values(self, event: ev.EnvStepped) -> dict[str, float]:
-        """Return the measured values of a step of an env, keyed by quantity."""
-        values = {
-            quantity: value for field, quantity in self._quantities if (value := getattr(event, field)) is not None
+    def columns(self, events: Sequence[ev.EnvStepped]) -> dict[str, list[float]]:
+        """Return the measured values of a step of some envs, keyed by quantity."""
+        columns = {
+            quantity: [value for value in map(get, events) if value is not None] for quantity, get in self._getters
         }
-        if event.loss_scale is not None:
-            values["skipped batches"] = event.skipped_batches
-        for part, value in event.reward_parts.items():
-            values[f"reward part {part.replace('score', self.score_name)}"] = value
-        return values | event.metrics
+        columns["skipped batches"] = [event.skipped_batches for event in events if event.loss_scale is not None]
+        parts, metrics = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+        for event in events:
+            for part, value in event.reward_parts.items():
+                parts[part].append(value)
+            for metric, value in event.metrics.items():
+                metrics[metric].append(value)
+        of_parts = {f"reward part {part.replace('score', self.score_name)}": values for part, values in parts.items()}
+        return columns | of_parts | metrics
 
     def points(self, event: ev.EnvStepped) -> Iterator[Point]:
         """Yield the points of a step of an env."""
         step, owner = self.step_of(event), f"env {event.env:02d}"
-        for quantity, value in self.values(event).items():
-            yield Point(f"{quantity}/{owner}", step, value, event.time)
+        for quantity, values in self.columns([event]).items():
+            for value in values:
+                yield Point(f"{quantity}/{owner}", step, value, event.time)
 
 
 def hyperparameters(config: dict[str, Any]) -> dict[str, bool | float | str]:
