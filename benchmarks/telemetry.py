@@ -20,6 +20,7 @@ from tests.factory import example_run
 from tests.recording.recordings import fold
 
 from esper.health.detector import AnomalyDetector
+from esper.history.curve_store import CurveStore
 from esper.history.history import History, open_history
 from esper.history.playback import Playback
 from esper.history.run_log import RunLog
@@ -36,6 +37,8 @@ CACHED_EVENTS = 100_000
 TURNS = 7
 SEARCH_SLICE_S = 0.03
 """Seconds of one slice of a search, as on the log screen."""
+CURVE_SLICE_S = 0.04
+"""Seconds of one slice of reading curves, as in the dashboard."""
 READ_BUDGET_S = 0.08
 """Seconds of one slice of reading, as in the dashboard."""
 TICK_S = 0.1
@@ -125,8 +128,21 @@ def measure_reading(directory: Path) -> Iterator[tuple[str, str]]:
     times = [seconds(lambda: playback.seek(generator.randrange(history.length))) * 1e3 for _ in range(SEEKS)]
     yield "seek (≤ 20, maximum ≤ 60)", f"{statistics.median(times):.1f} ms median, {max(times):.1f} ms max, n = {SEEKS}"
     yield "step back", f"{seconds(lambda: playback.step(-1)) * 1e3:.1f} ms"
+    yield from measure_curves(history)
     yield from measure_log(history)
     yield from measure_unread_log(directory, history.state_at(history.length).round)
+
+
+def measure_curves(history: History) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each measurement of reading all curves of a history that was read before."""
+    store, slices = CurveStore(), list[float]()
+    while store.fraction_read < 1 or not store.names:
+        slices.append(seconds(lambda: store.update(history, None, CURVE_SLICE_S)))
+    per_million = sum(slices) / history.length * 1e6
+    yield "curves (≤ 4 per million)", f"{sum(slices):.2f} s, {per_million:.2f} s per million, {len(store.names)} curves"
+    yield "slice of curves (≤ 60)", f"{statistics.median(slices) * 1e3:.0f} ms median, {max(slices) * 1e3:.0f} ms max"
+    store.curve("loss/env 00")
+    yield "curves of one env", f"{seconds(lambda: store.update(history, None, math.inf)):.2f} s"
 
 
 def measure_log(history: History) -> Iterator[tuple[str, str]]:

@@ -52,7 +52,16 @@ def test_everything_recorded_has_a_curve() -> None:
     quantities = {split_name(name)[0] for name in points_of(RunCurves(), run)}
     assert quantities >= {
         *("accuracy", "train accuracy", "loss", "train loss", "reward", "reward part accuracy", "reward part rent"),
-        *("predicted return", "gradient norm", "parameters", "loss scale", "skipped batches", "top/5"),
+        *(
+            "contribution",
+            "seed gradient norm",
+            "predicted return",
+            "gradient norm",
+            "parameters",
+            "loss scale",
+            "skipped batches",
+            "top/5",
+        ),
         *("final accuracy", "return", "fossilized seeds", "culled seeds", "rollbacks"),
         *("learning rate", "entropy", "kl", "clip fraction", "explained variance", "policy loss", "value loss"),
         *("busy", "memory allocated", "memory used", "step time"),

@@ -153,7 +153,11 @@ class RunCurves:
         """Yield the points of a step that all envs have finished."""
         self._last_step = self.env_curves.step_of(event)
         self._env_steps += len(self._stepped)
-        columns, self._stepped = self.env_curves.columns(self._stepped), []
+        columns = self.env_curves.columns(self._stepped)
+        readings = [reading for stepped in self._stepped for reading in stepped.slots]
+        columns["contribution"] = [reading.contribution for reading in readings if reading.contribution is not None]
+        columns["seed gradient norm"] = [reading.grad_norm for reading in readings if reading.grad_norm is not None]
+        self._stepped = []
         for quantity, values in columns.items():
             yield from self._of_population(quantity, values, event.time)
         yield Point("step time/total", self._step, event.wall, event.time)

@@ -27,6 +27,8 @@ _SECONDS, _COUNT = Quantity("", "s", low=0.0), Quantity("", low=0.0)
 _GIB = Quantity("", "GiB", 2.0**-30, 0.0)
 _QUANTITIES = {
     "gradient norm": _COUNT,
+    "seed gradient norm": _COUNT,
+    "contribution": Quantity("", "pp", 100.0),
     "parameters": Quantity("", "×host", low=0.0),
     "loss scale": _COUNT,
     "skipped batches": _COUNT,
