@@ -173,11 +173,14 @@ async def test_header_of_a_paused_replay_shows_no_time_left(tmp_path: Path) -> N
 
 async def test_tabs_have_names_where_there_is_room() -> None:
     app, _ = live(stamp(step_of(4)))
+    async with opened(app, size=(90, 24)):
+        assert "2 policy 3 growth 4 numerics 5 devices 6 log 7 curves" in shown(app, Tabs)
+        assert "✓ no anomalies" in screen_text(app)
+    app, _ = live(stamp(step_of(4)))
     async with opened(app, size=(80, 24)):
-        assert "2 policy 3 growth 4 numerics 5 devices 6 log" in shown(app, Tabs)
         assert "✓ no anomalies" in screen_text(app)
     app, _ = live(population(envs=8))
-    async with opened(app, size=(90, 24)) as pilot:
+    async with opened(app, size=(100, 24)) as pilot:
         assert "2 policy" in shown(app, Tabs)
         await pilot.resize_terminal(80, 24)
         await settle(pilot)

@@ -21,7 +21,7 @@ from esper.telemetry.sentences import pluralise
 
 _WIDE_COLS = 110
 """Minimum width of the terminal for tabs with names and wide gaps."""
-_NAMED_COLS, _NAMED_HEALTHY_COLS = 90, 80
+_NAMED_COLS, _NAMED_HEALTHY_COLS = 100, 90
 """Minimum width of the terminal for tabs with names, with anomalies beside them and without."""
 _MIN_TASK_COLS = 4
 """Minimum width of the shortened name of the task; with less room, it is left out."""
