@@ -91,13 +91,13 @@ async def test_axis_and_smoothing_are_named_in_the_title() -> None:
     app, _ = live(_rounds())
     async with opened(app, size=ROOMY) as pilot:
         panel = await _focused(pilot, app)
-        await press(pilot, "l", "z")
+        await press(pilot, "e", "z")
         assert "logarithmic, mean of 5" in str(panel.border_title)
         mean = sum(SCORES[-5:]) / 5
         assert f"median {100 * mean:.1f}" in str(panel.border_subtitle)
         await press(pilot, "b")
         assert notices(app) == ["This chart is always by round."]
-        await press(pilot, "l", "z", "z", "z")
+        await press(pilot, "e", "z", "z", "z")
         assert "logarithmic" not in str(panel.border_title)
         assert "mean" not in str(panel.border_title)
 

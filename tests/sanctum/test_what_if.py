@@ -231,8 +231,9 @@ async def test_growth_screen_has_the_mean_effect_of_a_blueprint(run: Path) -> No
     async with opened(app, "3") as pilot:
         table = app.screen.query_one(BlueprintTable)
         await until(pilot, lambda: "+0.254 (1)" in table.text)
-        lines = {line.split()[0]: line.split() for line in table.text.splitlines() if line}
-        assert lines["blueprint"][2:4] == ["effect", "(n)"]
+        heading, *rows = (line.split() for line in table.text.splitlines() if line)
+        lines = {row[1]: row[1:] for row in rows}
+        assert heading[2:4] == ["effect", "(n)"]
         assert lines["norm"][2] == "–"
         await press(pilot, "o")
         assert "by effect (n)" in screen_text(app)

@@ -220,6 +220,7 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.POLICY, "o", "charts", "show the next charts of update statistics", "next_page", True),
     KeyBinding(KeyCategory.POLICY, "enter", "env", "open the selected env", "app.open_env"),
     KeyBinding(KeyCategory.GROWTH, "o", "sort", "sort the blueprints by the next column", "order", True),
+    KeyBinding(KeyCategory.GROWTH, "v", "charts", "show the next charts of the population", "charts", True),
     KeyBinding(KeyCategory.DEVICES, "o", "memory", "show the next memory", "show_next", True),
     KeyBinding(KeyCategory.LOG, "up,k", "up", "previous line", "move(-1)"),
     KeyBinding(KeyCategory.LOG, "down,j", "down", "next line", "move(1)"),
@@ -252,7 +253,7 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.CHART, "shift+right", "pan right", "move the visible part to the right", "pan(1)"),
     KeyBinding(KeyCategory.CHART, "home", "whole range", "show the whole x axis", "whole_range"),
     KeyBinding(KeyCategory.CHART, "b", "x axis", "x axis by round, step, env-steps or time", "run_axis", True),
-    KeyBinding(KeyCategory.CHART, "l", "logarithmic", "logarithmic or linear y axis", "logarithmic", True),
+    KeyBinding(KeyCategory.CHART, "e", "logarithmic", "logarithmic or linear y axis", "logarithmic", True),
     KeyBinding(KeyCategory.CHART, "z", "smooth", "moving mean of 5, 20 or 100 points, or none", "smooth", True),
     KeyBinding(
         KeyCategory.CHART, "enter", "full screen", "show the chart on the whole screen, or return", "enlarge", True

@@ -190,6 +190,24 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "seeds are blended in, evaluated, and then kept or removed",
         "in a row with only t, a gate refuses the seed: open the env",
     ),
+    "stage fractions": MetricHelp(
+        "fraction of the slots of all envs in each stage after each step of this round; a letter marks each stage",
+        "% of the slots",
+        "most slots end a round fossilized or empty",
+        "if few seeds get beyond t, gates refuse them: open an env; if x and z grow, the policy removes what it plants",
+    ),
+    "planted blueprints": MetricHelp(
+        "fraction of each blueprint in the seeds that were planted in a slot, by round of the whole run",
+        "% of the plantings of a round",
+        "a policy that learns comes to prefer some blueprints",
+        "if one blueprint has all plantings early in the run, raise the entropy bonus",
+    ),
+    "front": MetricHelp(
+        "score and parameters of every env (•), and the best score for at most so many parameters (dotted line)",
+        "%, and multiples of the host's parameters",
+        "growth pays if the front rises to the right",
+        "if it is flat, smaller networks are as good: raise the rent",
+    ),
     "blueprints": MetricHelp(
         "number of seeds planted, kept and removed by blueprint, and their last contribution",
         "seeds; mean over the seeds in percentage points",

@@ -1,4 +1,4 @@
-"""The growth screen: stages of every slot by step, and results of each blueprint."""
+"""The growth screen: stages of every slot by step, charts of the population, and results of each blueprint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Hashable
 from functools import partial
 from itertools import groupby
 
+from rich.segment import Segment
 from textual.app import ComposeResult
+from textual.containers import Vertical
 from textual.geometry import Size
 
 from esper.effects.plantings import PlantingEffects
@@ -24,8 +26,11 @@ from esper.sanctum.symbols import (
     points_cell,
     slot_labels,
 )
+from esper.sanctum.view import ViewState
+from esper.sanctum.widgets.chart_grid import ChartGrid
 from esper.sanctum.widgets.env_panel import EnvRowsPanel, step_axis
 from esper.sanctum.widgets.panel import CyclingPanel, Line, Row
+from esper.sanctum.widgets.population_charts import BlueprintChart, ScatterChart, StageChart, blueprint_letters
 from esper.telemetry.events import RunStarted
 from esper.telemetry.series import BlueprintStats
 from esper.telemetry.state import SERIES_POINTS, EnvState
@@ -34,8 +39,12 @@ from esper.text_plot import sample_to_width
 _STAGE_BY_LETTER = {name[0]: name for name in STAGES}
 """Stage names, keyed by the first letter, which stands for the stage in `StepTrace.stages`."""
 _MIN_NAME_COLS, _MAX_NAME_COLS = 6, 11
-_ACCURACY_COLS = 6
+_SCORE_COLS = 6
 _ENV_COLS = 6
+_FEW_ENVS = 16
+"""Number of envs up to which the charts stand below the envs, however wide the screen is."""
+_MIN_STEP_COLS = 10
+"""Minimum number of columns for the steps of a slot if rows stand side by side."""
 _MAX_SLOT_STEP_COLS = 40
 """Columns for the steps of a slot that take precedence over the name of its blueprint."""
 _CONTRIBUTION, _EFFECT = "contribution", "effect (n)"
@@ -48,61 +57,115 @@ _BLUEPRINT_COLUMNS: dict[str, tuple[int, Callable[[BlueprintStats, PlantingEffec
     "params": (8, lambda record, _: record.size),
 }
 """Width and value of each column of the blueprint table, keyed by heading."""
-_NAME_COLS = 12
+_NAME_COLS = 14
 _WIDE_SCREEN_COLS = 110
 """Minimum width of the screen for the units of both the contribution and the effect."""
 
 
 class GrowthScreen(RunScreen):
-    """The growth chart, and the blueprint table beside or below it."""
+    """The envs, the charts of the population, and the blueprint table."""
 
     AUTO_FOCUS = "GrowthChart"
     CATEGORIES = (KeyCategory.ROWS, KeyCategory.GROWTH)
     BINDINGS = bindings(KeyCategory.GROWTH)
 
     def body(self) -> ComposeResult:
-        """Yield the growth chart and the blueprint table."""
+        """Yield the envs, the charts, which follow when the slots are known, and the blueprint table."""
         yield GrowthChart(self.view)
-        yield BlueprintTable(self.view)
+        with Vertical(id="population"):
+            yield ChartGrid([StageChart(self.view), ScatterChart(self.view)], "growth.charts")
+            yield BlueprintTable(self.view)
+
+    def update(self) -> None:
+        """Update all panels. When the slots are known, add a chart for each."""
+        started, grid = self.view.source.state.started, self.query_one(ChartGrid)
+        if started is not None and not self.query(BlueprintChart):
+            stages, scatter = self.query_one(StageChart), self.query_one(ScatterChart)
+            by_slot = [BlueprintChart(self.view, slot) for slot in started.slot_names]
+            grid.show_charts([stages, *by_slot, scatter])
+        self.set_class(len(self.view.source.state.envs) <= _FEW_ENVS, "-few")
+        super().update()
 
     def action_order(self) -> None:
         """Sort the blueprints by the next column."""
         self.query_one(BlueprintTable).show_next()
 
+    def action_charts(self) -> None:
+        """Show the next charts; where the envs leave no room for charts, the envs after the last ones."""
+        grid = self.query_one(ChartGrid)
+        is_last = grid.page == grid.num_pages - 1
+        if not self.has_class("-short"):
+            grid.turn_page(1)
+        elif not self.has_class("-charts"):
+            self.add_class("-charts")
+        elif is_last:
+            self.remove_class("-charts")
+            grid.turn_page(1)
+        else:
+            grid.turn_page(1)
+        if self.has_class("-charts", "-short") and grid.query("*:focus"):
+            self.set_focus(None)
+        if not self.has_class("-charts"):
+            self.focus_main()
+        self.update()
+
 
 class GrowthChart(EnvRowsPanel):
-    """One row per env: a strip of stage letters by step for each slot, and the blueprint of its seed if it fits."""
+    """One row per env: a strip of stage letters by step for each slot, and the blueprint of its seed if it fits.
+
+    Rows stand side by side if they do not all fit below each other.
+    """
 
     METRICS = ("growth timeline", "score")
 
     PANEL_TITLE = "growth in this episode ─ stage by step"
 
+    def __init__(self, view: ViewState, *, id: str | None = None) -> None:
+        super().__init__(view, id=id)
+        self._column_width = 1
+        """Width of the rows that stand side by side."""
+
     def preferred_height(self) -> int:
         """Return one line for the heading, and one per env."""
         return 1 + len(self.state.envs)
+
+    def env_at(self, x: int, y: int) -> int | None:
+        """Return the env in a column and line of the content; None if there is none."""
+        rows = max(self.size.height - 1, 1)
+        place = x // self._column_width * rows + y - 1
+        return self._visible_envs[place] if y >= 1 and place < len(self._visible_envs) else None
 
     def draw_lines(self, size: Size) -> list[Line] | list[Row]:
         """Draw the heading and the visible rows."""
         started = self.state.started
         if started is None:
             return []
-        width = size.width
+        room, num_slots = max(size.height - 1, 1), len(started.slot_names)
         done = max((env.stepped.step for env in self.state.envs if env.stepped), default=0)
         steps, first = step_axis(started.steps, done)
-        slot_width = (width - _ENV_COLS - _ACCURACY_COLS) // len(started.slot_names) - 1
+        min_width = _ENV_COLS + _SCORE_COLS + num_slots * (min(steps, _MIN_STEP_COLS) + 1)
+        columns = max(min(-(-len(self.state.envs) // room), size.width // min_width), 1)
+        width = self._column_width = size.width // columns
+        slot_width = (width - _ENV_COLS - _SCORE_COLS) // num_slots - 1
         spare = slot_width - min(steps, _MAX_SLOT_STEP_COLS)
         name_width = min(spare, _MAX_NAME_COLS) if spare >= _MIN_NAME_COLS else 0
         strip_width = min(slot_width - name_width, steps)
-        shown = self.visible_rows(range(len(self.state.envs)), max(size.height - 1, 1))
+        shown = self.visible_rows(range(len(self.state.envs)), room * columns)
         self.panel_subtitle = f"{self._top + 1}–{self._top + len(shown)} of {len(self.state.envs)}" if shown else None
         worst = self.view.severity_by_env()
-        rows = [self._heading(started, f"{first}–{first + steps - 1}", strip_width + name_width).row(width)]
+        heading = self._heading(started, f"{first}–{first + steps - 1}", strip_width + name_width).row(width)
+        rows: list[Row] = [heading * columns]
+        cells: list[Row] = []
         for index in shown:
             env = self.state.envs[index]
             selected, severity = index == self.view.selected_env, worst.get(index)
             draw = partial(self._row, env, started, first, strip_width, name_width, severity, selected=selected)
-            rows.append(self.cached_row(env, width, draw, first, strip_width, name_width, severity, selected))
-        self.draw_scroll_arrows(rows, width)
+            cells.append(self.cached_row(env, width, draw, first, strip_width, name_width, severity, selected))
+        for y in range(min(room, len(cells))):
+            row = [segment for cell in cells[y::room] for segment in cell]
+            rows.append(Segment.adjust_line_length(row, size.width, self.view.palette["normal"]))
+        rows[0] = Segment.adjust_line_length(rows[0], size.width, self.view.palette["normal"])
+        self.draw_scroll_arrows(rows, size.width)
         return rows
 
     def _heading(self, started: RunStarted, steps: str, slot_width: int) -> Line:
@@ -153,6 +216,11 @@ class BlueprintTable(CyclingPanel):
 
     METRICS = ("blueprints", "contribution", "effect")
 
+    def __init__(self, view: ViewState, *, id: str | None = None) -> None:
+        super().__init__(view, id=id)
+        self._letters: dict[str, str] = {}
+        """Letter of each blueprint, as in the charts."""
+
     def cache_key(self) -> Hashable:
         """Return a key that changes with every event, with the known effects, and with the sorted column."""
         return super().cache_key(), self.view.what_if.version, self.num_skipped
@@ -179,7 +247,8 @@ class BlueprintTable(CyclingPanel):
             self.panel_subtitle = f"{size.height - 1} of {len(blueprints)}"
         if not blueprints:
             return self.message("no seed planted yet")
-        head = self.line(" blueprint  ", "head")
+        self._letters = blueprint_letters(sorted(blueprints))
+        head = self.line(" blueprint".ljust(_NAME_COLS), "head")
         for name, (width, _) in columns.items():
             head.append(name.rjust(width), "key" if name == sort_column else "head")
         value, effects = columns[sort_column][1], self.view.what_if.blueprint_effects
@@ -194,7 +263,9 @@ class BlueprintTable(CyclingPanel):
     def _row(
         self, name: str, record: BlueprintStats, effects: PlantingEffects | None, columns: Collection[str]
     ) -> Line:
-        line = self.line(" ").append_fitted(strip_control(name), _NAME_COLS - 1)
+        line = self.line(f" {self._letters[name]} ", "dim").append_fitted(
+            ellipsise(strip_control(name), _NAME_COLS - 3), _NAME_COLS - 3
+        )
         for heading in columns:
             width, value = _BLUEPRINT_COLUMNS[heading]
             shown = value(record, effects)

@@ -69,11 +69,15 @@ class XAxis(NamedTuple):
     """Title of the axis if it differs from the name: `step of round 3`."""
     in_seconds: bool = False
     """True if positions are seconds, which are shown as durations."""
+    tick_step: float = 1.0
+    """Minimum difference between two labels: 1 for whole numbers."""
 
     def format(self, x: float) -> str:
         """Format a position."""
         if self.in_seconds:
             return format_duration(x)
+        if self.tick_step < 1:
+            return f"{x:.{-math.floor(math.log10(self.tick_step))}f}"
         return f"{x:,.0f}" if float(x).is_integer() else f"{x:,.1f}"
 
 
@@ -208,13 +212,21 @@ class Chart:
         """Return the values at a position; by default those of the last point, without the position."""
         named = [curve for curve in self.curves if curve.name]
         at = x if x is not None else max((curve.xs[-1] for curve in named if len(curve.xs)), default=math.nan)
-        texts = [f"{curve.name} {self.quantity.format(curve.value_at(at))}" for curve in named]
+        texts = [
+            f"{curve.name} {self.quantity.format(value)}"
+            for curve in named
+            if self.is_in_readout(value := curve.value_at(at))
+        ]
         if self.band is not None:
             low, high = (self.quantity.format(bound.value_at(at)) for bound in self.band)
             texts.insert(1, f"{self.band_name} {low} to {high}")
         if x is None:
             return "  ".join(texts)
         return f"{self.x_axis.name} {self.x_axis.format(x)}: {'  '.join(texts)}"
+
+    def is_in_readout(self, value: float | None) -> bool:  # noqa: ARG002 (a chart of fractions leaves out zeros)
+        """Return True if the value of a curve at a position is in the readout."""
+        return True
 
     def frame(self, width: int, height: int) -> Frame | None:
         """Return the place of the plot if the chart has this size; None if it does not fit."""
@@ -275,6 +287,7 @@ class Chart:
 
         ranges = [extent(curve.within(window)) for curve in (*self.curves, *(self.band or ()))]
         shown = [value * factor for found in ranges if found is not None for value in found]
+        shown += [mark.y * factor for mark in self.marks if mark.y is not None]
         if self.look.is_logarithmic:
             positive = [found * factor for curve in self.curves if (found := min_positive(curve.within(window)))]
             axis, shift = log_axis([*shown, *positive]), math.log10(factor)
@@ -299,8 +312,8 @@ class Chart:
         """Draw the labels below the plot: first and last position, and round numbers between them."""
         line = Line(palette)
         start, (first, last) = Y_AXIS_COLUMNS + 2, frame.window
-        step = _tick_step(last - first, frame.width, in_seconds=self.x_axis.in_seconds)
-        ends = (math.ceil(first - 1e-9), math.floor(last + 1e-9))
+        step = max(_tick_step(last - first, frame.width, in_seconds=self.x_axis.in_seconds), self.x_axis.tick_step)
+        ends = (math.ceil(first - 1e-9), math.floor(last + 1e-9)) if self.x_axis.tick_step >= 1 else (first, last)
         between = [index * step for index in range(math.ceil(first / step), math.floor(last / step) + 1)]
         last_label = self.x_axis.format(ends[1])
         for value in (
@@ -378,7 +391,7 @@ def _tick_step(span: float, columns: int, *, in_seconds: bool) -> float:
     wanted = max(span * _MIN_TICK_COLUMNS / columns, 1e-9)
     if in_seconds and wanted > 1:
         return next((step for step in _SECONDS_STEPS if step >= wanted), math.ceil(wanted / 86400) * 86400)
-    return max(next_nice(wanted), 1.0)
+    return next_nice(wanted)
 
 
 class Label(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from textual.containers import Container
@@ -10,6 +11,8 @@ from esper.sanctum.widgets.chart_panel import ChartPanel
 
 MIN_CHART_COLUMNS, MIN_CHART_ROWS = 34, 8
 """Minimum size of a chart with its border."""
+_ASPECT = 4.0
+"""Columns per row of a chart that is good to look at."""
 
 
 class ChartGrid(Container):
@@ -44,11 +47,13 @@ class ChartGrid(Container):
 
     @property
     def _shape(self) -> tuple[int, int]:
-        """Number of columns and rows of charts: as many as fit, but no row or column without a chart."""
-        count = max(len(self._charts), 1)
-        columns, rows = max(self.size.width // MIN_CHART_COLUMNS, 1), max(self.size.height // MIN_CHART_ROWS, 1)
-        columns = min(columns, -(-count // rows))
-        return columns, min(rows, -(-count // columns))
+        """Number of columns and rows of charts: as many as fit; if all fit, those that give charts a good shape."""
+        count, (width, height) = max(len(self._charts), 1), self.size
+        columns, rows = max(width // MIN_CHART_COLUMNS, 1), max(height // MIN_CHART_ROWS, 1)
+        if count >= columns * rows:
+            return columns, rows
+        shapes = [(number, -(-count // number)) for number in range(1, columns + 1) if -(-count // number) <= rows]
+        return min(shapes, key=lambda shape: abs(math.log(width / shape[0] / (height / shape[1]) / _ASPECT)))
 
     @property
     def _per_page(self) -> int:

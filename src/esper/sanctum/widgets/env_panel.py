@@ -109,7 +109,8 @@ class EnvRowsPanel(Panel, can_focus=True):
         if self._top > 0:
             rows[1] = self._with_arrow(rows[1], "↑", width)
         if self._top + len(self._visible_envs) < len(self._order):
-            rows[len(self._visible_envs)] = self._with_arrow(rows[len(self._visible_envs)], "↓", width)
+            last = min(len(self._visible_envs), len(rows) - 1)
+            rows[last] = self._with_arrow(rows[last], "↓", width)
 
     def _with_arrow(self, row: Row, arrow: str, width: int) -> Row:
         return [*Segment.adjust_line_length(row, width - 1), *self.line(arrow, "dim").row(1)]
@@ -139,11 +140,16 @@ class EnvRowsPanel(Panel, can_focus=True):
         """Move the cursor to the last row."""
         self.action_move(len(self.state.envs))
 
+    def env_at(self, x: int, y: int) -> int | None:  # noqa: ARG002 (a panel may have several rows side by side)
+        """Return the env in a column and line of the content; None if there is none."""
+        return self._visible_envs[y - 1] if 1 <= y <= len(self._visible_envs) else None
+
     def on_click(self, event: Click) -> None:
         """Select the clicked row; open its env on a double click."""
         offset = event.get_content_offset(self)
-        if offset is not None and 1 <= offset.y <= len(self._visible_envs):
-            self.select(self._visible_envs[offset.y - 1])
+        env = self.env_at(offset.x, offset.y) if offset is not None else None
+        if env is not None:
+            self.select(env)
             if event.chain == 2:
                 self.app.simulate_key("enter")
 

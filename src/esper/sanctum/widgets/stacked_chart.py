@@ -39,6 +39,10 @@ class StackedChart(Chart):
         """Return the chart as the user wants to see it. Its y axis is always linear."""
         return super().with_look(look._replace(is_logarithmic=False))
 
+    def is_in_readout(self, value: float | None) -> bool:
+        """Return True unless the fraction is 0, because there may be many areas."""
+        return bool(value)
+
     def lines(self, palette: Palette, width: int, height: int) -> list[Row]:
         """Draw the chart; as `Chart.lines`."""
         frame = self.frame(width, height)
@@ -87,16 +91,20 @@ class StackedChart(Chart):
         first, last = bisect_left(self.positions, frame.window[0]), bisect_right(self.positions, frame.window[1])
         visible = [point for x in self.positions[first:last] if (point := self._point_at(x)) is not None]
         measured = next((point for point in reversed(visible) if all(map(math.isfinite, point))), None)
-        width = max((len(curve.name) for curve in self.curves), default=0)
+        width = self._name_columns
         bottom = 0.0
         for curve, fraction in zip(self.curves, measured or (), strict=False):
-            yield Label(frame.row(bottom + fraction / 2), f"{curve.name:<{width}} {fraction:>4.0%}", curve.role)
+            text = f"{curve.label or curve.name:<{width}} {fraction:>4.0%}"
+            yield Label(frame.row(bottom + fraction / 2), text, curve.role)
             bottom += fraction
 
     @property
     def _label_names(self) -> list[Label]:
-        width = max((len(curve.name) for curve in self.curves), default=0)
-        return [Label(0, " " * (width + 5), curve.role) for curve in self.curves]
+        return [Label(0, " " * (self._name_columns + 5), curve.role) for curve in self.curves]
+
+    @property
+    def _name_columns(self) -> int:
+        return max((len(curve.label or curve.name) for curve in self.curves), default=0)
 
     def _label_columns(self, rows: int) -> int:
         return labels_width(self._label_names, rows) if self.has_labels else 0
