@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from textual.widgets import Input, Static
 from esper.domain import StageName
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.env_detail import EnvDetailScreen
+from esper.sanctum.widgets.env_columns import STAGES_BY_PRIORITY
 from esper.sanctum.widgets.env_map import METRICS, EnvMap, compute_standings
 from esper.sanctum.widgets.env_table import EnvTable, FilterBox
 from esper.telemetry import events as ev
@@ -188,9 +190,8 @@ async def test_env_map_dims_envs_that_a_filter_excludes() -> None:
         assert "filter acc<0.4" in str(panel.border_title)
         assert filter_message(app) == "2 of 6"
         absent = app.view.palette["absent"]
-        cells = {part.text[:2]: part.style for part in panel.render_line(0) if part.text[:2].isdigit()}
-        dimmed = [name for name, style in cells.items() if style is not None and style.color == absent.color]
-        assert dimmed == ["01", "03", "04", "05"]
+        dimmed = "".join(part.text for part in panel.render_line(0) if part.style and part.style.color == absent.color)
+        assert re.findall(r"\b\d\d\b", dimmed) == ["01", "03", "04", "05"]
         await pilot.press("escape")
         assert "filter" not in str(panel.border_title)
 
@@ -382,3 +383,29 @@ async def test_clicking_env_map_selects_env() -> None:
         await pilot.click(EnvMap, offset=(line.index(" 42 ") + 2, y + 1))
         assert app.view.selected_env == 42
         assert "env 42" in screen_text(app)
+
+
+async def test_env_map_fills_its_cells_and_groups_them() -> None:
+    app, _ = live(population(envs=64, rounds=2, stop=25))
+    async with opened(app) as pilot:
+        await pilot.press("w")
+        panel = app.screen.query_one(EnvMap)
+        filled = {app.view.palette[f"fill{rank}"] for rank in range(5)}
+        first = [part for part in panel.render_line(0) if part.style in filled]
+        assert sum(part.cell_length for part in first) > panel.size.width / 2
+        await pilot.press("v")
+        assert "grouped by stage" in str(panel.border_title)
+        groups = re.findall(r"^ (\w+): (\d+) envs?", panel.text, re.MULTILINE)
+        stages = [max(map(STAGES_BY_PRIORITY[::-1].index, (slot.stage for slot in env.latest.slots)))
+                  for env in app.view.source.state.envs if env.latest]  # fmt: skip
+        assert groups == [
+            (name, str(stages.count(place)))
+            for place, name in reversed([*enumerate(STAGES_BY_PRIORITY[::-1])])
+            if place in stages
+        ]
+        await press(pilot, "right", "down", "up", "left")
+        assert app.view.selected_env == int(re.findall(r"\d\d", panel.text.splitlines()[1])[0])
+        await pilot.press("v")
+        assert "grouped by blueprints" in str(panel.border_title)
+        await pilot.press("v")  # hosts have no structures: this task is not a family
+        assert "grouped" not in str(panel.border_title)

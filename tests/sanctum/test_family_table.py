@@ -7,8 +7,10 @@ from statistics import median
 import pytest
 
 from esper.sanctum.widgets.env_columns import choose_layout, sortable_columns
+from esper.sanctum.widgets.env_map import EnvMap
 from esper.sanctum.widgets.env_summary import summary_labels
 from esper.telemetry import events as ev
+from esper.telemetry.sentences import describe_context
 from tests.sanctum.driving import live, opened, screen_text
 from tests.sanctum.test_family_screens import events
 
@@ -48,3 +50,18 @@ async def test_each_row_has_its_structure_and_each_structure_its_median(events: 
         middle = 100 * median(steps[env].score for env in contexts if contexts[env] == structure)
         (summary,) = [line for line in rows if line.startswith("│med") and structure in line]
         assert abs(float(summary.split()[1]) - middle) <= 0.051
+
+
+async def test_env_map_groups_envs_of_a_family_by_structure_and_context(events: list[ev.AnyEvent]) -> None:
+    contexts = {event.env: event for event in events if isinstance(event, ev.EpisodeStarted)}
+    app, _ = live(events)
+    async with opened(app, "w", "v", "v", "v") as pilot:
+        panel = app.screen.query_one(EnvMap)
+        assert "grouped by structure" in str(panel.border_title)
+        for structure in {context.structure for context in contexts.values()}:
+            assert f" {structure}: " in panel.text
+        await pilot.press("v")
+        assert "grouped by context" in str(panel.border_title)
+        assert f" {describe_context(contexts[0])}: " in panel.text
+        await pilot.press("v")
+        assert "grouped" not in str(panel.border_title)

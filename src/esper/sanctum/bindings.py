@@ -188,6 +188,7 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.MAP, "up,k", "up", "env above", "move_selection(0, -1)"),
     KeyBinding(KeyCategory.MAP, "down,j", "down", "env below", "move_selection(0, 1)"),
     KeyBinding(KeyCategory.MAP, "o", "metric", "colour by the next metric", "metric", True),
+    KeyBinding(KeyCategory.MAP, "v", "group", "group by stage, blueprints, structure or context", "group", True),
     KeyBinding(KeyCategory.MAP, "enter", "env", "open the selected env", "app.open_env", True),
     KeyBinding(
         KeyCategory.OVERVIEW,

@@ -17,7 +17,7 @@ from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, compact_cell
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.env_columns import STAGES_BY_PRIORITY
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.sentences import pluralise
+from esper.telemetry.sentences import describe_context, pluralise
 from esper.telemetry.state import EnvState
 
 OUTLIER_SIGMAS = 3.5
@@ -26,6 +26,8 @@ OUTLIER_GLYPH = "!"
 """Marks an outlier."""
 _MAX_STAGE_GLYPHS = 6
 """Maximum number of slots for which a cell shows every stage; with more slots it shows the most advanced stage only."""
+_MAX_CELL_COLS, _MAX_CELL_ROWS = 24, 6
+"""Maximum size of a cell, with the gaps to its neighbours."""
 _MAD_TO_SIGMA = 1.4826
 """Standard deviation of a normal distribution, in median absolute deviations."""
 
@@ -101,12 +103,62 @@ def compute_standings(envs: Sequence[EnvState], metric: Metric) -> list[EnvStand
     return standings
 
 
-class EnvMap(Panel, can_focus=True):
-    """Grid of cells: env index, one glyph per slot's stage, a mark for outliers and anomalies.
+def _stage_group(env: EnvState) -> str:
+    stages = [slot.stage for slot in env.latest.slots] if env.latest else []
+    return min(stages, key=STAGES_BY_PRIORITY.index) if stages else "no step yet"
 
-    The colour of a cell is the env's rank in the selected metric. The values are shown below the cells if they fit. If
-    the cells do not fit, a cell is one glyph, and the index of the first env stands before each row. Envs that do not
-    pass the filter are dimmed.
+
+def _blueprint_group(env: EnvState) -> str:
+    names = sorted({slot.blueprint for slot in env.latest.slots if slot.blueprint}) if env.latest else []
+    return strip_control(" + ".join(names)) or "no seed"
+
+
+def _structure_group(env: EnvState) -> str:
+    return strip_control(env.context.structure) if env.context else "no context"
+
+
+def _context_group(env: EnvState) -> str:
+    return strip_control(describe_context(env.context)) if env.context else "no context"
+
+
+GROUPINGS: dict[str, Callable[[EnvState], str]] = {
+    "": lambda _: "",
+    "stage": _stage_group,
+    "blueprints": _blueprint_group,
+    "structure": _structure_group,
+    "context": _context_group,
+}
+"""Name of an env's group by each grouping; the first is none. The last two are for a family of hosts."""
+_NUM_FAMILY_GROUPINGS = 2
+
+
+class _Grid(NamedTuple):
+    """Places of the cells."""
+
+    rows: Sequence[str | Sequence[int]]
+    """Rows of cells as indices of envs, and names of groups above the rows of each."""
+    columns: int
+    """Maximum number of cells per row."""
+    cell_width: int
+    cell_height: int
+    """Lines per row of cells; in more than two, the last one separates the rows."""
+    label_width: int
+    """Columns before the first cell of a row."""
+    is_dense: bool
+    """True if a cell is only one glyph."""
+
+    @property
+    def height(self) -> int:
+        """Number of lines of all rows."""
+        return sum(1 if isinstance(row, str) else self.cell_height for row in self.rows)
+
+
+class EnvMap(Panel, can_focus=True):
+    """Grid of cells in the colour of the env's rank by the selected metric.
+
+    A cell has the env index, one glyph per slot's stage, a mark for outliers and anomalies, and the value if it fits.
+    If such cells do not fit, a cell is one glyph, and the index of the first env stands before each row. Envs that do
+    not pass the filter are not coloured.
     """
 
     BINDINGS = bindings(KeyCategory.MAP)
@@ -115,61 +167,79 @@ class EnvMap(Panel, can_focus=True):
     def __init__(self, view: ViewState) -> None:
         super().__init__(view)
         self._metric_index = 0
-        self._num_columns = 1
-        """Cells per row."""
-        self._cell_width = 1
-        self._label_width = 0
-        """Columns before the first cell of a row."""
-        self._row_height = 1
-        """Lines per row of cells: 1, or 3 with values and an empty line."""
+        self._grouping = ""
+        """Key of `GROUPINGS`."""
+        self._grid = _Grid([], 1, 1, 1, 0, is_dense=False)
         self._top = 0
-        """First visible row of cells."""
+        """First visible row of the grid."""
 
     def cache_key(self) -> Hashable:
-        """Return the event number, the selected env, the filter and the metric."""
-        return self.state.seq, self.view.selected_env, self.view.env_filter, self._metric_index
+        """Return the event number, the selected env, the filter, the metric and the grouping."""
+        return self.state.seq, self.view.selected_env, self.view.env_filter, self._metric_index, self._grouping
 
     def wanted_height(self, width: int, limit: int) -> int:
         """Return the height of all cells and of the legend, at most `limit`, in a panel of `width` columns."""
         if self.state.started is None:
             return limit
-        self._choose_grid(width, limit - 2)
-        return min(-(-len(self.state.envs) // self._num_columns) * self._row_height + 2, limit)
+        return min(self._choose_grid(width, limit - 2).height + 2, limit)
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw the visible cells, and a line about the selected env and the colours."""
-        started, envs = self.state.started, self.state.envs
-        if started is None:
+        envs = self.state.envs
+        if self.state.started is None:
             return []
         metric = METRICS[self._metric_index]
         standings = compute_standings(envs, metric)
-        room = max(size.height - 2, 1)
-        is_dense = self._choose_grid(size.width, room)
-        digits, num_glyphs = self._cell_parts()
-        rows = -(-len(envs) // self._num_columns)
-        room //= self._row_height
-        selected_row = self.view.selected_env // self._num_columns
-        self._top = min(max(self._top, selected_row - room + 1), selected_row, max(rows - room, 0))
+        grid = self._grid = self._choose_grid(size.width, max(size.height - 2, 1))
         self._write_titles(standings, metric)
         severities = self.view.severity_by_env()
         shown = self.view.env_filter.matching(self.state, severities) if self.view.env_filter else range(len(envs))
         lines: list[Line] = []
-        for row in range(self._top, min(self._top + room, rows)):
-            line, first = self.line(), row * self._num_columns
-            if is_dense:
-                line.append(f"{first:0{digits}d}", "dim").pad_to(self._label_width)
-            for env in envs[first : first + self._num_columns]:
-                standing, severity = standings[env.env], severities.get(env.env)
-                role = standing.role if env.env in shown else "absent"
-                if is_dense:
-                    line.extend(self._draw_glyph(env, standing, severity, role))
-                else:
-                    line.extend(self._draw_cell(env, standing, digits, num_glyphs, severity, role))
-            lines.append(line)
-            if self._row_height > 1:
-                lines += [self._draw_values(row, metric, digits), self.line()]
+        for row in grid.rows[self._first_row(max(size.height - 2, 1)) :]:
+            if isinstance(row, str):
+                lines.append(self.line(f" {row}", "head"))
+                continue
+            block = [self.line() for _ in range(grid.cell_height)]
+            if grid.is_dense:
+                block[0].append(f"{row[0]:0{grid.label_width - 2}d}", "dim").pad_to(grid.label_width)
+            for index in row:
+                standing, severity = standings[index], severities.get(index)
+                role = standing.role if index in shown else "absent"
+                self._draw_cell(block, envs[index], standing, severity, role, metric)
+            lines += block
+        lines = lines[: size.height - 1]
         lines += [self.line()] * (size.height - 1 - len(lines))
         return [*lines, self._draw_legend(standings, metric)]
+
+    def _first_row(self, room: int) -> int:
+        """Return the first visible row of the grid, so that the row of the selected env is visible."""
+        rows, selected = self._grid.rows, self._row_of(self.view.selected_env)
+
+        def height(first: int, last: int) -> int:
+            return _Grid(rows[first : last + 1], *self._grid[1:]).height
+
+        self._top = min(self._top, selected)
+        while self._top < selected and height(self._top, selected) > room:
+            self._top += 1
+        while self._top > 0 and height(self._top - 1, len(rows) - 1) <= room:
+            self._top -= 1
+        return self._top
+
+    def _row_of(self, env: int) -> int:
+        """Return the row of the grid that has an env."""
+        return next(
+            (number for number, row in enumerate(self._grid.rows) if not isinstance(row, str) and env in row), 0
+        )
+
+    def _groups(self) -> dict[str, list[int]]:
+        """Return the indices of the envs of each group, the groups by name."""
+        group_of = GROUPINGS[self._grouping]
+        groups: dict[str, list[int]] = {}
+        for env in self.state.envs:
+            groups.setdefault(group_of(env), []).append(env.env)
+        if self._grouping == "stage":
+            return dict(sorted(groups.items(), key=lambda item: ("no step yet", *STAGES_BY_PRIORITY).index(item[0])))
+        return dict(sorted(groups.items()))
 
     def _cell_parts(self) -> tuple[int, int]:
         """Return the number of digits and of stage glyphs of a cell."""
@@ -177,26 +247,33 @@ class EnvMap(Panel, can_focus=True):
         num_slots = len(self.state.started.slot_names)
         return max(len(str(len(self.state.envs) - 1)), 2), num_slots if num_slots <= _MAX_STAGE_GLYPHS else 1
 
-    def _choose_grid(self, width: int, room: int) -> bool:
-        """Choose the size of the cells so that they fit into `room` rows if possible.
+    def _choose_grid(self, width: int, room: int) -> _Grid:
+        """Return the grid with the largest cells that fit into `room` lines; with the smallest ones if none fits."""
+        groups, (digits, num_glyphs) = self._groups(), self._cell_parts()
 
-        Returns:
-            True if a cell is only one glyph.
-        """
-        count, (digits, num_glyphs) = len(self.state.envs), self._cell_parts()
-        self._cell_width, self._label_width = digits + num_glyphs + 4, 0
-        self._num_columns = max(width // self._cell_width, 1)
-        rows = -(-count // self._num_columns)
-        self._row_height = 3 if 3 * rows <= room else 1
-        if rows <= room:
-            return False
-        self._label_width = digits + 2
-        for self._cell_width in (2, 1):
-            columns = max((width - self._label_width) // self._cell_width, 1)
-            self._num_columns = columns // 10 * 10 or columns  # multiples of ten make the labels round
-            if count <= self._num_columns * room:
+        def grid(columns: int, cell_width: int, cell_height: int, label_width: int = 0) -> _Grid:
+            rows: list[str | Sequence[int]] = []
+            for name, envs in groups.items():
+                if name:
+                    rows.append(f"{name}: {pluralise(len(envs), 'env')}")
+                rows += [envs[first : first + columns] for first in range(0, len(envs), columns)]
+            return _Grid(rows, columns, cell_width, cell_height, label_width, is_dense=label_width > 0)
+
+        columns = max(width // (digits + num_glyphs + 4), 1)
+        most = max(map(len, groups.values()))
+        columns = min(columns, most)
+        for cell_height in range(_MAX_CELL_ROWS, 0, -1):
+            found = grid(columns, min(width // columns, _MAX_CELL_COLS), cell_height)
+            if found.height <= room:
+                return found
+        label_width = digits + 2
+        found = grid(1, 1, 1, label_width)
+        for cell_width in (2, 1):
+            columns = max((width - label_width) // cell_width, 1)
+            found = grid(columns // 10 * 10 or columns, cell_width, 1, label_width)  # tens make the labels round
+            if found.height <= room:
                 break
-        return True
+        return found
 
     def _name_of(self, metric: Metric) -> str:
         """Return the name of a metric, with that of the task's score in place of "score"."""
@@ -206,41 +283,37 @@ class EnvMap(Panel, can_focus=True):
         self.panel_title = (
             f"env heat map ─ percentile of {self._name_of(metric)}, {'low' if metric.low_is_bad else 'high'} is bad"
         )
+        if self._grouping:
+            self.panel_title += f" ─ grouped by {self._grouping}"
         if self.view.env_filter:
             self.panel_title += f" ─ filter {self.view.env_filter.text}"
         num_outliers = sum(standing.is_outlier for standing in standings)
         self.panel_subtitle = f"{pluralise(num_outliers, 'outlier')} of {len(standings)}"
 
     def _draw_cell(
-        self, env: EnvState, standing: EnvStanding, digits: int, num_glyphs: int, severity: str | None, role: str
-    ) -> Line:
-        selected = env.env == self.view.selected_env
-        line = Line(self.view.palette, selected=selected).append("▸" if selected else " ", "key")
-        line.append(f"{env.env:0{digits}d}", role).append(" ")
+        self, lines: list[Line], env: EnvState, standing: EnvStanding, severity: str | None, role: str, metric: Metric
+    ) -> None:
+        """Append the lines of a cell, filled in the colour of the role, except for a gap at the right and below."""
+        selected, width = env.env == self.view.selected_env, self._grid.cell_width
         stages = [slot.stage for slot in env.latest.slots] if env.latest else []
+        mark = _mark(standing, severity) if role != "absent" else None
+        fill = role if role in {"absent", "outlier"} else role.replace("rank", "fill")
+        if self._grid.is_dense:
+            glyph = STAGES[min(stages, key=STAGES_BY_PRIORITY.index)].glyph if stages else "–"
+            text, text_role = ("▸", "key") if selected else (mark[0] if mark else glyph, fill)
+            lines[0].append(text, text_role).append(" " * (width - 1), fill)
+            return
+        digits, num_glyphs = self._cell_parts()
         if num_glyphs < len(stages):
             stages = [min(stages, key=STAGES_BY_PRIORITY.index)]
-        line.append("".join(STAGES[stage].glyph for stage in stages).ljust(num_glyphs), role)
-        return line.append(*_mark(standing, severity) or (" ", "normal")).append(" ")
-
-    def _draw_glyph(self, env: EnvState, standing: EnvStanding, severity: str | None, role: str) -> Line:
-        """Draw a cell of one glyph: the mark, or the most advanced stage."""
-        line, selected = self.line(), env.env == self.view.selected_env
-        if selected or self._cell_width > 1:
+        glyphs = "".join(STAGES[stage].glyph for stage in stages).ljust(num_glyphs)
+        lines[0].append("▸" if selected else " ", "key").append(f"{env.env:0{digits}d} {glyphs}", fill)
+        end = lines[0].width - digits - num_glyphs - 2 + width - 1
+        lines[0].append(*mark or (" ", fill)).append(" " * (end - lines[0].width), fill).append(" ")
+        for number, line in enumerate(lines[1 : max(len(lines) - 1, 2)]):
             line.append("▸" if selected else " ", "key")
-        if selected and self._cell_width == 1:
-            return line
-        stages = [slot.stage for slot in env.latest.slots] if env.latest else []
-        stage = STAGES[min(stages, key=STAGES_BY_PRIORITY.index)].glyph if stages else "–"
-        mark = _mark(standing, severity) if role != "absent" else None
-        return line.append(*mark or (stage, role))
-
-    def _draw_values(self, row: int, metric: Metric, digits: int) -> Line:
-        """Draw the values below a row of cells."""
-        line = self.line()
-        for column, env in enumerate(self.state.envs[row * self._num_columns : (row + 1) * self._num_columns]):
-            line.pad_to(column * self._cell_width + digits + 2).append_cell(metric.format(metric.value(env)), "dim")
-        return line
+            text = metric.format(metric.value(env)).text.strip() if number == 0 else ""
+            line.append(f"{text:^{width - 2}}"[: width - 2], fill).append(" ")
 
     def _draw_legend(self, standings: Sequence[EnvStanding], metric: Metric) -> Line:
         """Draw value and rank of the selected env, and the scale of colours."""
@@ -262,10 +335,19 @@ class EnvMap(Panel, can_focus=True):
         return line
 
     def action_move_selection(self, columns: int, rows: int) -> None:
-        """Move the cursor over the map."""
-        env = self.view.selected_env + columns + rows * self._num_columns
-        if 0 <= env < len(self.state.envs):
-            self.view.selected_env = env
+        """Move the cursor over the map: to the next cell, or to the nearest one in the next row."""
+        cells = [row for row in self._grid.rows if not isinstance(row, str)]
+        row = next((number for number, envs in enumerate(cells) if self.view.selected_env in envs), 0)
+        if not cells:
+            return
+        if columns:
+            order = [env for envs in cells for env in envs]
+            place = order.index(self.view.selected_env) + columns
+            if 0 <= place < len(order):
+                self.view.selected_env = order[place]
+        elif 0 <= row + rows < len(cells):
+            column = cells[row].index(self.view.selected_env)
+            self.view.selected_env = cells[row + rows][min(column, len(cells[row + rows]) - 1)]
         self.update()
 
     def action_metric(self) -> None:
@@ -273,20 +355,32 @@ class EnvMap(Panel, can_focus=True):
         self._metric_index = (self._metric_index + 1) % len(METRICS)
         self.update()
 
+    def action_group(self) -> None:
+        """Group the cells by the next property, or no longer."""
+        is_family = self.state.started is not None and bool(self.state.started.structures)
+        names = list(GROUPINGS)[: None if is_family else -_NUM_FAMILY_GROUPINGS]
+        self._grouping = names[(names.index(self._grouping) + 1) % len(names)] if self._grouping in names else ""
+        self.update()
+
     def on_click(self, event: Click) -> None:
         """Select the clicked env; open it on a double click."""
         offset = event.get_content_offset(self)
-        if offset is None or not offset.y < self.size.height - 1:
-            return
-        column = (offset.x - self._label_width) // self._cell_width
-        if not 0 <= column < self._num_columns:
-            return
-        env = (self._top + offset.y // self._row_height) * self._num_columns + column
-        if env < len(self.state.envs):
+        env = self._env_at(offset.x, offset.y) if offset is not None and offset.y < self.size.height - 1 else None
+        if env is not None:
             self.view.selected_env = env
             self.update()
             if event.chain == 2:
                 self.app.simulate_key("enter")
+
+    def _env_at(self, x: int, y: int) -> int | None:
+        """Return the env in a column and line of the content; None if there is none."""
+        line, column = 0, (x - self._grid.label_width) // self._grid.cell_width
+        for row in self._grid.rows[self._top :]:
+            height = 1 if isinstance(row, str) else self._grid.cell_height
+            if line <= y < line + height:
+                return row[column] if not isinstance(row, str) and 0 <= column < len(row) else None
+            line += height
+        return None
 
 
 def _mark(standing: EnvStanding, severity: str | None) -> tuple[str, str] | None:
