@@ -103,6 +103,10 @@ class ChartGrid(Container):
         for chart in self.query(ChartPanel):
             chart.display = chart in shown
             chart.note = ""
+            chart.styles.column_span = 1
+        if shown:  # the last chart fills the rest of its row
+            columns = self.styles.grid_size_columns
+            shown[-1].styles.column_span = columns - (len(shown) - 1) % columns
         if self.num_pages > 1 and self._next_key is not None:
             key = shown[0].view.key_names[self._next_key]
             shown[0].note = f"{self._page + 1}/{self.num_pages}, {key} next"

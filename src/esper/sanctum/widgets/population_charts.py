@@ -16,12 +16,14 @@ from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_panel import step_axis
 from esper.sanctum.widgets.stacked_chart import StackedChart
 from esper.telemetry.state import EnvState
-from esper.text_plot import next_nice, round_axis_length
+from esper.text_plot import linear_axis, round_axis_length
 
 _STAGES = ("fossilized", "probationary", "blending", "training", "germinated", "embargoed", "culled", "dormant")
 """Stages from the bottom of the chart to its top."""
 _LETTERS = [stage[0] for stage in _STAGES]
 _NUM_COLOURS = 8
+_TICKS_HEIGHT = 15
+"""Height of an axis, in lines, for about five labels."""
 _LONG_LABEL_MIN_COLS = 44
 """Minimum width of a panel for the names of areas beside their letters."""
 
@@ -226,7 +228,7 @@ class ScatterChart(ChartPanel):
         corners = [*front, (largest, front[-1][1])]
         return Chart(
             quantity=percent(strip_control(self.state.score_name)),
-            x_axis=XAxis("parameters", 1.0, 1.0 + next_nice(max(largest - 1.0, 0.05)), tick_step=0.01),
+            x_axis=XAxis("parameters", 1.0, linear_axis([1.0, max(largest, 1.05)], _TICKS_HEIGHT).high, tick_step=0.01),
             curves=[
                 Curve("front", [ratio for ratio, _ in corners], [score for _, score in corners], "dim", dotted=True)
             ],
