@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable
-from functools import partial
+from functools import lru_cache, partial
 from itertools import groupby
 
 from rich.segment import Segment
@@ -43,6 +43,8 @@ _SCORE_COLS = 6
 _ENV_COLS = 6
 _FEW_ENVS = 16
 """Number of envs up to which the charts stand below the envs, however wide the screen is."""
+_CACHED_STRIPS = 4096
+"""Number of strips of stages that are kept: those of many envs are equal, and most do not change with a step."""
 _MIN_STEP_COLS = 10
 """Minimum number of columns for the steps of a slot if rows stand side by side."""
 _MAX_SLOT_STEP_COLS = 40
@@ -188,15 +190,14 @@ class GrowthChart(EnvRowsPanel):
         line = Line(self.view.palette, selected=selected).append("▸" if selected else " ", "key")
         line.append(f"{env.env:02d}".rjust(3 if len(self.state.envs) > 100 else 2), "bright" if selected else "dim")
         line.append(SEVERITIES[severity].glyph if severity else " ", severity or "normal").pad_to(_ENV_COLS)
+        stages = [step.stages for step in env.trace if step.step >= first]
+        before = " " * (env.trace[-1].step - len(stages) - first + 1) if stages else ""
         for slot in range(len(started.slot_names)):
-            shown = [step for step in env.trace if step.step >= first]
-            before = shown[0].step - first if shown else 0
-            letters = [*[None] * before, *(step.stages[slot : slot + 1] or None for step in shown)]
+            letters = before + "".join([letters[slot : slot + 1] or " " for letters in stages])
             end = line.width + strip_width
-            for letter, run in groupby(sample_to_width(letters, min(started.steps, SERIES_POINTS), strip_width)):
-                stage = _STAGE_BY_LETTER[letter] if letter else None
-                count = len(list(run))
-                line.append(STAGES[stage].glyph * count if stage else " " * count, stage or "normal")
+            columns = sample_to_width(letters, min(started.steps, SERIES_POINTS), strip_width)
+            for glyphs, stage in _stage_runs("".join([letter or " " for letter in columns])):
+                line.append(glyphs, stage)
             line.pad_to(end)
             if name_width:
                 reading = env.stepped.slot(slot) if env.stepped else None
@@ -209,6 +210,17 @@ class GrowthChart(EnvRowsPanel):
         return line.append_cell(
             percent_cell(env.stepped.score if env.stepped else None), "bright" if selected else None
         )
+
+
+@lru_cache(_CACHED_STRIPS)
+def _stage_runs(letters: str) -> list[tuple[str, str]]:
+    """Return the glyphs and the stage of each run of equal letters; a blank has the role of ordinary text."""
+    runs: list[tuple[str, str]] = []
+    for letter, run in groupby(letters):
+        count = len(list(run))
+        stage = _STAGE_BY_LETTER.get(letter)
+        runs.append((STAGES[stage].glyph * count, stage) if stage else (" " * count, "normal"))
+    return runs
 
 
 class BlueprintTable(CyclingPanel):

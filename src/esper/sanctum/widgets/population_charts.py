@@ -22,6 +22,8 @@ _STAGES = ("fossilized", "probationary", "blending", "training", "germinated", "
 """Stages from the bottom of the chart to its top."""
 _LETTERS = [stage[0] for stage in _STAGES]
 _NUM_COLOURS = 8
+_STEPS_PER_UPDATE = 5
+"""Number of steps after which the plantings of the round in progress are counted again."""
 _TICKS_HEIGHT = 15
 """Height of an axis, in lines, for about five labels."""
 _LONG_LABEL_MIN_COLS = 44
@@ -110,8 +112,8 @@ class BlueprintChart(ChartPanel):
 
     def cache_key(self) -> Hashable:
         """Return a key that changes with the plantings that were read, and with the round."""
-        curves, num_moves = self.view.curves, sum(len(env.moves) for env in self.state.envs)
-        return curves.key(*self._names()), curves.fraction_read, self.state.round, num_moves, self.chart_key
+        curves, moment = self.view.curves, (self.state.round, self.state.step // _STEPS_PER_UPDATE)
+        return curves.key(*self._names()), curves.fraction_read, moment, self.chart_key
 
     def name_in_title(self) -> str:
         """Return the title, which names the slot."""

@@ -54,6 +54,7 @@ class StackedChart(Chart):
         labels = {frame.row(value): label for value, label in frame.axis.ticks}
         margins = [Line(palette) for _ in range(frame.height)]
         place_labels(margins, list(self._labels(frame))[::-1], 0)  # reversed: the highest area comes first
+        label_columns = labels_width(self._label_names, frame.height) if self.has_labels else 0
         rows: list[Row] = []
         for y in range(frame.height):
             level = frame.height - 1 - y
@@ -64,8 +65,8 @@ class StackedChart(Chart):
                 else draw(point, level, frame.height, has_letter and column % _LETTER_COLUMNS == 1)
                 for column, point in enumerate(points)
             ]
-            row = draw_y_axis(palette, labels.get(y)).row(width - frame.width - self._label_columns(frame.height))
-            rows.append([*row, *Segment.simplify(cells), *margins[y].row(self._label_columns(frame.height))])
+            row = draw_y_axis(palette, labels.get(y)).row(width - frame.width - label_columns)
+            rows.append([*row, *Segment.simplify(cells), *margins[y].row(label_columns)])
         return [*rows, self._draw_x_axis(palette, frame).row(width)]
 
     def _point_at(self, x: float) -> tuple[float, ...] | None:
@@ -89,8 +90,8 @@ class StackedChart(Chart):
         if not self.has_labels:
             return
         first, last = bisect_left(self.positions, frame.window[0]), bisect_right(self.positions, frame.window[1])
-        visible = [point for x in self.positions[first:last] if (point := self._point_at(x)) is not None]
-        measured = next((point for point in reversed(visible) if all(map(math.isfinite, point))), None)
+        visible = filter(None, map(self._point_at, reversed(self.positions[first:last])))
+        measured = next((point for point in visible if all(map(math.isfinite, point))), None)
         width = self._name_columns
         bottom = 0.0
         for curve, fraction in zip(self.curves, measured or (), strict=False):
@@ -105,9 +106,6 @@ class StackedChart(Chart):
     @property
     def _name_columns(self) -> int:
         return max((len(curve.label or curve.name) for curve in self.curves), default=0)
-
-    def _label_columns(self, rows: int) -> int:
-        return labels_width(self._label_names, rows) if self.has_labels else 0
 
 
 class AreaPainter:
