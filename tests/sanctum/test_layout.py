@@ -26,7 +26,7 @@ async def test_overview_shows_essentials_at_every_size(size: tuple[int, int]) ->
         "● RUNNING",
         "14/100",
         "17/25",
-        "118/s",
+        "118 env-steps/s",
         "✖ 3",
         "reward",
         "cpu:0",

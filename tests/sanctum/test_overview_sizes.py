@@ -157,18 +157,30 @@ async def test_header_shows_progress_within_a_long_step() -> None:
         assert "next ≈99 %" in header(app)
 
 
-async def test_header_of_a_paused_replay_shows_no_time_left(tmp_path: Path) -> None:
+async def test_header_of_a_replay_shows_its_position_instead_of_time_left(tmp_path: Path) -> None:
     app, playback = replay(population(envs=4, rounds=3), tmp_path, at_end=True)
     async with opened(app) as pilot:
         assert "❚❚ REPLAY paused" in header(app)
-        assert "left" not in header(app)
-        playback.seek_start()
-        playback.step(30)
+        assert "env-steps/s 2s of 2s" in header(app)
+        playback.seek_time(1.0)
+        await settle(pilot)
+        assert "env-steps/s 1s of 2s" in header(app)
         playback.speed = 0.01  # so that it does not reach the end on a slow machine
         playback.playing = True
         await settle(pilot)
         assert "▶ REPLAY round" in header(app)
-        assert "left" in header(app)
+        assert "env-steps/s 1s of 2s" in header(app)
+
+
+async def test_header_of_a_live_run_shows_elapsed_time_beside_time_left() -> None:
+    app, session = live(stamp(step_of(4)))
+    async with opened(app) as pilot:
+        assert re.search(r"env-steps/s \d+s elapsed, \S+ left$", header(app))
+        await pilot.resize_terminal(60, 15)
+        await settle(pilot)
+        assert re.search(r"\d+s, \S+ left$", header(app))
+        await emit(pilot, session, ev.RunEnded(outcome="done"))
+        assert header(app).endswith("s elapsed")
 
 
 async def test_tabs_have_names_where_there_is_room() -> None:

@@ -65,7 +65,7 @@ async def test_header_shows_run_status_and_counts() -> None:
         text = header(app)
     assert "digits_impaired ppo 3 envs on cpu:0 cpu:1" in text
     assert "● RUNNING round 14/100" in text
-    assert "step 11/25 env-steps 12/s 9m01s left" in text  # 3 envs in 0.25 s; 2164 such steps remain
+    assert "step 11/25 12 env-steps/s 0s elapsed, 9m01s left" in text  # 3 envs in 0.25 s; 2164 such steps remain
 
 
 async def test_env_row_shows_all_columns() -> None:

@@ -25,6 +25,10 @@ _NAMED_COLS, _NAMED_HEALTHY_COLS = 100, 90
 """Minimum width of the terminal for tabs with names, with anomalies beside them and without."""
 _MIN_TASK_COLS = 4
 """Minimum width of the shortened name of the task; with less room, it is left out."""
+_MAX_NAME_COLS = 16
+"""Maximum number of columns that stay free for the name of the task beside the less important parts of the progress."""
+_NUM_ESSENTIAL_PARTS = 3
+"""Number of parts of the progress that may take the columns of the name: round, step and times."""
 _ROUND_COLS = 16
 """Columns that stay free for the round beside a long note."""
 _MIN_LONG_STEP_S = 2.0
@@ -101,12 +105,16 @@ def _is_partway(source: RunSource) -> bool:
 
 
 class Header(Panel):
-    """Line with task, policy, envs, lanes, status, progress, throughput and remaining time."""
+    """Line with task, policy, envs, lanes, status, progress, throughput, elapsed time and time left.
+
+    A recording has a position in place of the two times.
+    """
 
     def cache_key(self) -> Hashable:
-        """Return the event number, the status, and the place in the step, which also depend on the source."""
-        source = self.view.source
-        return self.state.seq, run_status(source), _is_partway(source), progress_in_step(self.view)
+        """Return the event number, the status, the place in the step, and the position in a recording."""
+        source, playback = self.view.source, self.view.source.playback
+        position = playback and (int(playback.elapsed), int(playback.duration))
+        return self.state.seq, run_status(source), _is_partway(source), progress_in_step(self.view), position
 
     def on_mount(self) -> None:
         """Show the progress within a step also while no events arrive."""
@@ -140,14 +148,18 @@ class Header(Panel):
         if self.state.started is None:
             return line
         parts = self._progress(width)
-        while len(parts) > 1 and line.width + sum(part.width for _, part in parts) > width:
+        name = min(len(self.state.started.task), _MAX_NAME_COLS) + 2
+        while len(parts) > 1:
+            room = width - name if len(parts) > _NUM_ESSENTIAL_PARTS else width
+            if line.width + sum(part.width for _, part in parts) <= room:
+                break
             parts.remove(max(parts, key=itemgetter(0)))
         for _, part in parts:
             line.extend(part)
         return line
 
     def _progress(self, width: int) -> list[tuple[int, Line]]:
-        """Return round, bar, step, rate and time left, each with its order: the last is left out first."""
+        """Return round, bar, step, rate and times, each with its order: the last is left out first."""
         started, state = self.state.started, self.state
         assert started is not None
         wide = width >= 100
@@ -160,15 +172,21 @@ class Header(Panel):
         step.append(", partway" if partway else "", "warning")
         if in_step := progress_in_step(self.view):
             step.append(f", next {in_step}" if wide else f" +{in_step}", "bright")
-        rate = self.line("  env-steps " if width >= 160 else "  ", "dim")
-        rate.append_cell(compact_cell(state.steps_per_second)).append("/s", "dim")
-        parts = [(0, round_.append(f"/{started.rounds}", "dim")), (4, bar), (1, step), (3, rate)]
-        source = self.view.source
-        moves = source.playback is None if source.live else source.playback is not None and source.playback.playing
-        if moves and state.cause is None and state.status not in TERMINAL_STATUSES:
-            left = self.line(f"  {format_duration(state.seconds_left)}").append(" left" if wide else "", "dim")
-            parts.append((2, left))
-        return parts
+        rate = self.line("  ", "dim").append_cell(compact_cell(state.steps_per_second)).append(" env-steps/s", "dim")
+        times = self.line("  ").extend(self._times(wide=wide))
+        return [(0, round_.append(f"/{started.rounds}", "dim")), (4, bar), (1, step), (3, rate), (2, times)]
+
+    def _times(self, *, wide: bool) -> Line:
+        """Return elapsed time and time left; of a recording, its position."""
+        source, state = self.view.source, self.state
+        if source.playback is not None and not source.following:
+            elapsed, duration = map(format_duration, (source.playback.elapsed, source.playback.duration))
+            return self.line(elapsed).append(f" of {duration}", "dim")
+        line = self.line(format_duration(state.time - state.start_time))
+        if state.cause is not None or state.status in TERMINAL_STATUSES:
+            return line.append(" elapsed", "dim")
+        line.append(" elapsed, " if wide else ", ", "dim")
+        return line.append(format_duration(state.seconds_left)).append(" left", "dim")
 
 
 def progress_in_step(view: ViewState) -> str:
