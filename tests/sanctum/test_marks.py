@@ -15,7 +15,7 @@ from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.sanctum.widgets.timeline import Timeline
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, example_run, run_started, stamp
-from tests.sanctum.driving import live, notices, opened, press, replay, screen_text, settle, shown
+from tests.sanctum.driving import ROOMY, emit, live, notices, opened, press, replay, screen_text, settle, shown
 from tests.sanctum.population import anomaly
 
 
@@ -64,6 +64,29 @@ async def test_anomaly_list_mutes_a_rule_and_marks_as_seen() -> None:
         assert shown(app, AnomalyStrip).startswith("▲ 3 new, 1 seen")
         await press(pilot, "a", "space", "down", "down", "space", "down", "space", "escape")
         assert shown(app, AnomalyStrip) == "✓ no new anomalies, 4 seen"
+
+
+async def test_breakdown_of_an_env_is_one_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, session = live(RUN[:4], bell=True)
+    rung: list[int] = []
+    monkeypatch.setattr(SanctumApp, "bell", lambda _: rung.append(1))
+    async with opened(app, size=ROOMY) as pilot:
+        await emit(pilot, session, found(2, "exploding gradient"))
+        app.update_stats(0.0)
+        rolled_back = anomaly(2, "env 02: rolled back: the loss is NaN", rule="governor rollback")
+        await emit(pilot, session, rolled_back)
+        app.update_stats(100.0)
+        assert rung == [1]
+        assert shown(app, AnomalyStrip).startswith("✖ 2 env 02: rolled back: the loss is NaN · env 00 has news")
+        await press(pilot, "a")
+        text = screen_text(app)
+        assert "Anomalies: 2 active, 0 ended" in text
+        assert text.index("▲ env 02 has exploding gradient") < text.index("└ ✖ env 02: rolled back: the loss is NaN")
+        await press(pilot, "space", "escape")
+        assert shown(app, AnomalyStrip).startswith("▲ 1 new, 1 seen")
+        await press(pilot, "a", "M", "escape")
+        assert app.view.muted_rules == {"exploding gradient"}
+        assert shown(app, AnomalyStrip).startswith("▲ 1 new, 1 seen")
 
 
 def fall_silent(app: SanctumApp) -> None:

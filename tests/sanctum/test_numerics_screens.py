@@ -23,6 +23,7 @@ from esper.sanctum.screens.numerics import (
 )
 from esper.sanctum.screens.overview import DeviceList
 from esper.sanctum.widgets.env_table import EnvTable
+from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.panel import Panel
 from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.telemetry import events as ev
@@ -276,11 +277,22 @@ async def test_anomaly_of_several_envs_shows_their_number() -> None:
         assert ", in 2 envs" in screen_text(app)
 
 
-async def test_ended_anomalies_are_marked_as_ended() -> None:
+async def test_ended_anomalies_are_counted_and_can_be_found() -> None:
     run = stamp([run_started(3), ev.RoundStarted(round=1), anomaly(), ev.AnomalyEnded(rule="r", where="env 2", env=2)])
-    app, _ = live(run)
-    async with opened(app, size=ROOMY):
-        assert shown(app, AnomalyStrip) == "✓ no anomalies ended: env 02, r"
+    app, session = live(run[:2])
+    async with opened(app, size=ROOMY) as pilot:
+        assert shown(app, AnomalyStrip) == "✓ no anomalies"
+        assert "a anomalies" not in shown(app, Footer)
+        session.say(*run[2:])
+        await settle(pilot)
+        assert shown(app, AnomalyStrip) == "✓ no active anomalies, 1 ended (a lists them) ended: env 02, r"
+        assert "a anomalies" in shown(app, Footer)
+        await pilot.resize_terminal(80, 24)
+        await settle(pilot)
+        assert shown(app, AnomalyStrip) == "✓ 0 active, 1 ended"
+        assert "a anomalies" in shown(app, Footer)
+        await press(pilot, "a")
+        assert "Anomalies: 0 active, 1 ended" in screen_text(app)
 
 
 async def test_root_cause_list_begins_with_the_decision(tmp_path: Path) -> None:

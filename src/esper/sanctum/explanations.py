@@ -233,9 +233,10 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "{keys[log.go]} on a line of the log screen goes to its moment and env",
     ),
     "anomalies": MetricHelp(
-        "values outside the healthy range of a rule; each is listed with its value and its limit",
+        "values outside the healthy range of a rule, listed with their limits. A breakdown of an env "
+        "counts once: an exploding gradient, and the non-finite values and the rollback that it led to",
         "",
-        "no open anomalies",
+        "no active anomalies",
         "press {keys[view.anomalies]} for the list; Enter goes to one. The thresholds are in [anomalies] of the "
         "configuration, and apply to new recordings",
     ),

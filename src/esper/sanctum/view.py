@@ -9,6 +9,7 @@ from functools import cached_property
 from textual.message import Message
 
 from esper.formatting import format_duration
+from esper.health.incidents import Incident, group_incidents
 from esper.health.thresholds import Thresholds
 from esper.history.curve_store import CurveStore
 from esper.history.timeline import MarkFilter
@@ -19,6 +20,7 @@ from esper.sanctum.source import RunSource, run_has_ended
 from esper.sanctum.symbols import compact_cell, key_name
 from esper.sanctum.theme import Palette
 from esper.sanctum.what_if import WhatIf
+from esper.telemetry.anomalies import Anomaly
 from esper.telemetry.events import AnomalyFound, RunStarted
 from esper.telemetry.sentences import pluralise
 from esper.telemetry.state import RunState
@@ -159,13 +161,27 @@ class ViewState:
             return "the run is held: it cannot explain now"
         return requests.disabled_reason or requests.explanation_refusal
 
-    def unmuted_anomalies(self) -> list[AnomalyFound]:
-        """Return the active anomalies of rules that are not muted: new ones before seen ones, else the worst first."""
-        active = [anomaly.found for anomaly in self.source.state.active_anomalies()]
-        if self.stale is not None:
-            active.insert(0, self.stale)
-        unmuted = [found for found in active if found.rule not in self.muted_rules]
-        return sorted(unmuted, key=self.is_seen)
+    @property
+    def unmuted_stale(self) -> AnomalyFound | None:
+        """Anomaly of a silent engine, unless its rule is muted."""
+        return None if self.stale is None or self.stale.rule in self.muted_rules else self.stale
+
+    def incidents(self) -> list[Incident]:
+        """Return the incidents of rules that are not muted.
+
+        Active ones come first: new before seen ones, else errors first, then by start, newest first. Ended ones follow,
+        the latest first.
+        """
+        state = self.source.state
+        ended = [anomaly for anomaly in reversed(state.anomalies.values()) if anomaly.ended is not None]
+        anomalies = [*state.active_anomalies(), *ended]
+        incidents = group_incidents([known for known in anomalies if known.found.rule not in self.muted_rules])
+        return sorted(incidents, key=lambda incident: 1 + self.is_seen(incident) if incident.active else 3)
+
+    @property
+    def first_anomaly(self) -> Anomaly | None:
+        """Worst active anomaly of the first incident; None if no incident is active."""
+        return next((incident.active[0] for incident in self.incidents() if incident.active), None)
 
     def severity_by_env(self) -> dict[int, str]:
         """Return the severity of the worst active anomaly of each env that has one whose rule is not muted."""
@@ -173,9 +189,17 @@ class ViewState:
         active = [anomaly for anomaly in worst_last if anomaly.found.rule not in self.muted_rules]
         return {env: anomaly.found.severity for anomaly in active for env in anomaly.active_envs}
 
-    def is_seen(self, found: AnomalyFound) -> bool:
-        """Return True if the user has marked an anomaly as seen."""
-        return found.seq in self.seen_anomalies
+    def is_seen(self, incident: Incident) -> bool:
+        """Return True if the user has marked all active anomalies of an incident as seen; of an ended one, all."""
+        return all(anomaly.found.seq in self.seen_anomalies for anomaly in incident.active or incident.anomalies)
+
+    def toggle_seen(self, incident: Incident) -> None:
+        """Mark all anomalies of an incident as seen, or as new."""
+        seqs = {anomaly.found.seq for anomaly in incident.anomalies}
+        if self.is_seen(incident):
+            self.seen_anomalies -= seqs
+        else:
+            self.seen_anomalies |= seqs
 
     def toggle_muted(self, rule: str) -> None:
         """Mute a rule, or no longer."""

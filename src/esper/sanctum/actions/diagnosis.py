@@ -11,6 +11,7 @@ from statistics import median
 
 from esper.domain import TERMINAL_STATUSES
 from esper.formatting import strip_control
+from esper.health.incidents import group_incidents
 from esper.health.rules.lanes import check_stale
 from esper.sanctum.actions.navigation import NavigationActions
 from esper.sanctum.screens.moment_lists import AnomalyList, RootCauseList
@@ -71,7 +72,8 @@ class DiagnosisActions(NavigationActions):
 
     def action_mute(self) -> None:
         """Mute the rule of the first anomaly at the top of the screen."""
-        found, keys = next(iter(self.view.unmuted_anomalies()), None), self.view.key_names
+        keys, anomaly = self.view.key_names, self.view.first_anomaly
+        found = self.view.unmuted_stale or (anomaly and anomaly.found)
         if found is None:
             text = f"No anomaly is left to mute. Press {keys['view.anomalies']} to list all, and to unmute rules."
         else:
@@ -130,6 +132,8 @@ class Alerts:
     def scan_new(self, stale: ev.AnomalyFound | None, muted_rules: Collection[str] = ()) -> bool:
         """Collect the messages since the last scan, and return True if an anomaly with a new cause has begun.
 
+        An anomaly that an earlier one of its incident led to is no news.
+
         Args:
             stale: Anomaly of a silent engine, which no event reports, if it has just begun.
             muted_rules: Rules whose anomalies are not reported.
@@ -142,14 +146,15 @@ class Alerts:
         lost = source.live and not source.alive and state.status not in TERMINAL_STATUSES
         texts = ["the engine stopped unexpectedly"] if lost and not self._engine_lost else []
         self._engine_lost = lost
-        found_by_seq = {anomaly.found.seq: anomaly.found for anomaly in state.anomalies.values()}
+        unmuted = [anomaly for anomaly in state.anomalies.values() if anomaly.found.rule not in muted_rules]
+        causes = {incident.cause.found.seq: incident.cause.found for incident in group_incidents(unmuted)}
         stale_text = [stale.text] if stale is not None and stale.rule not in muted_rules else []
         has_begun = bool(stale_text)
         news: list[str] = []
         for line in reversed(lines):
-            found = found_by_seq.get(line.seq)
             if line.kind == ev.AnomalyFound.__name__:
-                if found is None or not self._is_new_cause(found) or found.rule in muted_rules:
+                found = causes.get(line.seq)
+                if found is None or not self._is_new_cause(found):
                     continue
                 has_begun = True
             if _is_notable(line):

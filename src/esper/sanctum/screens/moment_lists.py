@@ -19,6 +19,7 @@ from esper.effects.results import Simulation
 from esper.effects.verdict import judge_cause
 from esper.formatting import format_time_of_day, strip_control
 from esper.health.causes import Candidate, drop_starts
+from esper.health.incidents import Incident, group_incidents
 from esper.health.root_cause import Finding, RootCause, find_root_cause
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.screens.dialogs import Dialog
@@ -34,9 +35,19 @@ _DIALOG_FRAME_COLS = 8
 """Columns that border, padding and scrollbar take from the dialog."""
 _FINDING_INDENT = 11
 """Columns of round, step and glyph before the text of a finding or a candidate."""
-
+_SYMPTOM_PREFIX = "└ "
+"""Stands before an anomaly that another one of its incident led to."""
 _VERDICT_INTERVAL_S = 0.2
 """Seconds between two updates of the test of a cause."""
+
+
+class Choice(NamedTuple):
+    """Line of a list of moments."""
+
+    text: Text
+    target: GoToMoment
+    indent: int = 0
+    """Width of the prefix of the text; wrapped lines are indented by it."""
 
 
 class MomentList(Dialog[GoToMoment]):
@@ -44,38 +55,36 @@ class MomentList(Dialog[GoToMoment]):
 
     Args:
         heading: Heading of the dialog.
-        choices: Text and target of each moment.
-        indent: Width of the prefix of every line; wrapped lines are indented by it.
+        choices: The moments.
     """
 
     BINDINGS = bindings_of("dismiss", "view.anomalies", "view.why")
 
-    def __init__(self, heading: str, choices: list[tuple[Text, GoToMoment]], *, indent: int = 0) -> None:
+    def __init__(self, heading: str, choices: list[Choice]) -> None:
         super().__init__()
         self._heading = heading
         self._choices = choices
-        self._indent = indent
 
     def compose(self) -> ComposeResult:
         """Yield the heading, the list, and a hint on the keys."""
         with Vertical(id="dialog"):
             yield Static(self._heading, id="question", markup=False)
             if self._choices:
-                yield OptionList(*(Option(self._wrap(text)) for text, _ in self._choices))
+                yield OptionList(*(Option(self._wrap(choice.text, choice.indent)) for choice in self._choices))
             yield Static(f"{self._hint()}Esc back" if self._choices else "Esc back", id="hint", markup=False)
 
     def _hint(self) -> str:
         """Return the keys for the selected line."""
         return "Enter go   "
 
-    def _wrap(self, text: Text) -> Text:
+    def _wrap(self, text: Text, indent: int) -> Text:
         app = cast("App[object]", self.app)  # pyright: ignore[reportUnknownMemberType] (App without its parameter)
         width = min(_DIALOG_COLS, app.size.width * 9 // 10) - _DIALOG_FRAME_COLS
-        return _wrap_with_indent(text, self._indent, width, app.console)
+        return _wrap_with_indent(text, indent, width, app.console)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Return the moment chosen with Enter or a click."""
-        self.dismiss(self._choices[event.option_index][1])
+        self.dismiss(self._choices[event.option_index].target)
 
 
 class _RuleRow(NamedTuple):
@@ -84,10 +93,19 @@ class _RuleRow(NamedTuple):
     rule: str
     anomaly: Anomaly | None = None
     """None for a silent engine, which no event reports, and for a muted rule without a stored anomaly."""
+    incident: Incident | None = None
+    """Incident of the anomaly."""
+
+    @property
+    def prefix(self) -> str:
+        """Return the mark of a symptom, which follows its cause."""
+        return _SYMPTOM_PREFIX if self.incident is not None and self.anomaly is not self.incident.cause else ""
 
 
 class AnomalyList(MomentList):
     """Dialog with all anomalies: first the active ones, then the ended ones, latest first, then other muted rules.
+
+    The anomalies of one incident count as one. The symptoms stand below their cause.
 
     Args:
         view: State that all panels share. The dialog changes the muted rules and the seen anomalies.
@@ -98,17 +116,26 @@ class AnomalyList(MomentList):
     def __init__(self, view: ViewState) -> None:
         state = view.source.state
         ended = [anomaly for anomaly in state.anomalies.values() if anomaly.ended is not None][::-1]
-        self._anomalies = [*state.active_anomalies(), *ended]
+        incidents = group_incidents([*state.active_anomalies(), *ended])
+        self._incidents = sorted(incidents, key=lambda incident: not incident.active)
         self._stale = view.stale
         self._rows = [_RuleRow(view.stale.rule)] if view.stale else []
-        self._rows += [_RuleRow(anomaly.found.rule, anomaly) for anomaly in self._anomalies]
+        self._rows += [
+            _RuleRow(anomaly.found.rule, anomaly, incident)
+            for incident in self._incidents
+            for anomaly in incident.anomalies
+        ]
         self._rows += [_RuleRow(rule) for rule in sorted(view.muted_rules - {row.rule for row in self._rows})]
         self._view = view
         choices = [
-            (self._describe(row), GoToMoment() if row.anomaly is None else anomaly_target(row.anomaly))
+            Choice(
+                self._describe(row),
+                GoToMoment() if row.anomaly is None else anomaly_target(row.anomaly),
+                len(row.prefix) + 2,
+            )
             for row in self._rows
         ]
-        super().__init__(self._count(), choices, indent=2)
+        super().__init__(self._count(), choices)
 
     def _hint(self) -> str:
         return f"Enter go   {self._view.key_names['view.mute']} mute its rule   Space seen   "
@@ -120,9 +147,9 @@ class AnomalyList(MomentList):
             self._update()
 
     def action_mark_seen(self) -> None:
-        """Mark the selected anomaly as seen, or as new."""
-        if (row := self._selected) is not None and row.anomaly is not None:
-            self._view.seen_anomalies ^= {row.anomaly.found.seq}
+        """Mark the incident of the selected anomaly as seen, or as new."""
+        if (row := self._selected) is not None and row.incident is not None:
+            self._view.toggle_seen(row.incident)
             self._update()
 
     @property
@@ -133,11 +160,11 @@ class AnomalyList(MomentList):
 
     def _count(self) -> str:
         """Return the heading."""
-        active = [anomaly.found for anomaly in self._anomalies if anomaly.ended is None]
+        active = [incident for incident in self._incidents if incident.active]
         num_seen = sum(map(self._view.is_seen, active))
         seen = f" ({num_seen} seen)" if num_seen else ""
         num_active = len(active) + (self._stale is not None)
-        heading = f"Anomalies: {num_active} active{seen}, {len(self._anomalies) - len(active)} ended"
+        heading = f"Anomalies: {num_active} active{seen}, {len(self._incidents) - len(active)} ended"
         return ", ".join(filter(None, (heading, self._view.muted_note)))
 
     def _update(self) -> None:
@@ -145,11 +172,12 @@ class AnomalyList(MomentList):
         self.query_one("#question", Static).update(self._count())
         options = self.query_one(OptionList)
         for index, row in enumerate(self._rows):
-            options.replace_option_prompt_at_index(index, self._wrap(self._describe(row)))
+            prompt = self._wrap(self._describe(row), self._choices[index].indent)
+            options.replace_option_prompt_at_index(index, prompt)
 
     def _describe(self, row: _RuleRow) -> Text:
         if row.anomaly is not None:
-            return _describe_anomaly(self._view, row.anomaly)
+            return _describe_anomaly(self._view, row.anomaly, row.prefix)
         palette, is_muted = self._view.palette, row.rule in self._view.muted_rules
         if self._stale is not None and self._stale.rule == row.rule:
             severity = self._stale.severity
@@ -180,12 +208,10 @@ class RootCauseList(MomentList):
         self._verdict = ""
         """Progress or result of the test of the first candidate, as shown."""
         candidates = [
-            (self._describe_candidate(number, candidate), GoToMoment(candidate.seq, env=env))
+            Choice(self._describe_candidate(number, candidate), GoToMoment(candidate.seq, env=env), _FINDING_INDENT)
             for number, candidate in enumerate(cause.candidates, 1)
         ]
-        choices = candidates + _list_findings(view.palette, cause, env)
-        indent = _FINDING_INDENT if cause.symptom is not None else 0
-        super().__init__(_root_cause_heading(cause, env), choices, indent=indent)
+        super().__init__(_root_cause_heading(cause, env), candidates + _list_findings(view.palette, cause, env))
 
     def on_mount(self) -> None:
         """Show the verdict, and update it while the dialog is open."""
@@ -230,7 +256,7 @@ class RootCauseList(MomentList):
         verdict = self._find_verdict()
         if verdict != self._verdict:
             self._verdict = verdict
-            prompt = self._wrap(self._describe_candidate(1, self._cause.candidates[0]))
+            prompt = self._wrap(self._describe_candidate(1, self._cause.candidates[0]), _FINDING_INDENT)
             self.query_one(OptionList).replace_option_prompt_at_index(0, prompt)
 
     def _find_verdict(self) -> str:
@@ -257,16 +283,19 @@ class RootCauseList(MomentList):
         return text
 
 
-def _list_findings(palette: Palette, cause: RootCause, env: int) -> list[tuple[Text, GoToMoment]]:
+def _list_findings(palette: Palette, cause: RootCause, env: int) -> list[Choice]:
     """Return the signals, the symptom, and the anomalies that are not the symptom."""
     findings = [*cause.signals, cause.symptom] if cause.symptom is not None else []
-    choices = [(_describe_finding(palette, finding), GoToMoment(finding.seq, env=env)) for finding in findings]
+    choices = [
+        Choice(_describe_finding(palette, finding), GoToMoment(finding.seq, env=env), _FINDING_INDENT)
+        for finding in findings
+    ]
     others = [("this episode", anomaly, "") for anomaly in cause.recent if cause.symptom is None]
     others += [("an earlier episode", anomaly, "; that network is gone") for anomaly in cause.earlier]
     for episode, anomaly, gone in others:
         ended = ", ended" if anomaly.ended is not None and not gone else ""
         text = f"{episode}: round {anomaly.last_round}, {strip_control(anomaly.found.rule)}{ended}{gone}"
-        choices.append((Text(text, _style(palette, "dim")), anomaly_target(anomaly)))
+        choices.append(Choice(Text(text, _style(palette, "dim")), anomaly_target(anomaly)))
     return choices
 
 
@@ -280,16 +309,17 @@ def _root_cause_heading(cause: RootCause, env: int) -> str:
     return f"Env {env:02d} is healthy: nothing wrong in this episode"
 
 
-def _describe_anomaly(view: ViewState, anomaly: Anomaly) -> Text:
+def _describe_anomaly(view: ViewState, anomaly: Anomaly, prefix: str) -> Text:
     """Severity, text, rule, value, threshold and time of an anomaly, and whether it is muted or seen."""
     palette, found = view.palette, anomaly.found
-    is_muted, is_seen = found.rule in view.muted_rules, view.is_seen(found)
+    is_muted, is_seen = found.rule in view.muted_rules, found.seq in view.seen_anomalies
     is_dim = anomaly.ended is not None or is_muted or is_seen
-    text = Text()
+    text = Text(prefix, _style(palette, "dim"))
     text.append(SEVERITIES[found.severity].glyph, _style(palette, "dim" if is_dim else found.severity))
     text.append(f" {strip_control(found.text)}", _style(palette, "dim" if is_dim else "bright"))
     limit = "" if found.threshold is None else f", limit {_format_value(found.threshold)}"
-    since = f"\n  {found.rule}: {_format_value(found.value)}{limit}; since {format_time_of_day(found.time)}"
+    since = f"\n{' ' * len(prefix)}  {found.rule}: {_format_value(found.value)}{limit}"
+    since += f"; since {format_time_of_day(found.time)}"
     ended = "" if anomaly.ended is None else f", ended at {format_time_of_day(anomaly.ended)}"
     times = f", {anomaly.count} times" if anomaly.count > 1 else ""
     times += f", in {len(anomaly.envs)} envs" if len(anomaly.envs) > 1 else ""

@@ -17,7 +17,7 @@ from esper.sanctum.widgets.panel import Line, Panel
 
 _DROPPED_FIRST = ("next_theme", "replay_round(1)", "order", "metric", "replay_step(1)", "map")
 """Actions that the footer leaves out first if there is no room for all keys."""
-_NEVER_DROPPED = frozenset({"back", "explain", "quit"})
+_NEVER_DROPPED = frozenset({"back", "anomalies", "explain", "quit"})
 _CAPTIONS_WHILE_PAUSED = {RequestKind.PAUSE.value: "resume"}
 """Captions that replace those of `KEYS` while the run is paused. Keyed by action."""
 _CAPTIONS_WHILE_ATTACHED = {"quit": "detach"}
@@ -43,7 +43,7 @@ class Footer(Panel):
             source.live_state.status,
             source.live_state.cause,
             self._shows_past,
-            bool(self.state.active_anomalies()),
+            bool(self.state.anomalies),
             self._selected_env_has_anomaly,
             self.view.frame_stats.text,
         )
@@ -93,7 +93,7 @@ class Footer(Panel):
             "rejoin": self._shows_past,
             "back": True,
             "go_to": source.playback is not None,
-            "anomalies": bool(self.state.active_anomalies()),
+            "anomalies": bool(self.state.anomalies),
             "why": self._selected_env_has_anomaly,
         }
         return self.view.is_available(key) and (key.footer or shown_if.get(key.action, False))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from rich.cells import set_cell_size
+from rich.cells import cell_len, set_cell_size
 from textual.geometry import Size
 
 from esper.domain import Rule
 from esper.formatting import strip_control
+from esper.health.incidents import Incident
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.requests import pause_cause
 from esper.sanctum.symbols import SEVERITIES, STATUS_SYMBOLS, ellipsise, wrap_cells
 from esper.sanctum.view import GoToMoment
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.anomalies import Anomaly, anomaly_key
+from esper.telemetry.anomalies import Anomaly
 from esper.telemetry.sentences import anomaly_subject
 
 _MAX_REASON_LINES = 6
@@ -32,10 +33,17 @@ def anomaly_target(anomaly: Anomaly) -> GoToMoment:
     return GoToMoment(found.seq, screen=screen, over=has_ended)
 
 
+def _describe_incident(incident: Incident) -> str:
+    """Return the text of the worst active anomaly of an incident, how often it occurred, and in how many envs."""
+    worst = incident.active[0]
+    text = strip_control(worst.found.text) + (f" ×{worst.count}" if worst.count > 1 else "")
+    return text + (f", {len(worst.active_envs)} envs" if len(worst.active_envs) > 1 else "")
+
+
 class AnomalyStrip(Panel, can_focus=True):
     """Line with the active anomalies that fit, the number of the others, and anomalies that ended in this round.
 
-    Enter or a click shows the worst active anomaly.
+    The anomalies of one incident count as one. Enter or a click shows the worst active anomaly.
     """
 
     METRICS = ("anomalies",)
@@ -50,46 +58,57 @@ class AnomalyStrip(Panel, can_focus=True):
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw one line."""
         line = self.line("▸" if self.has_focus else "", "key")
-        active = self.view.unmuted_anomalies()
-        num_seen = sum(map(self.view.is_seen, active))
+        if self.state.started is None:
+            return [line]
+        incidents = self.view.incidents()
+        active = [incident for incident in incidents if incident.active]
+        stale = self.view.unmuted_stale
+        num_seen, num_active = sum(map(self.view.is_seen, active)), len(active) + (stale is not None)
         muted = f"  {self.view.muted_note}" if self.view.muted_note else ""
-        if num_seen == len(active):
-            seen = f"no new anomalies, {num_seen} seen" if num_seen else "no anomalies"
-            line.append(f"{SEVERITIES['info'].glyph} {seen}{muted}", "dim" if self.state.started else "faint")
+        if num_seen == num_active:
+            self._append_no_active(line, num_seen, len(incidents) - len(active), muted, size.width)
             self._append_ended(line, size.width)
-            return [line] if self.state.started else [self.line()]
-        new = active[: len(active) - num_seen]
+            return [line]
+        founds = [incident.active[0].found for incident in active]
+        new = [*([stale] if stale else []), *founds[: len(active) - num_seen]]
         worst = "error" if any(found.severity == "error" for found in new) else "warning"
         line.append(f"{SEVERITIES[worst].glyph} {len(new)}", worst)
         line.append((f" new, {num_seen} seen" if num_seen else "") + muted, "dim")
-        for index, found in enumerate(active):
-            gap, rest = ("  " if index == 0 else " · "), len(active) - index - 1
+        texts = [*([stale.text] if stale else []), *map(_describe_incident, active)]
+        for index, text in enumerate(texts):
+            gap, rest = ("  " if index == 0 else " · "), len(texts) - index - 1
             room = size.width - line.width - len(gap) - (len(f"  +{rest} more") if rest else 0)
-            anomaly = self.state.anomalies.get(anomaly_key(found))
-            text = strip_control(found.text) + (f" ×{anomaly.count}" if anomaly and anomaly.count > 1 else "")
-            if anomaly and len(anomaly.active_envs) > 1:
-                text += f", {len(anomaly.active_envs)} envs"
-            if index and len(text) > room:
+            if index and cell_len(text) > room:
                 line.append(f"  +{rest + 1} more", "dim")
                 return [line]
-            line.append(gap, "faint").append(ellipsise(text, room), "dim" if self.view.is_seen(found) else "bright")
+            line.append(gap, "faint").append(ellipsise(text, room), "dim" if index >= len(new) else "bright")
         self._append_ended(line, size.width)
         return [line]
 
+    def _append_no_active(self, line: Line, num_seen: int, num_ended: int, muted: str, width: int) -> None:
+        """Append that no anomaly is active, or that all are seen, and the number of ended ones, as it fits."""
+        active = short = f"no new anomalies, {num_seen} seen" if num_seen else "no anomalies"
+        texts = [active]
+        if num_ended and not num_seen:
+            active, short = "no active anomalies", "0 active"
+        if num_ended:
+            listed = f"{num_ended} ended ({self.view.key_names['view.anomalies']} lists them)"
+            texts = [f"{active}, {listed}", f"{active}, {num_ended} ended", f"{short}, {num_ended} ended"]
+        texts = [f"{SEVERITIES['info'].glyph} {text}{muted}" for text in texts]
+        line.append(next((text for text in texts if line.width + len(text) <= width), texts[-1]), "dim")
+
     def _append_ended(self, line: Line, width: int) -> None:
         """Append the anomalies that ended in this round, the latest first, as far as they fit."""
-        for anomaly in reversed(self.state.anomalies.values()):
-            text = f"  ended: {strip_control(anomaly_subject(anomaly.found))}, {strip_control(anomaly.found.rule)}"
-            if anomaly.found.rule in self.view.muted_rules:
-                continue
-            if anomaly.ended is not None and anomaly.last_round == self.state.round and line.width + len(text) <= width:
+        for incident in self.view.incidents():
+            found = incident.cause.found
+            text = f"  ended: {strip_control(anomaly_subject(found))}, {strip_control(found.rule)}"
+            is_recent = not incident.active and incident.cause.last_round == self.state.round
+            if is_recent and line.width + cell_len(text) <= width:
                 line.append(text, "dim")
 
     def action_visit(self) -> None:
         """Show the worst active anomaly that an event has reported."""
-        known = (self.state.anomalies.get(anomaly_key(found)) for found in self.view.unmuted_anomalies())
-        anomaly = next(filter(None, known), None)
-        if anomaly is not None:
+        if (anomaly := self.view.first_anomaly) is not None:
             self.post_message(anomaly_target(anomaly))
 
     def on_click(self) -> None:
