@@ -70,6 +70,9 @@ def passing(text: str, state: RunState | None = None) -> list[int]:
         ("score<50", [0]),
         ("ACC>=0.5", [1, 2]),
         ("acc=0.6", [1]),
+        ("accuracy<50", [0]),
+        ("accuracy<0.5", [0]),
+        ("Accuracy>=50%", [1, 2]),
         ("acc!=0.6", [0, 2]),
         ("reward<0", [2]),
         ("grad=nan", [1]),
@@ -106,6 +109,7 @@ def test_filter_selects_matching_envs(text: str, expected: list[int]) -> None:
     [
         ("f1", "f1<50", [0]),
         ("top-5 accuracy", "top-5<50", [0]),
+        ("top-5 accuracy", "top-5-accuracy<50", [0]),
         ("mean recall", "mean-r<50%", [0]),
         ("loss", "score<50", [0]),
         ("loss", "loss<50", [0, 1, 2]),  # the loss itself, not the score of this name
@@ -125,7 +129,7 @@ def test_word_of_another_score_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("text", "expected_message"),
     [
-        ("foo<1", "unknown number 'foo'; valid: acc, env, score, best"),
+        ("foo<1", "unknown number 'foo'; valid: accuracy, acc, env, score, best"),
         ("acx<1", "unknown number 'acx'; did you mean acc?"),
         ("acc<", "expected a number after 'acc', as in acc<0.5; got ''"),
         ("acc<high", "expected a number after 'acc', as in acc<0.5; got 'high'"),

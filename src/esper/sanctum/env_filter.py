@@ -1,6 +1,7 @@
 """Filter and sort order of the envs.
 
-A filter is a list of terms separated by spaces; an env must match all of them. A term is a comparison (`score<0.5`),
+A filter is a list of terms separated by spaces; an env must match all of them. A term is a comparison (`score<0.5`; the
+task's name of the score is another word for it, and a number above 1 is a percentage: `accuracy<50`),
 `stage:blending`, `device:cuda:1`, `blueprint:norm`, `op:cull`, `anomaly`, an env number, or a text in the env's row.
 For a family of tasks also its structure, by name or by number from 1 (`structure:2`), and its settings: `noise>0`,
 `source:level`.
@@ -84,9 +85,9 @@ _COMPARE = {
 _COMPARISON = re.compile(r"([^<>=!:]*)(<=|>=|!=|<|>|=)(.*)")
 
 
-def _score_word(score: str) -> str:
-    """Return a second word for `score` in filters: the heading of the column of the score of this name."""
-    return "-".join(short_score_name(score).lower().split())
+def _score_words(score: str) -> list[str]:
+    """Return further words for `score` in filters: the name of the task's score, and its short form."""
+    return ["-".join(name.lower().split()) for name in (score, short_score_name(score))]
 
 
 def parse_filter(text: str, state: RunState) -> EnvPredicate:
@@ -103,7 +104,7 @@ def parse_filter(text: str, state: RunState) -> EnvPredicate:
     contexts = [env.context for env in state.envs if env.context]
     settings = list(contexts[0].settings) if contexts else []
     numbers = {name.lower(): _setting(name) for name in settings}
-    numbers |= {_score_word(state.score_name): NUMERIC_FIELDS["score"]} | NUMERIC_FIELDS
+    numbers |= dict.fromkeys(_score_words(state.score_name), NUMERIC_FIELDS["score"]) | NUMERIC_FIELDS
     kinds: dict[str, KindTerm] = {
         "stage": _at_stage,
         "device": partial(_on_device, lanes),
