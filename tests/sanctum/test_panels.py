@@ -94,6 +94,19 @@ async def test_env_row_distinguishes_missing_zero_and_nan() -> None:
     assert row(text, 2)[-3:] == ["NaN", "NaN", "cpu:0"]
 
 
+async def test_figures_of_a_narrow_line_are_never_cut() -> None:
+    names = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
+    heads = {name: ev.HeadReading(grad_norm=0.091, entropy=0.5) for name in names}
+    app, _ = live(stamp([*beginning(), policy_updated(heads=heads)]))
+    async with opened(app, size=(80, 24)) as pilot:
+        for width in range(80, 45, -5):
+            await pilot.resize_terminal(width, 24)
+            await settle(pilot)
+            values = shown(app, HeadList).removeprefix("gradient norm").split()[1::2]
+            assert len(values) >= 3
+            assert set(values) <= {".091", ".09", "…"}, width
+
+
 async def test_summary_rows_ignore_missing_values() -> None:
     steps = [env_stepped(0, score=0.2), env_stepped(1, score=0.4, grad_norm=math.nan)]
     app, _ = live(stamp([*beginning(), *steps]))

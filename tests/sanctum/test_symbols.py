@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.formatting import format_clock, format_duration, strip_control
-from esper.sanctum.symbols import compact_cell, ellipsise, number_cell, percent_cell, scale_cell
+from esper.sanctum.symbols import compact_cell, ellipsise, number_cell, percent_cell, scale_cell, shorten_name
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,31 @@ def test_duration_formats_seconds_to_days() -> None:
 def test_control_characters_in_text_are_replaced() -> None:
     assert strip_control("a\x1b[2Jb\nc\td") == "a [2Jb c d"
     assert ellipsise("abcdef", 4) == "abc…"
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "expected"),
+    [
+        ("αc .091", 5, "αc …"),
+        ("αc .091", 7, "αc .091"),
+        ("at 12:34:56 it fell", 9, "at …"),
+        ("loss −43.5 pp", 8, "loss …"),
+        ("loss −43.5 pp", 11, "loss −43.5…"),
+        ("scale 2^−43", 9, "scale …"),
+        ("deep_1x1", 7, "deep_1…"),
+        ("漢字漢字", 5, "漢字…"),
+        ("漢字漢字", 4, "漢 …"),
+        ("ab", 0, ""),
+    ],
+)
+def test_shortened_text_never_ends_within_a_figure(text: str, width: int, expected: str) -> None:
+    assert ellipsise(text, width) == expected
+
+
+def test_shortened_names_stay_different() -> None:
+    assert ellipsise("node1/cuda:10", 6, keep_end=True) == "…da:10"
+    names = ("conv_heavy", "conv_light", "depthwise", "norm", "a_rather_long_name")
+    assert [shorten_name(name, 6) for name in names] == ["…heavy", "…light", "depth…", "norm", "…name"]
 
 
 def test_value_of_known_scale_keeps_its_decimals() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import locale
 import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,6 +29,10 @@ from esper.history.timeline import MarkKind
 
 _CONSOLE = Console()
 """Rich needs a console to wrap a text."""
+_FIGURE_AT_END = re.compile(r"(?<![^\s(±≈×])[+−-]?(\d[\d.,:/^e−-]*|\.\d*)?$")
+"""A number, a time or a power at the end of a text, or its sign."""
+_FIGURE_CHARS = re.compile(r"[\d.,:/^e−-]*\d|%")
+"""Characters that continue a figure."""
 
 
 @dataclass(frozen=True)
@@ -215,9 +220,30 @@ def scale_cell(value: float | None) -> Cell:
     return Cell(format_power(math.log2(value)).ljust(5))
 
 
-def ellipsise(text: str, width: int) -> str:
-    """Shorten a text to `width` cells, with an ellipsis if anything is cut off."""
-    return text if cell_len(text) <= width else set_cell_size(text, max(width - 1, 0)) + "…"
+def ellipsise(text: str, width: int, *, keep_end: bool = False) -> str:
+    """Shorten a text to `width` cells, with an ellipsis if anything is cut off. A figure is never cut inside.
+
+    Args:
+        text: The text.
+        width: Maximum number of cells.
+        keep_end: Cut off the beginning, for names that differ at their end.
+    """
+    if cell_len(text) <= width:
+        return text
+    if width <= 0:
+        return ""
+    if keep_end:
+        return "…" + ellipsise(text[::-1], width)[-2::-1]
+    kept = set_cell_size(text, width - 1)
+    figure = _FIGURE_AT_END.search(kept)
+    is_inside = figure is not None and _FIGURE_CHARS.match(text, len(kept)) is not None
+    return (kept[: figure.start()] if figure is not None and is_inside else kept) + "…"
+
+
+def shorten_name(name: str, width: int) -> str:
+    """Shorten the name of a blueprint: `conv_heavy` to `…heavy`, so that it differs from `conv_light`."""
+    last = f"…{name.rpartition('_')[2]}"
+    return last if cell_len(name) > width >= cell_len(last) and "_" in name else ellipsise(name, width)
 
 
 def slot_labels(names: Sequence[str], width: int) -> list[str]:

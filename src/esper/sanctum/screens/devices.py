@@ -78,7 +78,8 @@ class LaneUtilisation(DevicePanel):
         ]
         for name, sample in self.state.devices.items():
             lane = self.state.health.lanes[name]
-            line = self.line("▲" if name in stragglers else " ", "warning").append_fitted(strip_control(name), 9)
+            line = self.line("▲" if name in stragglers else " ", "warning")
+            line.append_fitted(strip_control(name), 9, keep_end=True)
             line.append(f"{sample.envs:>4} ", "dim")
             line.append(
                 sparkline(lane.busy[-sparkline_width:], 0.0, 1.0).rjust(sparkline_width),

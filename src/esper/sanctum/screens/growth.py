@@ -20,10 +20,10 @@ from esper.sanctum.symbols import (
     SEVERITIES,
     STAGES,
     Cell,
-    ellipsise,
     number_cell,
     percent_cell,
     points_cell,
+    shorten_name,
     slot_labels,
 )
 from esper.sanctum.view import ViewState
@@ -202,7 +202,7 @@ class GrowthChart(EnvRowsPanel):
             if name_width:
                 reading = env.stepped.slot(slot) if env.stepped else None
                 line.append(" ").append_fitted(
-                    ellipsise(strip_control(reading.blueprint or "") if reading else "", name_width - 1),
+                    shorten_name(strip_control(reading.blueprint or "") if reading else "", name_width - 1),
                     name_width - 1,
                     "dim",
                 )

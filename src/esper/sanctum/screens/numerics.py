@@ -195,7 +195,7 @@ class LossScaleRange(DevicePanel):
         lines: list[Line] = []
         limit = math.log2(MAX_SCALE_RATIO)
         for name, sample in self.state.devices.items():
-            line = self.line(" ").append_fitted(strip_control(name), 8 if wide else 6)
+            line = self.line(" ").append_fitted(strip_control(name), 8 if wide else 6, keep_end=True)
             lowest, highest = scale_cell(sample.scale_min), scale_cell(sample.scale_max)
             line.append_cell(lowest if wide else lowest._replace(text=lowest.text.strip()))
             line.append(" to " if wide else "–", "dim").append_cell(highest)

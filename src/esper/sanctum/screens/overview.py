@@ -224,7 +224,7 @@ class DeviceList(DevicePanel):
         return {memory_name(name): sample for name, sample in self.state.devices.items()}
 
     def _busy(self, name: str, sample: DeviceSampled, name_width: int, width: int) -> Line:
-        line = self.line(" ").append_fitted(strip_control(name), name_width)
+        line = self.line(" ").append_fitted(strip_control(name), name_width, keep_end=True)
         line.append(f"{sample.envs:>3} {'env ' if sample.envs == 1 else 'envs'}  ", "dim")
         line.append_bar(sample.busy, max(width - line.width - 9, 4), "spark").append(" ")
         return line.append_cell(percent_cell(sample.busy)).append(" %", "dim")

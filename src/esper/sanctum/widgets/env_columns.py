@@ -10,7 +10,16 @@ from esper.domain import Stage
 from esper.formatting import short_score_name, strip_control
 from esper.history.timeline import MarkKind
 from esper.sanctum.env_filter import NUMERIC_FIELDS
-from esper.sanctum.symbols import MARK_SYMBOLS, SEVERITIES, STAGES, number_cell, percent_cell, scale_cell, slot_labels
+from esper.sanctum.symbols import (
+    MARK_SYMBOLS,
+    SEVERITIES,
+    STAGES,
+    number_cell,
+    percent_cell,
+    scale_cell,
+    shorten_name,
+    slot_labels,
+)
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.panel import Line, StyledText
 from esper.telemetry.events import RunStarted, SlotReading
@@ -280,7 +289,9 @@ def slot_cell(layout: Layout, stage: str, blueprint: str | None, alpha: float | 
         role = "normal" if stage in _UNDECIDED_STAGES else "dim"
         text.append(" ")
         if layout.blueprint:
-            text.append_fitted(strip_control(blueprint), layout.blueprint, role).append(" ")
+            text.append_fitted(shorten_name(strip_control(blueprint), layout.blueprint), layout.blueprint, role).append(
+                " "
+            )
         if layout.alpha_bar:
             text.append_bar(alpha, layout.alpha_bar, stage).append(" ")
         text.append_cell(number_cell(alpha, 1, layout.alpha - 2, fixed=True), role)

@@ -151,7 +151,7 @@ class EnvLifecycle(EffectPanel):
         if not effects or known is None:
             return line.append(ellipsise(text, width - _INDENT), "bright")
         text_cols = width - line.width - _POINTS_COLS - (_RETURN_COLS if is_wide else 0)
-        line.append_fitted(ellipsise(text, text_cols), text_cols, "bright")
+        line.append_fitted(text, text_cols, "bright")
         effect = effects.get(step)
         mark = "" if known.unchanged and known.unchanged.is_exact else APPROXIMATE
         cells = [(points_cell(effect.score if effect else None), _POINTS_COLS)]

@@ -74,11 +74,11 @@ class HeadList(Panel):
     def _draw_compact(self, width: int) -> Line:
         """Draw all gradient norms on one line, with the longest names and gaps that fit."""
         line = self.line()
-        for short, gap in ((False, "  "), (False, " "), (True, "  "), (True, " ")):
+        for short, gap, digits in ((False, "  ", 2), (False, " ", 2), (True, "  ", 2), (True, " ", 2), (True, " ", 1)):
             line = self.line(" gradient norm", "head")
             for name, head in self.state.heads.items():
                 line.append(gap).append(head_label(name, short=short), "dim").append(" ")
-                line.append_cell(compact_cell(head.grad_norm[-1], 2, tight=True))
+                line.append_cell(compact_cell(head.grad_norm[-1], digits, tight=True))
             if line.width <= width:
                 break
         return line

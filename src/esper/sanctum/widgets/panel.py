@@ -19,7 +19,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from esper.sanctum.explanations import METRIC_HELP
-from esper.sanctum.symbols import Cell
+from esper.sanctum.symbols import Cell, ellipsise
 from esper.sanctum.theme import Palette
 from esper.sanctum.view import ViewState
 from esper.telemetry.state import RunState
@@ -68,9 +68,9 @@ class StyledText:
         """Append spaces up to a column; none if the text is at least as wide."""
         return self.append(" " * (column - self.width))
 
-    def append_fitted(self, text: str, width: int, role: str = "normal") -> Self:
-        """Append a text cut or padded to exactly `width` columns."""
-        return self.append(set_cell_size(text, max(width, 0)), role)
+    def append_fitted(self, text: str, width: int, role: str = "normal", *, keep_end: bool = False) -> Self:
+        """Append a text, shortened as by `ellipsise` or padded to exactly `width` columns."""
+        return self.append(set_cell_size(ellipsise(text, width, keep_end=keep_end), max(width, 0)), role)
 
     def extend(self, other: StyledText) -> Self:
         """Append the pieces of another text."""
@@ -105,12 +105,23 @@ class Line(StyledText):
         self._styles = palette.selected_styles if selected else palette.styles
 
     def row(self, width: int) -> Row:
-        """Return the styled line, cut or padded to `width` columns."""
+        """Return the styled line, shortened or padded to `width` columns."""
+        if self.width > width:
+            self._shorten(width)
         styles = self._styles
         segments = [Segment(text, styles[role]) for text, role in zip(self._texts, self._roles, strict=True)]
         if self.width < width:
             segments.append(Segment(" " * (width - self.width), styles["normal"]))
-        return segments if self.width <= width else Segment.adjust_line_length(segments, width)
+        return segments
+
+    def _shorten(self, width: int) -> None:
+        """Shorten the line to `width` columns as `ellipsise` does, without a mark of spaces that are cut off."""
+        pieces = list(zip(self._texts, self._roles, strict=True))
+        rest = ellipsise("".join(self._texts).rstrip(), width)
+        self._texts, self._roles, self.width = [], [], 0
+        for text, role in pieces:
+            piece, rest = rest[: len(text)], rest[len(text) :]
+            self.append(piece, role)
 
 
 class _Frame(NamedTuple):
