@@ -9,7 +9,7 @@ import pytest
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.explanations import METRIC_HELP
 from esper.sanctum.screens.devices import LaneUtilisation, MemoryByOwner, MemoryChart, PhaseFractions
-from esper.sanctum.screens.env_detail import EnvDetailScreen
+from esper.sanctum.screens.env_detail import EnvDetailScreen, EnvStep
 from esper.sanctum.screens.help import HelpScreen, MetricHelpScreen
 from esper.sanctum.screens.log import LogList
 from esper.sanctum.screens.moment_lists import MomentList
@@ -22,6 +22,7 @@ from esper.sanctum.screens.numerics import (
     NonFiniteList,
 )
 from esper.sanctum.screens.overview import DeviceList
+from esper.sanctum.symbols import scale_cell
 from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.panel import Panel
@@ -275,6 +276,20 @@ async def test_anomaly_of_several_envs_shows_their_number() -> None:
         assert app.view.severity_by_env() == {2: "error", 0: "error"}
         await press(pilot, "a")
         assert ", in 2 envs" in screen_text(app)
+
+
+async def test_too_small_loss_scale_is_called_so() -> None:
+    steps = [env_stepped(0, loss_scale=2.0**-43), env_stepped(1, loss_scale=2.0**15), env_stepped(2)]
+    sample = device_sampled("cpu:0", scale_min=2.0**-43, scale_max=2.0**15)
+    app, _ = live(stamp([run_started(3), ev.RoundStarted(round=1), *steps, sample]))
+    async with opened(app, "4") as pilot:
+        rows = app.screen.query_one(LossScaleTable).text.splitlines()
+        assert ["too small" in row for row in rows[1:4]] == [True, False, False]
+        assert shown(app, LossScaleRange).endswith("too small")
+        await press(pilot, "enter")
+        assert "loss scale 2^−43 too small" in shown(app, EnvStep)
+    assert scale_cell(2.0**-43).role == "bad"
+    assert scale_cell(1.0).role == "normal"
 
 
 async def test_ended_anomalies_are_counted_and_can_be_found() -> None:

@@ -25,6 +25,7 @@ from textual.filter import LineFilter
 
 from esper.domain import Op, Stage
 from esper.formatting import NOT_A_NUMBER, NOT_MEASURED, format_bytes, format_power, strip_control
+from esper.health.rules.lanes import MIN_LOSS_SCALE
 from esper.history.timeline import MarkKind
 
 _CONSOLE = Console()
@@ -92,6 +93,9 @@ MARK_SYMBOLS: dict[MarkKind, tuple[Symbol, str]] = {
     MarkKind.PLANTED: (Symbol("planted", "g", "a seed was planted"), "germinated"),
 }
 """Symbol and style role of each kind of mark on the timeline. Of several marks in a cell, the first kind is shown."""
+
+SCALE_TOO_SMALL = "too small"
+"""Stands beside a loss scale below `MIN_LOSS_SCALE`, which only loses precision."""
 
 OPS: dict[str, str] = {
     Op.WAIT.label: "do nothing",
@@ -210,14 +214,19 @@ def compact_cell(value: float | None, digits: int = 3, *, tight: bool = False) -
 
 
 def scale_cell(value: float | None) -> Cell:
-    """Format a loss scale as a power of two, such as 2^15, in 5 columns."""
+    """Format a loss scale as a power of two, such as 2^15, in 5 columns; bad if it is too small."""
     if value is None:
         return Cell(f"  {NOT_MEASURED}  ", "absent")
     if math.isnan(value):
         return Cell(f"{NOT_A_NUMBER:<5}", "bad")
     if value <= 0 or math.isinf(value):
         return Cell(f"{value:<5.2g}", "bad")
-    return Cell(format_power(math.log2(value)).ljust(5))
+    return Cell(format_power(math.log2(value)).ljust(5), "bad" if is_scale_too_small(value) else "normal")
+
+
+def is_scale_too_small(value: float | None) -> bool:
+    """Return True for a loss scale that the rule `loss scale below 1` reports."""
+    return value is not None and value < MIN_LOSS_SCALE
 
 
 def ellipsise(text: str, width: int, *, keep_end: bool = False) -> str:

@@ -12,8 +12,10 @@ from esper.formatting import short_score_name, strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import (
+    SCALE_TOO_SMALL,
     STAGES,
     Cell,
+    is_scale_too_small,
     norm_cell,
     number_cell,
     percent_cell,
@@ -241,6 +243,8 @@ def _values(step: EnvStepped, score: str) -> list[tuple[str, Cell]]:
         ("params ×", number_cell(step.parameter_ratio, 3, 3)),
         ("loss scale", scale_cell(step.loss_scale)),
     ]
+    if is_scale_too_small(step.loss_scale):
+        values.append(("", Cell(SCALE_TOO_SMALL, "error")))
     values += [(strip_control(name), number_cell(value, 3, 3)) for name, value in step.metrics.items()]
     return values + [
         (f"{strip_control(owner)} overflow", Cell(f"{count:>3}", "warning"))

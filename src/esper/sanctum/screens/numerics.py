@@ -18,7 +18,15 @@ from esper.formatting import format_power, scale_exponent, strip_control
 from esper.health.rules.lanes import MAX_SCALE_OSCILLATIONS, MAX_SCALE_RATIO
 from esper.sanctum.bindings import KeyCategory
 from esper.sanctum.screens.base import RunScreen
-from esper.sanctum.symbols import SEVERITIES, number_cell, percent_cell, scale_cell, slot_labels
+from esper.sanctum.symbols import (
+    SCALE_TOO_SMALL,
+    SEVERITIES,
+    is_scale_too_small,
+    number_cell,
+    percent_cell,
+    scale_cell,
+    slot_labels,
+)
 from esper.sanctum.widgets.chart import Chart, ChartMark, Curve, Quantity, XAxis
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
@@ -128,8 +136,12 @@ class LossScaleTable(EnvRowsPanel):
         batches = health.steps * started.batches if health else 0
         skipped = health.skipped_batches / batches if health and batches and has_scaling else None
         line.append_cell(percent_cell(skipped), "dim").append(" ")
-        steps = steps_until_growth(started, env)
-        line.append("–" if steps is None else f"{steps:>4.0f} steps", "absent" if steps is None else "dim").pad_to(28)
+        if step is not None and is_scale_too_small(step.loss_scale):
+            line.append(SCALE_TOO_SMALL, "error").pad_to(28)
+        else:
+            steps = steps_until_growth(started, env)
+            growth, role = ("–", "absent") if steps is None else (f"{steps:>4.0f} steps", "dim")
+            line.append(growth, role).pad_to(28)
         oscillates = health is not None and health.num_oscillations >= MAX_SCALE_OSCILLATIONS
         line.append(OSCILLATION_GLYPH if oscillates else " ", "warning" if oscillates else "normal")
         line.append_cell(number_cell(step.grad_norm if step else None, 3, 2), "dim").pad_to(_FIXED_COLUMNS)
@@ -204,6 +216,8 @@ class LossScaleRange(DevicePanel):
                 line.append(f"spread {format_power(halvings)}", "warning" if halvings > limit else "normal").append(
                     f", limit {format_power(limit)}", "dim"
                 )
+            if is_scale_too_small(sample.scale_min):
+                line.append(f"  {SCALE_TOO_SMALL}", "error")
             lines.append(line)
         return lines or [self.line(" no device sample yet", "dim")]
 
