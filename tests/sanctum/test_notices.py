@@ -2,11 +2,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from esper.history.history import open_history
 from esper.sanctum.app import MAX_NOTICES
+from esper.sanctum.screens.env_detail import EnvDetailScreen
+from esper.sanctum.widgets.footer import Footer
+from esper.sanctum.widgets.timeline import Timeline
 from tests.factory import example_run
 from tests.recording.recordings import recording, write_segment
-from tests.sanctum.driving import ROOMY, notices, replay_of, tick
+from tests.sanctum.driving import ROOMY, live, notices, press, replay, replay_of, screen_text, settle, tick
 
 
 async def test_notices_of_damage_appear_once_and_are_capped(tmp_path: Path) -> None:
@@ -31,3 +36,34 @@ async def test_notices_of_damage_appear_once_and_are_capped(tmp_path: Path) -> N
         messages = notices(app)
         assert len(messages) == MAX_NOTICES + 1
         assert messages[-1] == f"{10 - MAX_NOTICES} more notices. --no-tui prints all."
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+@pytest.mark.parametrize("is_replay", [True, False])
+async def test_notice_takes_one_row_above_timeline_and_footer(
+    size: tuple[int, int], is_replay: bool, tmp_path: Path
+) -> None:
+    app = replay(example_run(), tmp_path)[0] if is_replay else live(example_run())[0]
+    async with app.run_test(size=size, notifications=True) as pilot:
+        await settle(pilot)
+        app.notify("Bookmark set.")
+        await settle(pilot)
+        [toast] = app.screen.query("Toast")
+        below = app.screen.query_one(Timeline if is_replay else Footer).region
+        assert toast.region.height == 1
+        assert toast.region.bottom == below.y
+
+
+async def test_escape_removes_notices_before_it_leaves_a_screen() -> None:
+    app, _ = live(example_run())
+    async with app.run_test(notifications=True) as pilot:
+        await settle(pilot)
+        await press(pilot, "enter", "d")
+        assert isinstance(app.screen, EnvDetailScreen)
+        assert "Cannot detach" in screen_text(app)
+        await press(pilot, "escape")
+        assert notices(app) == []
+        assert "Cannot detach" not in screen_text(app)
+        assert isinstance(app.screen, EnvDetailScreen)
+        await press(pilot, "escape")
+        assert not isinstance(app.screen, EnvDetailScreen)

@@ -6,9 +6,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 from textual.actions import ActionParseResult
 from textual.app import SystemCommand
+from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
 from textual.filter import LineFilter
 from textual.screen import Screen
@@ -36,7 +38,7 @@ READING_INTERVAL_S = 0.01
 """Seconds between two updates while a long recording is read."""
 MAX_NOTICES = 3
 """Maximum number of notices about a damaged recording that are shown."""
-NOTICE_SECONDS = 20.0
+NOTICE_SECONDS = 10.0
 """Seconds for which a notice stays on the screen."""
 _WIDTHS = [(0, "-tiny"), (MIN_COLUMNS, "-slim"), (FULL_COLUMNS, "-narrow"), (110, "-normal"), (160, "-wide")]
 _HEIGHTS = [(0, "-flat"), (MIN_ROWS, "-low"), (FULL_ROWS, "-short"), (34, "-medium"), (50, "-tall")]
@@ -64,7 +66,10 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, HarvestActions, W
     TITLE = "Esper Sanctum"
     DEFAULT_MODE = "overview"
     CSS_PATH = Path(__file__).with_name("sanctum.tcss")
-    BINDINGS = bindings(*APP_CATEGORIES)
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *bindings(*APP_CATEGORIES),
+        Binding("escape", "dismiss_notices", "remove the notices", show=False, priority=True),
+    ]
     HORIZONTAL_BREAKPOINTS = _WIDTHS
     VERTICAL_BREAKPOINTS = _HEIGHTS
 
@@ -169,10 +174,13 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, HarvestActions, W
         self.refresh_view()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable End unless the past of a live run is shown or read, and the stop and detach keys in a replay.
+        """Disable keys that have no effect: in a replay those to stop and to detach, Esc for notices without a notice.
 
-        End has priority over the focused widget, so that it is also disabled in dialogs and inputs, which use it.
+        End is disabled unless the past of a live run is shown or read. It has priority over the focused widget, so that
+        it is also disabled in dialogs and inputs, which use it.
         """
+        if action == "dismiss_notices":
+            return self.shows_notices
         if action == "rejoin":
             is_past = self.source.playback is not None or self.is_loading_history
             return self.source.live and is_past and not (self.screen.is_modal or isinstance(self.focused, Input))

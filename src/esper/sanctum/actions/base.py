@@ -18,7 +18,7 @@ from esper.sanctum.view import ViewState
 if TYPE_CHECKING:
     from textual.notifications import SeverityLevel
 
-TOAST_SECONDS = 10.0
+TOAST_SECONDS = 8.0
 """Seconds for which a notice with a path or a command stays on the screen."""
 
 
@@ -59,6 +59,15 @@ class BaseApp(App[None]):
     ) -> None:
         """Show a notification. It is plain text: square brackets, as in a path, are ordinary characters."""
         super().notify(message, title=title, severity=severity, timeout=timeout, markup=False)
+
+    @property
+    def shows_notices(self) -> bool:
+        """True if a notification is visible."""
+        return bool(self.screen_stack and self.screen.query("Toast"))
+
+    def action_dismiss_notices(self) -> None:
+        """Remove all notifications."""
+        self.clear_notifications()
 
     def refuse_in_browser(self, message: str) -> bool:
         """Return True, with a notification, if the dashboard is shown in a browser: no files are written then."""

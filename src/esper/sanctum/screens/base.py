@@ -58,6 +58,7 @@ class RunScreen(Screen[None]):
     def update(self) -> None:
         """Update all panels. The app calls this once per tick."""
         timeline = self.query_one(Timeline)
+        self.set_class(self.view.source.playback is not None, "-played")
         for panel in self.query(Panel):
             panel.update()
         if self.focused is timeline and not timeline.display:  # Textual would leave the screen without a focus
