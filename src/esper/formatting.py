@@ -92,6 +92,12 @@ def format_value(value: float) -> str:
     return "NaN" if math.isnan(value) else "infinite"
 
 
+def ordinal(number: int) -> str:
+    """Return a number as an ordinal: 1st, 2nd, 43rd, 111th."""
+    ending = "th" if number // 10 % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
 def format_power(exponent: float) -> str:
     """Return a power of two: 2^15, or 2^11.3 if the exponent is not an integer."""
     return f"2^{exponent:.{0 if float(exponent).is_integer() else 1}f}".replace("-", "−")

@@ -337,6 +337,12 @@ async def test_env_map_shows_outlier_among_64(size: tuple[int, int]) -> None:
         assert not app.screen.query_one(EnvTable).display
         for env in range(64):
             assert f"{env:02d} ·bz" in panel.text
+        if size[0] > 80:
+            assert "2nd lowest of 64" in panel.text
+            await press(pilot, "o", "o", "o")
+            assert "lowest of 64" not in panel.text
+            assert " highest of 64" in panel.text
+            await press(pilot, *"oooo")
         await emit(pilot, session, env_stepped(37, score=0.7))
         assert "!" not in panel.text
 

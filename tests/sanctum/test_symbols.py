@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.formatting import format_clock, format_duration, strip_control
+from esper.formatting import format_clock, format_duration, ordinal, strip_control
 from esper.sanctum.symbols import compact_cell, ellipsise, number_cell, percent_cell, scale_cell, shorten_name
 
 
@@ -70,6 +70,12 @@ def test_duration_formats_seconds_to_days() -> None:
         "–", "38s", "1m56s", "14m", "2h05m", "3d04h",
     ]  # fmt: skip
     assert format_clock(4360) == "01:12:40"
+
+
+def test_ordinal_has_the_right_ending() -> None:
+    numbers = (1, 2, 3, 4, 11, 12, 13, 21, 43, 101, 111)
+    endings = ("st", "nd", "rd", "th", "th", "th", "th", "st", "rd", "st", "th")
+    assert [ordinal(number) for number in numbers] == [f"{n}{end}" for n, end in zip(numbers, endings, strict=True)]
 
 
 def test_control_characters_in_text_are_replaced() -> None:

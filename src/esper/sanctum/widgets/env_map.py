@@ -10,7 +10,7 @@ from typing import NamedTuple
 from textual.events import Click
 from textual.geometry import Size
 
-from esper.formatting import strip_control
+from esper.formatting import ordinal, strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import NUMERIC_FIELDS
 from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, compact_cell
@@ -101,6 +101,14 @@ def compute_standings(envs: Sequence[EnvState], metric: Metric) -> list[EnvStand
             is_outlier = deficit > OUTLIER_SIGMAS * sigma and deficit > 1e-9 * abs(middle)
             standings.append(EnvStanding(ranks[value], len(finite), is_outlier=is_outlier))
     return standings
+
+
+def _describe_rank(standing: EnvStanding, metric: Metric, value: float | None) -> str:
+    """Return the rank of a value in words, `43rd lowest of 64`; empty if the value is not a finite number."""
+    if standing.rank is None or value is None or not math.isfinite(value):
+        return ""
+    place = f"{ordinal(standing.rank + 1)} " if standing.rank else ""
+    return f"  {place}{'lowest' if metric.low_is_bad else 'highest'} of {standing.num_finite}"
 
 
 def _stage_group(env: EnvState) -> str:
@@ -327,7 +335,7 @@ class EnvMap(Panel, can_focus=True):
         for rank in range(5):
             scale.append("██", f"rank{rank}")
         scale.append(" best", "dim")
-        rank = "" if standing.rank is None else f"  rank {standing.rank + 1} of {standing.num_finite}, 1 is worst"
+        rank = _describe_rank(standing, metric, metric.value(env))
         room = self.size.width - line.width - scale.width - 3
         if room >= 0:
             line.append(rank if len(rank) <= room else "", "dim")
