@@ -120,13 +120,20 @@ def test_playback_steps_forwards_and_back(playback: Playback) -> None:
     assert playback.position == STEPS[2]
     playback.step(-1)
     assert playback.position == STEPS[1]
-    playback.seek(STEPS[1] + 1)
+    playback.seek(next(at for at, event in enumerate(RUN, 1) if at > STEPS[1] and isinstance(event, ev.EnvStepped)))
     playback.step(-1)
-    assert playback.position == STEPS[1]
+    assert playback.position == STEPS[1]  # from within the next step
     playback.step(-2)
     assert playback.position == 0
     playback.step(len(STEPS) + 1)
     assert playback.position == len(RUN)
+
+
+def test_step_back_from_behind_a_step_reaches_the_step_before(playback: Playback) -> None:
+    playback.seek_end()  # events follow the end of the last step
+    assert playback.position > STEPS[-1]
+    playback.step(-1)
+    assert playback.position == STEPS[-2]
 
 
 def test_playback_round_jump_ends_after_its_last_event(playback: Playback) -> None:

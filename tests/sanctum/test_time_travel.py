@@ -132,6 +132,58 @@ async def test_live_run_past_can_be_visited_and_left(tmp_path: Path) -> None:
         assert not app.screen.query_one(Timeline).display
 
 
+@pytest.mark.parametrize("in_progress", [0, 1])
+async def test_first_step_back_from_the_present_moves_one_step(tmp_path: Path, in_progress: int) -> None:
+    run = RUN[: ENDS[7] + in_progress]
+    app, _ = live(run, recorded_in=tmp_path)
+    async with opened(app) as pilot:
+        assert "step 3/5" in header(app)
+        await press(pilot, "left")
+        assert "step 2/5" in header(app)
+
+
+async def test_first_step_back_from_the_end_of_a_replay_moves_one_step(tmp_path: Path) -> None:
+    app, playback = replay(RUN, tmp_path, at_end=True)
+    async with opened(app) as pilot:
+        assert "step 5/5" in header(app)
+        await press(pilot, "left")
+        assert "step 4/5" in header(app)
+        playback.seek(ENDS[7] + 1)
+        playback.playing = True
+        await press(pilot, "left")
+        assert "step 2/5" in header(app)
+
+
+@pytest.mark.parametrize(
+    ("key", "note"),
+    [
+        ("space", "A live run plays by itself. Left goes back in time."),
+        ("right", "No step after the present. Left goes back in time."),
+        ("shift+right", "No round after the present. Left goes back in time."),
+        ("n", "No mark after the present. Left goes back in time."),
+        ("less_than_sign", "A live run has no playback speed. Left goes back in time."),
+        ("greater_than_sign", "A live run has no playback speed. Left goes back in time."),
+        ("right_curly_bracket", "The present is shown already."),
+    ],
+)
+async def test_key_without_effect_in_the_present_says_why(key: str, note: str, tmp_path: Path) -> None:
+    app, _ = live(RUN[:HALF], recorded_in=tmp_path)
+    async with opened(app) as pilot:
+        await press(pilot, key)
+        assert notices(app) == [note]
+        assert app.source.playback is None
+
+
+async def test_key_that_cannot_move_a_replay_says_why(tmp_path: Path) -> None:
+    app, playback = replay(RUN, tmp_path, at_end=True)
+    async with opened(app) as pilot:
+        await press(pilot, "right")
+        assert notices(app)[-1] == "This is the end."
+        playback.speed = 0.1
+        await press(pilot, "less_than_sign")
+        assert notices(app)[-1] == "This is the lowest speed."
+
+
 async def test_control_keys_act_on_the_present_while_in_the_past(tmp_path: Path) -> None:
     app, session = live(RUN[:HALF], recorded_in=tmp_path)
     async with opened(app) as pilot:
@@ -154,7 +206,7 @@ async def test_time_keys_without_recording_are_refused() -> None:
         await press(pilot, "space", "right", "left", "comma", "n", "m")
         assert session.asked() == []
         assert header(app) == before
-        assert notices(app) == ["No recording yet."]
+        assert notices(app)[-1] == "No recording yet."
 
 
 class Gate:

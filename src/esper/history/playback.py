@@ -77,12 +77,20 @@ class Playback:
         return self.position - start
 
     def step(self, delta: int) -> None:
-        """Seek to the `delta`-th end of a step after the playhead; before it if negative."""
-        self._seek_boundary(self.history.steps, delta)
+        """Seek to the `delta`-th end of a step after the playhead; before it if negative.
+
+        Between two steps of a round, the playhead counts as at the end of the first.
+        """
+        history, origin = self.history, self.position
+        last = bisect_right(history.steps, origin) - 1
+        if delta < 0 <= last and not self.state.working:
+            is_same_round = bisect_left(history.rounds, history.steps[last]) == bisect_left(history.rounds, origin)
+            origin = history.steps[last] if is_same_round else origin
+        self._seek_boundary(history.steps, delta, origin)
 
     def step_round(self, delta: int) -> None:
         """Seek to the `delta`-th start of a round after the playhead; before it if negative."""
-        self._seek_boundary(self.history.rounds, delta)
+        self._seek_boundary(self.history.rounds, delta, self.position)
 
     def seek(self, position: int) -> None:
         """Seek to a position, clamped to the history."""
@@ -158,10 +166,10 @@ class Playback:
             self.seek(self.length)
         return True
 
-    def _seek_boundary(self, boundaries: Sequence[int], delta: int) -> None:
+    def _seek_boundary(self, boundaries: Sequence[int], delta: int, origin: int) -> None:
         """Seek to a boundary. After the last one comes the end, unless it was not read yet: then do not move."""
         end = self.length if self.history.is_fully_read else self.position
-        self.seek(_boundary(boundaries, self.position, delta, end))
+        self.seek(_boundary(boundaries, origin, delta, end))
 
     def _restart_events(self) -> None:
         self._upcoming = self.history.events(self.position)

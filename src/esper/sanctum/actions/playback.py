@@ -16,6 +16,8 @@ from esper.sanctum.view import GoToMoment
 
 PLAYBACK_SPEEDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, float("inf"))
 """Recorded seconds per second of playing; infinity is as fast as possible."""
+NOTE_SECONDS = 3.0
+"""Seconds for which a note on a key without effect stays on the screen."""
 END_MOMENT = "100%"
 """The end of a recording, as the user types it."""
 
@@ -50,7 +52,7 @@ class PlaybackActions(BaseApp):
 
     def action_play(self) -> None:
         """Play or hold; at the end, play from the start."""
-        if (playback := self._require_playback()) is not None:
+        if (playback := self._require_playback(why="A live run plays by itself")) is not None:
             if not playback.playing and playback.position >= playback.length:
                 playback.seek_start()
             playback.playing = not playback.playing
@@ -58,25 +60,43 @@ class PlaybackActions(BaseApp):
 
     def action_replay_step(self, delta: int) -> None:
         """Hold, and move by `delta` steps."""
-        entry = partial(self.action_replay_step, delta) if delta < 0 else None
-        if (playback := self._require_playback(entry)) is not None:
-            playback.playing = False
-            playback.step(delta)
-            self.refresh_view()
+        playback = self.source.playback
+        self._replay_step(delta, moving=playback is None or playback.playing)
+
+    def _replay_step(self, delta: int, *, moving: bool) -> None:
+        """Hold, and move by `delta` steps.
+
+        Args:
+            delta: Number of steps.
+            moving: The screen showed a run that goes on: it named the last full step, not the one in progress.
+        """
+        entry = partial(self._replay_step, delta, moving=True) if delta < 0 else None
+        if (playback := self._require_playback(entry, why="No step after the present")) is not None:
+            is_partway = moving and delta < 0 and playback.state.working > 0 and playback.state.step > 0
+            self._move(playback, partial(playback.step, delta - is_partway))
 
     def action_replay_round(self, delta: int) -> None:
         """Hold, and move by `delta` rounds."""
         entry = partial(self.action_replay_round, delta) if delta < 0 else None
-        if (playback := self._require_playback(entry)) is not None:
-            playback.playing = False
-            playback.step_round(delta)
-            self.refresh_view()
+        if (playback := self._require_playback(entry, why="No round after the present")) is not None:
+            self._move(playback, partial(playback.step_round, delta))
+
+    def _move(self, playback: Playback, move: Callable[[], None]) -> None:
+        """Hold, and move; if there is nothing to move to, notify the user."""
+        before, playback.playing = playback.position, False
+        move()
+        if playback.position == before:
+            unread = "" if playback.history.is_fully_read else " of the part that was read"
+            self.notify(f"This is the {'end' if before else 'start'}{unread}.", timeout=NOTE_SECONDS)
+        self.refresh_view()
 
     def action_replay_speed(self, delta: int) -> None:
         """Set the next faster speed if `delta` is positive, else the next slower one."""
-        if (playback := self._require_playback()) is not None:
+        if (playback := self._require_playback(why="A live run has no playback speed")) is not None:
             slower = [speed for speed in PLAYBACK_SPEEDS if speed < playback.speed]
             faster = [speed for speed in PLAYBACK_SPEEDS if speed > playback.speed]
+            if not (faster if delta > 0 else slower):
+                self.notify(f"This is the {'highest' if delta > 0 else 'lowest'} speed.", timeout=NOTE_SECONDS)
             playback.speed = (faster or [PLAYBACK_SPEEDS[-1]])[0] if delta > 0 else (slower or [PLAYBACK_SPEEDS[0]])[-1]
             self.refresh_view()
 
@@ -89,6 +109,8 @@ class PlaybackActions(BaseApp):
     def action_replay_end(self) -> None:
         """Move to the end, once it was read; in a live run, return to its present."""
         if self.source.live:
+            if self.source.playback is None and not self.is_loading_history:
+                self.notify("The present is shown already.", timeout=NOTE_SECONDS)
             self.action_rejoin()
         elif (playback := self._require_playback()) is not None:
             if self.source.fraction_read is not None:
@@ -106,7 +128,7 @@ class PlaybackActions(BaseApp):
     def action_mark(self, delta: int) -> None:
         """Hold, and move to the next mark if `delta` is positive, else to the previous one; select its env."""
         entry = partial(self.action_mark, delta) if delta < 0 else None
-        if (playback := self._require_playback(entry)) is not None:
+        if (playback := self._require_playback(entry, why="No mark after the present")) is not None:
             playback.playing = False
             mark = playback.seek_mark(delta, self.view.selected_env, self.view.mark_filter)
             if mark is None:
@@ -160,12 +182,13 @@ class PlaybackActions(BaseApp):
         """Move to a moment, given as text, once it was read."""
         self._choose_moment(stay=False, moment=moment)
 
-    def _require_playback(self, entry: Callable[[], None] | None = None) -> Playback | None:
-        """Return the playhead. If there is none, open the past of a live run for `entry`.
+    def _require_playback(self, entry: Callable[[], None] | None = None, *, why: str = "") -> Playback | None:
+        """Return the playhead. If there is none, open the past of a live run for `entry`, or notify the user.
 
         Args:
             entry: Action to run in the past; `run_deferred_action` runs it once a long recording is read. None if the
                 action has no effect in the present.
+            why: Reason for which it has none; empty to say nothing.
         """
         if self.source.playback is not None:
             self._deferred_action = None  # the user has moved on
@@ -178,6 +201,9 @@ class PlaybackActions(BaseApp):
             elif reading:
                 key = self.view.key_names["time.live"]
                 self.notify(f"Reading the recording of this run. Press {key} to stay live.", timeout=3)
+        elif why:
+            back = self.view.key_names["time.step-back"]
+            self.notify(f"{why}. {back} goes back in time.", timeout=NOTE_SECONDS)
         return self.source.playback
 
     def _toggle_bookmark(self, present: int | None) -> None:
