@@ -91,7 +91,7 @@ async def test_env_numerics_show_its_loss_scaler() -> None:
         assert third[1] == "–"
         assert shown(app, LossScaleRange) == "cpu:0 2^15 to 2^16 spread 2^1, limit 2^6"
         bad = shown(app, NonFiniteList)
-        assert "2 0 1.5 env 01: the gradient of the host" in bad
+        assert "2 0 1 5 env 01: the gradient of the host" in bad
         chart = app.screen.query_one(LossScaleChart)
         assert "2^16 ┤" in chart.text
         assert chart.text.count("╵") == 3
@@ -115,7 +115,7 @@ async def test_simultaneous_non_finite_values_are_listed_once() -> None:
         assert str(panel.border_subtitle) == "4 quantities"
         words = "the training loss, the validation loss, the gradient of the host"
         assert shown(app, NonFiniteList) == (
-            f"NaN inf first at 1 1 1.1 env 00: the validation loss 1 0 1.1 env 01: {words}"
+            f"NaN inf round step 1 1 1 1 env 00: the validation loss 1 0 1 1 env 01: {words}"
         )
         await pilot.resize_terminal(80, 24)
         await settle(pilot)
@@ -318,7 +318,11 @@ async def test_root_cause_list_begins_with_the_decision(tmp_path: Path) -> None:
         lines = [line.strip(" │┃▌▐▎") for line in screen_text(app).splitlines()]
         heading, first, symptom = (
             next(index for index, line in enumerate(lines) if text in line)
-            for text in ("Likely cause, env 00", "1 cull norm in mid: seed removed", "fell from 80.0% to 50.0%")
+            for text in (
+                "Likely cause, env 00, round 1",
+                "1 cull norm in mid: seed removed",
+                "fell from 80.0% to 50.0%",
+            )
         )
         assert heading < first < symptom
         await pilot.press("enter")
@@ -333,7 +337,7 @@ async def test_root_cause_signals_are_in_order_of_time(tmp_path: Path) -> None:
     app, playback = replay(stamp(run), tmp_path, at_end=True)
     async with opened(app, "W") as pilot:
         text = screen_text(app)
-        assert "Likely cause, env 00: no decision changed the network within 5 steps" in text
+        assert "Likely cause, env 00, round 1: no decision changed the network within 5 steps" in text
         assert "gradient of the host is 50, more than 8" in text
         assert "not finite: gradient of the host" in text
         await pilot.press("enter")

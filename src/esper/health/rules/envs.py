@@ -212,7 +212,7 @@ def _check_stalls(event: ev.RoundStarted, context: RuleContext) -> Iterator[ev.A
         fractions.append(stalled / total)
     text = f"{fractions[-1]:.0%} of the envs stalled in round {event.round - 1}, and {limits.stalled_envs:.0%} or more "
     text += f"in each of the last {pluralise(len(rounds), 'round')}: their {context.health.score_name} stopped rising "
-    text += f"{100 * limits.stalled_gap:.0f} points below the median"
+    text += f"{100 * limits.stalled_gap:.0f} pp below the median"
     text += " of their structure" if context.health.chance_by_structure else ""
     yield warning(Rule.STALLED_ENV, "envs", fractions[-1], limits.stalled_envs, text)
 

@@ -33,8 +33,8 @@ _DIALOG_COLS = 96
 """Width of the dialog, as in sanctum.tcss."""
 _DIALOG_FRAME_COLS = 8
 """Columns that border, padding and scrollbar take from the dialog."""
-_FINDING_INDENT = 11
-"""Columns of round, step and glyph before the text of a finding or a candidate."""
+_FINDING_INDENT = 12
+"""Columns of step and glyph before the text of a finding or a candidate."""
 _SYMPTOM_PREFIX = "└ "
 """Stands before an anomaly that another one of its incident led to."""
 _VERDICT_INTERVAL_S = 0.2
@@ -274,9 +274,9 @@ class RootCauseList(MomentList):
         return f"{mark}no verdict: without it, step {symptom.step} is not reached or has no such score"
 
     def _describe_candidate(self, number: int, candidate: Candidate) -> Text:
-        """Round and step of a decision, its place by evidence, its text, and the verdict on the first."""
+        """Step of a decision, its place by evidence, its text, and the verdict on the first."""
         palette, is_first = self._view.palette, number == 1
-        text = _moment_column(palette, candidate.round, candidate.decision_step)
+        text = _step_column(palette, candidate.decision_step)
         text.append(f"{number} {strip_control(candidate.text)}", _style(palette, "bright" if is_first else "normal"))
         if is_first and self._verdict:
             text.append(f"\n{' ' * _FINDING_INDENT}{self._verdict}", _style(palette, "key"))
@@ -303,7 +303,7 @@ def _root_cause_heading(cause: RootCause, env: int) -> str:
     if cause.symptom is not None:
         is_found = cause.candidates or cause.signals
         note = cause.note or ("" if is_found else "not found")
-        return f"Likely cause, env {env:02d}" + (f": {note}" if note else "")
+        return f"Likely cause, env {env:02d}, round {cause.symptom.round}" + (f": {note}" if note else "")
     if cause.recent:
         return f"Env {env:02d}: no cause found of the anomalies of this episode"
     return f"Env {env:02d} is healthy: nothing wrong in this episode"
@@ -333,14 +333,14 @@ def _format_value(value: float) -> str:
 
 
 def _describe_finding(palette: Palette, finding: Finding) -> Text:
-    """Round, step, severity and text of a symptom or signal."""
-    text = _moment_column(palette, finding.round, finding.step)
+    """Step, severity and text of a symptom or signal."""
+    text = _step_column(palette, finding.step)
     text.append(SEVERITIES[finding.severity].glyph, _style(palette, finding.severity))
     return text.append(f" {strip_control(finding.text)}", _style(palette, "bright"))
 
 
-def _moment_column(palette: Palette, round_: int, step: int) -> Text:
-    return Text().append(f"{f'{round_:>4}.{step}':<{_FINDING_INDENT - 2}}", _style(palette, "dim"))
+def _step_column(palette: Palette, step: int) -> Text:
+    return Text().append(f"step {step:>3}".ljust(_FINDING_INDENT - 2), _style(palette, "dim"))
 
 
 def _style(palette: Palette, role: str) -> Style:

@@ -234,7 +234,7 @@ class NonFiniteList(Panel):
         if not non_finite:
             return self.message("all recorded values are finite")
         self.panel_subtitle = pluralise(len(non_finite), "quantity", "quantities")
-        lines = [self.line("   NaN   inf  first at", "head")]
+        lines = [self.line("  NaN  inf round step", "head")]
         names_by_count: dict[tuple[object, ...], list[str]] = {}
         for name, count in sorted(non_finite.items(), key=lambda item: -item[1].last_seq):
             key = (count.nan, count.inf, count.first_round, count.first_step, count.env)
@@ -244,8 +244,8 @@ class NonFiniteList(Panel):
         for (nan, inf, round_, step, _), names in names_by_count.items():
             rows = wrap(_join_quantities(names), text_width, max_lines=1 + spare, placeholder=" …")
             spare -= len(rows) - 1
-            line = self.line(f"{nan:>6}{inf:>6}  ", "bright")
-            line.append(f"{round_}" if step is None else f"{round_}.{step}", "dim")
+            line = self.line(f"{nan:>5}{inf:>5}", "bright")
+            line.append(f"{round_:>6}{'' if step is None else step:>5}", "dim")
             for row in rows:
                 lines.append(line.pad_to(_QUANTITY_COLUMN).append(row))
                 line = self.line()
