@@ -212,3 +212,13 @@ async def test_labels_are_spelled_out_and_name_their_quantity() -> None:
         assert "gradient norm  op" in screen_text(app)
         assert "lanes busy  cpu:0 94.5 %" in screen_text(app)
         assert "memory 1.31 of 24 GiB" in screen_text(app)
+
+
+async def test_env_table_names_the_round_of_its_values() -> None:
+    app, session = live(stamp(step_of(4)))
+    async with opened(app) as pilot:
+        assert str(app.screen.query_one(EnvTable).border_title).startswith("envs, round 1 ─ by env")
+        await emit(pilot, session, ev.RoundStarted(round=2))
+        assert str(app.screen.query_one(EnvTable).border_title).startswith("envs, round 1 ─ by env")
+        await emit(pilot, session, env_stepped(0, 2))
+        assert str(app.screen.query_one(EnvTable).border_title).startswith("envs, round 2 ─ by env")

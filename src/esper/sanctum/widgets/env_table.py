@@ -145,7 +145,9 @@ class EnvTable(EnvRowsPanel):
     def _write_titles(self, count: int) -> None:
         total = len(self.state.envs)
         column = self.state.score_name if self._sort_column == "score" else self._sort_column
-        title = f"envs ─ by {column} {'↓' if self._descending else '↑'}"
+        round_ = self.state.round - (not any(env.stepped for env in self.state.envs))
+        of_round = f", round {round_}" if round_ > 0 else ""  # charts of the same quantity are about other rounds
+        title = f"envs{of_round} ─ by {column} {'↓' if self._descending else '↑'}"
         if self._pinned:
             title += f" ─ {len(self._pinned)} pinned"
         if self._worst_first:
