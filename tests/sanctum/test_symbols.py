@@ -89,6 +89,8 @@ def test_control_characters_in_text_are_replaced() -> None:
         ("αc .091", 5, "αc …"),
         ("αc .091", 7, "αc .091"),
         ("at 12:34:56 it fell", 9, "at …"),
+        ("only 0.0e+00 in it", 9, "only …"),
+        ("only 0.0e+00 in it", 10, "only …"),
         ("loss −43.5 pp", 8, "loss …"),
         ("loss −43.5 pp", 11, "loss −43.5…"),
         ("scale 2^−43", 9, "scale …"),

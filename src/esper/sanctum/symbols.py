@@ -30,9 +30,9 @@ from esper.history.timeline import MarkKind
 
 _CONSOLE = Console()
 """Rich needs a console to wrap a text."""
-_FIGURE_AT_END = re.compile(r"(?<![^\s(±≈×])[+−-]?(\d[\d.,:/^e−-]*|\.\d*)?$")
+_FIGURE_AT_END = re.compile(r"(?<![^\s(±≈×])[+−-]?(\d[\d.,:/^e+−-]*|\.\d*)?$")
 """A number, a time or a power at the end of a text, or its sign."""
-_FIGURE_CHARS = re.compile(r"[\d.,:/^e−-]*\d|%")
+_FIGURE_CHARS = re.compile(r"[\d.,:/^e+−-]*\d|%")
 """Characters that continue a figure."""
 
 
