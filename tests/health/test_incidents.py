@@ -15,6 +15,11 @@ from tests.sanctum.population import anomaly
 
 START = [run_started(3), ev.RoundStarted(round=1)]
 EXPLOSION, ROLLBACK, NAN = "exploding gradient", "governor rollback", "non-finite loss"
+DIVERGE, BELOW_1 = "loss scales diverge", "loss scale below 1"
+
+
+def of_lane(lane: str, rule: str) -> ev.AnomalyFound:
+    return ev.AnomalyFound(rule=rule, severity="warning", where=lane, value=1.0, text=f"{lane}: {rule}")
 
 
 def joined(rule: str, where: int, env: int) -> ev.AnomalyJoined:
@@ -56,6 +61,8 @@ def grouped(*events: ev.AnyEvent) -> list[str]:
             [EXPLOSION, ROLLBACK],
         ),
         ([anomaly(0, rule=EXPLOSION), anomaly(0, rule=NAN), joined(NAN, 0, 2)], [EXPLOSION, NAN]),
+        ([of_lane("cpu:0", DIVERGE), of_lane("cpu:0", BELOW_1)], [f"{DIVERGE} > {BELOW_1}"]),
+        ([of_lane("cpu:0", DIVERGE), of_lane("cpu:1", BELOW_1)], [DIVERGE, BELOW_1]),
     ],
 )
 def test_anomalies_that_an_active_one_led_to_are_one_incident(events: list[ev.AnyEvent], expected: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Incidents: an anomaly of an env together with the anomalies that it led to, which count as one alarm."""
+"""Incidents: an anomaly of an env or lane together with the anomalies that it led to, which count as one alarm."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import NamedTuple
 from esper.domain import Rule
 from esper.telemetry.anomalies import Anomaly
 
-BREAKDOWN_RULES = frozenset(
-    {
-        Rule.EXPLODING_GRADIENT,
-        Rule.REPEATED_SKIPS,
-        Rule.LOSS_ABOVE_CHANCE,
-        Rule.NON_FINITE_GRADIENT,
-        Rule.NON_FINITE_LOSS,
-        Rule.NON_FINITE_SCORE,
-        Rule.GOVERNOR_ROLLBACK,
-    }
+_BREAKDOWN_OF_ENV = (
+    Rule.EXPLODING_GRADIENT,
+    Rule.REPEATED_SKIPS,
+    Rule.LOSS_ABOVE_CHANCE,
+    Rule.NON_FINITE_GRADIENT,
+    Rule.NON_FINITE_LOSS,
+    Rule.NON_FINITE_SCORE,
+    Rule.GOVERNOR_ROLLBACK,
 )
-"""Rules whose anomalies follow from each other while the training of an env breaks down."""
+_LOSS_SCALES_OF_LANE = (Rule.LOSS_SCALES_DIVERGE, Rule.LOSS_SCALE_BELOW_1)
+_CHAINS = {rule.value: chain for chain in (_BREAKDOWN_OF_ENV, _LOSS_SCALES_OF_LANE) for rule in chain}
+"""Rules whose anomalies follow from each other in any order. Keyed by each of them."""
 
 
 class Incident(NamedTuple):
@@ -28,7 +28,7 @@ class Incident(NamedTuple):
     cause: Anomaly
     """The anomaly that began first."""
     symptoms: list[Anomaly]
-    """Anomalies that began while the cause or an earlier symptom was active in their envs, first to last."""
+    """Anomalies that began while the cause or an earlier symptom was active in their envs or lane, first to last."""
 
     @property
     def anomalies(self) -> list[Anomaly]:
@@ -45,16 +45,19 @@ class Incident(NamedTuple):
 def group_incidents(anomalies: Sequence[Anomaly]) -> list[Incident]:
     """Return the incidents of these anomalies. Each has the place of the first of its anomalies in the sequence."""
     incidents = {anomaly.found.seq: Incident(anomaly, []) for anomaly in anomalies}
-    earlier: dict[int, list[Anomaly]] = {}
+    earlier: dict[tuple[Sequence[Rule], int | str], list[Anomaly]] = {}
+    """Anomalies so far, keyed by their chain of rules and an env or lane."""
     for anomaly in sorted(anomalies, key=lambda anomaly: anomaly.found.seq):
-        if anomaly.found.rule not in BREAKDOWN_RULES or anomaly.found.env is None:
+        chain = _CHAINS.get(anomaly.found.rule)
+        if chain is None:
             continue
-        cause = next((known for known in earlier.get(anomaly.found.env, ()) if _led_to(known, anomaly)), None)
+        subjects = anomaly.envs or [anomaly.found.where]
+        cause = next((known for known in earlier.get((chain, subjects[0]), ()) if _led_to(known, anomaly)), None)
         if cause is not None:
             incidents[anomaly.found.seq] = incidents[cause.found.seq]
             incidents[anomaly.found.seq].symptoms.append(anomaly)
-        for env in anomaly.envs:
-            earlier.setdefault(env, []).append(anomaly)
+        for subject in subjects:
+            earlier.setdefault((chain, subject), []).append(anomaly)
     return [*{id(incident): incident for incident in incidents.values()}.values()]
 
 

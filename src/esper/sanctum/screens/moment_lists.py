@@ -340,7 +340,7 @@ def _describe_finding(palette: Palette, finding: Finding) -> Text:
 
 
 def _step_column(palette: Palette, step: int) -> Text:
-    return Text().append(f"step {step:>3}".ljust(_FINDING_INDENT - 2), _style(palette, "dim"))
+    return Text().append(f"step {step}".ljust(_FINDING_INDENT - 2), _style(palette, "dim"))
 
 
 def _style(palette: Palette, role: str) -> Style:
