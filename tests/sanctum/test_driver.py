@@ -72,3 +72,11 @@ def test_driver_detects_a_closed_terminal_at_once(pipe: tuple[int, int]) -> None
     output.write("nor this")
     output.drain(PATIENCE)
     assert not output.consume_dropped()
+
+
+def test_driver_redraws_after_another_program_has_written(pipe: tuple[int, int]) -> None:
+    output = OutputThread(pipe[1], "utf-8")
+    output.mark_dropped()
+    output.drain(PATIENCE)
+    assert output.consume_dropped()
+    assert not output.consume_dropped()

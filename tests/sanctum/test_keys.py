@@ -1,5 +1,6 @@
 """Every key, live and in replay."""
 
+import os
 import re
 import signal
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from textual.drivers.headless_driver import HeadlessDriver
 from textual.widgets import DataTable, OptionList
 
 from esper.control import RequestKind
@@ -502,6 +504,26 @@ async def test_ctrl_c_in_a_browser_does_not_close_the_dashboard(
         assert app.clipboard == "env 03"
         await pilot.press("q")
         assert has_left(app)
+
+
+async def test_ctrl_z_suspends_unless_the_run_trains_in_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "killpg", lambda *arguments: sent.append(arguments))
+    monkeypatch.setattr(HeadlessDriver, "can_suspend", True)
+    app, session = live(RUN)
+    async with opened(app) as pilot:
+        await pilot.press("ctrl+z")
+        assert "the run trains in this process. p pauses it" in notices(app)[-1]
+        assert sent == []
+        await emit(pilot, session, ev.RunEnded(outcome="done"))
+        await pilot.press("ctrl+z")
+        assert sent == [(os.getpgrp(), signal.SIGTSTP)]
+    app, _ = replay(RUN, tmp_path)
+    async with opened(app) as pilot:
+        await pilot.press("ctrl+z")
+        assert len(sent) == 2
 
 
 async def test_browser_only_shows_a_live_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -279,6 +279,13 @@ KEYS: tuple[KeyBinding, ...] = (
     ),
     KeyBinding(KeyCategory.VIEW, "f1", "keys", "this page", "help"),
     KeyBinding(KeyCategory.VIEW, "i", "legend", "explain the letters of the stages of a slot", "legend"),
+    KeyBinding(
+        KeyCategory.VIEW,
+        "ctrl+z",
+        "suspend",
+        "suspend the dashboard; not while the run trains in its process",
+        "suspend_process",
+    ),
     KeyBinding(KeyCategory.VIEW, "q", "quit", "quit; confirm first if this ends the run", "quit", True),
     KeyBinding(
         KeyCategory.VIEW,

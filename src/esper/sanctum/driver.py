@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from typing import TYPE_CHECKING
@@ -53,10 +54,27 @@ class ResilientDriver(LinuxDriver):
         """Return True if the screen must be redrawn: frames were dropped, and the terminal accepts output again."""
         return self._output.consume_dropped()
 
+    def resume_application_mode(self) -> None:
+        """Take over the terminal again after the process was suspended, and have the screen redrawn."""
+        super().resume_application_mode()
+        self._output.mark_dropped()
+
     def close(self) -> None:
         """Restore the terminal, and wait for the output unless the terminal is frozen."""
         super().close()
         self._output.drain(EXIT_DRAIN_S)
+
+    def _sigtstp_application(self, *_: object) -> None:
+        # Textual sends SIGSTOP, which also stops a process that no shell can continue, as in `tmux new esper-sanctum`.
+        # The default action of SIGTSTP does nothing then.
+        if self._auto_restart:
+            self.suspend_application_mode()
+            self._must_signal_resume = True
+        handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, handler)
+        if self._must_signal_resume:  # nothing has stopped the process, so that SIGCONT does not resume it
+            self.resume_application_mode()
 
     def _sigcont_application(self, *_: object) -> None:
         # A closing terminal sends SIGCONT to all its processes, suspended or not. Textual would then start a second
@@ -120,6 +138,11 @@ class OutputThread:
             dropped = self._dropped and self._idle
             self._dropped = self._dropped and not dropped
             return dropped
+
+    def mark_dropped(self) -> None:
+        """Have the screen redrawn as if frames were dropped, because another program has written to the terminal."""
+        with self._changed:
+            self._dropped = True
 
     def drain(self, seconds: float) -> None:
         """Wait until everything has been written, at most `seconds`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 from types import FrameType
@@ -115,6 +116,19 @@ class RunActions(BaseApp):
         else:
             message = "Cannot detach: the run trains in this process. Start it with --detach next time."
             self.notify(message, severity="warning")
+
+    def action_suspend_process(self) -> None:
+        """Suspend the dashboard, as a terminal does with Ctrl+Z, unless this would also suspend the training."""
+        if self.is_web:
+            self.notify(BROWSER_MESSAGE, severity="warning")
+        elif self.source.live and not self.source.attached and not run_has_ended(self.source):
+            pause = self.view.key_names["run.pause"]
+            message = (
+                f"Cannot suspend: the run trains in this process. {pause} pauses it; next time, start with --detach."
+            )
+            self.notify(message, severity="warning")
+        elif self._driver is not None and self._driver.can_suspend:
+            os.killpg(os.getpgrp(), signal.SIGTSTP)  # also a parent such as `uv run`, for which the shell waits
 
     def on_load(self) -> None:
         """Handle TERM, INT and HUP in the event loop: the first stops the run, a second TERM or INT abandons it.
