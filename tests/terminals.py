@@ -163,8 +163,9 @@ class Terminal:
         return self.process.wait(TIMEOUT_S)
 
     def assert_restored(self) -> None:
-        """Assert that the normal screen, the cursor and echo are restored."""
-        assert self.output.rfind(LEAVE_SCREEN) > self.output.rfind(ENTER_SCREEN) >= 0
+        """Assert that the alternate screen is empty, and that the normal screen, the cursor and echo are restored."""
+        left = self.output.rfind(LEAVE_SCREEN)
+        assert left > self.output.rfind(b"\x1b[H\x1b[J") > self.output.rfind(ENTER_SCREEN) >= 0
         assert self.output.rfind(b"\x1b[?25h") > self.output.rfind(b"\x1b[?25l")
         assert termios.tcgetattr(self._slave) == self.settings
 

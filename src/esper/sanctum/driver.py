@@ -54,6 +54,14 @@ class ResilientDriver(LinuxDriver):
         """Return True if the screen must be redrawn: frames were dropped, and the terminal accepts output again."""
         return self._output.consume_dropped()
 
+    def stop_application_mode(self) -> None:
+        """Clear the alternate screen, and restore the terminal.
+
+        After a change of size, tmux shows rows of the alternate screen above the prompt.
+        """
+        self.write("\x1b[H\x1b[J")
+        super().stop_application_mode()
+
     def resume_application_mode(self) -> None:
         """Take over the terminal again after the process was suspended, and have the screen redrawn."""
         super().resume_application_mode()
