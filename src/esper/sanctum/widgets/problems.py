@@ -67,7 +67,7 @@ class AnomalyStrip(Panel, can_focus=True):
         muted = f"  {self.view.muted_note}" if self.view.muted_note else ""
         if num_seen == num_active:
             self._append_no_active(line, num_seen, len(incidents) - len(active), muted, size.width)
-            self._append_ended(line, size.width)
+            self._append_ended(line, incidents, size.width)
             return [line]
         founds = [incident.active[0].found for incident in active]
         new = [*([stale] if stale else []), *founds[: len(active) - num_seen]]
@@ -82,7 +82,7 @@ class AnomalyStrip(Panel, can_focus=True):
                 line.append(f"  +{rest + 1} more", "dim")
                 return [line]
             line.append(gap, "faint").append(ellipsise(text, room), "dim" if index >= len(new) else "bright")
-        self._append_ended(line, size.width)
+        self._append_ended(line, incidents, size.width)
         return [line]
 
     def _append_no_active(self, line: Line, num_seen: int, num_ended: int, muted: str, width: int) -> None:
@@ -97,9 +97,9 @@ class AnomalyStrip(Panel, can_focus=True):
         texts = [f"{SEVERITIES['info'].glyph} {text}{muted}" for text in texts]
         line.append(next((text for text in texts if line.width + len(text) <= width), texts[-1]), "dim")
 
-    def _append_ended(self, line: Line, width: int) -> None:
+    def _append_ended(self, line: Line, incidents: list[Incident], width: int) -> None:
         """Append the anomalies that ended in this round, the latest first, as far as they fit."""
-        for incident in self.view.incidents():
+        for incident in incidents:
             found = incident.cause.found
             text = f"  ended: {strip_control(anomaly_subject(found))}, {strip_control(found.rule)}"
             is_recent = not incident.active and incident.cause.last_round == self.state.round
