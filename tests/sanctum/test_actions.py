@@ -34,6 +34,7 @@ def test_actions_replace_only_these_names_of_textual() -> None:
     replaced = {name for subject in SUBJECTS for name in names(subject) & textual if name.islower()}
     assert replaced == {
         "action_quit",
+        "action_suspend_process",
         "check_action",
         "clear_selection",
         "get_driver_class",

@@ -326,7 +326,10 @@ async def test_deleted_recording_returns_to_the_present(
         assert "Cannot show the past any longer" in notices(app)[-1]
 
 
-async def test_past_of_a_live_run_does_not_hide_or_fake_a_silent_engine(tmp_path: Path) -> None:
+async def test_past_of_a_live_run_does_not_hide_or_fake_a_silent_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("esper.sanctum.app.TICK_INTERVAL_S", 3600.0)  # a tick would use the real time
     app, session = live(RUN[:HALF], recorded_in=tmp_path)
     async with opened(app) as pilot:
         await pilot.press("shift+left")

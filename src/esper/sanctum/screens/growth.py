@@ -276,7 +276,7 @@ class BlueprintTable(CyclingPanel):
         self, name: str, record: BlueprintStats, effects: PlantingEffects | None, columns: Collection[str]
     ) -> Line:
         line = self.line(f" {self._letters[name]} ", "dim").append_fitted(
-            ellipsise(strip_control(name), _NAME_COLS - 3), _NAME_COLS - 3
+            shorten_name(strip_control(name), _NAME_COLS - 3), _NAME_COLS - 3
         )
         for heading in columns:
             width, value = _BLUEPRINT_COLUMNS[heading]
