@@ -349,7 +349,7 @@ async def test_every_panel_has_a_help_text() -> None:
     frame = {"Header", "Tabs", "PauseCausePanel", "Timeline", "Footer"}
     app, _ = live(population())
     async with opened(app) as pilot:
-        for key in ("1", "2", "3", "4", "5", "6", "1", "enter"):
+        for key in ("1", "2", "3", "4", "5", "6", "7", "1", "enter"):
             await pilot.press(key)
             await settle(pilot)
             panels = [panel for panel in app.screen.query(Panel) if panel.display and type(panel).__name__ not in frame]

@@ -226,6 +226,14 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "a gate that refuses a seed passes later",
         "compare the value of the failed check with its limit",
     ),
+    "curves": MetricHelp(
+        "a recorded quantity over the whole run: median, quartiles (the band), minimum and maximum (dotted) over all "
+        "envs, with the selected env; or a curve per policy head or device",
+        "in the title",
+        "scores and returns rise, losses fall",
+        "focus a chart with {keys[curves.down]} and move its cursor to the step where the curve changes; "
+        "{keys[curves.next-env]} selects another env",
+    ),
     "log": MetricHelp(
         "one line for each notable event",
         "local time",

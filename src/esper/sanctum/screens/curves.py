@@ -142,6 +142,19 @@ class CurvesScreen(RunScreen):
 class CurvesStatus(Panel):
     """Line with the page, the number of charts, the search, and the fraction of the recording that was read."""
 
+    METRICS = (
+        "curves",
+        "score",
+        "reward",
+        "contribution",
+        "gradient norm",
+        "loss scale",
+        "update",
+        "heads",
+        "busy",
+        "phases",
+    )
+
     status = ""
 
     def cache_key(self) -> Hashable:

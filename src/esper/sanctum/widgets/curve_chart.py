@@ -92,6 +92,7 @@ class CurveChart(ChartPanel):
         group: The curves.
     """
 
+    METRICS = ("curves",)
     HAS_RUN_AXES = True
 
     def __init__(self, view: ViewState, group: CurveGroup) -> None:
@@ -142,26 +143,27 @@ class CurveChart(ChartPanel):
 
     def chart(self) -> Chart | None:
         """Return the chart; None without a point."""
-        curves = self._draw_named() if self.group.owner else self._draw_population()
-        if not curves:
+        if not self.names:
             return None
-        lower, upper = (
-            self._curve(f"{self.group.quantity}/{owner} quartile", "", "band") for owner in ("lower", "upper")
-        )
-        labels = [Label(0, curve.name, curve.role) for curve in curves]
-        width, height = self.size
+        curves = self._named_curves() if self.group.owner else self._population_curves()
         return Chart(
             quantity=self._quantity(),
             x_axis=self._x_axis(),
             curves=curves,
-            band=(lower, upper) if not self.group.owner else None,
-            has_labels=bool(self.group.owner)
-            and len(curves) > 1
-            and labels_width(labels, height - 1) <= width * _MAX_LABEL_FRACTION,
+            band=None if self.group.owner else (self._quartile("lower"), self._quartile("upper")),
+            has_labels=bool(self.group.owner) and self._has_room_for_labels(curves),
             look=Look(is_logarithmic=self.group.quantity == "loss scale"),
         )
 
-    def _draw_population(self) -> list[Curve]:
+    def _has_room_for_labels(self, curves: Sequence[Curve]) -> bool:
+        labels = [Label(0, curve.name, curve.role) for curve in curves]
+        width, height = self.size
+        return len(curves) > 1 and labels_width(labels, height - 1) <= width * _MAX_LABEL_FRACTION
+
+    def _quartile(self, which: str) -> Curve:
+        return self._curve(f"{self.group.quantity}/{which} quartile", "", "band")
+
+    def _population_curves(self) -> list[Curve]:
         """Return median, the selected env, minimum and maximum."""
         quantity = self.group.quantity
         env = self._curve(self._env_curve, split_name(self._env_curve)[1], "series1")
@@ -172,7 +174,7 @@ class CurveChart(ChartPanel):
             self._curve(f"{quantity}/max", "max", "dim", dotted=True),
         ]
 
-    def _draw_named(self) -> list[Curve]:
+    def _named_curves(self) -> list[Curve]:
         """Return a curve per owner."""
         if len(self.names) == 1:
             return [self._curve(self.names[0], _short_name(self.names[0]), "curve")]
