@@ -197,8 +197,12 @@ async def test_selected_env_has_a_curve(tmp_path: Path) -> None:
         await read(pilot, app)
         await press(pilot, "down", "right_square_bracket", "enter")
         await read(pilot, app)
+        assert isinstance(app.screen, ChartScreen)
         last = next(event.score for event in reversed(RUN) if isinstance(event, ev.EnvStepped) and event.env == 1)
         assert f"env 01 {100 * last:.1f}" in readout(app.screen.query_one(CurveChart))
+        await press(pilot, "right_square_bracket")
+        await read(pilot, app)
+        assert "env 02" in readout(app.screen.query_one(CurveChart))
 
 
 async def test_live_run_adds_points_and_a_restored_checkpoint_removes_them(

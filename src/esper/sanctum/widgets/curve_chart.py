@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, cast
+
+from textual.binding import BindingType
 
 from esper.formatting import strip_control
 from esper.history.curves import POPULATION, split_name
+from esper.sanctum.bindings import bindings_of
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart import Chart, Curve, Label, Look, Quantity, XAxis, labels_width, percent
 from esper.sanctum.widgets.chart_panel import ChartPanel
@@ -92,6 +95,10 @@ class CurveChart(ChartPanel):
         group: The curves.
     """
 
+    BINDINGS: ClassVar[list[BindingType]] = [  # also on the whole screen, besides the keys of all charts
+        *bindings_of("screen.move(-1)", "curves.previous-env"),
+        *bindings_of("screen.move(1)", "curves.next-env"),
+    ]
     METRICS = ("curves",)
     HAS_RUN_AXES = True
 
