@@ -1,4 +1,4 @@
-"""CPU time of a refresh of each screen when every row changes: `python benchmarks/ui.py`.
+"""CPU time of a refresh of each screen when every row changes, and of a large chart: `python benchmarks/ui.py`.
 
 The dashboard runs on a pseudo-terminal with its normal tick interval, and receives one step of every env before each
 tick. The result is the CPU time of its process per refresh: folding, drawing, and encoding the frame for the terminal.
@@ -7,6 +7,7 @@ tick. The result is the CPU time of its process per refresh: folding, drawing, a
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import pty
 import struct
@@ -14,8 +15,10 @@ import sys
 import tempfile
 import termios
 import time
+from array import array
 from itertools import product
 from pathlib import Path
+from random import Random
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -25,7 +28,9 @@ from tests.sanctum.sessions import FakeSession
 
 from esper.sanctum.app import TICK_INTERVAL_S, SanctumApp
 from esper.sanctum.source import LiveSource
-from esper.sanctum.theme import DEFAULT_THEME
+from esper.sanctum.theme import DEFAULT_THEME, load_themes
+from esper.sanctum.widgets.chart import Chart, Curve, Quantity, XAxis
+from esper.sanctum.widgets.panel import Line
 
 WARM_UP_TICKS, MEASURED_TICKS = 10, 40
 
@@ -87,12 +92,40 @@ def measure(envs: int, width: int, height: int, screen: str) -> float:
         return float(result.read())
 
 
+def measure_chart(curves: int, points: int, roles: int) -> float:
+    """Return the CPU seconds in which a chart that fills a terminal of 200 x 60 is drawn anew.
+
+    Args:
+        curves: Number of curves.
+        points: Number of points per curve.
+        roles: Number of different colours.
+    """
+    random = Random(0)
+    walks = [array("d", [math.sin(x / 900) + random.gauss(0, 0.1) for x in range(points)]) for _ in range(curves)]
+    xs = array("d", range(points))
+    chart = Chart(
+        quantity=Quantity("loss"),
+        x_axis=XAxis("step", 0, points - 1),
+        curves=[Curve(f"env {index}", xs, walk, f"series{index % roles}") for index, walk in enumerate(walks)],
+    )
+    palette, seconds = load_themes()[DEFAULT_THEME], list[float]()
+    for _ in range(MEASURED_TICKS):
+        start = time.process_time()
+        for line in chart.lines(palette, 198, 56):
+            line.row(198) if isinstance(line, Line) else line
+        seconds.append(time.process_time() - start)
+    return sorted(seconds)[len(seconds) // 2]
+
+
 def main() -> None:
     """Print one line per screen, number of envs and terminal size."""
+    for curves, roles in ((64, 1), (64, 8), (1, 1)):
+        cpu_s = measure_chart(curves, 10_000, roles)
+        print(f"chart of 200x60, {curves} curves of 10,000 points, {roles} colours: {cpu_s * 1000:.1f} CPU ms")
     fraction_heading = f"% of a core at {1 / TICK_INTERVAL_S:.0f} refreshes/s"
     print(f"{'screen':<9} {'envs':>5}  {'terminal':>8}  CPU ms/refresh  {fraction_heading}")
     sizes = ((200, 70), (120, 40), (80, 24))
-    for screen, envs in product(("overview", "policy", "numerics", "devices"), (64, 256)):
+    for screen, envs in product(("overview", "policy", "growth", "numerics", "devices", "env"), (64, 256)):
         for width, height in sizes:
             cpu_s = measure(envs, width, height, screen)
             print(
