@@ -15,6 +15,7 @@ from esper.cli.main import main
 from esper.cli.options import EXIT_OK
 from esper.config import Config
 from esper.config_fields import ConfigField, list_fields
+from esper.engine.growth import GROWTH_CONFIG
 from esper.tasks import TASK_NAMES, load_task
 from esper.tasks.settings import override_settings, settings_of
 from esper.telemetry import events as ev
@@ -43,10 +44,10 @@ def code_of(arguments: list[str]) -> int:
         return ended.code if isinstance(ended.code, int) else -1
 
 
-def help_all(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+def help_all(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *command: str) -> str:
     monkeypatch.setenv("COLUMNS", "1000")  # one line for each text
     with pytest.raises(SystemExit) as ended:
-        main(["--help-all"])
+        main([*command, "--help-all"])
     assert ended.value.code == EXIT_OK
     return printed(capsys)[0]
 
@@ -188,6 +189,13 @@ def test_help_all_has_range_unit_and_default(
     assert "(default: 1024 for digits_impaired, digits, digits_family, mnist1d; 512 for synthetic, recall; 128" in text
     assert "(default: 0.9)" in text  # momentum, which the task with AdamW does not have
     assert "scope of the fp16 loss scale: env (overflows affect one env); device (" in text
+
+
+def test_help_of_grow_has_its_own_defaults(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = help_all(capsys, monkeypatch, "grow").splitlines()
+    for name, value in GROWTH_CONFIG.items():
+        [text] = [line for line in lines if line.startswith(f"  --{name} ")]
+        assert text.endswith(f"(default: {value})")
 
 
 def test_help_all_groups_the_options_by_table(

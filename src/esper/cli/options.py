@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast, get_args
@@ -117,12 +118,17 @@ class _HelpAll(argparse.Action):
         parser.exit()
 
 
-def add_run_options(parser: Parser) -> None:
+def add_run_options(parser: Parser, defaults: Mapping[str, Any] | None = None) -> None:
     """Add `--help-all`, `--config`, and an option for each key of `Config`, named by its dotted key.
 
     `--help` lists the keys outside the tables; `--help-all` lists all, by table, with range, unit and default. The
     destination of an option is its key with underscores, as `resolve_config` expects it.
+
+    Args:
+        parser: Parser of the command.
+        defaults: Defaults of the command that differ from those of `Config`, keyed by dotted key; None for none.
     """
+    defaults = defaults or {}
     parser.usage = "%(prog)s [options]"
     pointer = f"{parser.prog} --help-all lists every option with its range, unit and default."
     parser.epilog = f"{parser.epilog} {pointer}" if parser.epilog else pointer
@@ -137,7 +143,7 @@ def add_run_options(parser: Parser) -> None:
             metavar=(field.unit or field.name.rpartition("-")[2]).upper(),
             help=argparse.SUPPRESS if field.table else None,
         )
-        parser.fields[action] = field
+        parser.fields[action] = replace(field, default=defaults.get(field.key, field.default))
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with any of the keys printed by config")
 
 

@@ -65,9 +65,7 @@ def _parser() -> Parser:
         description="Grow one network: train several networks of a task for one round, in which the policy does not "
         "learn, and write the best by validation score as ordinary files. Its score on the test split is reported.",
     )
-    add_run_options(parser)
-    defaults = ", ".join(f"--{name} {value}" for name, value in GROWTH_CONFIG.items())
-    parser.epilog = f"Defaults that differ from those of training: {defaults}. {parser.epilog}"
+    add_run_options(parser, GROWTH_CONFIG)
     parser.add_argument(
         "--patience",
         type=int,
