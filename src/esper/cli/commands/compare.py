@@ -25,7 +25,7 @@ _ROWS: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
     ("state", lambda run: run.state),
     ("policy", lambda run: run.policy),
     ("task", lambda run: run.task),
-    ("seed", lambda run: str(run.seed)),
+    ("random seed", lambda run: str(run.seed)),
     ("envs", lambda run: format_lanes(run.lanes)),
     ("rounds finished", lambda run: f"{len(run.finished)} of {run.rounds}"),
     ("env-steps", lambda run: f"{run.env_steps:,}"),
@@ -94,9 +94,11 @@ def _score_name(summaries: Sequence[RunSummary]) -> str:
 
 def _config_differences(summaries: Sequence[RunSummary]) -> dict[str, tuple[str, ...]]:
     """Return the configuration keys whose values differ, each with its value in every run."""
-    first, *others = configs = [flat_config(summary.config) for summary in summaries]
-    keys = [key for key in dict.fromkeys(chain(*configs)) if any(other.get(key) != first.get(key) for other in others)]
-    return {key: tuple(format_config_value(config.get(key)) for config in configs) for key in keys}
+    configs = [flat_config(summary.config) for summary in summaries]
+    values = {
+        key: tuple(format_config_value(config.get(key)) for config in configs) for key in dict.fromkeys(chain(*configs))
+    }
+    return {key: of_runs for key, of_runs in values.items() if len(set(of_runs)) > 1}
 
 
 def _from_last_round(summary: RunSummary, format_cell: Callable[[RoundSummary], str]) -> str:
@@ -121,13 +123,18 @@ def _plots(
         shown = range(start, min(start + per_row, len(summaries)))
         blocks = [
             [
-                f"{'':{_LABEL_COLS}}  {summaries[index].run[:_PLOT_WIDTH]}",
+                f"{'':{_LABEL_COLS}}  {_plot_title(summaries[index].run)}",
                 *_axis(draw_curve(curves[index], rounds, low, high, _PLOT_WIDTH, _PLOT_HEIGHT), low, high, spec),
             ]
             for index in shown
         ]
         for line in zip(*blocks, strict=True):
             yield "  ".join(part.ljust(_LABEL_COLS + 2 + _PLOT_WIDTH) for part in line).rstrip()
+
+
+def _plot_title(run: str) -> str:
+    """Return the name of a run, with an ellipsis if it is wider than the plot."""
+    return run if len(run) <= _PLOT_WIDTH else f"{run[: _PLOT_WIDTH - 1]}…"
 
 
 def _axis(rows: Sequence[str], low: float, high: float, spec: str) -> Iterator[str]:
