@@ -44,7 +44,7 @@ class BlueprintSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     fossilized: int = 0
     culled: int = 0
     contribution: float | None = None
-    """Mean final contribution of the measured seeds, in percentage points; absent if none was measured."""
+    """Mean final contribution of the measured seeds, a fraction; absent if none was measured."""
     measurements: int = 0
     """Number of measured seeds. Their contribution is final: they were culled, or their episode has ended."""
     effect: float | None = None

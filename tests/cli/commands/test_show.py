@@ -91,6 +91,10 @@ def test_show_contribution_is_mean_of_last_per_seed(tmp_path: Path, capsys: pyte
     seeds = as_json("show", path, capsys=capsys)["seeds"]
 
     assert seeds == {"norm": {"culled": 1, "contribution": pytest.approx(-0.05), "measurements": 2}}
+    assert main(["show", str(tmp_path / "run")]) == 0
+    headings, row = [line for line in capsys.readouterr().out.splitlines() if re.search("planted|norm ", line)]
+    assert "mean contribution, pp" in headings
+    assert row.split() == ["norm", "0", "0", "1", "-5.0", "–"]
 
 
 def test_show_and_run_state_agree_on_blueprints(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,7 +160,7 @@ def test_show_prints_the_summary(run: Path, capsys: pytest.CaptureFixture[str]) 
     assert "envs = 4 (default: 16)\n" in text
     assert "3 of 3 rounds\n 15 of 15 steps: 60 env-steps, 20 per second\n" in text
     assert re.search(r"\n [▁-█]{3} by round, from 0 to 100%\n", text)
-    assert "conv_small 6 0 0 +4.00% –\n" in text
+    assert "conv_small 6 0 0 +4.0 –\n" in text
     assert "norm 3 0 0 – –\n" in text
     assert "anomalies non-finite gradient ×1, dead head ×1\n" in text
     assert "skipped batches 0\n" in text
@@ -244,10 +248,12 @@ def test_compare_prints_runs_side_by_side(
     table = dict(re.split(r"  +", line, maxsplit=1) for line in lines[: lines.index("")])
     assert table["run"].split() == ["digits_impaired-20261121-015300", "other"]
     assert table["policy"].split() == ["ppo", "heuristic"]
+    assert table["random seed"].split() == ["0", "7"]
     assert table["rounds finished"].split("  ")[0] == "3 of 3"
     assert table["anomalies"].split() == ["2", "2"]
     assert table["config: ppo.clip"].split() == ["unset", "0.1"]
     assert table["config: rounds"].split() == ["3", "unset"]
+    assert all(len(set(cells.split())) > 1 for name, cells in table.items() if name.startswith("config: "))
     plots = lines[lines.index("") :]
     assert "accuracy, median over the envs, by round, 1 to 3" in plots[1]
     assert plots[2].split() == ["digits_impaired-20261121-015300", "other"]
@@ -262,6 +268,15 @@ def test_compare_stacks_plots_when_space_is_short(
 
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines.count("other") == lines.count("digits_impaired-20261121-015300") == 2
+
+
+def test_compare_ends_a_name_that_is_wider_than_its_plot_in_an_ellipsis(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = tmp_path / "a-run-whose-name-is-longer-than-its-plot"
+    write_segment(long, 1, recording([msgspec.structs.replace(RUN[0], run=long.name), *RUN[1:]]))
+    assert main(["compare", str(run), str(long)]) == 0
+    assert "  a-run-whose-name-is-longer-than-its…" in capsys.readouterr().out
 
 
 def test_compare_prints_json_and_needs_two_runs(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

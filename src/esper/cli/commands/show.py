@@ -129,10 +129,11 @@ def _seed_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     if not summary.seeds:
         yield "seeds", "none planted"
         return
-    rows = [("", "planted", "fossilized", "culled", "contribution, mean over seeds", "effect on the return, mean (n)")]
+    rows = [("", "planted", "fossilized", "culled", "mean contribution, pp", "mean effect on the return (n)")]
     for blueprint, seeds in sorted(summary.seeds.items()):
         counts = (str(seeds.planted), str(seeds.fossilized), str(seeds.culled))
-        rows.append((blueprint, *counts, format_number(seeds.contribution, "+.2%"), _format_effect(seeds)))
+        points = None if seeds.contribution is None else 100 * seeds.contribution
+        rows.append((blueprint, *counts, format_number(points, "+.1f"), _format_effect(seeds)))
     headings = ["seeds", *[""] * len(rows)]
     yield from zip(headings, align_columns(rows, right=(1, 2, 3, 4, 5)), strict=False)
 
