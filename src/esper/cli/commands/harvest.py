@@ -70,7 +70,7 @@ def format_harvest(structure: GrownStructure, directory: Path, problem: str | No
     origin = structure.provenance
     seeds = ", ".join(f"{seed.blueprint} in {seed.slot}" for seed in structure.seeds) or "none"
     lines = [
-        f"env {origin.env} of {origin.run}, round {origin.round}, step {origin.step}: {structure.score_name} "
+        f"env {origin.env} of {origin.run}, round {origin.round} step {origin.step}: {structure.score_name} "
         f"{structure.test_score:.1%} on the test split, {structure.validation_score:.1%} on the validation split",
         f"seeds: {seeds}; {structure.parameters:,} parameters, {structure.parameter_ratio:.2f} times those of the host",
         f"written to {directory}: see README.md there for how to load it",
