@@ -29,6 +29,10 @@ class IntervalEstimate(msgspec.Struct, frozen=True, kw_only=True):
         """True if the whole interval is above 0, or below."""
         return self.low > 0 or self.high < 0
 
+    def clip(self, low: float, high: float) -> IntervalEstimate:
+        """Return the interval without the values that the quantity cannot have: below `low`, and above `high`."""
+        return IntervalEstimate(mean=self.mean, low=max(self.low, low), high=min(self.high, high))
+
     @property
     def signed(self) -> str:
         """Mean and interval with their signs, in three decimals."""

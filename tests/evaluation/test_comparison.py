@@ -1,11 +1,12 @@
-"""Evaluation reports: compared pairs, and equal numbers in JSON, text and tables."""
+"""Evaluation reports: compared pairs, and equal numbers in JSON and text."""
 
 import math
+import re
 
 import msgspec
 import pytest
 
-from esper.cli.commands.evaluate import print_table, to_text
+from esper.cli.commands.evaluate import FEW_EPISODES, MAX_COLUMNS, report_text
 from esper.evaluation.comparison import EvaluationReport
 from esper.intervals import t_interval
 from tests.evaluation.reports import episode, report, run
@@ -51,7 +52,7 @@ def test_policies_of_training_seeds_are_compared_seed_by_seed() -> None:
     assert (difference.net_return.low, difference.net_return.high) == (pytest.approx(0.1), pytest.approx(0.1))
     assert found.policies[1].plans == ["plan 0.5", "plan 0.6", "plan 0.7"]
     assert found.policies[1].cpu_seconds == pytest.approx(3 * 12.3)
-    assert "search for b: plan 0.6" in to_text(found)
+    assert "search for b: plan 0.6" in report_text(found, 80)
 
 
 def pairs(found: EvaluationReport) -> list[tuple[str, str]]:
@@ -92,14 +93,31 @@ def test_report_json_has_every_episode_and_estimate() -> None:
     assert ppo["test_score"]["mean"] == pytest.approx(0.9)
 
 
-def test_report_distinguishes_better_from_undecided(capsys: pytest.CaptureFixture[str]) -> None:
-    found = comparison("ppo", "heuristic", "static")
-    print_table(found)
-    for text in (to_text(found), capsys.readouterr().out):
-        assert "90.0% [90.0, 90.0]" in text
-        assert "×2 [2, 2]" in text
-        by_pair = {line.split("  ")[0].strip(): line for line in reversed(text.splitlines()) if " − " in line}
-        assert "+0.100 [+0.100, +0.100]" in by_pair["ppo − heuristic"]
-        assert by_pair["ppo − heuristic"].rstrip().endswith("better")
-        assert by_pair["ppo − static"].rstrip().endswith("undecided")
-    assert "3 held-out episodes of 25 steps on digits, random seed 7" in to_text(found)
+def test_report_distinguishes_better_from_undecided() -> None:
+    text = report_text(comparison("ppo", "heuristic", "static"), 80)
+    assert "90.0% [90.0, 90.0]" in text
+    assert "×2 [2, 2]" in text
+    by_pair = {line.split("  ")[0].strip(): line for line in reversed(text.splitlines()) if " − " in line}
+    assert "+0.100 [+0.100, +0.100]" in by_pair["ppo − heuristic"]
+    assert by_pair["ppo − heuristic"].endswith("better")
+    assert by_pair["ppo − static"].endswith("undecided")
+    assert "3 held-out episodes of 25 steps on digits, random seed 7" in text
+
+
+def test_report_of_two_episodes_has_no_impossible_interval_and_says_that_they_are_few() -> None:
+    """The t interval of two scores of 20 and 50 % is [-155.6, 225.6] %."""
+    name = "plan:conv_light@early:0 depthwise@mid:1,tempo=5,alpha=0.7,style=linear_gate"
+    runs = {
+        policy: [run(episode(test_score=0.2, ratio=1.2), episode(test_score=0.5, ratio=2.8)) for _ in "ab"]
+        for policy in ("ppo", name)
+    }
+    runs["static"] = [run(episode(test_score=1.0), episode(test_score=1.0))]
+    found = report(runs, "a", "b")
+    text = report_text(found, 80)
+    assert re.search(r"35\.0% \[0\.0, 100\.0\] +×2 \[1, ", text)
+    assert "-65.0 [-100.0, +100.0]" in text
+    assert "2 episodes are few" in " ".join(text.split())
+    many = report({"ppo": [run(*[episode()] * FEW_EPISODES)]}, "a")
+    assert "are few" not in report_text(many, 80)
+    assert max(map(len, text.splitlines())) <= MAX_COLUMNS
+    assert f"\n{name}\n" in text

@@ -7,6 +7,7 @@ only; the field `over` tells.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
@@ -117,9 +118,9 @@ def _policy_result(policy: str, runs: Sequence[PolicyRun]) -> PolicyResult:
     return PolicyResult(
         policy=policy,
         over=_over(runs),
-        test_score=estimate("test_score"),
-        validation_score=estimate("validation_score"),
-        parameter_ratio=estimate("parameter_ratio"),
+        test_score=estimate("test_score").clip(0.0, 1.0),
+        validation_score=estimate("validation_score").clip(0.0, 1.0),
+        parameter_ratio=estimate("parameter_ratio").clip(1.0, math.inf),  # seeds only add to the host
         net_return=estimate("net_return"),
         test_return=estimate("test_return"),
         breakdowns=sum(episode.broke_down for episode in every) / len(every),
@@ -149,7 +150,7 @@ def _difference(
         over=_over(pairs),
         net_return=estimate(lambda episode: episode.net_return),
         test_return=estimate(lambda episode: episode.test_return),
-        test_score=estimate(lambda episode: episode.test_score),
+        test_score=estimate(lambda episode: episode.test_score).clip(-1.0, 1.0),
     )
 
 

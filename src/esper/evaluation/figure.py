@@ -112,12 +112,12 @@ def draw_text(report: EvaluationReport, width: int, height: int) -> list[str]:
     front = pareto_front(report.policies)
     columns = width - _MARGIN_COLUMNS
     axis = linear_axis([100 * end for result in report.policies for end in _ends(result.test_score)], height)
-    logs = [math.log(end) for result in report.policies for end in _ends(result.parameter_ratio) if end > 0]
+    logs = [math.log(end) for result in report.policies for end in _ends(result.parameter_ratio)]
     left, right = min(logs), max(logs)
     grid = [[" "] * columns for _ in range(height)]
 
     def column(ratio: float) -> int:
-        position = (math.log(max(ratio, math.exp(left))) - left) / (right - left or 1.0)
+        position = (math.log(ratio) - left) / (right - left or 1.0)
         return 2 + round(position * (columns - 4))
 
     def row(percent: float) -> int:

@@ -42,12 +42,14 @@ def test_evaluate_json_is_the_only_output_on_stdout(trained: Path, capsys: pytes
     assert all(policy["cpu_seconds"] > 0 for policy in found["policies"])
 
 
-def test_evaluate_without_terminal_prints_plain_lines(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_prints_plain_lines_of_eighty_columns(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate(trained, "--policies", "static", "ppo") == EXIT_OK
     said = capsys.readouterr()
-    caption, *lines = said.out.splitlines()
-    assert "2 held-out episodes of 3 steps on digits_impaired" in caption
-    assert [line.split("  ")[0] for line in lines] == ["static", "ppo", "ppo − static"]
+    lines = said.out.splitlines()
+    assert "2 held-out episodes of 3 steps on digits_impaired" in said.out
+    assert [line.split("  ")[0] for line in lines[:3]] == ["policy", "static", "ppo"]
+    assert any(line.startswith("ppo − static  ") for line in lines)
+    assert max(map(len, lines)) <= 80
     assert "\x1b" not in said.out
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 
 import msgspec
 
@@ -27,6 +29,7 @@ from esper.evaluation.figure import check_figure, draw_text, write_figure
 from esper.evaluation.journal import EvaluationJournal
 from esper.evaluation.results import EVALUATION_POLICIES, NEED_PPO, PPO
 from esper.evaluation.search import MIN_SEARCH_EPISODES
+from esper.formatting import align_columns
 from esper.intervals import IntervalEstimate
 from esper.lanes.device_names import early_lanes
 from esper.policy.loading import POLICY_NAMES, check_policy_reference
@@ -35,10 +38,13 @@ from esper.process import RankInfo
 
 JOURNALS = "evaluations"
 """Directory of the journals of evaluations, in the telemetry directory."""
-MAX_PLOT_COLUMNS, PLOT_ROWS = 100, 16
-"""Maximum width and height of the plot of a terminal."""
+MAX_COLUMNS, PLOT_ROWS = 100, 16
+"""Maximum length of the printed lines, and height of the plot."""
+MAX_NAME_COLS = 22
+"""Columns of the longest policy, or pair of policies, that stands in the row of its figures."""
+FEW_EPISODES = 16
+"""Number of episodes below which the output says that its intervals are wide."""
 DEFAULT_POLICIES = tuple(name for name in POLICY_NAMES if name != PLAN)
-_MORE_HEADINGS = ("net return on test", "worst", "broken", "over", "CPU s")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -83,10 +89,8 @@ def run(arguments: Sequence[str]) -> int:
         write_figure(report, options.figure)
     if options.json:
         print(msgspec.json.encode(report).decode())
-    elif sys.stdout.isatty():
-        print_table(report)
     else:
-        print(to_text(report))
+        print(report_text(report, min(shutil.get_terminal_size().columns, MAX_COLUMNS)))
     return EXIT_OK
 
 
@@ -173,62 +177,60 @@ def _parser() -> Parser:
     return parser
 
 
-def caption(report: EvaluationReport) -> str:
-    """Return a sentence that explains the numbers of a report."""
+def report_text(report: EvaluationReport, columns: int) -> str:
+    """Format a report as tables, a plot and a caption.
+
+    Args:
+        columns: Maximum length of the lines of text and plot. Tables have at most `MAX_COLUMNS`.
+    """
+    results, pairs = report.policies, report.differences
+    score = f"test {report.score_name}"
+    blocks = [
+        _table(("policy", score, "parameters", "net return"), [(r.policy, *_cells(r)) for r in results]),
+        _table(
+            ("policy", "net return on test", "worst", "broken", "CPU s", "interval over"),
+            [(r.policy, *_more_cells(r)) for r in results],
+        ),
+    ]
+    if pairs:
+        returns = [(_pair(d), d.net_return.signed, _verdict(d.net_return)) for d in pairs]
+        on_test = [(_pair(d), d.test_return.signed, _points(d.test_score)) for d in pairs]
+        blocks += [
+            _table(("difference", "net return, paired", ""), returns),
+            _table(("difference", "net return on test", f"{score}, pp"), on_test),
+        ]
+    blocks += [draw_text(report, columns, PLOT_ROWS), _found_plans(report)]
+    blocks += [wrap(paragraph, columns) for paragraph in _caption(report)]
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table. A name that is longer than `MAX_NAME_COLS` has its own lines, above its row."""
+    lines = list(align_columns([headings, *(("" if _is_long(name) else name, *cells) for name, *cells in rows)]))
+    table = lines[:1]
+    for (name, *_), line in zip(rows, lines[1:], strict=True):
+        table += [*(wrap(name, MAX_COLUMNS, break_on_hyphens=False) if _is_long(name) else ()), line]
+    return table
+
+
+def _is_long(name: str) -> bool:
+    return len(name) > MAX_NAME_COLS
+
+
+def _caption(report: EvaluationReport) -> list[str]:
+    """Return the paragraphs that explain the numbers of a report."""
     seeds = len(report.checkpoints)
     trained = f"PPO of {seeds} training seeds. " if seeds > 1 else ""
-    return (
+    about = (
         f"{report.episodes} held-out episodes of {report.steps} steps on {report.task}, "
         f"random seed {report.seed}, the same for every policy. {trained}Mean and {report.level:.0%} t interval over "
         "what the table says. Parameters: relative to the bare host. Net return: final validation score − initial − "
         "rent of all steps − costs of all ops; on the test split, with the score there. Worst: mean net return of the "
         "worst 5 % of the episodes. Broken: episodes that broke down. CPU s: CPU time for all episodes, in seconds."
     )
-
-
-def to_text(report: EvaluationReport) -> str:
-    """Format a report as plain text, one line per policy and per difference."""
-    text = [caption(report)]
-    for result in report.policies:
-        cells = zip((*_headings(report), *_MORE_HEADINGS), (*_cells(result), *_more_cells(result)), strict=True)
-        text.append(f"{result.policy:10} " + ", ".join(f"{heading} {cell}" for heading, cell in cells))
-    for difference in report.differences:
-        headings = ("net return", "on test", f"test {report.score_name}")
-        cells = zip(headings, _difference_cells(difference), strict=True)
-        words = ", ".join(f"{heading} {cell}" for heading, cell in cells)
-        text.append(f"{_pair(difference):21} {words}, {_verdict(difference.net_return)}")
-    return "\n".join([*text, *_found_plans(report)])
-
-
-def print_table(report: EvaluationReport) -> None:
-    """Print a report as tables, with rich."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False, markup=False)
-    for headings, cells_of in ((_headings(report), _cells), (_MORE_HEADINGS, _more_cells)):
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        table.add_column("policy", overflow="fold")
-        for heading in headings:
-            table.add_column(heading, no_wrap=True)
-        for result in report.policies:
-            table.add_row(result.policy, *cells_of(result))
-        console.print(table)
-    if report.differences:
-        returns = Table("difference of net return", "paired", "", box=SIMPLE_HEAD, pad_edge=False)
-        on_test = Table(
-            "difference", "net return on test", f"test {report.score_name}", box=SIMPLE_HEAD, pad_edge=False
-        )
-        for difference in report.differences:
-            net_return, *test = _difference_cells(difference)
-            returns.add_row(_pair(difference), net_return, _verdict(difference.net_return))
-            on_test.add_row(_pair(difference), *test)
-        console.print(returns)
-        console.print(on_test)
-    for line in [*draw_text(report, min(console.width, MAX_PLOT_COLUMNS), PLOT_ROWS), "", *_found_plans(report)]:
-        console.print(line)
-    console.print(caption(report))
+    few = f"{report.episodes} episodes are few: the intervals are too wide to compare policies. "
+    few += "The default is --episodes 64."
+    return [about, few] if report.episodes < FEW_EPISODES else [about]
 
 
 def _found_plans(report: EvaluationReport) -> list[str]:
@@ -238,10 +240,6 @@ def _found_plans(report: EvaluationReport) -> list[str]:
         for result in report.policies
         for checkpoint, plan in zip(report.checkpoints, result.plans, strict=False)
     ]
-
-
-def _headings(report: EvaluationReport) -> tuple[str, ...]:
-    return f"test {report.score_name}", "parameters", "net return"
 
 
 def _cells(result: PolicyResult) -> tuple[str, ...]:
@@ -258,18 +256,14 @@ def _more_cells(result: PolicyResult) -> tuple[str, ...]:
         result.test_return.signed,
         f"{result.worst_return:+.3f}",
         f"{result.breakdowns:.1%}",
-        result.over,
         f"{result.cpu_seconds:.0f}",
+        result.over,
     )
 
 
-def _difference_cells(difference: PairedDifference) -> tuple[str, ...]:
-    score = difference.test_score
-    return (
-        difference.net_return.signed,
-        difference.test_return.signed,
-        f"{score.mean:+.1%} [{score.low:+.1%}, {score.high:+.1%}]",
-    )
+def _points(score: IntervalEstimate) -> str:
+    """Return a difference of scores in percentage points, with its interval."""
+    return f"{100 * score.mean:+.1f} [{100 * score.low:+.1f}, {100 * score.high:+.1f}]"
 
 
 def _pair(difference: PairedDifference) -> str:
