@@ -199,11 +199,13 @@ def test_detach_reports_startup_errors_at_once(arguments: tuple[str, ...], named
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_detach_interrupted_during_startup_ends_the_run(number: signal.Signals, tmp_path: Path) -> None:
     with started("--detach", "--no-tui", *LONG, cwd=tmp_path) as starting:
+        assert starting.stderr is not None
         process = psutil.Process(starting.pid)
         while not list(tmp_path.glob("telemetry/starting-*.log")) or not (children := process.children()):
             assert starting.poll() is None
         (child,) = children
         child.suspend()  # at once, often before it is this program: it must not start training before the signal
+        assert starting.stderr.readline().startswith("starting a background process, which loads torch first")
         time.sleep(0.5)
         starting.send_signal(number)
         time.sleep(0.5)

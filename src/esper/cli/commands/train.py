@@ -231,6 +231,7 @@ def start_detached(
     output = telemetry_dir / f"starting-{time.time_ns()}.log"
     directory = None
     with _received_signals() as received:
+        print("starting a background process, which loads torch first; Ctrl+C cancels", file=sys.stderr)
         try:
             process = _spawn(arguments, output)
         except OSError:
