@@ -20,6 +20,7 @@ from esper.checkpoint.files import write_checkpoint
 from esper.cli.console import QUEUE_POLL_S, SUMMARY_COLS, RunPrinter, drain, format_summary
 from esper.domain import Rule
 from esper.engine.printed_lines import PrintedLines
+from esper.health.incidents import group_incidents
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import example_run, run_started, stamp
@@ -181,7 +182,7 @@ def test_console_prints_a_summary() -> None:
     assert lines[1] == "ppo on digits_impaired, 4 envs, random seed 0"
     assert lines[2] == "10 of 10 steps, round 2 of 2; 1s, last steps at 20 env-steps/s"
     assert "last checkpoint at round 2 step 5: checkpoints/00002-005" in lines
-    assert "anomalies: 2 (1 non-finite gradient, 1 dead head)" in lines
+    assert "2 anomalies, 1 active; by rule: non-finite gradient ×1, dead head ×1" in lines
     assert not [line for line in lines if "--resume" in line]
 
 
@@ -200,10 +201,11 @@ def test_summary_has_at_most_ten_lines_with_many_anomalies(tmp_path: Path, monke
     saved = ev.CheckpointSaved(round=2, step=5, path=str(checkpoint), bytes=1, origin="user")
     ended = ev.RunEnded(outcome="stopped", reason="a reason of several lines\n" * 20)
 
-    text = format_summary(fold(stamp([*RUN[:-1], *anomalies, saved, ended])))
+    state = fold(stamp([*RUN[:-1], *anomalies, saved, ended]))
+    text, count = format_summary(state), len(group_incidents([*state.anomalies.values()]))
 
     assert sum(-(-len(line) // SUMMARY_COLS) for line in text.splitlines()) <= 10
-    assert f"anomalies: {2 + len(anomalies)} (" in text
+    assert re.search(rf"\n{count} anomalies, \d+ active; by rule: ", text)
     assert text.endswith(f"resume with: esper-sanctum --resume {run}")
     shutil.rmtree(run)
     assert "resume with" not in format_summary(fold(stamp([*RUN[:-1], saved, ended])))

@@ -19,6 +19,7 @@ from esper.checkpoint.manifest import CheckpointError, read_manifest
 from esper.cli.options import NarrationDetail
 from esper.engine.commands import resume_options
 from esper.formatting import NOT_MEASURED, format_duration, format_number, strip_control
+from esper.health.incidents import group_incidents
 from esper.telemetry import events as ev
 from esper.telemetry.anomalies import anomaly_key
 from esper.telemetry.sentences import describe_event, pluralise, to_ascii
@@ -215,18 +216,25 @@ def _advise_resume(checkpoint: Path) -> list[str]:
 
 
 def _summarise_anomalies(state: RunState) -> str:
-    """Return the number of anomalies by rule, errors first, then the most frequent rules, in at most two lines."""
-    anomalies = state.anomalies.values()
+    """Return the number of anomalies, of active ones, and how often each rule found one, in at most two lines.
+
+    The anomalies of one incident count as one, as in the dashboard. Rules with errors come first, then the most
+    frequent ones.
+    """
+    anomalies = list(state.anomalies.values())
     if not anomalies:
-        return "anomalies: none"
+        return "no anomalies"
     counts = Counter[str]()
     for anomaly in anomalies:
         counts[anomaly.found.rule] += anomaly.count
     errors = {anomaly.found.rule for anomaly in anomalies if anomaly.found.severity == "error"}
     bound = "at least " if len(anomalies) == MAX_ANOMALIES else ""
     ordered = sorted(counts, key=lambda rule: (rule not in errors, -counts[rule], rule))
-    kinds = ", ".join(f"{counts[rule]} {rule}" for rule in ordered)
-    return shorten(f"anomalies: {bound}{counts.total()} ({kinds})", 2 * SUMMARY_COLS, placeholder=" …")
+    kinds = ", ".join(f"{rule} ×{counts[rule]}" for rule in ordered)
+    incidents = group_incidents(anomalies)
+    total = pluralise(len(incidents), "anomaly", "anomalies")
+    text = f"{bound}{total}, {sum(bool(incident.active) for incident in incidents)} active; by rule: {kinds}"
+    return shorten(text, 2 * SUMMARY_COLS, placeholder=" …")
 
 
 def format_round(state: RunState, number: int) -> str:
