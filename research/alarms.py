@@ -1,6 +1,6 @@
 """Which anomalies do the rules of this version find in recorded runs, compared with those recorded?
 
-    python -m research.alarms telemetry/RUN telemetry/demo
+    python -m research.alarms telemetry/RUN telemetry/demo-faults
 
 Takes seconds for each run. Thresholds are those of the recording, else the defaults.
 """

@@ -1,6 +1,6 @@
 """How often does a simulation confirm the first likely cause of a drop of the score?
 
-    python -m research.root_causes telemetry/RUN telemetry/demo --rounds 1-20
+    python -m research.root_causes telemetry/RUN telemetry/demo-faults --rounds 1-20
 
 Takes about two seconds for each episode with a drop. Such an episode is played up to its last drop, as recorded and
 without each named decision. The analysis before `health/causes.py` named stage transitions: its decision is the op

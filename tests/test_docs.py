@@ -130,12 +130,12 @@ def known_options(*command: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory as in docs/recordings.md: `telemetry/demo`, and its tables in `tables`."""
+    """A directory as in docs/recordings.md: `telemetry/demo-faults`, and its tables in `tables`."""
     pytest.importorskip("pyarrow")
     directory = tmp_path_factory.mktemp("docs")
     (directory / "telemetry").symlink_to(ROOT / "telemetry")
     options = ["--to", "parquet", "--out", str(directory / "tables")]
-    assert main(["export", str(directory / "telemetry" / "demo"), *options]) == 0
+    assert main(["export", str(directory / "telemetry" / "demo-faults"), *options]) == 0
     return directory
 
 
@@ -165,7 +165,7 @@ def test_duckdb_reads_non_finite_numbers(tmp_path: Path) -> None:
     lines = "".join(f'{{"type":"EpisodeEnded","round":1,"score":{word}}}\n' for word in words)
     (tmp_path / "events-00001.jsonl").write_text(lines)
 
-    query = DUCKDB[-1].replace("telemetry/demo", str(tmp_path)).replace("median(score)", "list(score)")
+    query = DUCKDB[-1].replace("telemetry/demo-faults", str(tmp_path)).replace("median(score)", "list(score)")
 
     [(_, values, _)] = duckdb.sql(query).fetchall()
     assert repr(values) == "[nan, 0.5, inf, -inf]"
@@ -174,9 +174,9 @@ def test_duckdb_reads_non_finite_numbers(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
 @pytest.mark.parametrize(("source", "filtering"), [(source, filtering) for source, _, filtering in JQ])
 def test_jq_filter_reads_a_recording(source: str, filtering: str, tmp_path: Path) -> None:
-    [file] = (ROOT / "telemetry" / "demo").glob("*.zst")
+    [file] = (ROOT / "telemetry" / "demo-faults").glob("*.zst")
     (tmp_path / "telemetry").mkdir()
-    (tmp_path / "telemetry" / "demo").symlink_to(file.parent)
+    (tmp_path / "telemetry" / "demo-faults").symlink_to(file.parent)
     (tmp_path / "telemetry" / "RUN").mkdir()
     plain = zstandard.ZstdDecompressor().stream_reader(file.read_bytes(), read_across_frames=True).read()
     (tmp_path / "telemetry" / "RUN" / "events-00001.jsonl").write_bytes(plain)

@@ -56,11 +56,15 @@ def test_wheel_contains_data_files(wheel: Path) -> None:
         licence = archive.read("esper/tasks/data/LICENCE.txt").decode()
     themes = {f"esper/themes/{path.name}" for path in (ROOT / "themes").glob("*.toml")}
     assert themes
-    demo = {f"esper/demo/{path.name}" for path in (ROOT / "telemetry" / "demo").iterdir()}
-    assert "esper/demo/run.json" in demo
+    demos = {
+        f"esper/{name}/{path.name}"
+        for name in ("demo", "demo-faults")
+        for path in (ROOT / "telemetry" / name).iterdir()
+    }
+    assert {"esper/demo/run.json", "esper/demo/what-if.jsonl", "esper/demo-faults/run.json"} <= demos
     assert {
         *themes,
-        *demo,
+        *demos,
         "esper/py.typed",
         "esper/tasks/data/digits.npz",
         "esper/sanctum/sanctum.tcss",

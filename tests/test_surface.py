@@ -36,7 +36,7 @@ OPTIONS = {
     "replay": "--help --telemetry-dir --follow --against --task --at --speed --theme --symbols --bell --notify "
     "--no-tui --narrate",
     "attach": "--help --telemetry-dir --read-only --task --theme --symbols --bell --notify --no-tui --narrate",
-    "demo": "--help --at --speed --theme --symbols --bell --notify --no-tui --narrate",
+    "demo": "--help --faults --at --speed --theme --symbols --bell --notify --no-tui --narrate",
     "serve": "--help --telemetry-dir --host --allow-host --port --theme",
     "runs": "--help --telemetry-dir --json",
     "whatif": "--help --telemetry-dir --round --env --without --do --plan --then --repeats --rounds --sample --task "

@@ -30,7 +30,7 @@ def steps_of_anomalies(history: History) -> list[tuple[ev.AnomalyFound, int, int
 
 @pytest.fixture(scope="module")
 def demo() -> History:
-    return open_history(find_demo())
+    return open_history(find_demo(faults=True))
 
 
 async def test_every_way_to_an_anomaly_of_the_demo_shows_its_step(demo: History) -> None:

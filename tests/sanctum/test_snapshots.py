@@ -12,7 +12,7 @@ from tests.factory import example_run
 from tests.sanctum.driving import live, press, replay, replay_of, settle
 from tests.sanctum.population import population
 
-DEMO = Path(__file__).parents[2] / "telemetry" / "demo"
+DEMO = Path(__file__).parents[2] / "telemetry" / "demo-faults"
 SnapCompare = Callable[..., bool]
 
 
@@ -24,7 +24,7 @@ def by_size(size: tuple[int, int]) -> str:
 
 
 def demo() -> SanctumApp:
-    """Return a dashboard over the demo recording, paused at its start."""
+    """Return a dashboard over the demo with faults, paused at its start."""
     return replay_of(open_history(DEMO))[0]
 
 

@@ -143,7 +143,7 @@ def add_run_options(parser: Parser, defaults: Mapping[str, Any] | None = None) -
             metavar=(field.unit or field.name.rpartition("-")[2]).upper(),
             help=argparse.SUPPRESS if field.table else None,
         )
-        parser.fields[action] = replace(field, default=defaults.get(field.key, field.default))
+        parser.fields[action] = replace(field, default=defaults[field.key]) if field.key in defaults else field
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with any of the keys printed by config")
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import statistics
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from esper.cli.commands.replay import find_demo
 from esper.cli.main import main
+from esper.config import Config
+from esper.effects.plantings import read_results, summarise_with_effects
+from esper.effects.store import EffectStore
 from esper.history.address import find_moment
 from esper.history.history import open_history
 from esper.telemetry import events as ev
@@ -24,6 +30,11 @@ def test_demo_is_replayed_from_any_directory(
     printed = capsys.readouterr()
     assert printed.out.startswith("run digits_impaired-")
     assert printed.err == ""
+
+
+def test_demo_with_faults_has_rollbacks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--faults", "--no-tui"]) == 0
+    assert "governor rollback" in capsys.readouterr().out
 
 
 def test_demo_missing_from_package_is_reported(
@@ -50,6 +61,7 @@ def test_demo_draws_on_standard_output_if_standard_error_is_redirected(tmp_path:
 
         assert terminal.leave() == 0
         terminal.assert_restored()
+        assert b"next: `esper-sanctum` trains, `esper-sanctum demo --faults` shows faults" in terminal.output
     assert (tmp_path / "errors.txt").read_bytes() == b""
 
 
@@ -58,8 +70,30 @@ def test_demo_opens_like_a_replay(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--speed 0.0 is not valid" in capsys.readouterr().err
 
 
-def test_first_anomaly_of_the_demo_is_its_rollback() -> None:
+def test_demo_learns_by_default_settings_and_has_at_most_one_rollback() -> None:
     history = open_history(find_demo())
+    summary = summarise_with_effects(history)
+    defaults = json.loads(msgspec.json.encode(Config()))
+    changed = {key for key, value in summary.config.items() if value != defaults.get(key)}
+    assert changed <= {"envs", "rounds", "seed", "slots", "training"}  # slots and training: those of the task
+    medians = [finished.score[1] for finished in summary.finished]
+    assert statistics.fmean(medians[-3:]) > statistics.fmean(medians[:3]) + 0.15
+    assert summary.rollbacks <= 1
+    assert min(seeds.fossilized for seeds in summary.seeds.values()) > 0
+    assert sum(isinstance(event, ev.AnomalyFound) for event in history.events()) <= 2
+
+
+def test_demo_has_exact_effects_of_the_best_episode_of_its_last_round() -> None:
+    """`whatif telemetry/demo` answers from the stored simulations, and the dashboard shows them."""
+    history = open_history(find_demo())
+    [[results]] = read_results(history, EffectStore(history.path).read())
+    assert results.episode.round == len(history.rounds)
+    assert results.is_exact
+    assert max(effect.net_return for effect in results.decision_effects().values()) > 0.1
+
+
+def test_first_anomaly_of_the_demo_with_faults_is_its_rollback() -> None:
+    history = open_history(find_demo(faults=True))
     moment = find_moment("anomaly:1", history)
     assert moment is not None
     state = history.state_at(moment.position)

@@ -1,4 +1,4 @@
-"""`replay RUN` and `demo`: show a recording, or the recording that ships with the package, in the dashboard."""
+"""`replay RUN` and `demo`: show a recording, or one that ships with the package, in the dashboard."""
 
 from __future__ import annotations
 
@@ -187,20 +187,28 @@ def _env_and_view(address: ViewAddress, history: History) -> tuple[int | None, s
 
 
 def run_demo(arguments: Sequence[str]) -> int:
-    """Show the recorded run that ships with the package."""
-    parser = Parser(prog="esper-sanctum demo", description="Replay the recorded run that ships with the package")
+    """Show a recorded run that ships with the package, and say what to do next."""
+    parser = Parser(prog="esper-sanctum demo", description="Replay a recorded run that ships with the package")
+    parser.add_argument("--faults", action="store_true", help="a run with faults: NaN gradients, overflows, rollbacks")
     options = parse_replay(parser, arguments)
-    return replay(find_demo(), options)
+    code = replay(find_demo(faults=options.faults), options)
+    if code == EXIT_OK and not (options.no_tui or options.narrate):
+        other = "demo` shows a run that learns" if options.faults else "demo --faults` shows faults"
+        print(f"next: `esper-sanctum` trains, `esper-sanctum {other}")
+    return code
 
 
-def find_demo() -> Path:
-    """Return the demo's run directory: inside an installed package, or at the root of a checkout.
+def find_demo(*, faults: bool = False) -> Path:
+    """Return the run directory of a demo: inside an installed package, or at the root of a checkout.
+
+    Args:
+        faults: Return the run with faults instead of the one that learns.
 
     Raises:
         ReadError: The directory does not exist.
     """
-    package = Path(__file__).resolve().parents[2]
-    candidates = (package / "demo", package.parents[1] / "telemetry" / "demo")
+    package, name = Path(__file__).resolve().parents[2], "demo-faults" if faults else "demo"
+    candidates = (package / name, package.parents[1] / "telemetry" / name)
     for candidate in candidates:
         if candidate.is_dir():
             return candidate
