@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -524,6 +525,18 @@ async def test_ctrl_z_suspends_unless_the_run_trains_in_this_process(
     async with opened(app) as pilot:
         await pilot.press("ctrl+z")
         assert len(sent) == 2
+
+
+async def test_playback_does_not_skip_the_time_of_a_suspension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esper.sanctum.app.MAX_ELAPSED_S", 0.3)
+    elapsed: list[float] = []
+    app, _ = replay(RUN, tmp_path)
+    async with opened(app) as pilot:
+        monkeypatch.setattr(app.source, "tick", lambda seconds: bool(elapsed.append(seconds)))
+        time.sleep(0.6)  # as if the process were stopped
+        await pilot.pause(0.3)
+        assert elapsed
+        assert max(elapsed) <= 0.3
 
 
 async def test_browser_only_shows_a_live_run(monkeypatch: pytest.MonkeyPatch) -> None:

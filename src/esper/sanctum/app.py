@@ -34,6 +34,8 @@ from esper.telemetry.sentences import pluralise
 
 TICK_INTERVAL_S = 0.2
 """Seconds between two updates from the source."""
+MAX_ELAPSED_S = 2.0
+"""Maximum seconds between two updates for the source, so that a playback does not skip the time of a suspension."""
 READING_INTERVAL_S = 0.01
 """Seconds between two updates while a long recording is read."""
 MAX_NOTICES = 3
@@ -135,7 +137,7 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, HarvestActions, W
             elif self._driver.consume_dropped():
                 self.screen.refresh()
         now = time.monotonic()
-        elapsed, self._ticked = now - self._ticked, now
+        elapsed, self._ticked = min(now - self._ticked, MAX_ELAPSED_S), now
         changed = self.source.tick(elapsed) | self.poll_what_if()
         trains_here = self.source.live and not self.source.attached  # a run in this process needs the CPU itself
         is_reading = (self.source.fraction_read is not None or self.source.curves.is_waiting) and not trains_here
