@@ -317,7 +317,7 @@ def test_resume_reads_configuration_from_a_pipe(tmp_path: Path, monkeypatch: pyt
 
 QUICK = (
     *(("--help",), ("--help-all",), ("config",), ("--version",), ("replay", "--help")),
-    *(("replay", "run", "--no-tui"), ("runs", "."), ("show", "run"), ("compare", "run", "run")),
+    *(("replay", "run", "--no-tui"), ("runs", "."), ("show", "run"), ("compare", "--help")),
 )
 REFUSED = (
     ("--envs", "0"),

@@ -9,7 +9,6 @@ from itertools import chain
 from esper.cli.commands.show import format_config_value, load_summary
 from esper.cli.options import EXIT_OK, Parser, add_run_argument
 from esper.config import ConfigError
-from esper.dots import draw_curve
 from esper.formatting import NOT_MEASURED, align_columns, format_duration, format_number, strip_control
 from esper.history.summary import RoundSummary, RunSummary, flat_config
 from esper.telemetry.codec import encode_json
@@ -110,6 +109,8 @@ def _plots(
     title: str, metric: Callable[[RoundSummary], float], spec: str, summaries: Sequence[RunSummary], width: int
 ) -> Iterator[str]:
     """Yield the lines of one plot per run, on common axes, as many plots side by side as the terminal has room for."""
+    from esper.dots import draw_curve  # numpy, which `compare --help` does not need
+
     curves = [[metric(finished) for finished in summary.finished] for summary in summaries]
     value_range = finite_range([value for values in curves for value in values])
     if value_range is None:
