@@ -132,7 +132,7 @@ def test_run_shows_its_summary_and_curve(run: esper.RecordedRun, capsys: pytest.
     assert f"<td>{run.name}</td>" in table
     assert picture == run.plot().svg
     medians = run.curves()["final accuracy/median"]
-    assert medians.values == [found.score[1] for found in run.summary.finished]
+    assert medians.values == [found.score.median for found in run.summary.finished]
     assert len(medians.steps) == len(medians.values)
 
 

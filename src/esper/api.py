@@ -78,7 +78,7 @@ def train(task: Task | str, **settings: Any) -> TrainedRun:
         directory=engine.directory,
         status=state.status,
         rounds=len(state.scores_by_round),
-        score=state.scores_by_round[-1][1] if state.scores_by_round else None,
+        score=state.scores_by_round[-1].median if state.scores_by_round else None,
     )
 
 

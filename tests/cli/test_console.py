@@ -64,7 +64,7 @@ def test_log_has_dated_lines_for_rounds_and_notable_events() -> None:
 
 def test_round_line_has_accuracy_update_and_pace() -> None:
     state = fold(RUN)
-    minimum, median, maximum = state.scores_by_round[-1]
+    minimum, _, median, _, maximum = state.scores_by_round[-1]
 
     [line] = [line for line in printed([*RUN]) if "round 2/2: " in line]
 

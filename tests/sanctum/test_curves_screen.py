@@ -77,7 +77,7 @@ async def test_values_at_the_cursor_are_those_of_the_recording(tmp_path: Path) -
         await press(pilot, "left", "left")
         assert app.view.charts.cursor == ("round", 3.0)
         summary = run.summary.finished[2]
-        assert readout(final).startswith(f"round 3: median {100 * summary.score[1]:.1f}")
+        assert readout(final).startswith(f"round 3: median {100 * summary.score.median:.1f}")
         kl = curves["kl/policy"]
         assert readout(chart_of(app, "kl", "policy")) == f"round 3: policy {kl.values[kl.steps.index(15)]}"
 

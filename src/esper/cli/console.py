@@ -188,8 +188,9 @@ def format_summary(state: RunState, status: str | None = None) -> str:
     ]
     results: list[str] = []
     if state.scores_by_round:
-        minimum, median, maximum = state.scores_by_round[-1]
-        results.append(f"last round: median {state.score_name} {median:.1%} ({minimum:.1%} to {maximum:.1%})")
+        last = state.scores_by_round[-1]
+        scores = f"{last.median:.1%} ({last.minimum:.1%} to {last.maximum:.1%})"
+        results.append(f"last round: median {state.score_name} {scores}")
     if best := state.best_env:
         results.append(f"best {state.score_name} {best.best_score:.1%}, env {best.env:02d}")
     lines += ["; ".join(results)] if results else []
@@ -245,9 +246,9 @@ def format_round(state: RunState, number: int) -> str:
         number: Number of that round, from 1.
     """
     total = state.started.rounds if state.started else NOT_MEASURED
-    minimum, median, maximum = state.scores_by_round[-1]
+    last = state.scores_by_round[-1]
     mean_return = statistics.fmean(env.returns[-1] for env in state.envs)
-    text = f"round {number}/{total}: {state.score_name} {median:.1%} ({minimum:.1%} to {maximum:.1%}), "
+    text = f"round {number}/{total}: {state.score_name} {last.median:.1%} ({last.minimum:.1%} to {last.maximum:.1%}), "
     text += f"return {mean_return:+.3f}"
     update = state.update
     if update is not None and update.round == number:

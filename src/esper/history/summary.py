@@ -13,15 +13,15 @@ import msgspec
 from esper.history.history import History
 from esper.history.run_info import display_status, is_being_written
 from esper.telemetry import events as ev
-from esper.telemetry.series import BlueprintStats, min_median_max
+from esper.telemetry.series import BlueprintStats, FiveNumbers, five_numbers
 
 
 class RoundSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Results of the episodes of a finished round."""
 
     round: int
-    score: tuple[float, float, float]
-    """Minimum, median and maximum validation score at the end of the episodes, fractions."""
+    score: FiveNumbers
+    """Minimum, quartiles and maximum of the validation score at the end of the episodes, fractions."""
     episode_return: float
     """Undiscounted return, mean over the envs."""
     parameter_ratio: float
@@ -102,8 +102,8 @@ class RunSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     finished: list[RoundSummary] = []
     """Finished rounds, in order."""
     best: BestResult | None = None
-    metrics: dict[str, tuple[float, float, float]] = {}
-    """Minimum, median and maximum over the envs at the end of their last episode, keyed by metric of the task."""
+    metrics: dict[str, FiveNumbers] = {}
+    """Minimum, quartiles and maximum over the envs at the end of their last episode, keyed by metric of the task."""
     seeds: dict[str, BlueprintSummary] = {}
     """Keyed by blueprint."""
     anomalies: dict[str, int] = {}
@@ -233,13 +233,13 @@ class _SummaryBuilder:
         episodes = self._episodes.values()
         names = dict.fromkeys(name for metrics in self._metrics.values() for name in metrics)
         self._summary.metrics = {
-            name: min_median_max([metrics[name] for metrics in self._metrics.values() if name in metrics])
+            name: five_numbers([metrics[name] for metrics in self._metrics.values() if name in metrics])
             for name in names
         }
         self._summary.finished.append(
             RoundSummary(
                 round=event.round,
-                score=min_median_max([episode.score for episode in episodes]),
+                score=five_numbers([episode.score for episode in episodes]),
                 episode_return=statistics.fmean(episode.episode_return for episode in episodes),
                 parameter_ratio=statistics.fmean(episode.parameter_ratio for episode in episodes),
             )

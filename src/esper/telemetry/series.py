@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import median
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -63,13 +63,18 @@ class DownsampledSeries(msgspec.Struct, kw_only=True, omit_defaults=True):
         return [*ends, self.every * len(self.points) + len(self.rest)] if self.rest else ends
 
 
-def min_median_max(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return minimum, median and maximum."""
-    return min(values), median(values), max(values)
+class FiveNumbers(NamedTuple):
+    """Minimum, quartiles and maximum of a quantity over the envs."""
+
+    minimum: float
+    lower_quartile: float
+    median: float
+    upper_quartile: float
+    maximum: float
 
 
-def five_numbers(values: Sequence[float]) -> tuple[float, float, float, float, float]:
-    """Return minimum, lower quartile, median, upper quartile and maximum.
+def five_numbers(values: Sequence[float]) -> FiveNumbers:
+    """Return minimum, quartiles and maximum.
 
     A quartile between two values is interpolated linearly, as NumPy does by default.
 
@@ -77,7 +82,8 @@ def five_numbers(values: Sequence[float]) -> tuple[float, float, float, float, f
         values: Values without NaN, at least one.
     """
     ordered = sorted(values)
-    return ordered[0], _quantile(ordered, 0.25), median(ordered), _quantile(ordered, 0.75), ordered[-1]
+    quartiles = (_quantile(ordered, 0.25), median(ordered), _quantile(ordered, 0.75))
+    return FiveNumbers(ordered[0], *quartiles, ordered[-1])
 
 
 def _quantile(ordered: Sequence[float], fraction: float) -> float:

@@ -22,10 +22,11 @@ from esper.telemetry.sentences import UNLOGGED_EVENTS
 from esper.telemetry.series import (
     BlueprintStats,
     DownsampledSeries,
+    FiveNumbers,
     StepTrace,
     append_bounded,
+    five_numbers,
     last_contribution,
-    min_median_max,
 )
 
 SERIES_POINTS = 240
@@ -126,8 +127,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Number of choices of each op, for each of the last rounds."""
     blueprints: dict[str, BlueprintStats] = {}
     """Statistics of each blueprint, over all envs and rounds."""
-    scores_by_round: list[tuple[float, float, float]] = []
-    """Minimum, median and maximum final score of the episodes of each of the last rounds."""
+    scores_by_round: list[FiveNumbers] = []
+    """Final scores of the episodes of each of the last rounds."""
     finals: list[float] = []
     """Final scores of the finished episodes of the current round."""
     devices: dict[str, ev.DeviceSampled] = {}
@@ -362,7 +363,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         self._note_score(env, event.score, self.step)  # measured again if the env was rolled back
         self.finals.append(event.score)
         if len(self.finals) == len(self.envs):
-            append_bounded(self.scores_by_round, min_median_max(self.finals), SERIES_POINTS)
+            append_bounded(self.scores_by_round, five_numbers(self.finals), SERIES_POINTS)
 
     def _checkpoint_saved(self, event: ev.CheckpointSaved) -> None:
         append_bounded(self.checkpoints, event, SERIES_POINTS)

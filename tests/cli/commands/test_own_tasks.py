@@ -121,7 +121,7 @@ def test_metrics_of_a_task_are_shown_and_exported(directory: Path, capsys: pytes
     last = sorted(step.metrics["margin"] for step in steps[-2:])
     capsys.readouterr()
     assert run("show", "last", "--json") == EXIT_OK
-    low, middle, high = json.loads(capsys.readouterr().out)["metrics"]["margin"]
+    low, _, middle, _, high = json.loads(capsys.readouterr().out)["metrics"]["margin"]
     assert [low, high] == last
     assert middle == pytest.approx(sum(last) / 2)
     assert run("show", "last") == EXIT_OK

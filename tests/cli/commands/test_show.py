@@ -6,6 +6,7 @@ import statistics
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from esper.cli.main import main
@@ -44,7 +45,7 @@ def test_summary_takes_rounds_and_best_from_events(run: Path, capsys: pytest.Cap
     for number, finished in enumerate(shown["finished"], start=1):
         episodes = [episode for episode in EPISODES if episode.round == number]
         scores = [episode.score for episode in episodes]
-        assert finished["score"] == [min(scores), statistics.median(scores), max(scores)]
+        assert finished["score"] == pytest.approx(np.percentile(scores, [0, 25, 50, 75, 100]).tolist())
         assert finished["episode_return"] == pytest.approx(statistics.fmean(e.episode_return for e in episodes))
         assert finished["parameter_ratio"] == pytest.approx(1.4)
     assert len(shown["finished"]) == 3

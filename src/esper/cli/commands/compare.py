@@ -31,7 +31,7 @@ _ROWS: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
     ("env-steps/s", lambda run: format_number(run.env_steps_per_second, ",.0f")),
     ("recorded", lambda run: format_duration(run.duration)),
     ("best {score}", lambda run: format_number(run.best.score if run.best else None, ".1%")),
-    ("last round: {score}", lambda run: _from_last_round(run, lambda last: format_number(last.score[1], ".1%"))),
+    ("last round: {score}", lambda run: _from_last_round(run, lambda last: format_number(last.score.median, ".1%"))),
     ("last round: return", lambda run: _from_last_round(run, lambda last: format_number(last.episode_return, "+.3f"))),
     (
         "last round: parameters",
@@ -48,7 +48,7 @@ _ROWS: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
 """Heading and cell of each table row. The score is the median over the envs, return and parameters the mean."""
 
 _CURVES: tuple[tuple[str, Callable[[RoundSummary], float], str], ...] = (
-    ("{score}, median over the envs", lambda finished: finished.score[1], ".1%"),
+    ("{score}, median over the envs", lambda finished: finished.score.median, ".1%"),
     ("return, mean over the envs", lambda finished: finished.episode_return, "+.3f"),
 )
 """Title, value per finished round, and number format of each plot."""

@@ -104,12 +104,14 @@ def _learning_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     if not summary.finished:
         yield summary.score_name, f"{NOT_MEASURED}: no finished round"
         return
-    minimum, median, maximum = summary.finished[-1].score
-    yield summary.score_name, f"median {median:.1%} in the last finished round, {minimum:.1%} to {maximum:.1%}"
-    medians = [finished.score[1] for finished in summary.finished]
+    last = summary.finished[-1].score
+    text = f"median {last.median:.1%} in the last finished round, {last.minimum:.1%} to {last.maximum:.1%}"
+    yield summary.score_name, text
+    medians = [finished.score.median for finished in summary.finished]
     yield "", f"{_sparkline(medians, 0.0, 1.0)}  by round, from 0 to 100%"
-    for name, (low, middle, high) in summary.metrics.items():
-        yield name, f"median {middle:.4g} in the last finished round, {low:.4g} to {high:.4g}"
+    for name, metric in summary.metrics.items():
+        text = f"median {metric.median:.4g} in the last finished round, {metric.minimum:.4g} to {metric.maximum:.4g}"
+        yield name, text
     returns = [finished.episode_return for finished in summary.finished]
     low, high = finite_range(returns) or (0.0, 0.0)
     yield "return", f"mean {format_number(returns[-1], '+.3f')} in the last finished round"

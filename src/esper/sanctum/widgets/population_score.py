@@ -8,7 +8,7 @@ from esper.formatting import strip_control
 from esper.sanctum.widgets.chart import Chart, Curve, XAxis, percent
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_panel import step_axis
-from esper.telemetry.series import min_median_max
+from esper.telemetry.series import five_numbers
 from esper.telemetry.state import RunState
 from esper.text_plot import round_axis_length
 
@@ -79,7 +79,7 @@ def score_by_step(state: RunState) -> dict[int, tuple[float, float, float]]:
     ends = [env.stepped.step if env.stepped else 0 for env in state.envs]
     first = max((end - len(env.scores) + 1 for end, env in zip(ends, state.envs, strict=True)), default=1)
     return {
-        step: min_median_max([env.scores[step - end - 1] for end, env in zip(ends, state.envs, strict=True)])
+        step: five_numbers([env.scores[step - end - 1] for end, env in zip(ends, state.envs, strict=True)])
         for step in range(first, min(ends, default=0) + 1)
     }
 
