@@ -14,7 +14,7 @@ from esper.history.playback import Playback
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.env_detail import EnvScoreChart
 from esper.sanctum.symbols import percent_cell
-from esper.sanctum.widgets.population_score import PopulationScore
+from esper.sanctum.widgets.population_score import RoundScores
 from esper.sanctum.widgets.timeline import Timeline
 from esper.telemetry import events as ev
 from tests.factory import example_run
@@ -54,12 +54,12 @@ async def test_ghost_run_is_at_the_same_step(tmp_path: Path) -> None:
         await go(pilot, playback, 1, 4)
         assert app.view.ghost is not None
         assert (app.view.ghost.round, app.view.ghost.step) == (1, 4)
-        before = shown(app, PopulationScore)
+        before = shown(app, RoundScores)
         await go(pilot, playback, 4, 2)
         assert (app.view.ghost.round, app.view.ghost.step) == (4, 2)
-        chart = app.screen.query_one(PopulationScore)
+        chart = app.screen.query_one(RoundScores)
         assert "ghost 97.5" in str(chart.border_subtitle)
-        assert shown(app, PopulationScore) != before
+        assert shown(app, RoundScores) != before
         await press(pilot, "enter")
         assert "ghost 97.5" in str(app.screen.query_one(EnvScoreChart).border_subtitle)
         await go(pilot, playback, 2, 2)  # the runs are still equal here: the curve hides the ghost
@@ -93,7 +93,7 @@ async def test_shorter_ghost_run_stays_at_its_end(tmp_path: Path) -> None:
     app, playback = beside(tmp_path, [better(event) for event in RUN[: rounds[3]]])
     async with app.run_test(size=SIZE) as pilot:
         await go(pilot, playback, 4, 5)
-        assert "ghost –" in str(app.screen.query_one(PopulationScore).border_subtitle)
+        assert "ghost –" in str(app.screen.query_one(RoundScores).border_subtitle)
         await press(pilot, "enter")
         assert "ghost" not in str(app.screen.query_one(EnvScoreChart).border_subtitle)
 
@@ -106,8 +106,8 @@ async def test_ghost_with_other_envs_and_steps_has_round_curves(tmp_path: Path) 
         assert (app.view.ghost.round, app.view.ghost.step) == (3, 2)
         await go(pilot, playback, 3, 5)
         assert (app.view.ghost.round, app.view.ghost.step) == (3, 8)
-        final = percent_cell(app.view.ghost.scores_by_round[-1][1]).text.strip()
-        assert f"ghost {final}" in str(app.screen.query_one(PopulationScore).border_subtitle)
+        final = percent_cell(app.view.ghost.scores_by_round[-1].median).text.strip()
+        assert f"ghost {final}" in str(app.screen.query_one(RoundScores).border_subtitle)
         await press(pilot, "enter")
         await press(pilot, "escape", "2")
         assert len(app.view.ghost.learning["episode_return"].values) == 3

@@ -34,8 +34,9 @@ async def test_overview_shows_essentials_at_every_size(size: tuple[int, int]) ->
         "1.31",
     ):
         assert essential in text, essential
-    for env in range(16):
-        assert f" {env:02d}" in text or f"▸{env:02d}" in text
+    shown = [env for env in range(16) if f" {env:02d}" in text or f"▸{env:02d}" in text or f"▼{env:02d}" in text]
+    assert len(shown) == 16 or size[1] == 24
+    assert len(shown) >= 11
     for slot in ("early", "mid", "late"):
         assert slot in text
     assert any(line.lstrip("│ ").startswith("med") for line in lines)
@@ -46,7 +47,8 @@ async def test_overview_shows_essentials_at_every_size(size: tuple[int, int]) ->
 @pytest.mark.parametrize("size", SIZES)
 async def test_env_screen_shows_essentials_at_every_size(size: tuple[int, int]) -> None:
     app, _ = live(population())
-    async with opened(app, "down", "down", "down", "enter", size=size):
+    app.view.selected_env = 3
+    async with opened(app, "enter", size=size):
         text = screen_text(app)
     for essential in (
         "env 03 on cpu:1",

@@ -13,7 +13,7 @@ from esper.sanctum.screens.overview_rows import StackedRows, divide_left_column,
 from esper.sanctum.widgets.env_map import EnvMap
 from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.header import Tabs
-from esper.sanctum.widgets.population_score import PopulationScore
+from esper.sanctum.widgets.population_score import RoundScores, StepScores
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, run_started, stamp
 from tests.sanctum.driving import emit, header, live, opened, replay, screen_text, settle, shown
@@ -42,10 +42,13 @@ async def test_eight_envs_leave_no_blank_rows(size: tuple[int, int]) -> None:
     app, _ = live(population(envs=8))
     async with opened(app, size=size):
         assert longest_blank_run(app) == 0, screen_text(app)
+        assert "accuracy % ─ by round" in screen_text(app)
+        assert app.screen.query_one(StepScores).plot_columns()
         if size[1] >= 24:
-            assert "validation accuracy %" in screen_text(app)
             assert "NaN" in "".join(screen_text(app).splitlines()[-4:])  # the log
-        assert envs_in_sight(app) == list(range(8))
+            assert envs_in_sight(app) == list(range(8))
+        else:
+            assert len(envs_in_sight(app)) == 6
 
 
 async def test_60_by_15_shows_essentials_and_accepts_keys() -> None:
@@ -107,25 +110,27 @@ async def test_map_shows_all_of_1024_envs_at_80_by_24() -> None:
         assert app.view.selected_env == 143
 
 
-async def test_chart_gives_its_rows_to_the_table_first() -> None:
+async def test_charts_keep_their_rows_however_many_envs_there_are() -> None:
     app, _ = live(population(envs=16))
     async with opened(app, size=(80, 24)):
-        assert not app.screen.query_one(PopulationScore).display
-        assert len(envs_in_sight(app)) == 16
+        assert app.screen.query_one(RoundScores).outer_size.height == 4
+        assert len(envs_in_sight(app)) == 13
     app, _ = live(population(envs=64))
     async with opened(app):
-        assert app.screen.query_one(PopulationScore).outer_size.height == 9
+        assert app.screen.query_one(RoundScores).outer_size.height == 9
+        assert app.screen.query_one(StepScores).outer_size.height == 9
 
 
 def test_rows_are_divided_without_a_rest() -> None:
     assert divide_left_column(37, 15) == 22
     assert divide_left_column(37, 69) == 9
     assert divide_left_column(21, 15) == 6
-    assert divide_left_column(21, 18) == 0
-    assert divide_stack(21, 13, 8, 3, short=False, slim=False) == StackedRows(chart=4, heads=1, devices=1, log=2)
-    assert divide_stack(21, 21, 8, 3, short=False, slim=False) == StackedRows(chart=0, heads=1, devices=1, log=0)
-    assert divide_stack(12, 11, 8, 3, short=True, slim=True) == StackedRows(chart=0, heads=0, devices=0, log=1)
-    assert divide_stack(57, 13, 8, 3, short=False, slim=True) == StackedRows(chart=21, heads=9, devices=4, log=10)
+    assert divide_left_column(21, 18) == 6
+    assert divide_stack(21, 13, 8, 3, short=False, slim=False) == StackedRows(charts=4, heads=1, devices=1, log=2)
+    assert divide_stack(21, 21, 8, 3, short=False, slim=False) == StackedRows(charts=4, heads=1, devices=1, log=0)
+    assert divide_stack(12, 11, 8, 3, short=True, slim=True) == StackedRows(charts=4, heads=0, devices=0, log=0)
+    assert divide_stack(9, 11, 8, 3, short=True, slim=True) == StackedRows(charts=0, heads=0, devices=0, log=0)
+    assert divide_stack(57, 13, 8, 3, short=False, slim=True) == StackedRows(charts=21, heads=9, devices=4, log=10)
 
 
 async def test_table_keeps_dimmed_values_until_the_first_step_of_a_round() -> None:

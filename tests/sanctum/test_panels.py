@@ -27,7 +27,7 @@ from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.heads import HeadList
 from esper.sanctum.widgets.panel import Panel
-from esper.sanctum.widgets.population_score import PopulationScore
+from esper.sanctum.widgets.population_score import RoundScores, StepScores
 from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.telemetry import events as ev
 from esper.telemetry.state import SERIES_POINTS, Keyframe
@@ -215,11 +215,35 @@ async def test_population_accuracy_panel_shows_chart() -> None:
     first = [*beginning(), *ended[:3], ev.RoundStarted(round=2)]
     app, session = live(stamp(first))
     async with opened(app, size=ROOMY) as pilot:
-        panel = app.screen.query_one(PopulationScore)
-        assert "no value yet" in panel.text
+        panel = app.screen.query_one(RoundScores)
+        assert str(panel.border_subtitle) == "median 20.0  quartiles 15.0 to 25.0  min 10.0  max 30.0"
+        assert "•" in panel.text  # one point
         await emit(pilot, session, *ended[3:])
-        assert str(panel.border_subtitle) == "median 30.0  min 20.0  max 40.0"
-        assert "┤" in panel.text
+        assert str(panel.border_subtitle) == "median 30.0  quartiles 25.0 to 35.0  min 20.0  max 40.0"
+        assert "•" not in panel.text
+
+
+async def test_score_charts_have_axes_before_the_first_point() -> None:
+    app, session = live(stamp([run_started(2, 3, 8), ev.RoundStarted(round=1)]))
+    async with opened(app, size=ROOMY) as pilot:
+        rounds, steps = app.screen.query_one(RoundScores), app.screen.query_one(StepScores)
+        assert rounds.text.splitlines()[-1].split() == ["1", "2", "3"]
+        assert "┤" in steps.text
+        assert steps.text.splitlines()[-1].split()[-1] == "8"
+        assert str(steps.border_title) == "round 1: every network began anew"
+        await emit(pilot, session, *[env_stepped(env, step=step) for step in (1, 2) for env in range(2)])
+        await emit(pilot, session, ev.PhaseTimed(round=1, step=2, wall=1.0, phases={}))
+        assert str(steps.border_title) == "validation accuracy % ─ by step of round 1"
+
+
+async def test_scores_by_step_leave_out_an_env_that_was_rolled_back() -> None:
+    out = ev.GovernorRolledBack(env=1, round=1, step=2, reason="collapse", value=0.0)
+    run = [run_started(3, 3, 8), ev.RoundStarted(round=1)]
+    run += [env_stepped(env, step=step, score=0.1 * step) for step in (1, 2) for env in range(3)]
+    run += [out, *(env_stepped(env, step=3, score=0.4) for env in (0, 2))]
+    app, _ = live(stamp(run))
+    async with opened(app, size=ROOMY):
+        assert str(app.screen.query_one(StepScores).border_subtitle).startswith("median 40.0")
 
 
 async def test_accuracy_by_step_of_a_long_episode_shows_its_last_steps() -> None:
@@ -228,8 +252,8 @@ async def test_accuracy_by_step_of_a_long_episode_shows_its_last_steps() -> None
     run.append(env_stepped(0, step=301, score=1.0))
     app, _ = live(stamp(run))
     async with opened(app, size=ROOMY):
-        panel = app.screen.query_one(PopulationScore)
-        assert str(panel.border_subtitle) == "median 75.0  min 75.0  max 75.0"
+        panel = app.screen.query_one(StepScores)
+        assert str(panel.border_subtitle) == "median 75.0  quartiles 75.0 to 75.0  min 75.0  max 75.0"
         axis = panel.text.splitlines()[-1].split()
         assert (axis[0], axis[-1]) == ("62", "301")
 
@@ -242,7 +266,7 @@ async def test_accuracy_chart_shows_the_last_round_of_a_long_run() -> None:
     app, session = live(stamp(run))
     async with opened(app, size=ROOMY) as pilot:
         await emit(pilot, session, episode_ended(SERIES_POINTS + 5, 0, 0.9), ev.RunEnded(outcome="done"))
-        assert str(app.screen.query_one(PopulationScore).border_subtitle).startswith("median 90.0")
+        assert str(app.screen.query_one(RoundScores).border_subtitle).startswith("median 90.0")
 
 
 async def test_env_screen_panels_show_the_selected_env() -> None:

@@ -16,7 +16,13 @@ from esper.health.rules.lanes import is_nearly_full
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import EnvFilter, FilterError, IncompleteFilterError, parse_filter
 from esper.sanctum.screens.base import RunScreen
-from esper.sanctum.screens.overview_rows import StackedRows, divide_left_column, divide_stack
+from esper.sanctum.screens.overview_rows import (
+    ROOMY_ROWS,
+    StackedRows,
+    divide_left_column,
+    divide_stack,
+    min_charts_height,
+)
 from esper.sanctum.symbols import SEVERITIES, Cell, compact_cell, number_cell, percent_cell, wrap_cells
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.env_map import EnvMap
@@ -24,13 +30,15 @@ from esper.sanctum.widgets.env_table import EnvTable, FilterBox
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.heads import HeadList
 from esper.sanctum.widgets.panel import DevicePanel, Line, Panel
-from esper.sanctum.widgets.population_score import PopulationScore
+from esper.sanctum.widgets.population_score import PopulationChart, RoundScores, StepScores
 from esper.telemetry.events import DeviceSampled
 from esper.telemetry.health_stats import memory_name
 from esper.telemetry.log_lines import LogLine
 
 MAP_ENVS = 128
 """Number of envs from which the heat map is shown first."""
+_BESIDE_COLS, _BELOW_ROWS = 60, 8
+"""Width below which one chart is below the other, if both together have this height."""
 _MAX_BARE_LOG_ROWS = 3
 """Height up to which all rows of the log are for its lines, none for its title."""
 _WIDE_MEMORY_COLS = 52
@@ -71,26 +79,40 @@ class OverviewPanels(Container):
         frame = 0 if stacked else 2
         width = self.size.width if stacked else self.query_one("#left").size.width - frame
         limit = self.size.height - frame
-        envs = table.wanted_height(limit) if table.display else self.query_one(EnvMap).wanted_height(width, limit)
+        if table.display:
+            envs = table.wanted_height(limit, is_short=self.size.height < ROOMY_ROWS)
+        else:
+            limit -= min_charts_height(self.size.height, framed=not stacked)
+            envs = self.query_one(EnvMap).wanted_height(width, limit)
         envs += frame + filter_box.display
         if stacked:
-            low, slim = self.screen.has_class("-low"), self.screen.has_class("-slim")
-            self._stack(divide_stack(self.size.height, envs, heads, devices, short=low, slim=slim))
+            short, slim = self.screen.has_class("-low"), self.screen.has_class("-slim")
+            if not table.display:  # all cells of a map in one view are worth more than one line about heads
+                short = short or envs + min_charts_height(self.size.height, framed=False) + 2 > self.size.height
+            self._stack(divide_stack(self.size.height, envs, heads, devices, short=short, slim=slim))
         else:
-            self._set_height(PopulationScore, divide_left_column(self.size.height, envs))
+            self._set_scores_height(divide_left_column(self.size.height, envs), width, titled=False)
             for panel in self.query("#right > *"):
                 panel.display, panel.styles.height = True, None
             right = self.query_one("#right")
             right.styles.height, right.display = None, True
 
     def _stack(self, rows: StackedRows) -> None:
-        self._set_height(PopulationScore, rows.chart, titled=True)
+        self._set_scores_height(rows.charts, self.size.width, titled=True)
         self._set_height(HeadList, rows.heads, titled=rows.heads > 1)
         self._set_height(DeviceList, rows.devices, titled=rows.devices > 1)
         self._set_height(LogPreview, rows.log, titled=rows.log > _MAX_BARE_LOG_ROWS)
         right = self.query_one("#right")
         height = rows.heads + rows.devices + rows.log
         right.styles.height, right.display = height, height > 0
+
+    def _set_scores_height(self, height: int, width: int, *, titled: bool) -> None:
+        """Set the height of both charts. They are below each other if one beside the other is too narrow."""
+        scores = self.query_one("#scores")
+        scores.display, scores.styles.height = height > 0, height
+        scores.set_class(width < _BESIDE_COLS and height >= _BELOW_ROWS, "-below")
+        for chart in scores.query(PopulationChart):
+            chart.set_class(titled, "-titled")
 
     def _set_height(self, panel: type[Panel], height: int, *, titled: bool = False) -> None:
         widget = self.query_one(panel)
@@ -115,7 +137,9 @@ class OverviewScreen(RunScreen):
                 yield EnvTable(self.view)
                 yield EnvMap(self.view)
                 yield FilterBox()
-                yield PopulationScore(self.view)
+                with Container(id="scores"):
+                    yield RoundScores(self.view)
+                    yield StepScores(self.view)
             with Vertical(id="right"):
                 yield HeadList(self.view)
                 yield DeviceList(self.view)

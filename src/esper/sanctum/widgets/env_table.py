@@ -72,10 +72,17 @@ class EnvTable(EnvRowsPanel):
         choices = (self._sort_column, self._descending, self.view.env_filter, self._pinned, self._following)
         return self.state.seq, self.view.selected_env, choices, self._seconds_starting
 
-    def wanted_height(self, limit: int) -> int:
-        """Return the height of all envs, the heading, a rule and the summary rows, at most `limit`."""
+    def wanted_height(self, limit: int, *, is_short: bool) -> int:
+        """Return the height of all envs, the heading, a rule and the summary rows, at most `limit`.
+
+        Args:
+            limit: Maximum height.
+            is_short: Count minimum and maximum as no rows that are needed, because other panels have little room.
+        """
         started = self.state.started
         summary = len(env_summary.summary_labels(started, limit)) if started else 0
+        if started and is_short and not started.structures:
+            summary = 1
         return min(len(self.state.envs) + 2 + summary, limit)
 
     def draw_lines(self, size: Size) -> list[Line] | list[Row]:

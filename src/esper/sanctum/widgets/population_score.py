@@ -1,89 +1,168 @@
-"""Chart of the population's score by round; before the second round has ended, by step."""
+"""Charts of the population's score: of all rounds, and of the steps of the present round."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+
+from rich.cells import cell_len
 
 from esper.formatting import strip_control
-from esper.sanctum.widgets.chart import Chart, Curve, XAxis, percent
+from esper.sanctum.view import ViewState
+from esper.sanctum.widgets.chart import Chart, ChartMark, Curve, XAxis, percent
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_panel import step_axis
-from esper.telemetry.series import five_numbers
+from esper.telemetry.series import FiveNumbers, five_numbers
 from esper.telemetry.state import RunState
 from esper.text_plot import round_axis_length
 
+_FIRST_STEPS = 2
+"""Number of steps of a round for which the chart of its steps says that the networks are new."""
+_MIN_LINES_FOR_BOUNDS = 6
+"""Minimum height of a chart from which it has minimum and maximum, which the axis of a lower one has no room for."""
+_POINT_GLYPH = "•"
+"""Mark of a median that has no neighbour, which a line of dots would hardly show."""
 
-class PopulationScore(ChartPanel):
-    """Median over the envs as a curve, minimum and maximum dotted, and the median of a ghost run."""
+
+class PopulationChart(ChartPanel):
+    """Median over the envs, band of the quartiles, minimum and maximum dotted, and the median of a ghost run."""
 
     METRICS = ("score",)
 
-    def cache_key(self) -> Hashable:
-        """Return a key that changes with each round, with the ghost run, and, in a chart by step, with each event."""
-        state = self.state
-        ghost = self.view.ghost
-        num_rounds = len(state.scores_by_round)  # limited, so that it does not change with each round of a long run
-        by_step = state.seq if num_rounds < 2 else 0
-        return num_rounds, state.round, len(state.finals), by_step, ghost and ghost.seq, self.chart_key
+    @property
+    def quantity_name(self) -> str:
+        """Name of the task's score."""
+        return f"validation {strip_control(self.state.score_name)}"
 
-    def chart(self) -> Chart | None:
-        """Return the chart; None without a point."""
-        state = self.state
-        by_round = len(state.scores_by_round) >= 2
-        points_by_step = {} if by_round else score_by_step(state)
-        points = state.scores_by_round if by_round else [*points_by_step.values()]
-        if not points or state.started is None:
-            return None
-        lows, medians, highs = (list(column) for column in zip(*points, strict=True))
-        first = max(_rounds_finished(state) - len(points), 0) + 1 if by_round else min(points_by_step)
-        if by_round:
-            last = first + round_axis_length(len(points), state.started.rounds) - 1
-            x_axis = XAxis("round", first, last)
-        else:
-            length, _ = step_axis(state.started.steps, max(points_by_step))
-            x_axis = XAxis("step", first, first + length - 1, f"step of round {state.round}")
-        xs = range(first, first + len(points))
-        ghost = self._ghost(first, len(points), by_round=by_round)
+    def fitting(self, *titles: str) -> str:
+        """Return the first of the titles that fits into the border, or the last one."""
+        room = self.outer_size.width - 6
+        return next((title for title in titles if cell_len(title) <= room), titles[-1])
+
+    def summary(self, chart: Chart) -> str:
+        """Return the values of the last point; in the presence of a ghost run, the medians of both runs only."""
+        if self.view.ghost is None:
+            return super().summary(chart)
+        return replace(chart, curves=[curve for curve in chart.curves if curve.role != "dim"], band=None).readout()
+
+    def draw_points(
+        self, x_axis: XAxis, points: Mapping[int, FiveNumbers], ghost: Mapping[int, FiveNumbers] | None
+    ) -> Chart:
+        """Return the chart of points, keyed by their position.
+
+        Args:
+            x_axis: The x axis.
+            points: Scores of this run.
+            ghost: Scores of the ghost run; None without one.
+        """
+        xs = list(points)
+        columns: list[list[float]] = [list(column) for column in zip(*points.values(), strict=True)] or [[]] * 5
+        lows, lower, medians, upper, highs = columns
+        curves = [Curve("median", xs, medians)]
+        if self.size.height >= _MIN_LINES_FOR_BOUNDS:
+            curves += [Curve("min", xs, lows, "dim", dotted=True), Curve("max", xs, highs, "dim", dotted=True)]
+        if ghost is not None:
+            values = [ghost[x].median if x in ghost else None for x in xs]
+            curves.append(Curve("ghost", xs, values, "series1"))
         return Chart(
-            quantity=percent(f"validation {strip_control(state.score_name)}"),
+            quantity=percent(self.quantity_name),
             x_axis=x_axis,
-            curves=[
-                Curve("median", xs, medians),
-                Curve("min", xs, lows, "dim", dotted=True),
-                Curve("max", xs, highs, "dim", dotted=True),
-                *([Curve("ghost", range(first, first + len(ghost)), ghost, "series1")] if ghost else []),
-            ],
+            curves=curves,
+            band=(Curve("lower quartile", xs, lower), Curve("upper quartile", xs, upper)),
+            marks=[ChartMark(xs[0], medians[0], _POINT_GLYPH, "curve")] if len(xs) == 1 else [],
         )
 
-    def _ghost(self, first: int, count: int, *, by_round: bool) -> list[float | None]:
-        """Return the ghost run's medians at the same rounds or steps; None where it has no value."""
+
+class RoundScores(PopulationChart):
+    """Scores at the end of each round."""
+
+    def cache_key(self) -> Hashable:
+        """Return a key that changes with each round and with each finished episode, and with the ghost run."""
         ghost = self.view.ghost
-        if ghost is None:
-            return []
-        if not by_round:
-            points = score_by_step(ghost) if ghost.round == self.state.round else {}
-            steps = range(first, max(points, default=0) + 1)
-            return [points[step][1] if step in points else None for step in steps]
-        start = first - 1 - (_rounds_finished(ghost) - len(ghost.scores_by_round))
-        indices = range(start, start + count)
-        return [
-            ghost.scores_by_round[index][1] if 0 <= index < len(ghost.scores_by_round) else None for index in indices
-        ]
+        return self.state.round, len(self.state.finals), ghost and ghost.seq, self.chart_key
+
+    def chart(self) -> Chart | None:
+        """Return the chart; None before the run has started."""
+        state = self.state
+        if state.started is None:
+            return None
+        points, ghost = score_by_round(state), self.view.ghost
+        first = min(points, default=1)
+        last = first + round_axis_length(max(len(points), 1), state.started.rounds) - 1
+        return self.draw_points(XAxis("round", first, last), points, score_by_round(ghost) if ghost else None)
+
+    def name_in_title(self) -> str:
+        """Return the name of the quantity and "by round"."""
+        name = super().name_in_title()
+        return self.fitting(name, name.removeprefix("validation "))
 
 
-def score_by_step(state: RunState) -> dict[int, tuple[float, float, float]]:
-    """Return minimum, median and maximum score of each kept step that every env has finished in the current round.
+class StepScores(PopulationChart):
+    """Scores after each step of the present round."""
 
-    Keyed by step number.
-    """
-    ends = [env.stepped.step if env.stepped else 0 for env in state.envs]
-    first = max((end - len(env.scores) + 1 for end, env in zip(ends, state.envs, strict=True)), default=1)
-    return {
-        step: five_numbers([env.scores[step - end - 1] for end, env in zip(ends, state.envs, strict=True)])
-        for step in range(first, min(ends, default=0) + 1)
-    }
+    def __init__(self, view: ViewState, *, id: str | None = None) -> None:
+        super().__init__(view, id=id)
+        self._points = _PointCache()
+        self._ghost_points = _PointCache()
+
+    def cache_key(self) -> Hashable:
+        """Return a key that changes with each finished step, and with the ghost run."""
+        ghost = self.view.ghost
+        return self.state.round, kept_steps(self.state), self.state.step, ghost and ghost.seq, self.chart_key
+
+    def chart(self) -> Chart | None:
+        """Return the chart; None before the run has started."""
+        state = self.state
+        if state.started is None:
+            return None
+        points, ghost = self._points.of(state), self.view.ghost
+        length, _ = step_axis(state.started.steps, max(points, default=0))
+        first = min(points, default=1)
+        x_axis = XAxis("step", first, first + length - 1, f"step of round {state.round}")
+        has_ghost = ghost is not None and ghost.round == state.round
+        return self.draw_points(x_axis, points, self._ghost_points.of(ghost) if ghost and has_ghost else None)
+
+    def name_in_title(self) -> str:
+        """Return the name of the quantity and the round; in the first steps of a round, that all networks are new."""
+        number = self.state.round
+        if number and self.state.step < _FIRST_STEPS:
+            return self.fitting(f"round {number}: every network began anew", f"round {number}: new networks")
+        name = super().name_in_title()
+        return self.fitting(name, name.removeprefix("validation "), f"by step of round {number}")
 
 
-def _rounds_finished(state: RunState) -> int:
-    """Return the number of rounds in which every env has finished its episode."""
-    return state.round if state.finals and len(state.finals) == len(state.envs) else state.round - 1
+class _PointCache:
+    """Scores after each step of a round, of which only those of new steps are computed."""
+
+    def __init__(self) -> None:
+        self._round: tuple[RunState | None, int] = (None, 0)
+        self._points: dict[int, FiveNumbers] = {}
+
+    def of(self, state: RunState) -> dict[int, FiveNumbers]:
+        """Return the scores after each of `kept_steps`, keyed by step."""
+        if self._round[0] is not state or self._round[1] != state.round:
+            self._round, self._points = (state, state.round), {}
+        known = self._points
+        self._points = {step: known.get(step) or scores_after_step(state, step) for step in kept_steps(state)}
+        return self._points
+
+
+def score_by_round(state: RunState) -> dict[int, FiveNumbers]:
+    """Return the scores of each round that has ended and is kept, keyed by round."""
+    has_ended = bool(state.finals) and len(state.finals) == len(state.envs)
+    first = max(state.round - (not has_ended) - len(state.scores_by_round), 0) + 1
+    return dict(enumerate(state.scores_by_round, start=first))
+
+
+def kept_steps(state: RunState) -> range:
+    """Return the numbers of the steps of the present round that every active env has finished, and still holds."""
+    active = [env for env in state.envs if env.rolled_back is None] or state.envs
+    ends = [env.stepped.step if env.stepped else 0 for env in active]
+    first = max((end - len(env.scores) + 1 for end, env in zip(ends, active, strict=True)), default=1)
+    return range(first, min(ends, default=0) + 1)
+
+
+def scores_after_step(state: RunState, step: int) -> FiveNumbers:
+    """Return the scores after a step of `kept_steps`. An env that was rolled back counts up to its last step."""
+    ends = ((env, env.stepped.step) for env in state.envs if env.stepped)
+    return five_numbers([env.scores[step - end - 1] for env, end in ends if 0 <= end - step < len(env.scores)])
