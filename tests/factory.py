@@ -60,6 +60,7 @@ def run_started(envs: int = 4, rounds: int = 2, steps: int = 5) -> ev.RunStarted
         chance_loss=math.log(10),
         chance_score=0.1,
         batches=8,
+        growth_interval=2000,
         versions={"esper-sanctum": "0.1.0", "python": "3.11.7", "torch": "2.15.0"},
         config={"envs": envs, "rounds": rounds, "steps": steps},
     )

@@ -4,15 +4,17 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from textual.widgets import Input, Static
 
 from esper.domain import StageName
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.env_detail import EnvDetailScreen
-from esper.sanctum.widgets.env_columns import STAGES_BY_PRIORITY
+from esper.sanctum.widgets.env_columns import STAGES_BY_PRIORITY, choose_layout, sortable_columns
 from esper.sanctum.widgets.env_map import METRICS, EnvMap, compute_standings
 from esper.sanctum.widgets.env_table import EnvTable, FilterBox
 from esper.telemetry import events as ev
@@ -62,6 +64,28 @@ async def test_sort_key_cycles_columns_and_keeps_selected_env() -> None:
             await pilot.press("o")
             seen.append(str(table.border_title).split(" by ")[1].split()[0])
         assert seen == ["reward", "early", "mid", "late", "gradient", "loss", "lane", "env", "accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "columns"),
+    [
+        ({}, ["gradient norm", "loss scale", "lane"]),
+        ({"growth_interval": None}, ["gradient norm", "lane"]),
+        ({"lanes": ["cuda:0"] * 4}, ["gradient norm", "loss scale"]),
+    ],
+)
+def test_columns_without_values_are_left_out(changes: dict[str, Any], columns: list[str]) -> None:
+    started = replace(run_started(), **changes)
+    assert sortable_columns(started)[-len(columns) :] == columns
+    layout = choose_layout(100, started)
+    assert bool(layout.loss_scale) == ("loss scale" in columns)
+    assert bool(layout.lane) == ("lane" in columns)
+
+
+def test_table_without_loss_scales_has_whole_names_at_120_columns() -> None:
+    started = replace(run_started(), growth_interval=None)
+    assert choose_layout(83, started).blueprint == 10
+    assert choose_layout(120, started, ["self_attention"]).blueprint == 14
 
 
 async def test_clicking_column_heading_sorts_then_reverses() -> None:

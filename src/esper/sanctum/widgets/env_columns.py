@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -50,9 +50,13 @@ STRUCTURE = "structure"
 """Name of the column with the structure of a family that an env has in this round."""
 _LONG_LABEL_COLS = 7
 """Width of the first column from which "median" and a score of 100 % fit side by side."""
-_LAYOUTS = ((10, 6, 2), (10, 0, 2), (10, 0, 1), (6, 0, 1), (0, 0, 2), (0, 0, 1))
-"""Widths of a blueprint's name, of the bar of alpha, and of the gap between columns; widest layout first."""
-_MIN_SPARKLINE_COLS, _MAX_SPARKLINE_COLS = 4, 26
+_NAMED_LAYOUTS = ((6, 4, 2), (0, 4, 2), (0, 4, 1), (0, 3, 1))
+"""Widths of the bar of alpha, of alpha, and of the gap between columns, if names are whole; widest layout first."""
+_SHORT_LAYOUTS = ((6, 0, 3, 1), (0, 0, 3, 2), (0, 0, 3, 1))
+"""Widths of a blueprint's name, of the bar of alpha, of alpha, and of the gap between columns, without whole names."""
+_BLUEPRINT_COLS, _MAX_BLUEPRINT_COLS = 10, 20
+"""Width of most blueprints' names, and maximum width."""
+_MIN_SPARKLINE_COLS, _MAX_SPARKLINE_COLS = 4, 60
 _MAX_STRUCTURE_COLS = 12
 """Maximum width of the name of a structure."""
 _UNDECIDED_STAGES = frozenset(stage.label for stage in (Stage.TRAINING, Stage.BLENDING, Stage.PROBATIONARY))
@@ -73,16 +77,18 @@ class Layout:
     """Width of a blueprint's name; 0 if it does not fit."""
     alpha_bar: int = 0
     """Width of the bar of alpha; 0 if it does not fit."""
+    alpha: int = 3
+    """Width of alpha: 4 for two decimals, 3 for one."""
     gap: int = 1
     """Space between columns."""
     grad_norm: int = 6
     """Width of the gradient norm; 0 if it does not fit."""
     loss_scale: int = 5
-    """Width of the loss scale; 0 if it does not fit."""
+    """Width of the loss scale; 0 if it does not fit, and without loss scaling."""
     structure: int = 0
     """Width of the name of the env's structure; 0 if it does not fit, and for a task that is not a family."""
     lane: int = 0
-    """Width of the lane's name; 0 if it does not fit."""
+    """Width of the lane's name; 0 if it does not fit, and if all envs are on one lane."""
     stages_only: bool = False
     """True if a slot shows its stage only, one character beside the next slot's, because there are many slots."""
 
@@ -100,27 +106,37 @@ class Layout:
         bar = self.alpha_bar + 1 if self.alpha_bar else 0
         return 2 + name + bar + self.alpha
 
-    @property
-    def alpha(self) -> int:
-        """Width of alpha: 4 for two decimals if they fit, else 3 for one."""
-        return 4 if self.blueprint >= 10 else 3
 
+def choose_layout(width: int, started: RunStarted, blueprints: Iterable[str] = ()) -> Layout:
+    """Return the widest layout that fits; the narrowest one if none fits.
 
-def choose_layout(width: int, started: RunStarted) -> Layout:
-    """Return the widest layout that fits into `width` columns; the narrowest one if none fits."""
+    Args:
+        width: Width of the table.
+        started: Start event of the run.
+        blueprints: Names of the blueprints of the run so far.
+    """
+    longest = min(max(map(len, blueprints), default=0), _MAX_BLUEPRINT_COLS)
+    names = (max(longest, _BLUEPRINT_COLS), _BLUEPRINT_COLS)
     digits = max(len(str(len(started.lanes) - 1)), 2)
-    narrowest = Layout(digits, digits + 2)
-    lane = max(max(map(len, started.lanes), default=0), 3)
+    narrowest = Layout(digits, digits + 2, loss_scale=5 if _has_loss_scales(started) else 0)
+    lane = max(*map(len, started.lanes), 3) if _has_lanes(started) else 0
     structure = min(max((len(found.name) for found in started.structures), default=0), _MAX_STRUCTURE_COLS)
     if structure:
         structure = max(structure, len(STRUCTURE))
     further = ({"structure": structure, "lane": lane}, {"structure": structure}) if structure else ({"lane": lane},)
-    layouts = [
-        *(
-            replace(narrowest, blueprint=name, alpha_bar=bar, gap=gap, **columns)
-            for name, bar, gap in _LAYOUTS
+    named = [(name, *widths) for name in names for widths in _NAMED_LAYOUTS]
+    wide, short = (
+        [
+            replace(narrowest, blueprint=name, alpha_bar=bar, alpha=alpha, gap=gap, **columns)
+            for name, bar, alpha, gap in widths
             for columns in further
-        ),
+        ]
+        for widths in (named, _SHORT_LAYOUTS)
+    )
+    layouts = [
+        *wide,
+        replace(narrowest, blueprint=_BLUEPRINT_COLS, structure=structure),  # a whole name says more than a lane
+        *short,
         narrowest,
         replace(narrowest, loss_scale=0),
         replace(narrowest, loss_scale=0, grad_norm=0),
@@ -146,10 +162,19 @@ def _fixed_width(layout: Layout, slots: int) -> int:
     return layout.label + 5 + 6 + slots_width + sum(further) + num_gaps * layout.gap
 
 
+def _has_loss_scales(started: RunStarted) -> bool:
+    return started.growth_interval is not None
+
+
+def _has_lanes(started: RunStarted) -> bool:
+    return len(set(started.lanes)) > 1
+
+
 def sortable_columns(started: RunStarted) -> list[str]:
     """Return the names of the sortable columns, from left to right."""
-    structure = [STRUCTURE] if started.structures else []
-    return ["env", "score", "reward", *started.slot_names, "gradient norm", "loss scale", *structure, "lane"]
+    names = ["env", "score", "reward", *started.slot_names, "gradient norm"]
+    further = (_has_loss_scales(started), bool(started.structures), _has_lanes(started))
+    return names + [name for name, is_shown in zip(("loss scale", STRUCTURE, "lane"), further, strict=True) if is_shown]
 
 
 def header_row(
@@ -161,18 +186,18 @@ def header_row(
         The line, and for each column its range of terminal columns and its name.
     """
     score_name, slots = started.score_name, started.slot_names
-    structure = [STRUCTURE] if started.structures else []
-    widths = [layout.label, 5 + layout.gap + layout.sparkline, 6, *(layout.slot for _ in slots)]
-    widths += [layout.grad_norm, layout.loss_scale, *(layout.structure for _ in structure), layout.lane]
-    score = f"{strip_control(score_name)} %"
-    if len(score) + (sort_column == "score") >= widths[1] + layout.gap:
+    score, score_width = f"{strip_control(score_name)} %", 5 + layout.gap + layout.sparkline
+    if len(score) + (sort_column == "score") >= score_width + layout.gap:
         score = f"{strip_control(short_score_name(score_name))} %"
     names = ["" for _ in slots] if layout.stages_only else slot_labels(slots, layout.slot + layout.gap - 1)
-    labels = ["env".rjust(1 + layout.digits), score, "reward", *names, "  |g|", "scale", *structure, "lane"]
+    columns = [("env", "env".rjust(1 + layout.digits), layout.label), ("score", score, score_width)]
+    columns += [("reward", "reward", 6), *((slot, name, layout.slot) for slot, name in zip(slots, names, strict=True))]
+    columns += [("gradient norm", "  |g|", layout.grad_norm), ("loss scale", "scale", layout.loss_scale)]
+    columns += [(STRUCTURE, STRUCTURE, layout.structure), ("lane", "lane", layout.lane)]
     line = Line(palette)
     ranges: list[tuple[range, str]] = []
     start = 0
-    for name, label, width in zip(sortable_columns(started), labels, widths, strict=True):
+    for name, label, width in columns:
         if not width:
             continue
         if layout.stages_only and name in slots:  # one heading above all slots, with the slot that is sorted by
@@ -289,9 +314,8 @@ def slot_cell(layout: Layout, stage: str, blueprint: str | None, alpha: float | 
         role = "normal" if stage in _UNDECIDED_STAGES else "dim"
         text.append(" ")
         if layout.blueprint:
-            text.append_fitted(shorten_name(strip_control(blueprint), layout.blueprint), layout.blueprint, role).append(
-                " "
-            )
+            name = shorten_name(strip_control(blueprint), layout.blueprint)
+            text.append_fitted(name, layout.blueprint, role).append(" ")
         if layout.alpha_bar:
             text.append_bar(alpha, layout.alpha_bar, stage).append(" ")
         text.append_cell(number_cell(alpha, 1, layout.alpha - 2, fixed=True), role)

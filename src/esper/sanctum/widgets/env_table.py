@@ -92,7 +92,7 @@ class EnvTable(EnvRowsPanel):
         if started is None:
             return self._draw_start(width, height)
         palette = self.view.palette
-        layout = env_columns.choose_layout(width - 1, started)
+        layout = env_columns.choose_layout(width - 1, started, self.state.blueprints)
         severities = self.view.severity_by_env()
         envs = self._filter_envs(severities)
         summary_room = max(height - len(envs) - 2, _SUMMARY_ROWS if height >= _MIN_AGGREGATES_ROWS else 1)
@@ -186,7 +186,8 @@ class EnvTable(EnvRowsPanel):
         """Sort by the next column."""
         if self.state.started is not None:
             names = env_columns.sortable_columns(self.state.started)
-            self.sort_by(names[(names.index(self._sort_column) + 1) % len(names)])
+            index = names.index(self._sort_column) if self._sort_column in names else -1  # a resumed run may lack it
+            self.sort_by(names[(index + 1) % len(names)])
 
     def action_reverse(self) -> None:
         """Reverse the order."""
