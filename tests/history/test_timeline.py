@@ -41,7 +41,7 @@ EVENTS_AND_KINDS: list[tuple[ev.AnyEvent, MarkKind | None]] = [
     (anomaly(math.nan), MarkKind.NOT_FINITE),
     (ev.Paused(round=1, step=1, origin="keyboard"), MarkKind.PAUSE),
     (ev.CheckpointSaved(round=1, step=1, path="p", bytes=1, origin="end"), MarkKind.CHECKPOINT),
-    (ev.RoundStarted(round=1), None),
+    (ev.RoundStarted(round=1), MarkKind.ROUND),
 ]
 
 
@@ -64,7 +64,8 @@ def test_next_and_previous_mark_are_the_nearest(chosen: list[int], at: int) -> N
     marks, expected = marks_of(chosen)
     navigable = [position for kind, position in expected if kind in NAVIGABLE_KINDS]
 
-    after, before = marks.next_navigable(at, MarkFilter()), marks.previous_navigable(at, MarkFilter())
+    shown = MarkFilter("all")
+    after, before = marks.next_navigable(at, shown), marks.previous_navigable(at, shown)
 
     assert (after and after.position) == min((stop for stop in navigable if stop > at), default=None)
     assert (before and before.position) == max((stop for stop in navigable if stop < at), default=None)

@@ -48,7 +48,7 @@ async def test_muted_rule_is_not_counted_and_not_visited(tmp_path: Path) -> None
         await pilot.press("left_curly_bracket", "n")
         assert (app.view.selected_env, app.source.state.step) == (0, 1)
         await pilot.press("n")
-        assert "No mark after this moment" in notices(app)[-1]
+        assert "No mark of the kind anomalies after this moment" in notices(app)[-1]
         await press(pilot, "M", "M")
         assert "No anomaly is left to mute. Press a to list" in notices(app)[-1]
 
@@ -154,9 +154,9 @@ async def test_marks_can_be_limited_to_a_kind(tmp_path: Path) -> None:
     run = example_run(rounds=3)
     app, playback = replay(run, tmp_path)
     async with opened(app, size=(120, 52)) as pilot:
-        assert "marks: all" in shown(app, Timeline)
+        assert "marks: anomalies" in shown(app, Timeline)
         app.screen.query_one(Timeline).focus()
-        await press(pilot, "f", "f", "f")
+        await press(pilot, "f", "f")
         text = shown(app, Timeline)
         assert "marks: checkpoints" in text
         assert MARK_SYMBOLS[MarkKind.CHECKPOINT][0].glyph in text
@@ -170,15 +170,28 @@ async def test_marks_can_be_limited_to_a_kind(tmp_path: Path) -> None:
         assert playback.position < playback.length
 
 
+async def test_timeline_has_anomalies_and_ticks_of_rounds_first(tmp_path: Path) -> None:
+    app, _ = replay(example_run(rounds=3), tmp_path)
+    async with opened(app, size=(120, 30)):
+        track = shown(app, Timeline)
+        assert track.count("┼") == 2  # the playhead covers the first
+        assert "✖" in track
+        assert not {"C", "F", "g", "x"} & set(track)
+    many = [event for round_ in range(1, 401) for event in (ev.RoundStarted(round=round_), env_stepped(0, round_))]
+    app, _ = replay(stamp([run_started(1, 400), *many]), tmp_path)
+    async with opened(app, size=(120, 30)):
+        assert 5 < shown(app, Timeline).count("┼") <= 20
+
+
 async def test_legend_replaces_the_anomaly_row_of_the_focused_timeline(tmp_path: Path) -> None:
     app, _ = replay(example_run(), tmp_path)
     async with opened(app) as pilot:
-        assert "marks: all" not in shown(app, Timeline)
+        assert "marks: anomalies" not in shown(app, Timeline)
         app.screen.query_one(Timeline).focus()
         await pilot.pause()
         await settle(pilot)
-        assert "marks: all f next kind" in shown(app, Timeline)
-        assert "checkpoint" in shown(app, Timeline)
+        assert "marks: anomalies f next kind" in shown(app, Timeline)
+        assert "not finite" in shown(app, Timeline)
 
 
 async def test_timeline_of_a_live_run_keeps_its_scale(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ HALF = next(index for index, event in enumerate(RUN) if isinstance(event, ev.Rou
 
 async def test_bookmark_keys_set_visit_and_delete_marks(tmp_path: Path) -> None:
     app, playback = replay(RUN, tmp_path)
+    app.view.mark_group = "all"
     async with opened(app) as pilot:
         seen: list[int] = []
         for _ in STOPS:
@@ -286,6 +287,7 @@ async def test_bookmark_set_in_the_present_is_reachable(tmp_path: Path) -> None:
         await settle(pilot)
         await pilot.press("left", "end")
         assert app.source.playback is None
+        app.view.mark_group = "all"
         await pilot.press(*"N" * sum(stop > HALF for stop in STOPS), "N")
         assert app.source.state.seq == HALF
 

@@ -34,6 +34,8 @@ class MarkKind(IntEnum):
     FOSSILIZED = 8
     CULLED = 9
     PLANTED = 10
+    ROUND = 11
+    """A round started."""
 
 
 NAVIGABLE_KINDS = frozenset(
@@ -51,14 +53,15 @@ NAVIGABLE_KINDS = frozenset(
 ANOMALY_KINDS = frozenset({MarkKind.NOT_FINITE, MarkKind.ANOMALY})
 """Kinds of marks that anomalies set."""
 MARK_GROUPS: dict[str, frozenset[MarkKind]] = {
-    "all": frozenset(MarkKind),
-    "anomalies": frozenset({MarkKind.NOT_FINITE, MarkKind.ANOMALY}),
+    "anomalies": frozenset({MarkKind.BOOKMARK, MarkKind.DIVERGENCE, MarkKind.ROLLBACK, *ANOMALY_KINDS}),
     "rollbacks": frozenset({MarkKind.ROLLBACK}),
     "checkpoints": frozenset({MarkKind.CHECKPOINT}),
     "seeds": frozenset({MarkKind.PLANTED, MarkKind.FOSSILIZED, MarkKind.CULLED}),
     "bookmarks": frozenset({MarkKind.BOOKMARK}),
+    "all": frozenset(MarkKind),
 }
-"""Groups of kinds to which the marks can be limited."""
+"""Groups of kinds to which the marks can be limited, the default one first. Starts of rounds are drawn in each."""
+DEFAULT_MARK_GROUP = next(iter(MARK_GROUPS))
 _NO_ENV = -1
 
 
@@ -79,7 +82,7 @@ class Mark(NamedTuple):
 class MarkFilter(NamedTuple):
     """Condition for marks to be drawn, and to be visited by the keys for the next and the previous mark."""
 
-    group: str = "all"
+    group: str = DEFAULT_MARK_GROUP
     """Key of `MARK_GROUPS`."""
     muted_rules: frozenset[str] = frozenset()
     """Rules whose anomalies have no mark."""
@@ -189,6 +192,7 @@ _KIND_OF_EVENT: dict[type[ev.Event], Callable[[Any], MarkKind | None]] = {
     ev.GovernorRolledBack: lambda _: MarkKind.ROLLBACK,
     ev.CheckpointSaved: lambda _: MarkKind.CHECKPOINT,
     ev.Paused: lambda _: MarkKind.PAUSE,
+    ev.RoundStarted: lambda _: MarkKind.ROUND,
 }
 
 

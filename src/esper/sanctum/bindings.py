@@ -157,7 +157,7 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.TIME, "Y", "address", "copy the address of this view, for replay", "copy_address"),
     KeyBinding(KeyCategory.TIME, "X", "excerpt", "save two minutes before and after as a recording", "cut"),
     KeyBinding(KeyCategory.TIME, "m", "bookmark", "set or remove a bookmark at this moment", "bookmark"),
-    _playback_key("n", "next mark", "next mark: anomaly, rollback, checkpoint, fossilization, bookmark", "mark(1)"),
+    _playback_key("n", "next mark", "next anomaly, rollback or bookmark; f on the timeline shows others", "mark(1)"),
     KeyBinding(KeyCategory.TIME, "N", "previous mark", "previous mark", "mark(-1)"),
     KeyBinding(KeyCategory.TIMELINE, "f", "kind", "show and visit only the next kind of marks", "next_group"),
     KeyBinding(

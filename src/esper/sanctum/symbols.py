@@ -91,6 +91,7 @@ MARK_SYMBOLS: dict[MarkKind, tuple[Symbol, str]] = {
     MarkKind.FOSSILIZED: (Symbol("fossilized", "F", "a seed became permanent"), "fossilized"),
     MarkKind.CULLED: (Symbol("culled", "x", "a seed was removed"), "culled"),
     MarkKind.PLANTED: (Symbol("planted", "g", "a seed was planted"), "germinated"),
+    MarkKind.ROUND: (Symbol("round", "┼", "a round started; of many rounds, only some are marked"), "dim"),
 }
 """Symbol and style role of each kind of mark on the timeline. Of several marks in a cell, the first kind is shown."""
 

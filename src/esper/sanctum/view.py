@@ -12,7 +12,7 @@ from esper.formatting import format_duration
 from esper.health.incidents import Incident, group_incidents
 from esper.health.thresholds import Thresholds
 from esper.history.curve_store import CurveStore
-from esper.history.timeline import MarkFilter
+from esper.history.timeline import DEFAULT_MARK_GROUP, MarkFilter
 from esper.sanctum.bindings import KEYS, Availability, KeyBinding
 from esper.sanctum.chart_view import ChartView
 from esper.sanctum.env_filter import EnvFilter
@@ -85,7 +85,7 @@ class ViewState:
     frame_stats: FrameStats = field(default_factory=FrameStats)
     stale: AnomalyFound | None = None
     """Set while the engine has reported nothing for longer than it should."""
-    mark_group: str = "all"
+    mark_group: str = DEFAULT_MARK_GROUP
     """Group of marks on the timeline, a key of `MARK_GROUPS`."""
     muted_rules: set[str] = field(default_factory=set[str])
     """Rules whose anomalies this dashboard does not count, mark, visit or report."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 
 from textual.events import MouseDown, MouseMove, MouseUp
@@ -9,13 +10,13 @@ from textual.geometry import Size
 
 from esper.formatting import format_clock
 from esper.history.playback import Playback
-from esper.history.timeline import ANOMALY_KINDS, MARK_GROUPS, Mark
+from esper.history.timeline import ANOMALY_KINDS, MARK_GROUPS, Mark, MarkKind
 from esper.recording.segments import ReadError
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.symbols import MARK_SYMBOLS
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.text_plot import BLOCK_CHARS
+from esper.text_plot import BLOCK_CHARS, next_nice
 
 PLAYHEAD_GLYPH = "●"
 HEAT_GLYPHS = BLOCK_CHARS
@@ -24,6 +25,8 @@ _MIN_ROWS_FOR_HEAT = 34
 """Minimum height of the terminal for the line of anomalies; with the focus, the legend of the marks is in its place."""
 _MIN_ROWS_FOR_LEGEND = 50
 """Minimum height of the terminal for a third line, the legend of the marks."""
+_MIN_ROUND_COLS = 4
+"""Minimum mean distance of two ticks at the starts of rounds, columns."""
 _MAX_FRACTION_AHEAD = 0.25
 """Fraction of the bar by which a live run may be ahead of its end, before the bar is drawn to a new scale."""
 _MIN_AHEAD_S = 10.0
@@ -107,14 +110,22 @@ class Timeline(Panel, can_focus=True):
         if self._bins[0] != key:
             marks: list[Mark | None] = [None] * room
             anomaly_counts = [0] * room
-            for mark in filter(mark_filter.shows, history.marks):
+            rounds: list[Mark] = []
+            for mark in history.marks:
                 if mark.elapsed > end:
                     break
+                if mark.kind is MarkKind.ROUND:
+                    rounds.append(mark)
+                if mark.kind is MarkKind.ROUND or not mark_filter.shows(mark):
+                    continue
                 cell = _cell(mark.elapsed, end, room)
                 known = marks[cell]
                 if known is None or mark.kind < known.kind:
                     marks[cell] = mark
                 anomaly_counts[cell] += mark.kind in ANOMALY_KINDS
+            for mark in rounds[:: math.ceil(next_nice(len(rounds) * _MIN_ROUND_COLS / room))]:
+                cell = _cell(mark.elapsed, end, room)
+                marks[cell] = marks[cell] or mark
             self._bins = (key, marks, anomaly_counts)
         return self._bins[1], self._bins[2]
 
@@ -162,6 +173,8 @@ class Timeline(Panel, can_focus=True):
                 line.append(PLAYHEAD_GLYPH, "key" if self.has_focus else "bright")
             elif mark is not None:
                 symbol, role = MARK_SYMBOLS[mark.kind]
+                if mark.kind is MarkKind.ROUND and column < at:
+                    role = "curve"
                 line.append(symbol.glyph, role)
             else:
                 line.append(*("━", "curve") if column < at else ("─", "faint"))
