@@ -408,6 +408,14 @@ async def test_border_value_is_shown_in_full_or_omitted() -> None:
         assert notes <= {first, f"{first}  KL 0.029", f"{first}  KL 0.029  clipped fraction 0.018"}
 
 
+async def test_equal_lines_of_a_step_are_one_line_of_the_log() -> None:
+    moved = {"round": 1, "step": 1, "slot": "mid", "before": "dormant", "after": "germinated", "reason": "policy"}
+    planted = [ev.SeedMoved(env=env, blueprint="norm", **moved) for env in range(3)]
+    app, _ = live(stamp([*beginning(), *planted]))
+    async with opened(app, size=ROOMY):
+        assert app.screen.query_one(LogPreview).text.split()[-7:] == ["3", "seeds", "planted:", "env", "00", "01", "02"]
+
+
 async def test_wrapping_keeps_all_wide_characters() -> None:
     text = "the disk of 漢字" * 8
     app, _ = live(stamp([*beginning(), ev.Logged(severity="warning", text=text)]))

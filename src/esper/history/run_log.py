@@ -29,11 +29,29 @@ class LogRow(NamedTuple):
     """The lines of the group are shown below it."""
     in_group: bool = False
     """The line belongs to the open group above it."""
+    envs: Sequence[int] = ()
+    """Envs of the lines of a group, if known."""
 
     @property
     def text(self) -> str:
         """Text of the line, or number and kind of the lines of a group."""
         return f"{self.num_lines} {self.line.group}" if self.num_lines > 1 else self.line.text
+
+
+def group_rows(lines: Sequence[LogLine]) -> list[LogRow]:
+    """Return the rows of log lines, with equal lines of a step in one row at the place of the first."""
+    groups: dict[tuple[int, str], list[LogLine]] = {}
+    for line in lines:
+        if line.group:
+            groups.setdefault((line.step, line.group), []).append(line)
+    rows: list[LogRow] = []
+    for line in lines:
+        group = groups.get((line.step, line.group), [])
+        if len(group) < MIN_GROUP_LINES:
+            rows.append(LogRow(line))
+        elif group[0] is line:
+            rows.append(LogRow(line, len(group), envs=[line.env for line in group if line.env is not None]))
+    return rows
 
 
 class RunLog:

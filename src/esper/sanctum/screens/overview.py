@@ -13,6 +13,7 @@ from textual.widgets import Input
 
 from esper.formatting import format_time_of_day, strip_control
 from esper.health.rules.lanes import is_nearly_full
+from esper.history.run_log import LogRow, group_rows
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import EnvFilter, FilterError, IncompleteFilterError, parse_filter
 from esper.sanctum.screens.base import RunScreen
@@ -23,7 +24,7 @@ from esper.sanctum.screens.overview_rows import (
     divide_stack,
     min_charts_height,
 )
-from esper.sanctum.symbols import SEVERITIES, Cell, compact_cell, number_cell, percent_cell, wrap_cells
+from esper.sanctum.symbols import SEVERITIES, Cell, compact_cell, ellipsise, number_cell, percent_cell, wrap_cells
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.env_map import EnvMap
 from esper.sanctum.widgets.env_table import EnvTable, FilterBox
@@ -33,12 +34,15 @@ from esper.sanctum.widgets.panel import DevicePanel, Line, Panel
 from esper.sanctum.widgets.population_score import PopulationChart, RoundScores, StepScores
 from esper.telemetry.events import DeviceSampled
 from esper.telemetry.health_stats import memory_name
-from esper.telemetry.log_lines import LogLine
 
 MAP_ENVS = 128
 """Number of envs from which the heat map is shown first."""
 _BESIDE_COLS, _BELOW_ROWS = 60, 8
 """Width below which one chart is below the other, if both together have this height."""
+_WRAP_LOSS_COLS = 3
+"""Columns that wrapping between the numbers of envs may leave blank in each line."""
+_ROWS_FOR_ENVS = 24
+"""Minimum height of the log from which a group of equal lines names its envs, in up to two lines."""
 _MAX_BARE_LOG_ROWS = 3
 """Height up to which all rows of the log are for its lines, none for its title."""
 _WIDE_MEMORY_COLS = 52
@@ -305,7 +309,7 @@ def _gib(size: int | None, *, wide: bool) -> Cell:
 
 
 class LogPreview(Panel):
-    """The latest log lines, as many as fit."""
+    """The latest log lines, as many as fit. Equal lines of a step are one, as on the log screen."""
 
     METRICS = ("log",)
 
@@ -316,26 +320,31 @@ class LogPreview(Panel):
         return self.state.log[-1].seq if self.state.log else 0
 
     def draw_lines(self, size: Size) -> list[Line]:
-        """Draw the latest log lines; the oldest shown line may lack its first rows."""
+        """Draw the latest rows of the log; the oldest shown row may lack its first lines."""
         lines: list[Line] = []
-        for entry in reversed(self.state.log[-size.height :]):
-            lines = self._entry(entry, size.width) + lines
+        for row in reversed(group_rows(self.state.log)):
+            lines = self._draw_row(row, size) + lines
             if len(lines) >= size.height:
                 break
         return lines[-size.height :]
 
-    def _entry(self, entry: LogLine, width: int) -> list[Line]:
-        """Draw the time, a glyph for a warning or an error, and the wrapped text of a log line."""
+    def _draw_row(self, log_row: LogRow, size: Size) -> list[Line]:
+        """Draw the time, a glyph for a warning or an error, and the wrapped text of a row of the log."""
         lines: list[Line] = []
+        entry, width = log_row.line, size.width
+        text = log_row.text
+        if log_row.envs and size.height >= _ROWS_FOR_ENVS:
+            envs = " ".join(f"{env:02d}" for env in log_row.envs)
+            text = ellipsise(f"{text}: env {envs}", 2 * (width - _LOG_TEXT_COLUMN - _WRAP_LOSS_COLS))
         role = "normal" if entry.severity == "info" else "bright"
         indent = " " * (_LOG_TEXT_COLUMN if width >= _NARROW_LOG_COLS else _NARROW_LOG_INDENT)
-        for row, text in enumerate(_wrapped(entry.text, width, indent)):
+        for number, part in enumerate(_wrapped(text, width, indent)):
             line = self.line()
-            if row == 0:
+            if number == 0:
                 line.append(f" {format_time_of_day(entry.time)} ", "dim")
                 if entry.severity != "info":
                     line.append(SEVERITIES[entry.severity].glyph, entry.severity)
-            lines.append(line.append(text[line.width :], role))
+            lines.append(line.append(part[line.width :], role))
         return lines
 
 
