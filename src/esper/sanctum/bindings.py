@@ -278,7 +278,7 @@ KEYS: tuple[KeyBinding, ...] = (
         True,
     ),
     KeyBinding(KeyCategory.VIEW, "f1", "keys", "this page", "help"),
-    KeyBinding(KeyCategory.VIEW, "i", "legend", "explain the letters of the stages of a slot", "legend"),
+    KeyBinding(KeyCategory.VIEW, "i", "stages", "explain the letters of the stages of a slot", "legend"),
     KeyBinding(
         KeyCategory.VIEW,
         "ctrl+z",

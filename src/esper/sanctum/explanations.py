@@ -250,6 +250,16 @@ METRIC_HELP: dict[str, MetricHelp] = {
     ),
 }
 """Keyed by metric. Texts hold thresholds as `{limits.KEY}` and keys as `{keys[ID]}`; `explain_metric` fills them in."""
+WORDS: dict[str, str] = {
+    "round": "each env grows a new network; the policy learns",
+    "step": "one decision, epoch and validation of each env",
+    "env": "one network that trains, with its own decisions",
+    "slot": "a named point of the network where a seed grows",
+    "seed": "a small module that is trained, kept or removed",
+    "head": "one part of a decision: op, slot, blueprint, …",
+    "stage": "state of a seed, as a letter; {keys[view.stages]} explains them",
+}
+"""The words of all screens, each after those that its meaning needs. Each fits into a line of 60 columns."""
 RECOVERY_HELP = (
     "An anomaly ends when its value is below {limits.recovery:.0%} of the threshold (a minimum: above it divided by "
     "{limits.recovery:g}). While one is active in an env, other envs with the same rule join it."

@@ -1,4 +1,4 @@
-"""Help pages: all keys and symbols, and the metrics of the open screen. Generated from the tables of the screens."""
+"""Help pages, generated from tables: words, all keys and symbols, and the metrics of the open screen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from textual.widgets import Static
 from esper.domain import Rule
 from esper.health.rules import RULES
 from esper.sanctum.bindings import KeyBinding, KeyCategory, bindings_of
-from esper.sanctum.explanations import RECOVERY_HELP, explain_metric
+from esper.sanctum.explanations import RECOVERY_HELP, WORDS, explain_metric
 from esper.sanctum.requests import PAUSE_CAUSES
 from esper.sanctum.screens.dialogs import Dialog
 from esper.sanctum.symbols import (
@@ -30,10 +30,12 @@ from esper.sanctum.symbols import (
 )
 from esper.sanctum.view import ViewState
 
-_ENTRY_INDENT, _ENTRY_TEXT_COLS = 11, 52
-"""Column and width of the texts in the page of keys and symbols."""
-_METRIC_INDENT, _METRIC_TEXT_COLS = 10, 54
-"""Column and width of the texts in the page of metrics."""
+_PAGE_COLS = 64
+"""Width of a page, columns; on a narrow terminal, all columns but `_FRAME_COLS`."""
+_FRAME_COLS = 5
+"""Columns for border, padding and scrollbar of a page on a narrow terminal."""
+_WORD_INDENT, _METRIC_INDENT, _ENTRY_INDENT = 8, 10, 11
+"""Column of the texts about words, about metrics, and about keys and symbols."""
 _NUMBERS = (
     (number_cell(0.0, 3, 2), "measured as zero"),
     (number_cell(None, 3, 2), "not measured, or not yet"),
@@ -78,6 +80,9 @@ class HelpPage(Dialog[bool]):
         view: State that the panels share.
     """
 
+    columns = _PAGE_COLS
+    """Width of the page."""
+
     def __init__(self, view: ViewState) -> None:
         super().__init__()
         self._view = view
@@ -86,15 +91,27 @@ class HelpPage(Dialog[bool]):
     def compose(self) -> ComposeResult:
         """Yield the scrollable page."""
         with VerticalScroll(id="dialog"):
-            yield Static(self.page())
+            yield Static()
+
+    def on_resize(self) -> None:
+        """Wrap the page to the width of the terminal."""
+        self.columns = min(self.size.width - _FRAME_COLS, _PAGE_COLS)
+        self.query_one(Static).update(self.page())
 
     def page(self) -> Text:
-        """Return the text of the page."""
+        """Return the text of the page, `columns` wide."""
         raise NotImplementedError
 
-    def append_entry(self, page: Text, label: str, role: str, text: str, indent: int, width: int) -> None:
-        """Append a label, and its text wrapped to `width` columns from column `indent` on."""
-        wrapped = f"\n{' ' * indent}".join(wrap(text, width))
+    def append_words(self, page: Text) -> None:
+        """Append the words of all screens, one in each line."""
+        page.append("Words\n", self._palette["title"])
+        for word, meaning in WORDS.items():
+            self.append_entry(page, word, "head", meaning.format(keys=self._view.key_names), _WORD_INDENT)
+        page.append("\n")
+
+    def append_entry(self, page: Text, label: str, role: str, text: str, indent: int) -> None:
+        """Append a label, and its text, wrapped, from column `indent` on."""
+        wrapped = f"\n{' ' * indent}".join(wrap(text, self.columns - indent))
         page.append("  ").append(label, self._palette[role])
         page.append(" " * max(indent - 2 - len(label), 1)).append(f"{wrapped}\n", self._palette["normal"])
 
@@ -105,8 +122,9 @@ class HelpScreen(HelpPage):
     BINDINGS = bindings_of("dismiss", "view.help", "view.keys")
 
     def page(self) -> Text:
-        """Return all sections, wrapped to the smallest supported terminal."""
+        """Return all sections."""
         page = Text()
+        self.append_words(page)
         for category in KeyCategory:
             shown = (key for key in self._view.keys if key.category is category and self._view.is_available(key))
             keys = [self._key_entry(key) for key in shown]
@@ -144,14 +162,14 @@ class HelpScreen(HelpPage):
             return
         page.append(f"{heading}\n", style=self._palette["title"])
         for label, role, text in entries:
-            self.append_entry(page, label, role, text, _ENTRY_INDENT, _ENTRY_TEXT_COLS)
+            self.append_entry(page, label, role, text, _ENTRY_INDENT)
         page.append("\n")
 
 
 class LegendScreen(HelpScreen):
     """Page with the stages of a slot."""
 
-    BINDINGS = bindings_of("dismiss", "view.legend")
+    BINDINGS = bindings_of("dismiss", "view.stages")
 
     def page(self) -> Text:
         """Return the section of the stages."""
@@ -180,14 +198,15 @@ class MetricHelpScreen(HelpPage):
         self._limits = view.thresholds.limits
 
     def page(self) -> Text:
-        """Return the help of all metrics."""
+        """Return the words of all screens, and the help of all metrics."""
         page, palette = Text(), self._palette
+        self.append_words(page)
         for name in self._metrics:
             page.append(f"{name}\n", palette["title"])
             explanation = explain_metric(name, self._limits, self._view.key_names)
             for heading, text in explanation._asdict().items():
                 if text:
-                    self.append_entry(page, heading, "head", text, _METRIC_INDENT, _METRIC_TEXT_COLS)
+                    self.append_entry(page, heading, "head", text, _METRIC_INDENT)
             page.append("\n")
             if name == "anomalies":
                 self._append_rules(page)
@@ -198,7 +217,7 @@ class MetricHelpScreen(HelpPage):
         indent = " " * _METRIC_INDENT
         for rule in Rule:
             text = RULES[rule].explanation.format(limits=self._limits)
-            wrapped = f"\n{indent}".join(wrap(text, _METRIC_TEXT_COLS))
+            wrapped = f"\n{indent}".join(wrap(text, self.columns - _METRIC_INDENT))
             page.append(f"  {rule}\n", self._palette["head"]).append(f"{indent}{wrapped}\n", self._palette["normal"])
-        recovery = wrap(RECOVERY_HELP.format(limits=self._limits), _METRIC_TEXT_COLS + _METRIC_INDENT - 2)
+        recovery = wrap(RECOVERY_HELP.format(limits=self._limits), self.columns - 2)
         page.append("".join(f"  {line}\n" for line in recovery), self._palette["dim"]).append("\n")

@@ -15,9 +15,23 @@ from esper.sanctum.symbols import key_name
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel
 
-_DROPPED_FIRST = ("next_theme", "replay_round(1)", "order", "metric", "replay_step(1)", "map")
+_DROPPED_FIRST = (
+    "next_theme",
+    "replay_round(1)",
+    "order",
+    "metric",
+    "replay_step(1)",
+    "map",
+    "why",
+    "filter",
+    "without",
+    "go_to",
+    "mark(1)",
+)
 """Actions that the footer leaves out first if there is no room for all keys."""
-_NEVER_DROPPED = frozenset({"back", "anomalies", "explain", "quit"})
+_NEVER_DROPPED = frozenset({"back", "anomalies", "legend", "explain", "quit"})
+_SCREENS_WITH_STAGES = frozenset({KeyCategory.TABLE, KeyCategory.MAP, KeyCategory.GROWTH})
+"""Categories of the screens that show stages only as letters."""
 _CAPTIONS_WHILE_PAUSED = {RequestKind.PAUSE.value: "resume"}
 """Captions that replace those of `KEYS` while the run is paused. Keyed by action."""
 _CAPTIONS_WHILE_ATTACHED = {"quit": "detach"}
@@ -95,6 +109,7 @@ class Footer(Panel):
             "go_to": source.playback is not None,
             "anomalies": bool(self.state.anomalies),
             "why": self._selected_env_has_anomaly,
+            "legend": not _SCREENS_WITH_STAGES.isdisjoint(self.categories),
         }
         return self.view.is_available(key) and (key.footer or shown_if.get(key.action, False))
 
