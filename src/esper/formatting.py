@@ -7,6 +7,7 @@ import html
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
 
 NOT_MEASURED = "–"
 NOT_A_NUMBER = "NaN"
@@ -144,3 +145,10 @@ def strip_control(text: str) -> str:
 def short_score_name(name: str) -> str:
     """Return the name of a score for narrow columns, at most six characters: "acc" for the accuracy."""
     return "acc" if name == "accuracy" else name[:6]
+
+
+def format_config_value(value: Any) -> str:
+    """Format a value of a recorded configuration: lists separated by spaces, absent values as `unset`."""
+    if isinstance(value, list):
+        return " ".join(map(str, cast("list[object]", value))) or "unset"
+    return "unset" if value in (None, "") else str(value)

@@ -262,6 +262,7 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.CHART, "escape", "leave", "remove the cursor; leave the chart", "leave"),
     KeyBinding(KeyCategory.VIEW, "t", "theme", "next theme", "next_theme", True),
     KeyBinding(KeyCategory.VIEW, "y", "copy", "copy the selected env as JSON", "copy_env"),
+    KeyBinding(KeyCategory.VIEW, "C", "configuration", "show the settings of the run", "configuration"),
     KeyBinding(KeyCategory.VIEW, "E", "harvest", "write the network of the selected env as ordinary files", "harvest"),
     KeyBinding(KeyCategory.VIEW, "S", "screenshot", "save a screenshot as SVG", "save_svg"),
     KeyBinding(KeyCategory.VIEW, "ctrl+p", "commands", "list all commands", "command_palette"),

@@ -6,10 +6,17 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
-from esper.cli.commands.show import format_config_value, load_summary
+from esper.cli.commands.show import load_summary
 from esper.cli.options import EXIT_OK, Parser, add_run_argument
 from esper.config import ConfigError
-from esper.formatting import NOT_MEASURED, align_columns, format_duration, format_number, strip_control
+from esper.formatting import (
+    NOT_MEASURED,
+    align_columns,
+    format_config_value,
+    format_duration,
+    format_number,
+    strip_control,
+)
 from esper.history.summary import RoundSummary, RunSummary, flat_config
 from esper.telemetry.codec import encode_json
 from esper.telemetry.sentences import format_lanes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -13,7 +13,7 @@ from esper.cli.options import EXIT_OK, Parser, add_run_argument, print_warnings
 from esper.config import Config
 from esper.effects.plantings import summarise_with_effects
 from esper.effects.report import APPROXIMATE
-from esper.formatting import NOT_MEASURED, align_columns, format_duration, format_number
+from esper.formatting import NOT_MEASURED, align_columns, format_config_value, format_duration, format_number
 from esper.history.history import open_history
 from esper.history.summary import BlueprintSummary, RunSummary, flat_config
 from esper.recording.runs import resolve_run
@@ -168,10 +168,3 @@ def load_summary(text: str, telemetry_dir: Path) -> RunSummary:
     summary = summarise_with_effects(open_history(resolve_run(text, telemetry_dir)))
     print_warnings(summary.notices)
     return summary
-
-
-def format_config_value(value: Any) -> str:
-    """Format a value of a recorded configuration: lists separated by spaces, absent values as `unset`."""
-    if isinstance(value, list):
-        return " ".join(map(str, cast("list[object]", value))) or "unset"
-    return "unset" if value in (None, "") else str(value)

@@ -50,6 +50,15 @@ class NavigationActions(PlaybackActions):
         """Explain the letters of the stages of a slot."""
         self.push_screen(LegendScreen(self.view))
 
+    def action_configuration(self) -> None:
+        """Show the configuration of the run."""
+        if self.source.state.started is None:
+            self.notify("The run has not started yet.", severity="warning")
+            return
+        from esper.sanctum.screens.configuration import ConfigurationDialog  # slow to import
+
+        self.push_screen(ConfigurationDialog(self.view))
+
     def action_explain(self) -> None:
         """Explain the metrics of the focused panel, then those of the other visible panels."""
         panels = [panel for panel in self.screen.query(Panel) if panel.METRICS and panel.display]

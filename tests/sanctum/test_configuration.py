@@ -1,0 +1,42 @@
+"""The dialog with the configuration of the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from esper.config import Config, PPOConfig
+from esper.sanctum.screens.configuration import CHANGED, DEFAULTS, OF_TASK, list_settings
+from esper.telemetry import events as ev
+from tests.factory import run_started, stamp
+from tests.sanctum.driving import opened, press, replay, screen_text
+
+CONFIG = Config(envs=8, slots=("early", "mid"), ppo=PPOConfig(gamma=0.97))
+STARTED = msgspec.structs.replace(run_started(2), config=msgspec.json.decode(msgspec.json.encode(CONFIG)))
+
+
+def test_settings_that_differ_from_the_defaults_come_first() -> None:
+    settings = list_settings(STARTED)
+    changed = {setting.key: (setting.value, setting.default) for setting in settings if setting.group == CHANGED}
+    assert changed == {"envs": ("8", "16"), "ppo.gamma": ("0.97", "1.0")}
+    assert [setting.group for setting in settings[:3]] == [CHANGED, CHANGED, OF_TASK]
+    assert settings[-1].group == DEFAULTS
+    assert all(setting.description for setting in settings)
+
+
+@pytest.mark.parametrize("size", [(60, 15), (120, 40)])
+async def test_configuration_of_a_recording_can_be_searched(size: tuple[int, int], tmp_path: Path) -> None:
+    app, _ = replay(stamp([STARTED, ev.RoundStarted(round=1)]), tmp_path, at_end=True)
+    async with opened(app, "C", size=size) as pilot:
+        assert "Configuration: 2 of" in screen_text(app)
+        assert "default 16" in screen_text(app)
+        await press(pilot, *"entrop")
+        text = screen_text(app)
+        assert "ppo.entropy-coef" in text
+        assert "default 16" not in text
+        await press(pilot, *"zzz")
+        assert "no setting contains this text" in screen_text(app)
+        await press(pilot, "escape")
+        assert "Configuration:" not in screen_text(app)
