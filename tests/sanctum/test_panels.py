@@ -265,7 +265,7 @@ async def test_accuracy_chart_shows_the_last_round_of_a_long_run() -> None:
     run.append(ev.RoundStarted(round=SERIES_POINTS + 5))
     app, session = live(stamp(run))
     async with opened(app, size=ROOMY) as pilot:
-        await emit(pilot, session, episode_ended(SERIES_POINTS + 5, 0, 0.9), ev.RunEnded(outcome="done"))
+        await emit(pilot, session, episode_ended(SERIES_POINTS + 5, 0, 0.9), ev.RunEnded(outcome="stopped"))
         assert str(app.screen.query_one(RoundScores).border_subtitle).startswith("median 90.0")
 
 

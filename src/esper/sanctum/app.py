@@ -18,7 +18,7 @@ from textual.widgets import Input
 
 from esper.recording.segments import ReadError
 from esper.sanctum.actions.diagnosis import DiagnosisActions
-from esper.sanctum.actions.harvest import HarvestActions
+from esper.sanctum.actions.next_steps import NextStepsActions
 from esper.sanctum.actions.run import RunActions
 from esper.sanctum.actions.sharing import SharingActions
 from esper.sanctum.actions.what_if import WhatIfActions
@@ -47,7 +47,7 @@ _HEIGHTS = [(0, "-flat"), (MIN_ROWS, "-low"), (FULL_ROWS, "-short"), (34, "-medi
 """Minimum width or height, in cells, from which a screen has a CSS class; see `sanctum.tcss`."""
 
 
-class SanctumApp(DiagnosisActions, RunActions, SharingActions, HarvestActions, WhatIfActions):
+class SanctumApp(DiagnosisActions, RunActions, SharingActions, NextStepsActions, WhatIfActions):
     """Dashboard app. Exits when the user quits, or when the run has ended after a stop request.
 
     Args:
@@ -143,6 +143,7 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, HarvestActions, W
         is_reading = (self.source.fraction_read is not None or self.source.curves.is_waiting) and not trains_here
         (self._reading_timer.resume if is_reading else self._reading_timer.pause)()
         self.run_deferred_action()
+        self.offer_next_steps()
         refusals = self.source.requests.pop_refusals() if self.source.requests else []
         if self.source.failure is not None or self.has_finished_leaving:
             self.exit()

@@ -264,6 +264,7 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.VIEW, "y", "copy", "copy the selected env as JSON", "copy_env"),
     KeyBinding(KeyCategory.VIEW, "C", "configuration", "show the settings of the run", "configuration"),
     KeyBinding(KeyCategory.VIEW, "E", "harvest", "write the network of the selected env as ordinary files", "harvest"),
+    KeyBinding(KeyCategory.VIEW, "F", "next steps", "evaluate, harvest, what if or replay an ended run", "next_steps"),
     KeyBinding(KeyCategory.VIEW, "S", "screenshot", "save a screenshot as SVG", "save_svg"),
     KeyBinding(KeyCategory.VIEW, "ctrl+p", "commands", "list all commands", "command_palette"),
     KeyBinding(KeyCategory.ANOMALIES, "enter", "go", "go to the worst anomaly", "visit"),

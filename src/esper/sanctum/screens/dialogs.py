@@ -1,9 +1,9 @@
-"""Base class of dialogs, and those that ask before they end the run, or write a network."""
+"""Base class of dialogs, and those that ask before the run ends, after its end, and before a network is written."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal, TypeAlias, TypeVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -17,6 +17,7 @@ from esper.sanctum.bindings import bindings_of
 from esper.sanctum.requests import pause_cause
 
 ResultT = TypeVar("ResultT")
+NextStep: TypeAlias = Literal["replay", "harvest", "what-if", "evaluate"]
 
 
 class Dialog(ModalScreen[ResultT]):
@@ -100,3 +101,51 @@ class HarvestDialog(Dialog[bool]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Close with the answer chosen with Enter or a click."""
         self.dismiss(event.option_id == "harvest")
+
+
+class NextStepsDialog(Dialog[NextStep]):
+    """Dialog that offers what to do with a run that has ended. Returns the choice, or None.
+
+    Args:
+        heading: Text that names the result of the run.
+        env: Index of the best env.
+        steps: The steps that this run allows.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *bindings_of("dismiss", "view.next-steps"),
+        *bindings_of("app.quit", "view.quit"),
+        Binding("r", "choose('replay')", "replay"),
+        Binding("h", "choose('harvest')", "harvest"),
+        Binding("w", "choose('what-if')", "what if"),
+        Binding("e", "choose('evaluate')", "evaluate"),
+    ]
+
+    def __init__(self, heading: str, env: int, steps: Sequence[NextStep]) -> None:
+        super().__init__()
+        self._heading = heading
+        self._texts: dict[NextStep, str] = {
+            "replay": "r    replay: watch the run from its start",
+            "harvest": f"h    harvest: write the network of env {env:02d} as files",
+            "what-if": f"w    what if: compute the effects of env {env:02d}'s decisions",
+            "evaluate": "e    evaluate: copy the command that tests the policy",
+        }
+        self._steps = steps
+
+    def compose(self) -> ComposeResult:
+        """Yield the heading and the choices."""
+        with Vertical(id="dialog"):
+            yield Static(self._heading, id="question", markup=False)
+            yield OptionList(
+                *(Option(self._texts[step], id=step) for step in self._steps),
+                Option("Esc  stay on this screen", id="cancel"),
+            )
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Close with the step chosen with Enter or a click."""
+        self.dismiss(None if event.option_id == "cancel" else cast("NextStep", event.option_id))
+
+    def action_choose(self, step: NextStep) -> None:
+        """Close with a step, unless it is not offered."""
+        if step in self._steps:
+            self.dismiss(step)

@@ -108,6 +108,7 @@ class Footer(Panel):
             "back": True,
             "go_to": source.playback is not None,
             "anomalies": bool(self.state.anomalies),
+            "next_steps": source.live and run_has_ended(source),
             "why": self._selected_env_has_anomaly,
             "legend": not _SCREENS_WITH_STAGES.isdisjoint(self.categories),
         }

@@ -1,0 +1,89 @@
+"""What to do with a run that has ended: evaluate, harvest, what if, replay."""
+
+from __future__ import annotations
+
+import shlex
+from functools import partial
+from pathlib import Path
+
+from textual.screen import ModalScreen
+
+from esper.config import Config
+from esper.recording.runs import shortest_name
+from esper.sanctum.actions.base import TOAST_SECONDS
+from esper.sanctum.actions.harvest import HarvestActions
+from esper.sanctum.actions.navigation import NavigationActions
+from esper.sanctum.screens.dialogs import NextStep, NextStepsDialog
+from esper.sanctum.source import RunSource
+from esper.sanctum.view import EffectNeeded
+from esper.telemetry.state import EnvState, RunState
+
+
+class NextStepsActions(NavigationActions, HarvestActions):
+    """Offer the next steps when a live run has ended, and on a key.
+
+    Args:
+        source: Source of the run.
+    """
+
+    def __init__(self, source: RunSource) -> None:
+        super().__init__(source)
+        self._was_running = False
+        """True if a live run was seen before its end, which was not yet reported."""
+
+    def offer_next_steps(self) -> None:
+        """Offer the next steps once if a live run has completed all rounds. Called at every tick."""
+        source = self.source
+        if source.live_state.status == "running":
+            self._was_running = source.live and not self.is_web
+            return
+        has_just_ended = self._was_running and source.live_state.status == "done"
+        if has_just_ended and source.playback is None and not isinstance(self.screen, ModalScreen):
+            self._was_running = False
+            self.action_next_steps()
+
+    def action_next_steps(self) -> None:
+        """Ask what to do with the run, and do it."""
+        state = self.source.state
+        best = best_env_of_round(state)
+        if state.started is None or best is None:
+            self.notify("No env has stepped yet.", severity="warning")
+            return
+        from esper.sanctum.screens.checkpoint_picker import existing_checkpoints  # slow to import
+
+        has_checkpoint = bool(existing_checkpoints(state.checkpoints, self.source.directory))
+        steps: list[NextStep] = ["replay", "what-if"]
+        if has_checkpoint:
+            steps.append("harvest")
+            if state.update is not None:  # else the policy has learned nothing
+                steps.append("evaluate")
+        score = f", {state.score_name} {100 * best.latest.score:.1f} %" if best.latest else ""
+        heading = f"Run {state.status}. Best env of round {state.round}: {best.env:02d}{score}"
+        self.push_screen(NextStepsDialog(heading, best.env, steps), partial(self._take, best.env))
+
+    def _take(self, env: int, step: NextStep | None) -> None:
+        match step:
+            case "replay":
+                self.action_replay_start()
+                self.action_play()
+            case "harvest":
+                self.view.select(env)
+                self.action_harvest()
+            case "what-if":
+                self.view.select(env)
+                self.action_open_env()
+                self.post_message(EffectNeeded(self.source.state.round, env, None))
+            case "evaluate":
+                assert self.source.directory is not None  # it has a checkpoint
+                run = shortest_name(self.source.directory, Path(Config().telemetry_dir))
+                command = shlex.join(["esper-sanctum", "evaluate", "--checkpoint", run])
+                self.copy_to_clipboard(command)
+                self.notify(f"Command copied, to run in a terminal: {command}", timeout=TOAST_SECONDS)
+            case None:
+                pass
+
+
+def best_env_of_round(state: RunState) -> EnvState | None:
+    """Return the env with the best last score of the round, or of the previous one if no env has stepped since."""
+    measured = [env for env in state.envs if env.latest is not None and env.rolled_back is None]
+    return max(measured, key=lambda env: env.latest.score if env.latest else 0.0, default=None)
