@@ -20,6 +20,8 @@ _FIRST_STEPS = 2
 """Number of steps of a round for which the chart of its steps says that the networks are new."""
 _MIN_LINES_FOR_BOUNDS = 6
 """Minimum height of a chart from which it has minimum and maximum, which the axis of a lower one has no room for."""
+_MEDIAN_COLS = 11
+"""Columns of the last median beside a title."""
 _POINT_GLYPH = "•"
 """Mark of a median that has no neighbour, which a line of dots would hardly show."""
 
@@ -35,14 +37,19 @@ class PopulationChart(ChartPanel):
         return f"validation {strip_control(self.state.score_name)}"
 
     def fitting(self, *titles: str) -> str:
-        """Return the first of the titles that fits into the border, or the last one."""
+        """Return the first of the titles that fits into the border, beside the last median if there is any."""
         room = self.outer_size.width - 6
-        return next((title for title in titles if cell_len(title) <= room), titles[-1])
+        beside = room - (0 if self.styles.border_bottom[0] else _MEDIAN_COLS)
+        return next(
+            (title for available in (beside, room) for title in titles if cell_len(title) <= available), titles[-1]
+        )
 
     def summary(self, chart: Chart) -> str:
-        """Return the values of the last point; in the presence of a ghost run, the medians of both runs only."""
-        if self.view.ghost is None:
-            return super().summary(chart)
+        """Return the values of the last point; beside a ghost run, or beside the title without room, medians only."""
+        readout = super().summary(chart)
+        room = self.outer_size.width - 6 - cell_len(self.name_in_title())
+        if self.view.ghost is None and (self.styles.border_bottom[0] or cell_len(readout) <= room):
+            return readout
         return replace(chart, curves=[curve for curve in chart.curves if curve.role != "dim"], band=None).readout()
 
     def draw_points(
