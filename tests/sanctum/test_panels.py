@@ -32,7 +32,19 @@ from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.telemetry import events as ev
 from esper.telemetry.state import SERIES_POINTS, Keyframe
 from tests.factory import device_sampled, env_stepped, policy_updated, run_started, stamp
-from tests.sanctum.driving import ROOMY, copy_of_default, emit, header, live, opened, press, screen_text, settle, shown
+from tests.sanctum.driving import (
+    ROOMY,
+    copy_of_default,
+    emit,
+    header,
+    live,
+    opened,
+    press,
+    screen_text,
+    settle,
+    shown,
+    until,
+)
 from tests.sanctum.population import anomaly, episode_ended, moved, population
 
 SLOTS = [
@@ -223,7 +235,8 @@ async def test_population_accuracy_panel_shows_chart() -> None:
         assert "•" not in panel.text
 
 
-async def test_score_charts_have_axes_before_the_first_point() -> None:
+async def test_score_charts_have_axes_before_the_first_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esper.sanctum.widgets.population_score.REDRAW_INTERVAL_S", 0.0)
     app, session = live(stamp([run_started(2, 3, 8), ev.RoundStarted(round=1)]))
     async with opened(app, size=ROOMY) as pilot:
         rounds, steps = app.screen.query_one(RoundScores), app.screen.query_one(StepScores)
@@ -234,6 +247,17 @@ async def test_score_charts_have_axes_before_the_first_point() -> None:
         await emit(pilot, session, *[env_stepped(env, step=step) for step in (1, 2) for env in range(2)])
         await emit(pilot, session, ev.PhaseTimed(round=1, step=2, wall=1.0, phases={}))
         assert str(steps.border_title) == "validation accuracy % ─ by step of round 1"
+
+
+async def test_scores_by_step_are_drawn_once_per_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esper.sanctum.widgets.population_score.REDRAW_INTERVAL_S", 0.3)
+    app, session = live(stamp([run_started(1, 3, 8), ev.RoundStarted(round=1)]))
+    async with opened(app, size=ROOMY) as pilot:
+        steps = app.screen.query_one(StepScores)
+        for step in (1, 2):
+            await emit(pilot, session, env_stepped(0, step=step, score=step / 10))
+        assert not str(steps.border_subtitle).startswith("median 20.0")
+        await until(pilot, lambda: str(steps.border_subtitle).startswith("median 20.0"))
 
 
 async def test_scores_by_step_leave_out_an_env_that_was_rolled_back() -> None:

@@ -22,6 +22,7 @@ from esper.sanctum.widgets import env_columns, env_summary
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
 from esper.sanctum.widgets.header import run_status
 from esper.sanctum.widgets.panel import Line, Row
+from esper.telemetry.events import RunStarted
 from esper.telemetry.state import EnvState
 
 _ASCENDING_COLUMNS = frozenset({"env", env_columns.STRUCTURE, "lane"})
@@ -55,6 +56,8 @@ class EnvTable(EnvRowsPanel):
         """True if envs with anomalies and the worst ones come first."""
         self._seconds_starting = 0
         """Seconds for which the run has been starting."""
+        self._layout: tuple[Hashable, env_columns.Layout] | None = None
+        """Layout of the columns, with everything that it depends on."""
 
     def on_mount(self) -> None:
         """Count the seconds until the run has started, because no event arrives before."""
@@ -92,7 +95,7 @@ class EnvTable(EnvRowsPanel):
         if started is None:
             return self._draw_start(width, height)
         palette = self.view.palette
-        layout = env_columns.choose_layout(width - 1, started, self.state.blueprints)
+        layout = self._choose_layout(width - 1, started)
         severities = self.view.severity_by_env()
         envs = self._filter_envs(severities)
         summary_room = max(height - len(envs) - 2, _SUMMARY_ROWS if height >= _MIN_AGGREGATES_ROWS else 1)
@@ -116,6 +119,13 @@ class EnvTable(EnvRowsPanel):
         elif height > len(rows) + len(labels):
             rows.append(self.line("─" * (width - 1), "faint").row(width))
         return rows + [line.row(width) for line in env_summary.aggregate_rows(palette, layout, started, envs, labels)]
+
+    def _choose_layout(self, width: int, started: RunStarted) -> env_columns.Layout:
+        """Return the layout of the columns, computed again if anything that it depends on has changed."""
+        key = width, started.seq, len(self.state.blueprints), self.view.state_version
+        if self._layout is None or self._layout[0] != key:
+            self._layout = key, env_columns.choose_layout(width, started, self.state.blueprints)
+        return self._layout[1]
 
     def _filter_envs(self, severities: dict[int, str]) -> Sequence[EnvState]:
         """Return the envs to show. In follow mode, select the worst of them."""
