@@ -12,6 +12,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
+from esper.history.summary import summarise
 from esper.sanctum.bindings import SCREEN_INFO
 from esper.sanctum.screens.env_detail import (
     EnvDetailScreen,
@@ -31,7 +32,7 @@ from esper.sanctum.widgets.population_score import RoundScores, StepScores
 from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.telemetry import events as ev
 from esper.telemetry.state import SERIES_POINTS, Keyframe
-from tests.factory import device_sampled, env_stepped, policy_updated, run_started, stamp
+from tests.factory import device_sampled, env_stepped, example_run, policy_updated, run_started, stamp
 from tests.sanctum.driving import (
     ROOMY,
     copy_of_default,
@@ -40,6 +41,7 @@ from tests.sanctum.driving import (
     live,
     opened,
     press,
+    replay,
     screen_text,
     settle,
     shown,
@@ -247,6 +249,20 @@ async def test_score_charts_have_axes_before_the_first_point(monkeypatch: pytest
         await emit(pilot, session, *[env_stepped(env, step=step) for step in (1, 2) for env in range(2)])
         await emit(pilot, session, ev.PhaseTimed(round=1, step=2, wall=1.0, phases={}))
         assert str(steps.border_title) == "validation accuracy % ─ by step of round 1"
+
+
+async def test_values_at_the_cursor_are_those_of_show(tmp_path: Path) -> None:
+    app, playback = replay(example_run(rounds=4), tmp_path, at_end=True)
+    summary = summarise(playback.history, 0.0)
+    assert summary is not None
+    async with opened(app, size=(200, 60)) as pilot:
+        panel = app.screen.query_one(RoundScores)
+        panel.focus()
+        for finished in reversed(summary.finished):
+            await press(pilot, "left")
+            low, lower, middle, upper, high = (f"{100 * value:.1f}" for value in finished.score)
+            wanted = f"median {middle}  quartiles {lower} to {upper}  min {low}  max {high}"
+            assert str(panel.border_subtitle) == f"round {finished.round}: {wanted}"
 
 
 async def test_scores_by_step_are_drawn_once_per_interval(monkeypatch: pytest.MonkeyPatch) -> None:
