@@ -238,7 +238,7 @@ async def test_population_accuracy_panel_shows_chart() -> None:
 
 
 async def test_score_charts_have_axes_before_the_first_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.sanctum.widgets.population_score.REDRAW_INTERVAL_S", 0.0)
+    monkeypatch.setattr("esper.sanctum.widgets.chart_panel.REDRAW_INTERVAL_S", 0.0)
     app, session = live(stamp([run_started(2, 3, 8), ev.RoundStarted(round=1)]))
     async with opened(app, size=ROOMY) as pilot:
         rounds, steps = app.screen.query_one(RoundScores), app.screen.query_one(StepScores)
@@ -266,7 +266,7 @@ async def test_values_at_the_cursor_are_those_of_show(tmp_path: Path) -> None:
 
 
 async def test_scores_by_step_are_drawn_once_per_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.sanctum.widgets.population_score.REDRAW_INTERVAL_S", 0.3)
+    monkeypatch.setattr("esper.sanctum.widgets.chart_panel.REDRAW_INTERVAL_S", 0.3)
     app, session = live(stamp([run_started(1, 3, 8), ev.RoundStarted(round=1)]))
     async with opened(app, size=ROOMY) as pilot:
         steps = app.screen.query_one(StepScores)

@@ -22,8 +22,6 @@ _STAGES = ("fossilized", "probationary", "blending", "training", "germinated", "
 """Stages from the bottom of the chart to its top."""
 _LETTERS = [stage[0] for stage in _STAGES]
 _NUM_COLOURS = 8
-_STEPS_PER_UPDATE = 5
-"""Number of steps after which the plantings of the round in progress are counted again."""
 _TICKS_HEIGHT = 15
 """Height of an axis, in lines, for about five labels."""
 _LONG_LABEL_MIN_COLS = 44
@@ -39,6 +37,10 @@ class StageChart(ChartPanel):
         super().__init__(view, id=id)
         self._finished: tuple[Hashable, dict[int, list[float]]] = (None, {})
         """Fractions after each step that all envs have finished, with a key of the round that they belong to."""
+
+    def cache_key(self) -> Hashable:
+        """Return a key that changes with every step, once per interval while the run goes on."""
+        return self.paced(self.state.seq), self.chart_key
 
     def name_in_title(self) -> str:
         """Return the title, which names the round."""
@@ -112,8 +114,8 @@ class BlueprintChart(ChartPanel):
 
     def cache_key(self) -> Hashable:
         """Return a key that changes with the plantings that were read, and with the round."""
-        curves, moment = self.view.curves, (self.state.round, self.state.step // _STEPS_PER_UPDATE)
-        return curves.key(*self._names()), curves.fraction_read, moment, self.chart_key
+        curves = self.view.curves
+        return curves.key(*self._names()), curves.fraction_read, self.paced(self.state.step), self.chart_key
 
     def name_in_title(self) -> str:
         """Return the title, which names the slot."""
@@ -199,6 +201,10 @@ class ScatterChart(ChartPanel):
     """Score and parameters of every env, and the front: the best score for at most so many parameters."""
 
     METRICS = ("front",)
+
+    def cache_key(self) -> Hashable:
+        """Return a key that changes with every step, once per interval while the run goes on."""
+        return self.paced(self.state.seq), self.chart_key
 
     def name_in_title(self) -> str:
         """Return the title."""

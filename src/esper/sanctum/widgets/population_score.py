@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
@@ -17,8 +16,6 @@ from esper.telemetry.series import FiveNumbers, five_numbers
 from esper.telemetry.state import RunState
 from esper.text_plot import round_axis_length
 
-REDRAW_INTERVAL_S = 2.0
-"""Minimum seconds between two drawings of the steps while the run goes on."""
 _FIRST_STEPS = 2
 """Number of steps of a round for which the chart of its steps says that the networks are new."""
 _MIN_LINES_FOR_BOUNDS = 6
@@ -114,34 +111,11 @@ class StepScores(PopulationChart):
         super().__init__(view, id=id)
         self._points = _PointCache()
         self._ghost_points = _PointCache()
-        self._drawn: tuple[int, Hashable] = (0, None)
-        """Round, steps and event of the ghost run as last drawn."""
-        self._next_draw = 0.0
-        """Monotonic time before which further steps are not drawn while the run goes on."""
-        self._is_waiting = False
-        """True if a timer will draw steps that were left out."""
 
     def cache_key(self) -> Hashable:
         """Return a key that changes with finished steps, once per interval while the run goes on."""
-        state, ghost, now = self.state, self.view.ghost, time.monotonic()
-        reached = state.round, (kept_steps(state), state.step, ghost and ghost.seq)
-        if reached != self._drawn:
-            if reached[0] != self._drawn[0] or now >= self._next_draw or not self._goes_on:
-                self._drawn, self._next_draw = reached, now + REDRAW_INTERVAL_S
-            elif not self._is_waiting:
-                self._is_waiting = True
-                self.set_timer(self._next_draw - now, self._draw_rest)
-        return self._drawn, self.chart_key
-
-    @property
-    def _goes_on(self) -> bool:
-        """True if the shown run advances by itself."""
-        source = self.view.source
-        return source.playback.playing if source.playback else source.live_state.status == "running"
-
-    def _draw_rest(self) -> None:
-        self._is_waiting = False
-        self.update()
+        state, ghost = self.state, self.view.ghost
+        return self.paced((kept_steps(state), state.step, ghost and ghost.seq)), self.chart_key
 
     def chart(self) -> Chart | None:
         """Return the chart; None before the run has started."""
