@@ -39,6 +39,9 @@ def at_the_end_of(*keys: str) -> Callable[[Pilot[None]], Awaitable[None]]:
         app.source.playback.step(-1)
         await settle(pilot)
         await press(pilot, *keys)
+        while app.source.curves.is_waiting:  # the growth screen reads curves in time slices
+            await settle(pilot)
+        await settle(pilot)
 
     return go
 
