@@ -81,6 +81,14 @@ class ChartPanel(Panel, can_focus=True):
         """Return another panel with the same chart, for the whole screen."""
         return type(self)(self.view)
 
+    def cursor_on(self, x_axis: str) -> float | None:
+        """Return the position of the cursor on the x axis of this name; None if there is no cursor."""
+        return self.view.charts.cursor_on(x_axis)
+
+    def place_cursor(self, x_axis: str, x: float | None) -> None:
+        """Move the cursor, by key or click, to a position on the x axis of this name; None to remove it."""
+        self.view.charts.set_cursor(x_axis, x)
+
     def cache_key(self) -> Hashable:
         """Return the event number, the selected env, and the choices of the user."""
         return super().cache_key(), self.chart_key
@@ -126,7 +134,7 @@ class ChartPanel(Panel, can_focus=True):
             self.panel_title, self.panel_subtitle = self.name_in_title() or None, None
             return self.message(self.empty_message())
         charts, x_axis = self.view.charts, chart.x_axis.name
-        cursor, window = charts.cursor_on(x_axis), charts.windows.get(x_axis)
+        cursor, window = self.cursor_on(x_axis), charts.windows.get(x_axis)
         is_logarithmic = chart.look.is_logarithmic ^ (chart.quantity.name in charts.logarithmic)
         chart = self._shown = chart.with_look(Look(window, cursor, is_logarithmic, charts.smoothing))
         self._frame_of_plot = chart.frame(*size)
@@ -178,7 +186,7 @@ class ChartPanel(Panel, can_focus=True):
         if chart is None:
             return
         charts = self.view.charts
-        charts.set_cursor(chart.x_axis.name, x)
+        self.place_cursor(chart.x_axis.name, x)
         if x is not None and chart.look.window is not None:  # the visible part follows the cursor
             first, last = chart.look.window
             shift = min(x - first, 0.0) or max(x - last, 0.0)
@@ -255,28 +263,29 @@ class ChartPanel(Panel, can_focus=True):
 
     def action_leave(self) -> None:
         """Remove the cursor, then leave the chart."""
-        if self.view.charts.cursor is not None:
-            self.view.charts.set_cursor("", None)
-            self._update_all()
+        if self._shown is not None and self._shown.look.cursor is not None:
+            self._set_cursor(None)
         else:
             self.screen.set_focus(None)
             self.post_message(self.Left())
 
     def on_click(self, event: Click) -> None:
         """Move the cursor to the pointer; show the chart on the whole screen on a double click."""
-        self._follow_pointer(event)
+        if (x := self._position_of_pointer(event)) is not None:
+            self._set_cursor(x)
         if event.chain == 2:
             self.action_enlarge()
 
     def on_mouse_move(self, event: MouseMove) -> None:
-        """Move the cursor with the pointer."""
-        self._follow_pointer(event)
+        """Show the cursor at the pointer."""
+        x = self._position_of_pointer(event)
+        if x is not None and self._shown is not None:
+            self.view.charts.set_cursor(self._shown.x_axis.name, x)
+            self._update_all()
 
-    def _follow_pointer(self, event: Click | MouseMove) -> None:
+    def _position_of_pointer(self, event: Click | MouseMove) -> float | None:
         offset = event.get_content_offset(self)
-        x = self.position_at(offset.x) if offset is not None else None
-        if x is not None:
-            self._set_cursor(x)
+        return self.position_at(offset.x) if offset is not None else None
 
     def on_leave(self, event: Leave) -> None:
         """Remove the cursor of the pointer; that of a focused chart stays."""
