@@ -60,6 +60,8 @@ STAGES = _by_name(
     Symbol(Stage.EMBARGOED.label, "z", "the slot is locked for a while after a cull"),
 )
 """Stages of a slot, in the order of the lifecycle."""
+STAGE_BY_LETTER = {name[0]: name for name in STAGES}
+"""Stage names, keyed by the first letter, which stands for the stage in `StepTrace.stages`."""
 
 SEVERITIES = _by_name(
     Symbol("info", "✓", "normal"),

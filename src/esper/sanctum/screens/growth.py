@@ -18,6 +18,7 @@ from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import (
     SEVERITIES,
+    STAGE_BY_LETTER,
     STAGES,
     Cell,
     number_cell,
@@ -36,8 +37,6 @@ from esper.telemetry.series import BlueprintStats
 from esper.telemetry.state import SERIES_POINTS, EnvState
 from esper.text_plot import sample_to_width
 
-_STAGE_BY_LETTER = {name[0]: name for name in STAGES}
-"""Stage names, keyed by the first letter, which stands for the stage in `StepTrace.stages`."""
 _MIN_NAME_COLS, _MAX_NAME_COLS = 6, 11
 _SCORE_COLS = 6
 _ENV_COLS = 6
@@ -218,7 +217,7 @@ def _stage_runs(letters: str) -> list[tuple[str, str]]:
     runs: list[tuple[str, str]] = []
     for letter, run in groupby(letters):
         count = len(list(run))
-        stage = _STAGE_BY_LETTER.get(letter)
+        stage = STAGE_BY_LETTER.get(letter)
         runs.append((STAGES[stage].glyph * count, stage) if stage else (" " * count, "normal"))
     return runs
 
