@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from esper.sanctum.screens.env_detail import EnvScoreChart
+from esper.sanctum.widgets.env_story import EnvStory
 from esper.telemetry import events as ev
 from tests.runs import LiveRun, recorded
 from tests.sanctum.driving import live, opened, press, screen_text
@@ -30,6 +30,6 @@ async def test_every_screen_shows_envs_with_different_slots(events: list[ev.AnyE
             assert len(screen_text(app).strip()) > 200
         await press(pilot, "1", "enter")
         for number in range(8):
-            title = str(app.screen.query_one(EnvScoreChart).border_title)
+            title = str(app.screen.query_one(EnvStory).border_title)
             assert size[0] < 100 or contexts[number].structure in title  # a small screen has no borders
             await press(pilot, "down")

@@ -12,8 +12,8 @@ from esper.history.divergence import GhostRun
 from esper.history.history import open_history
 from esper.history.playback import Playback
 from esper.sanctum.app import SanctumApp
-from esper.sanctum.screens.env_detail import EnvScoreChart
 from esper.sanctum.symbols import percent_cell
+from esper.sanctum.widgets.env_story import EnvStory
 from esper.sanctum.widgets.population_score import RoundScores
 from esper.sanctum.widgets.timeline import Timeline
 from esper.telemetry import events as ev
@@ -61,7 +61,7 @@ async def test_ghost_run_is_at_the_same_step(tmp_path: Path) -> None:
         assert "ghost 97.5" in str(chart.border_subtitle)
         assert shown(app, RoundScores) != before
         await press(pilot, "enter")
-        assert "ghost 97.5" in str(app.screen.query_one(EnvScoreChart).border_subtitle)
+        assert "ghost 97.5" in str(app.screen.query_one(EnvStory).border_subtitle)
         await go(pilot, playback, 2, 2)  # the runs are still equal here: the curve hides the ghost
         assert app.view.ghost.envs[0].scores == playback.state.envs[0].scores
 
@@ -95,7 +95,7 @@ async def test_shorter_ghost_run_stays_at_its_end(tmp_path: Path) -> None:
         await go(pilot, playback, 4, 5)
         assert "ghost –" in str(app.screen.query_one(RoundScores).border_subtitle)
         await press(pilot, "enter")
-        assert "ghost" not in str(app.screen.query_one(EnvScoreChart).border_subtitle)
+        assert "ghost" not in str(app.screen.query_one(EnvStory).border_subtitle)
 
 
 async def test_ghost_with_other_envs_and_steps_has_round_curves(tmp_path: Path) -> None:

@@ -14,17 +14,11 @@ from textual.widget import Widget
 
 from esper.history.summary import summarise
 from esper.sanctum.bindings import SCREEN_INFO
-from esper.sanctum.screens.env_detail import (
-    EnvDetailScreen,
-    EnvLifecycle,
-    EnvRewardChart,
-    EnvScoreChart,
-    EnvSlots,
-    EnvStep,
-    RewardComponents,
-)
+from esper.sanctum.screens.env_detail import EnvDetailScreen, EnvStep
 from esper.sanctum.screens.overview import DeviceList, LogPreview
 from esper.sanctum.theme import DEFAULT_THEME
+from esper.sanctum.widgets.env_decision import EnvDecision
+from esper.sanctum.widgets.env_story import EnvRewardChart, EnvStory, SlotLanes
 from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.heads import HeadList
 from esper.sanctum.widgets.panel import Panel
@@ -327,31 +321,36 @@ async def test_env_screen_panels_show_the_selected_env() -> None:
     app, _ = live(stamp(run))
     async with opened(app, "end", "enter", size=ROOMY):
         assert isinstance(app.screen, EnvDetailScreen)
-        assert "env 02 on cpu:0" in str(app.screen.query_one(EnvScoreChart).border_title)
-        assert str(app.screen.query_one(EnvScoreChart).border_subtitle) == "best 61.0"
+        assert "env 02 on cpu:0" in str(app.screen.query_one(EnvStory).border_title)
+        assert str(app.screen.query_one(EnvStory).border_subtitle) == "best 61.0"
         assert str(app.screen.query_one(EnvRewardChart).border_subtitle) == "return +0.125"
-        slots = app.screen.query_one(EnvSlots).text.splitlines()
-        assert slots[1].split()[:4] == ["early", "F", "fossilized", "norm"]
-        assert slots[1].split()[-5:] == ["0.70", "–", "–", "1,234", "9"]
-        assert slots[2].split()[-7:] == ["0.25", "+4.2", "±", "1.1", "0.200", "148", "3"]
-        assert slots[3].split()[-5:] == ["–", "–", "0", "90", "1"]
-        step = shown(app, EnvStep)
+        text = app.screen.query_one(SlotLanes).text.splitlines()
+        slots = [line.split() for line in text if line.startswith(("early", "mid", "late"))]
+        assert slots[0][:5] == ["early", "F", "F", "fossilized", "norm"]
+        assert slots[0][-5:] == ["0.70", "–", "–", "1,234", "9"]
+        assert slots[1][:5] == ["mid", "b", "b", "blending", "conv_small"]
+        assert slots[1][-7:] == ["0.25", "+4.2", "±", "1.1", "0.200", "148", "3"]
+        step = " ".join(app.screen.query_one("#last-step EnvStep", EnvStep).text.split())
         assert step.startswith("op germinate late loss 1.23")
         assert "op chance –" in step
         assert "mid overflow 4" in step
-        assert shown(app, RewardComponents) == "accuracy +0.150 rent −0.025 sum +0.125"
-        moves = shown(app, EnvLifecycle)
-        assert "1 t late germinated → training (G1 open)" in moves
-        assert "1 ▲ gate 2 refuses late: age 1, needs 3; gradient finite NaN" in moves
-        assert "gradient measured" not in moves
+        for reward in ("reward +0.125", "· accuracy +0.150", "· rent −0.025"):
+            assert reward in step
+        decision = shown(app, EnvDecision)
+        assert decision.startswith("g germinate press x")
+        assert "t late germinated → training (G1 open)" in decision
+        assert "▲ gate 2 refuses late since step 1: age 1, needs 3; gradient finite NaN" in decision
+        assert "gradient measured" not in decision
 
 
 async def test_reward_components_always_show_the_largest() -> None:
     parts = {"score": 0.003, "rent": -0.005, "op": -0.001, "contribution": 0.0, "penalty": -1.0}
     step = env_stepped(0, reward=-1.003, reward_parts=parts)
     app, _ = live(stamp([*beginning(), step]))
-    async with opened(app, "enter", size=(80, 24)):
-        assert shown(app, RewardComponents) == "accuracy +0.003 rent −0.005 op −0.001 penalty −1.00 sum −1.00"
+    async with opened(app, "enter", size=(80, 24)) as pilot:
+        await press(pilot, "o", "o")
+        text = " ".join(app.screen.query_one("#side-step", EnvStep).text.split())
+        assert "reward −1.00 · accuracy +0.003 · rent −0.005 · op −0.001 · contribution 0 · penalty −1.00" in text
 
 
 async def test_panel_repaints_only_changed_lines(monkeypatch: pytest.MonkeyPatch) -> None:

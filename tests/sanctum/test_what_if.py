@@ -14,11 +14,12 @@ from esper.effects.messages import SimulationRequest, SimulationUpdate
 from esper.effects.store import RESULTS_FILE
 from esper.history.history import open_history
 from esper.sanctum.app import SanctumApp
-from esper.sanctum.screens.env_detail import EnvDetailScreen, EnvScoreChart
+from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.growth import BlueprintTable
 from esper.sanctum.screens.moment_lists import RootCauseList
 from esper.sanctum.what_if import SimulationProcess
-from esper.sanctum.widgets.env_lifecycle import EnvEffect, EnvLifecycle
+from esper.sanctum.widgets.env_decision import EnvDecision
+from esper.sanctum.widgets.env_story import EnvStory
 from esper.telemetry import events as ev
 from tests.effects.growing import decided, growing_run
 from tests.effects.stored import simulated, store_effects
@@ -65,8 +66,16 @@ def dashboard(run: Path) -> SanctumApp:
 
 
 def rows(app: SanctumApp) -> list[list[str]]:
-    """Words of each row of the decisions."""
-    return [line.split() for line in app.screen.query_one(EnvLifecycle).text.splitlines() if line]
+    """Words of each row of the list of decisions."""
+    lines = app.screen.query_one(EnvDecision).text.splitlines()
+    heading = next((number for number, line in enumerate(lines) if line.startswith(" decisions")), len(lines))
+    return [line.split() for line in lines[heading + 1 :] if line]
+
+
+def curves(app: SanctumApp) -> list[str]:
+    """Names of the curves of the story."""
+    chart = app.screen.query_one(EnvStory).chart()
+    return [] if chart is None else [curve.name for curve in chart.curves]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -75,18 +84,14 @@ async def test_each_decision_is_a_row_with_its_known_effect(run: Path, size: tup
     async with opened(dashboard(run), "enter", size=size) as pilot:
         app = pilot.app
         assert isinstance(app, SanctumApp)
-        if size[0] < 120:
-            assert rows(app) == [
-                ["2", "g", "depthwise", "in", "early", "+25.4"],
-                ["4", "b", "advance", "early", "+25.0"],
-                ["5", "g", "norm", "in", "mid", "−0.3"],
-                ["7", "x", "cull", "mid", "–"],
-            ]
-        else:
-            assert rows(app)[0] == ["2", "g", "germinate", "depthwise", "in", "early", "+25.4", "+0.254"]
-            assert rows(app)[3] == ["7", "x", "cull", "in", "mid", "–", "–"]
-        assert "effect" in str(app.screen.query_one(EnvLifecycle).border_title)
-        assert not app.screen.query_one(EnvEffect).display
+        returns = [[], [], [], []] if size[0] < 120 else [["+0.254"], ["+0.250"], ["−0.003"], ["–"]]
+        assert rows(app) == [
+            ["2", "g", "depthwise", "in", "early", "+25.4", *returns[0]],
+            ["4", "b", "advance", "in", "early", "+25.0", *returns[1]],
+            ["5", "g", "norm", "in", "mid", "−0.3", *returns[2]],
+            ["7", "x", "cull", "in", "mid", "–", *returns[3]],
+        ]
+        assert "decisions, effects pp" in shown(app, EnvDecision)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -95,17 +100,17 @@ async def test_selected_decision_is_compared_with_the_episode_without_it(run: Pa
     async with opened(dashboard(run), "enter", size=size) as pilot:
         app = pilot.app
         assert isinstance(app, SanctumApp)
-        before = app.screen.query_one(EnvScoreChart).text
+        story = app.screen.query_one(EnvStory)
         await press(pilot, "left_square_bracket")  # the last decision
         assert rows(app)[-1][:3] == ["▸", "7", "x"]
-        assert "press x to compute the episode without it, A for all decisions" in shown(app, EnvEffect)
+        assert "press x for its effect, A for all effects" in shown(app, EnvDecision)
+        assert curves(app) == ["accuracy"]
         await press(pilot, *["left_square_bracket"] * 5)  # the first
         assert rows(app)[0][:3] == ["▸", "2", "g"]
-        text = "Step 2 without it: 64.6 % instead of 90.0 %, return +0.196 instead of +0.450"
-        assert shown(app, EnvEffect) == text
-        assert app.screen.query_one(EnvEffect).size.height == 1
-        assert app.screen.query_one(EnvScoreChart).text != before  # the ghost
-        assert "without 64.6" in str(app.screen.query_one(EnvScoreChart).border_subtitle)
+        text = "without it: 64.6 % instead of 90.0 %, return +0.196 instead of +0.450"
+        assert text in shown(app, EnvDecision)
+        assert curves(app) == ["accuracy", "without"]
+        assert "without" in str(story.border_subtitle if size[0] >= 120 else story.border_title)
         await press(pilot, "right_square_bracket")
         assert rows(app)[1][:2] == ["▸", "4"]
         await press(pilot, "escape")
@@ -118,8 +123,8 @@ async def test_approximate_effects_carry_a_mark_and_the_reason(run: Path) -> Non
         app = pilot.app
         assert isinstance(app, SanctumApp)
         assert rows(app)[0][-2:] == ["≈+25.4", "≈+0.254"]
-        assert "≈ approximate" in str(app.screen.query_one(EnvLifecycle).border_subtitle)
-        assert "≈ approximate: score differs from step 3 on (no cause was found" in shown(app, EnvEffect)
+        assert "≈ approximate" in str(app.screen.query_one(EnvDecision).border_subtitle)
+        assert "≈ approximate: score differs from step 3 on (no cause was found" in shown(app, EnvDecision)
 
 
 async def test_key_computes_the_selected_decision_in_a_process(run: Path) -> None:
@@ -130,14 +135,14 @@ async def test_key_computes_the_selected_decision_in_a_process(run: Path) -> Non
         process = FakeProcess.last
         expected = SimulationRequest(recording=str(run), round=1, env=0, without=[5])
         assert process.request == expected
-        assert "Effects in env 00, round 1: starting… Esc cancel" in shown(app, EnvEffect)
+        assert "Effects in env 00, round 1: starting… Esc cancel" in shown(app, EnvDecision)
         await press(pilot, "A")
         assert "Effects are being computed already." in notices(app)
 
         process.messages.put(SimulationUpdate(progress=(0, 40)))
         process.messages.put(SimulationUpdate(progress=(20, 40)))
         await settle(pilot)
-        assert "50 %, 0s left" in shown(app, EnvEffect)
+        assert "50 %, 0s left" in shown(app, EnvDecision)
         episode = store_effects(run, 1, 0, {})
         process.messages.put(SimulationUpdate(episode=episode))
         process.messages.put(SimulationUpdate(simulation=simulated(episode)))
@@ -145,7 +150,7 @@ async def test_key_computes_the_selected_decision_in_a_process(run: Path) -> Non
         process.messages.put(None)
         await settle(pilot)
         assert rows(app)[2] == ["▸", "5", "g", "norm", "in", "mid", "−2.0"]
-        assert "without it: 92.0 % instead of 90.0 %" in shown(app, EnvEffect)
+        assert "without it: 92.0 % instead of 90.0 %" in shown(app, EnvDecision)
         await press(pilot, "x")  # it is known
         assert FakeProcess.last is process
 
@@ -159,7 +164,7 @@ async def test_escape_cancels_the_computation_and_leaving_ends_it(run: Path) -> 
         await press(pilot, "escape")
         assert first.is_closed
         assert isinstance(app.screen, EnvDetailScreen)
-        assert not app.screen.query_one(EnvEffect).display
+        assert "Effects in env" not in shown(app, EnvDecision)
         await press(pilot, "x")
         assert FakeProcess.last is not first
     assert FakeProcess.last.is_closed
@@ -196,14 +201,14 @@ async def test_live_run_shows_the_effects_up_to_its_present_step(tmp_path: Path)
         process.messages.put(None)
         await settle(pilot)
         assert rows(app)[-1][-2:] == ["−2.0", "−0.020"]
-        assert "up to step 6" in str(app.screen.query_one(EnvLifecycle).border_subtitle)
+        assert "up to step 6" in str(app.screen.query_one(EnvDecision).border_subtitle)
         session.emit(*decided(1, 7))
         await settle(pilot)
         assert rows(app)[-2][-2:] == ["−2.0", "−0.020"]
         assert rows(app)[-1][1:3] == ["x", "cull"]
         session.emit(ev.RoundStarted(round=2))
         await settle(pilot)
-        assert "no seed in this episode" in shown(app, EnvLifecycle)
+        assert "no step yet in this round" in shown(app, EnvDecision)
 
 
 async def test_stored_effects_of_an_undone_episode_are_not_shown(tmp_path: Path) -> None:
@@ -252,7 +257,7 @@ async def test_effect_of_a_real_run_is_computed(tmp_path: Path, monkeypatch: pyt
     async with opened(app, "enter", "x") as pilot:
         await until(pilot, lambda: not app.view.what_if.is_running)
         await settle(pilot)
-        assert "without it" in shown(app, EnvEffect)
+        assert "without it" in shown(app, EnvDecision)
         assert notices(app) == []
     assert (run / RESULTS_FILE).exists()
 
@@ -291,7 +296,8 @@ async def test_first_cause_is_tested_without_its_decision(
         await press(pilot, "x")
         assert FakeProcess.last is process  # it is known
         await press(pilot, "escape", "enter")
-        assert rows(app)[-1][:4] == ["▸", "5", "x", "cull"]
+        assert "decision ─ step 5" in str(app.screen.query_one(EnvDecision).border_title)
+        assert shown(app, EnvDecision).startswith("x cull")
 
 
 async def test_escape_cancels_the_test_of_a_cause(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 from textual.widgets import Static
 
 from esper.sanctum.screens.devices import MemoryByOwner
-from esper.sanctum.screens.env_detail import EnvLifecycle
 from esper.sanctum.screens.growth import BlueprintTable
 from esper.sanctum.screens.help import HelpScreen, LegendScreen
 from esper.sanctum.screens.numerics import LossScaleRange
@@ -25,6 +24,7 @@ from esper.sanctum.symbols import (
     size_cell,
 )
 from esper.sanctum.widgets.chart_grid import ChartGrid
+from esper.sanctum.widgets.env_decision import EnvDecision
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.heads import HeadNormChart
 from esper.telemetry import events as ev
@@ -76,11 +76,12 @@ async def test_env_screen_has_phrases_and_names_the_way_back(tmp_path: Path) -> 
         moved(0, "early", "germinated", "training", "norm", "G1"),
     ]
     app, _ = replay(stamp(events), tmp_path, at_end=True)
-    async with opened(app, "enter", size=(80, 24)):
-        assert "early germinated → training (passed gate 1)" in shown(app, EnvLifecycle)
+    async with opened(app, "enter", size=(80, 24)) as pilot:
+        assert "early germinated → training (passed gate 1)" in shown(app, EnvDecision)
         assert "Esc back" in shown(app, Footer)
         assert "g go to" in shown(app, Footer)
         assert "accuracy lost without it, pp" in screen_text(app)
+        await press(pilot, "o", "o")
         assert "train acc % 30.0" in " ".join(screen_text(app).split())
 
 

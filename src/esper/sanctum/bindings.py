@@ -203,12 +203,32 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.DETAIL, "up,k", "previous", "previous env", "move(-1)"),
     KeyBinding(KeyCategory.DETAIL, "down,j", "next", "next env", "move(1)"),
     KeyBinding(
-        KeyCategory.DETAIL, "o", "decision", "explain the last decision; hide the explanation", "decision", True
+        KeyCategory.DETAIL,
+        "o",
+        "explain",
+        "explain the last decision; in a low terminal, then the values of the last step",
+        "explain_decision",
+        True,
     ),
     KeyBinding(
-        KeyCategory.DETAIL, "left_square_bracket", "earlier", "select the previous decision", "select_decision(-1)"
+        KeyCategory.DETAIL,
+        "left_square_bracket",
+        "earlier",
+        "select the previous decision",
+        "select_decision(-1)",
+        True,
     ),
-    KeyBinding(KeyCategory.DETAIL, "right_square_bracket", "later", "select the next decision", "select_decision(1)"),
+    KeyBinding(
+        KeyCategory.DETAIL, "right_square_bracket", "later", "select the next decision", "select_decision(1)", True
+    ),
+    KeyBinding(
+        KeyCategory.DETAIL,
+        "enter",
+        "travel",
+        "go to the end of the selected step; in a live run, its past",
+        "travel",
+        True,
+    ),
     KeyBinding(
         KeyCategory.DETAIL, "x", "without", "compute the episode without the selected decision", "without", True
     ),

@@ -34,8 +34,8 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "if a component dominates for many rounds, change its weight: [reward-weights]",
     ),
     "decision": MetricHelp(
-        "probability of each choice of the last decision: with all inputs, and with one group of inputs replaced by "
-        "its mean",
+        "choices of a decision and their probabilities; in its explanation, also those with one group of inputs "
+        "replaced by its mean",
         "%",
         "a policy that adapts relies on validation, training, seeds and memory, not on progress alone",
         "if only progress matters, the policy follows a fixed plan: compare it with --policy plan",
@@ -48,7 +48,7 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "press {keys[detail.effects]} in the env detail for the effects of all decisions of an episode",
     ),
     "stage": MetricHelp(
-        "stage of the seed in a slot, its blueprint, and its blending weight (alpha)",
+        "stage of the seed in a slot, its blueprint, and its blending weight (alpha): the height of a lane",
         "letter; alpha 0 to 1",
         "seeds advance; the env screen shows which gate refuses a seed, and why",
         "open the env with {keys[rows.env]} to see which check fails",
@@ -220,11 +220,13 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "above 0 by more than its standard error before a seed is kept",
         "check whether the policy culls seeds with a negative contribution",
     ),
-    "lifecycle": MetricHelp(
-        "history of the seeds of the env in this episode, and gates that refuse one",
-        "steps",
-        "a gate that refuses a seed passes later",
-        "compare the value of the failed check with its limit",
+    "story": MetricHelp(
+        "score of the env by step in this episode, with its decisions: g plants a seed, b begins to blend it in, "
+        "α changes its alpha, x removes it, F makes it permanent, ↶ is a rollback",
+        "% by step",
+        "the score rises after a seed is blended in",
+        "select a decision with {keys[detail.earlier]}: {keys[detail.without]} computes the episode without it, "
+        "{keys[detail.travel]} goes to its step",
     ),
     "curves": MetricHelp(
         "a recorded quantity over the whole run: median, quartiles (the band), minimum and maximum (dotted) over all "

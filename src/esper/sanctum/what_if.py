@@ -22,6 +22,7 @@ from esper.process import NamedThread, python_command
 from esper.recording.segments import ReadError
 from esper.sanctum.source import RunSource
 from esper.telemetry.codec import DECODE_ERRORS, encode_json, make_decoder
+from esper.telemetry.series import StepTrace
 from esper.telemetry.state import EnvState
 
 _PROGRAM = "from esper.simulation.process import main; main()"
@@ -88,6 +89,8 @@ class KnownEffects(NamedTuple):
     results: EpisodeResults
     effects: dict[int, Effect]
     """Known effects of single decisions, keyed by step, from 1."""
+    trace: list[StepTrace]
+    """Traces of all recorded steps."""
 
     @property
     def episode(self) -> RecordedEpisode:
@@ -174,7 +177,8 @@ class WhatIf:
             return None
         if key not in self._known:
             results = EpisodeResults(episode, self._by_episode.get(key, ()))
-            self._known[key] = KnownEffects(results, results.decision_effects() if results.get() else {})
+            effects = results.decision_effects() if results.get() else {}
+            self._known[key] = KnownEffects(results, effects, [StepTrace.from_event(step) for step in episode.steps])
         return self._known[key]
 
     def _read_episode(self, env: EnvState, round_number: int) -> RecordedEpisode | None:

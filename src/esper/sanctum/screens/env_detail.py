@@ -1,11 +1,11 @@
-"""The env screen: score, reward, slots, last step and lifecycle of the selected env."""
+"""The env screen: the story of the selected env in its episode, its rewards and its last step."""
 
 from __future__ import annotations
 
-import math
+from itertools import zip_longest
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical
 from textual.geometry import Size
 
 from esper.formatting import short_score_name, strip_control
@@ -13,85 +13,91 @@ from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import (
     SCALE_TOO_SMALL,
-    STAGES,
     Cell,
+    ellipsise,
     is_scale_too_small,
     norm_cell,
     number_cell,
     percent_cell,
-    points_cell,
     scale_cell,
-    slot_labels,
 )
 from esper.sanctum.view import EffectNeeded, ExplanationNeeded
-from esper.sanctum.widgets.chart import Chart, Curve, Quantity, XAxis, percent
 from esper.sanctum.widgets.env_decision import EnvDecision
-from esper.sanctum.widgets.env_lifecycle import EffectPanel, EnvEffect, EnvLifecycle
+from esper.sanctum.widgets.env_explanation import EnvExplanation
 from esper.sanctum.widgets.env_panel import EnvPanel
-from esper.sanctum.widgets.panel import Line, Row
-from esper.telemetry.events import EnvStepped, SlotReading
-from esper.telemetry.sentences import describe_context
+from esper.sanctum.widgets.env_story import EnvRewardChart, EnvStory, SlotLanes
+from esper.sanctum.widgets.panel import Line
+from esper.telemetry.events import EnvStepped
 from esper.telemetry.state import EnvState
 
-_ALPHA_BAR_COLS = 8
-_SLOT_NAME_COLS = 7
-"""Width of the name of a slot."""
-_ALPHA_BAR_MIN_COLS = 96
-"""Minimum width of the slots panel for a bar of alpha."""
-_VALUE_NAME_COLS = 12
-_VALUE_COLS = 8
+_VALUE_NAME_COLS, _PAIR_COLS = 14, 22
+"""Width of the name of a value, and of a space, the name and the value."""
+_PANES = ("", "-explained", "-values")
+"""Classes of the screen for what is beside the story: the decision, its explanation, or the values of the last step."""
 
 
 class EnvDetailScreen(RunScreen):
-    """The selected env: score and reward by step, slots, last step, lifecycle, and why the policy decided so."""
+    """The story of the selected env: score with decisions, slots as lanes, the selected decision and its effect."""
 
     CATEGORIES = (KeyCategory.DETAIL,)
     BINDINGS = bindings(KeyCategory.DETAIL)
 
     def body(self) -> ComposeResult:
-        """Yield the charts, the slots, and the last step beside the lifecycle."""
-        with Horizontal(id="env-charts"):
-            yield EnvScoreChart(self.view)
+        """Yield the story beside the decisions, the lanes below both, and the rewards beside the last step."""
+        with Horizontal(id="story"):
+            yield EnvStory(self.view)
+            with Vertical(id="side"):
+                yield EnvDecision(self.view)
+                yield EnvExplanation(self.view)
+                yield EnvStep(self.view, id="side-step")
+        yield SlotLanes(self.view)
+        with Horizontal(id="last-step"):
             yield EnvRewardChart(self.view)
-        yield EnvEffect(self.view)
-        yield EnvSlots(self.view)
-        with Horizontal(id="env-details"):
             yield EnvStep(self.view)
-            yield RewardComponents(self.view)
-            yield EnvLifecycle(self.view)
-        yield EnvDecision(self.view)
 
     def update(self) -> None:
-        """Update all panels. While the decision is shown, request an explanation of the last one."""
-        has_effect = self.view.selected_step is not None or self.view.what_if.is_running
-        self.set_class(has_effect, "-effect")
+        """Update all panels. While an explanation is shown, request that of the last decision."""
         super().update()
-        if self.has_class("-decision"):
+        if self.has_class("-explained"):
             self.post_message(ExplanationNeeded())
 
-    def action_decision(self) -> None:
-        """Show the explanation of the last decision in place of the details, or hide it."""
-        self.toggle_class("-decision")
+    def action_explain_decision(self) -> None:
+        """Show the explanation of the last decision; then, if they have no other place, the last step's values."""
+        panes = _PANES if self.has_class("-short") else _PANES[:2]
+        shown = next((pane for pane in panes if pane and self.has_class(pane)), "")
+        self.remove_class(*filter(None, _PANES))
+        self.add_class(*filter(None, [panes[(panes.index(shown) + 1) % len(panes)]]))
         if self.view.source.requests:
             self.view.source.requests.explanation_refusal = None
         self.update()
 
-    def action_select_decision(self, decisions: int) -> None:
-        """Move the selection by some decisions of the shown episode."""
-        self.query_one(EnvLifecycle).move_selection(decisions)
-        self.update()
+    def action_select_decision(self, direction: int) -> None:
+        """Select the next decision (1) or the previous one (-1), if there is one; without a selected step, the last."""
+        story, selected = self.query_one(EnvStory), self.view.selected_step
+        steps = list(story.decisions())
+        if selected is not None:
+            later, earlier = [step for step in steps if step > selected], [step for step in steps if step < selected]
+            steps = later[:1] if direction > 0 else earlier
+        if steps:
+            self.view.charts.set_cursor("", None)
+            story.select_step(steps[-1])
+
+    def action_travel(self) -> None:
+        """Go to the end of the selected step."""
+        self.query_one(EnvStory).travel()
 
     def action_without(self) -> None:
         """Compute the effect of the selected decision, by default of the last one, unless it is known."""
-        lifecycle = self.query_one(EnvLifecycle)
-        if self.view.selected_step not in lifecycle.decisions():
-            lifecycle.move_selection(0)
-        step, known = self.view.selected_step, lifecycle.known
+        story = self.query_one(EnvStory)
+        if self.view.selected_step is None:
+            self.action_select_decision(-1)
+        step, known = self.view.selected_step, story.known
         if step is None:
             self.notify("This episode has no decision yet.", severity="warning")
+        elif step not in story.decisions():
+            self.notify(f"The env waited in step {step}: there is no decision to leave out.", severity="warning")
         elif known is None or known.without(step) is None:
             self._request_effect(step)
-        self.update()
 
     def action_effects(self) -> None:
         """Compute the effects of all decisions of the episode."""
@@ -109,126 +115,42 @@ class EnvDetailScreen(RunScreen):
             self.dismiss()
 
 
-class EnvScoreChart(EffectPanel):
-    """Validation score by step of this episode, that of the ghost run, and that without the selected decision."""
-
-    METRICS = ("score",)
-
-    def draw_env(self, env: EnvState, size: Size) -> list[Line] | list[Row]:
-        """Draw the chart; the border shows the env, its lane, and the best score."""
-        self.panel_title = f"env {env.env:02d} on {strip_control(env.lane)} ─ {strip_control(self.state.score_name)} %"
-        if env.context is not None:
-            self.panel_title += f" ─ {strip_control(describe_context(env.context))}"
-        best, run_best = max(filter(math.isfinite, env.scores), default=None), env.best_score
-        self.panel_subtitle = f"best {percent_cell(best).text.strip()}"
-        if run_best != best:
-            self.panel_subtitle += f"  run best {percent_cell(run_best).text.strip()}"
-        x_length, first = self.axis(env.scores)
-        xs = range(first, first + len(env.scores))
-        curves = [Curve(self.state.score_name, xs, env.scores)]
-        ghost = self.ghost
-        if ghost is not None and ghost.scores:
-            self.panel_subtitle += f"  ghost {percent_cell(ghost.scores[-1]).text.strip()}"
-            curves.append(Curve("ghost", range(first, first + len(ghost.scores)), ghost.scores, "dim"))
-        known, step = self.known, self.view.selected_step
-        without = known.without(step) if known is not None and step is not None else None
-        if without is not None:
-            scores = without.trajectory.scores
-            curves.append(Curve("without", range(1, len(scores) + 1), scores, "series1"))
-            self.panel_subtitle += f"  without {percent_cell(without.trajectory.final_score).text.strip()}"
-        x_axis = XAxis("step", first, first + x_length - 1)
-        chart = Chart(quantity=percent(self.state.score_name), x_axis=x_axis, curves=curves)
-        return chart.lines(self.view.palette, *size)
-
-
-class EnvRewardChart(EnvPanel):
-    """Reward by step of this episode."""
-
-    METRICS = ("reward",)
-
-    PANEL_TITLE = "reward"
-
-    def draw_env(self, env: EnvState, size: Size) -> list[Line] | list[Row]:
-        """Draw the chart with an axis around zero; the border shows the return so far."""
-        total = number_cell(env.episode_return, 3, 3, signed=True).text.strip()
-        self.panel_subtitle = f"return {total}" if env.rewards else None
-        x_length, first = self.axis(env.rewards)
-        chart = Chart(
-            quantity=Quantity("reward"),
-            x_axis=XAxis("step", first, first + x_length - 1),
-            curves=[Curve("reward", range(first, first + len(env.rewards)), env.rewards)],
-            include=0.0,
-        )
-        return chart.lines(self.view.palette, *size)
-
-
-class EnvSlots(EnvPanel):
-    """One line per slot. The contribution is in percentage points, ± its standard error."""
-
-    METRICS = ("stage", "contribution", "gradient norm")
-
-    def preferred_height(self) -> int:
-        """Return one line for the heading, and one per slot."""
-        return 1 + (len(self.state.started.slot_names) if self.state.started else 0)
-
-    def draw_env(self, env: EnvState, size: Size) -> list[Line]:
-        """Draw the heading and the slots."""
-        assert self.state.started is not None
-        score = strip_control(self.state.score_name)
-        self.panel_title = f"slots ─ contribution: {score} lost without it, pp"
-        wide = size.width >= _ALPHA_BAR_MIN_COLS
-        head = self.line(" slot    stage          blueprint  ", "head")
-        head.append(" " * (_ALPHA_BAR_COLS + 1) if wide else "").append(
-            "alpha  contribution ± norm   params  age", "head"
-        )
-        lines = [head]
-        for index, label in enumerate(slot_labels(self.state.started.slot_names, _SLOT_NAME_COLS)):
-            line = self.line(" ").append_fitted(label, _SLOT_NAME_COLS, "dim").append(" ")
-            reading = env.stepped.slot(index) if env.stepped else None
-            lines.append(line.append("–", "absent") if reading is None else _draw_slot(line, reading, wide=wide))
-        return lines
-
-
-def _draw_slot(line: Line, slot: SlotReading, *, wide: bool) -> Line:
-    symbol = STAGES[slot.stage]
-    line.append(symbol.glyph, slot.stage).append(" ").append_fitted(slot.stage, 13, slot.stage)
-    if slot.blueprint is None:
-        return line
-    line.append_fitted(strip_control(slot.blueprint), 10, "normal").append(" ")
-    if wide:
-        line.append_bar(slot.alpha, _ALPHA_BAR_COLS, slot.stage).append(" ")
-    line.append_cell(number_cell(slot.alpha, 2, 2, fixed=True)).append("  ")
-    line.append_cell(points_cell(slot.contribution))
-    if slot.contribution is None:
-        line.append(" " * 8)
-    else:
-        line.append(" ± ", "dim").append_cell(points_cell(slot.contribution_se, is_error=True), "dim").append(" ")
-    return line.append_cell(norm_cell(slot.grad_norm)).append(f"{slot.parameters:>9,}{slot.age:>5}")
-
-
 class EnvStep(EnvPanel):
-    """Op, losses, gradient norm and loss scale of the last step."""
+    """Values of the last step, and the components of its reward."""
 
-    METRICS = ("score", "gradient norm", "loss scale")
+    METRICS = ("score", "gradient norm", "loss scale", "reward")
 
     PANEL_TITLE = "last step"
 
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
-        """Draw one line per value, in two columns if one does not fit."""
+        """Draw one line per value: the step beside its reward if there is room, else below each other."""
         step = env.stepped
         if step is None:
-            return self.message("no step yet in this round")
-        target = f" {strip_control(step.target)}" if step.target else ""
-        lines = [self.line(" op ", "dim").append(f"{strip_control(step.op)}{target}", "bright")]
-        values = _values(step, self.state.score_name)
-        columns = 2 if len(values) >= size.height and size.width >= 2 * (_VALUE_NAME_COLS + _VALUE_COLS) else 1
-        rows = -(-len(values) // columns)
-        for row in range(rows):
+            return self.wrapped_message("no step yet in this round", size.width)
+        op = strip_control(" ".join(filter(None, (step.op, step.target))))
+        lines = [self.line(" op ", "dim").append(ellipsise(op, size.width - 4), "bright")]
+        values, rows = _values(step, self.state.score_name), size.height - 1
+        if size.width >= 2 * _PAIR_COLS:
+            columns = [values[:rows], self._rewards(step, rows)]
+        else:
+            rewards = self._rewards(step, rows // 2)
+            columns = [[*values[: rows - len(rewards)], *rewards]]
+        for row in zip_longest(*columns):
             line = self.line()
-            for name, cell in values[row::rows]:
-                line.append(" ").append_fitted(name, _VALUE_NAME_COLS, "dim").append_cell(cell)
+            for index, pair in enumerate(row):
+                if pair is not None:
+                    line.pad_to(index * size.width // 2).append(" ")
+                    line.append_fitted(pair[0], _VALUE_NAME_COLS, "dim").append_cell(pair[1])
             lines.append(line)
         return lines
+
+    def _rewards(self, step: EnvStepped, rows: int) -> list[tuple[str, Cell]]:
+        """Return the reward and its components, the largest ones if not all fit, the task's score by its name."""
+        largest = sorted(step.reward_parts, key=lambda part: -abs(step.reward_parts[part]))[: rows - 1]
+        parts = {part: value for part, value in step.reward_parts.items() if part in largest}
+        names = {"score": f"· {self.state.score_name}"} | {part: f"· {part}" for part in parts if part != "score"}
+        pairs = [("reward", step.reward), *((names[part].replace("_", " "), parts[part]) for part in parts)]
+        return [(strip_control(name), number_cell(value, 3, 3, signed=True)) for name, value in pairs]
 
 
 def _values(step: EnvStepped, score: str) -> list[tuple[str, Cell]]:
@@ -244,38 +166,9 @@ def _values(step: EnvStepped, score: str) -> list[tuple[str, Cell]]:
         ("loss scale", scale_cell(step.loss_scale)),
     ]
     if is_scale_too_small(step.loss_scale):
-        values.append(("", Cell(SCALE_TOO_SMALL, "error")))
+        values = [values.pop(), (f"· {SCALE_TOO_SMALL}", Cell("")), *values]
     values += [(strip_control(name), number_cell(value, 3, 3)) for name, value in step.metrics.items()]
     return values + [
         (f"{strip_control(owner)} overflow", Cell(f"{count:>3}", "warning"))
         for owner, count in step.overflows_by_owner.items()
     ]
-
-
-class RewardComponents(EnvPanel):
-    """Components of the last reward, the largest ones if not all fit, and their sum."""
-
-    METRICS = ("reward",)
-
-    PANEL_TITLE = "reward components"
-
-    def _name_of(self, part: str) -> str:
-        """Return the name of a component, with that of the task's score in place of "score"."""
-        return strip_control(self.state.score_name if part == "score" else part).replace("_", " ")
-
-    def draw_env(self, env: EnvState, size: Size) -> list[Line]:
-        """Draw one line per component, and the sum."""
-        step = env.stepped
-        if step is None:
-            return [self.line(" –", "absent")]
-        name_width = max(size.width - 9, 4)
-        largest = sorted(step.reward_parts, key=lambda part: -abs(step.reward_parts[part]))[: size.height - 1]
-        lines = [
-            self.line(" ")
-            .append_fitted(self._name_of(part), name_width, "dim")
-            .append_cell(number_cell(value, 3, 3, signed=True))
-            for part, value in step.reward_parts.items()
-            if part in largest
-        ]
-        total = self.line(" ").append_fitted("sum", name_width)
-        return [*lines, total.append_cell(number_cell(step.reward, 3, 3, signed=True), "bright")]

@@ -141,7 +141,9 @@ class ChartPanel(Panel, can_focus=True):
         title = ("▸ " if self.has_focus else "") + self.name_in_title() + (f" ─ {self.note}" if self.note else "")
         readout = self.summary(chart) if cursor is None else chart.readout(cursor)
         has_room = bool(self.styles.border_bottom[0])
-        self.panel_title = title if has_room or cursor is None else f"{chart.quantity.name} ─ {readout}"
+        has_name = any(curve.name == chart.quantity.name for curve in chart.curves)
+        short = readout if has_name else f"{chart.quantity.name} ─ {readout}"
+        self.panel_title = title if has_room or cursor is None else short
         self.panel_subtitle = readout if has_room or cursor is None else None
         return chart.lines(self.view.palette, *size)
 

@@ -1,72 +1,250 @@
-"""Panel that explains the last decision for the selected env."""
+"""Panel about the decisions of an episode: the selected one with its effect, and the list of all."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Mapping
+from typing import NamedTuple
 
+from textual.events import Click
 from textual.geometry import Size
 
+from esper.effects.change import describe_choices
+from esper.effects.episode import GERMINATE, WAIT
+from esper.effects.report import APPROXIMATE
+from esper.effects.results import Simulation
 from esper.formatting import strip_control
-from esper.sanctum.symbols import head_label
-from esper.sanctum.widgets.env_panel import EnvPanel
+from esper.sanctum.symbols import (
+    SEVERITIES,
+    STAGES,
+    Cell,
+    compact_cell,
+    ellipsise,
+    head_label,
+    number_cell,
+    percent_cell,
+    points_cell,
+    wrap_cells,
+)
+from esper.sanctum.view import ViewState
+from esper.sanctum.what_if import KnownEffects
+from esper.sanctum.widgets.env_panel import EnvPanel, op_mark
 from esper.sanctum.widgets.panel import Line
-from esper.telemetry.events import DecisionExplained
+from esper.telemetry.events import GateCheck, GateRefused
+from esper.telemetry.sentences import describe_transition
+from esper.telemetry.series import StepTrace
 from esper.telemetry.state import EnvState
 
-_GROUP_COLS = 24
-"""Width of the name of a group of features."""
-_CELL_COLS = 7
-_NOTABLE_CHANGE = 0.1
-"""Change of a probability from which it is highlighted."""
+_HEAD_COLS, _SHORT_HEAD_COLS = 13, 10
+"""Width of the name of a head, in a wide and in a narrow panel."""
+_PROBABILITY_COLS = 8
+"""Width of a probability in %, with the space before it."""
+_MIN_LIST_ROWS = 3
+"""Minimum number of rows for the list with its heading."""
+_INDENT = 7
+"""Columns before the text of a decision in the list."""
+_WIDE_COLS = 42
+"""Minimum width for long names of heads, and for effects on the return."""
+_POINTS_COLS, _RETURN_COLS = 8, 8
+
+
+class _Text(NamedTuple):
+    """A text that may need several lines."""
+
+    glyph: str
+    glyph_role: str
+    text: str
+    role: str = "normal"
 
 
 class EnvDecision(EnvPanel):
-    """Probability of each choice of the last decision, and the same without each group of features."""
+    """The decision of the selected step, by default the last one, and below it the list of all decisions.
 
-    METRICS = ("decision",)
+    The first part has the choices, the effect, the transitions and the gates.
+    """
+
+    METRICS = ("decision", "effect")
+
+    def __init__(self, view: ViewState, *, id: str | None = None) -> None:
+        super().__init__(view, id=id)
+        self._step_by_line: dict[int, int] = {}
+        """Step of the decision on each line of the list."""
 
     def cache_key(self) -> Hashable:
-        """Return the key of the env, and the text that is shown without an explanation."""
-        return super().cache_key(), self._reason()
+        """Return the shown step, the decisions, transitions and gates, and what is known of effects."""
+        env, step = self.env, self._step()
+        if env is None:
+            return None
+        is_recorded = step is not None and bool(env.trace) and env.trace[-1].step >= step
+        gates, what_if = tuple(refusal.seq for refusal in env.refusals.values()), self.view.what_if
+        shown = env.env, self.view.selected_decision, self.state.round, step, is_recorded, tuple(self.decisions())
+        return *shown, len(env.moves), gates, what_if.version, what_if.progress_text
+
+    def _step(self) -> int | None:
+        """Return the shown step: the selected one, else that of the last decision, else the last; None without one."""
+        if self.view.selected_step is not None:
+            return self.view.selected_step
+        return max(self.decisions() or [step.step for step in self.trace()], default=None)
 
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
-        """Draw one line per group of features, the most influential first, or the reason why there is none."""
-        step, found = env.stepped, env.explained
+        """Draw the decision, as far as it fits, and the list if there is room for a part of it."""
+        lines, rows = self._content(env, size.width), self._list(size.width)
+        room = size.height - len(lines)
+        self._step_by_line = {}
+        if room < 0:
+            return [*lines[: size.height - 1], self.line("   …", "dim")]
+        if room < _MIN_LIST_ROWS or not rows:
+            return lines
+        lines += [self.line()] * (room > len(rows) + 1)
+        lines.append(self._heading(size.width))
+        room = size.height - len(lines)
+        steps, selected = list(rows), self.view.selected_step
+        first = max(len(steps) - room, 0)
+        if selected in rows:
+            first = min(first, max(steps.index(selected) - room // 2, 0))
+        visible = steps[first : first + room]
+        self._step_by_line = {len(lines) + index: step for index, step in enumerate(visible)}
+        return [*lines, *(rows[step] for step in visible)]
+
+    def _content(self, env: EnvState, width: int) -> list[Line]:
+        selected, trace, decisions = self.view.selected_step, self.trace(), self.decisions()
+        progress = [_Text(" ", "normal", text, role) for text, role in self._progress()]
+        step = self._step()
         self.panel_title = "decision"
         if step is None:
-            return self.message("no step yet in this round")
-        if step.op_probability is None:
-            return self.message("this policy reports no probabilities")
+            return [*self.wrapped_message("no step yet in this round", width), *self._wrapped(progress, width)]
+        if step in decisions:
+            self.panel_title = f"{'decision' if selected is not None else 'last decision'} ─ step {step}"
+        else:
+            self.panel_title = f"step {step}"
+        found = next((recorded for recorded in trace if recorded.step == step), None)
         if found is None:
-            return self.message(strip_control(self._reason()))
-        choices = ", ".join(choice.choice for choice in found.choices.values())
-        self.panel_title = f"decision of step {found.step} ─ {strip_control(choices)}"
-        head = self.line().append_fitted(" probability in %", _GROUP_COLS, "head")
-        for name in found.choices:
-            head.append(head_label(name, short=True).rjust(_CELL_COLS), "head")
-        groups = sorted(found.without, key=lambda group: -_largest_change(found, group))
-        lines = [head, self._line_of(found, "with all inputs", _probabilities(found))]
-        lines += [self._line_of(found, f"without {strip_control(group)}", found.without[group]) for group in groups]
-        return lines[: size.height]
+            lines = self.wrapped_message("this step is after this moment, or was not recorded", width)
+            return [*lines, *self._wrapped(progress, width)]
+        choices = decisions.get(step)
+        glyph, role = op_mark(choices["op"]) if choices is not None else (" ", "normal")
+        words = strip_control(describe_choices(choices)) if choices is not None else WAIT
+        lines = [*self._wrapped([_Text(glyph, role, words, "bright")], width), *self._choices(found, width)]
+        effect = self._effect(step, self.known) if choices is not None else ()
+        texts = [*(_Text(" ", "normal", text, role) for text, role in effect), *progress]
+        return [*lines, *self._wrapped([*texts, *self._events(env, step, choices or {})], width)]
 
-    def _reason(self) -> str:
-        """Return why no decision of this episode is explained."""
-        obstacle = self.view.explanation_obstacle(is_web=self.app.is_web)
-        return obstacle or "the engine explains the decision after this step"
+    def _choices(self, trace: StepTrace, width: int) -> Iterator[Line]:
+        """Yield the choice of each head, with its probability if the policy reports one."""
+        rows = [("op", trace.op, trace.probability)]
+        rows += [(head, choice.choice, choice.probability) for head, choice in trace.decision.items()]
+        if trace.probability is None and not trace.decision:  # the op is in the line above
+            return
+        head_cols = _HEAD_COLS if width >= _WIDE_COLS else _SHORT_HEAD_COLS
+        for head, choice, probability in rows:
+            label = head_label(head, short=len(head_label(head)) >= head_cols)
+            line = self.line("   ").append_fitted(label, head_cols, "dim")
+            room = max(width - line.width - _PROBABILITY_COLS, 0)
+            line.append_fitted(strip_control(choice), room).append(" ")
+            if probability is not None:
+                line.append_cell(percent_cell(probability)).append(" %", "dim")
+            yield line
 
-    def _line_of(self, found: DecisionExplained, name: str, probabilities: dict[str, float]) -> Line:
-        line = self.line(" ").append_fitted(name, _GROUP_COLS - 1, "normal")
-        for head, before in _probabilities(found).items():
-            after = probabilities.get(head, before)
-            is_notable = abs(after - before) >= _NOTABLE_CHANGE
-            line.append(f"{100 * after:.0f}".rjust(_CELL_COLS), "bright" if is_notable else "dim")
+    def _events(self, env: EnvState, step: int, choices: Mapping[str, str]) -> Iterator[_Text]:
+        """Yield the transitions of the step that the decision did not make itself, and the gates that refuse a seed."""
+        for move in env.moves:
+            if move.step == step and (choices.get("slot"), choices.get("op")) != (move.slot, move.reason):
+                yield _Text(STAGES[move.after].glyph, move.after, strip_control(describe_transition(move)))
+        for refusal in env.refusals.values():
+            if self.view.selected_step is None or refusal.step <= step:
+                yield _Text(SEVERITIES["warning"].glyph, "warning", _describe_refusal(refusal))
+
+    def _wrapped(self, texts: list[_Text], width: int) -> Iterator[Line]:
+        for text in texts:
+            for index, row in enumerate(wrap_cells(text.text, max(width - 3, 1))):
+                glyph, role = (text.glyph, text.glyph_role) if index == 0 else (" ", "normal")
+                yield self.line(" ").append(glyph, role).append(" ").append(row, text.role)
+
+    def _progress(self) -> Iterator[tuple[str, str]]:
+        """Yield the progress of a computation, and the key that cancels it."""
+        if progress := self.view.what_if.progress_text:
+            yield f"{progress}   {self.view.key_names['detail.back']} cancel", "key"
+
+    def _effect(self, step: int, known: KnownEffects | None) -> Iterator[tuple[str, str]]:
+        """Yield the end of the episode without the decision, or the keys that compute it."""
+        changed = known.without(step) if known is not None else None
+        if known is None or known.unchanged is None or changed is None:
+            keys = self.view.key_names
+            if not self.view.what_if.is_running:
+                yield f"press {keys['detail.without']} for its effect, {keys['detail.effects']} for all effects", "dim"
+            return
+        unchanged, without = known.unchanged.trajectory, changed.trajectory
+        scores = (f"{percent_cell(play.final_score).text.strip()} %" for play in (without, unchanged))
+        returns = (
+            number_cell(play.net_return, 2, 3, signed=True, fixed=True).text.strip() for play in (without, unchanged)
+        )
+        text = f"without it: {' instead of '.join(scores)}, return {' instead of '.join(returns)}"
+        if without.broke_down:
+            text += f"; breakdown in step {len(without.rewards)}"
+        if _is_partial(self, known.unchanged):
+            text += f"; up to step {known.unchanged.steps}"
+        yield text, "bright"
+        if not known.unchanged.is_exact:
+            yield f"{APPROXIMATE} {known.unchanged.reproduction}", "warning"
+
+    def _list(self, width: int) -> dict[int, Line]:
+        """Return the row of each decision, keyed by step; the border has what limits the effects."""
+        known, decisions = self.known, self.decisions()
+        notes: list[str] = []
+        if known is not None and known.effects and known.unchanged is not None:
+            notes = [] if known.unchanged.is_exact else [f"{APPROXIMATE} approximate"]
+            if _is_partial(self, known.unchanged):
+                notes.append(f"up to step {known.unchanged.steps}")
+        self.panel_subtitle = "  ".join(notes) or None
+        return {step: self._row(step, choices, known, width) for step, choices in decisions.items()}
+
+    def _heading(self, width: int) -> Line:
+        if self.known is None or not self.known.effects:
+            return self.line(" decisions", "head")
+        columns = "pp".rjust(_POINTS_COLS) + ("return".rjust(_RETURN_COLS) if width >= _WIDE_COLS else "")
+        return self.line().append_fitted(" decisions, effects", width - len(columns), "head").append(columns, "head")
+
+    def _row(self, step: int, choices: Mapping[str, str], known: KnownEffects | None, width: int) -> Line:
+        is_wide, is_selected = width >= _WIDE_COLS, step == self.view.selected_step
+        effects = known.effects if known is not None else {}
+        line = Line(self.view.palette, selected=is_selected).append("▸" if is_selected else " ", "key")
+        glyph, role = op_mark(choices["op"])
+        line.append(f"{step:>3} ", "dim").append(glyph, role).append(" ")
+        # The glyph says that the seed is planted.
+        text = strip_control(describe_choices(choices)).removeprefix(f"{GERMINATE} ")
+        if not effects or known is None:
+            return line.append(ellipsise(text, width - _INDENT), "bright")
+        text_cols = width - line.width - _POINTS_COLS - (_RETURN_COLS if is_wide else 0)
+        line.append_fitted(text, text_cols, "bright")
+        effect = effects.get(step)
+        mark = "" if known.unchanged and known.unchanged.is_exact else APPROXIMATE
+        cells = [(points_cell(effect.score if effect else None), _POINTS_COLS)]
+        if is_wide:
+            cells.append(
+                (number_cell(effect.net_return if effect else None, 2, 3, signed=True, fixed=True), _RETURN_COLS)
+            )
+        for cell, columns in cells:
+            line.append_cell(Cell(f"{mark if effect else ''}{cell.text.strip()}".rjust(columns), cell.role))
         return line
 
+    def on_click(self, event: Click) -> None:
+        """Select the clicked decision."""
+        offset = event.get_content_offset(self)
+        if offset is not None and offset.y in self._step_by_line:
+            self.select_step(self._step_by_line[offset.y])
 
-def _probabilities(found: DecisionExplained) -> dict[str, float]:
-    return {head: choice.probability or 0.0 for head, choice in found.choices.items()}
+
+def _describe_refusal(refusal: GateRefused) -> str:
+    failed = "; ".join(_describe_check(check) for check in refusal.checks if not check.passed)
+    gate = refusal.gate.removeprefix("G")
+    return f"gate {gate} refuses {strip_control(refusal.slot)} since step {refusal.step}: {failed}"
 
 
-def _largest_change(found: DecisionExplained, group: str) -> float:
-    changes = (abs(found.without[group].get(head, p) - p) for head, p in _probabilities(found).items())
-    return max(changes, default=0.0)
+def _describe_check(check: GateCheck) -> str:
+    """Return name, value and threshold of a failed check."""
+    threshold = "" if check.threshold is None else f", needs {compact_cell(check.threshold).text}"
+    return strip_control(f"{check.name} {compact_cell(check.value).text}{threshold}")
+
+
+def _is_partial(panel: EnvPanel, unchanged: Simulation) -> bool:
+    """Return True if an episode was simulated before it had ended."""
+    return panel.state.started is not None and unchanged.steps < panel.state.started.steps

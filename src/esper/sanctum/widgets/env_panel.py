@@ -1,17 +1,35 @@
-"""Base classes of panels: one for a panel about the selected env, one for a panel with one row per env."""
+"""Base classes of panels about the selected env, and of panels with one row per env."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from rich.segment import Segment
 from textual.events import Click
 from textual.geometry import Size
 
+from esper.effects.episode import GERMINATE, WAIT, choices_of
 from esper.sanctum.bindings import KeyCategory, bindings
+from esper.sanctum.symbols import wrap_cells
 from esper.sanctum.view import ViewState
+from esper.sanctum.what_if import KnownEffects
 from esper.sanctum.widgets.panel import Line, Panel, Row
+from esper.telemetry.series import StepTrace
 from esper.telemetry.state import SERIES_POINTS, EnvState
+
+_OP_MARKS = {
+    GERMINATE: ("g", "germinated"),
+    "advance": ("b", "blending"),
+    "set_alpha": ("α", "blending"),
+    "cull": ("x", "culled"),
+    "fossilize": ("F", "fossilized"),
+}
+"""Glyph and role of the mark of a decision, keyed by op."""
+
+
+def op_mark(op: str) -> tuple[str, str]:
+    """Return glyph and role of the mark of a decision: the letter of the stage that it leads to, where it has one."""
+    return _OP_MARKS.get(op, (op[:1], "normal"))
 
 
 def step_axis(steps: int, done: int) -> tuple[int, int]:
@@ -26,8 +44,8 @@ def step_axis(steps: int, done: int) -> tuple[int, int]:
     return min(steps, SERIES_POINTS), max(done - SERIES_POINTS, 0) + 1
 
 
-class EnvPanel(Panel):
-    """Base class of a panel about the selected env. Subclasses implement `draw_env`."""
+class EpisodePanel(Panel):
+    """Base class of a panel about the current episode of the selected env."""
 
     @property
     def env(self) -> EnvState | None:
@@ -43,28 +61,58 @@ class EnvPanel(Panel):
             return None
         return ghost.envs[self.view.selected_env]
 
-    def cache_key(self) -> Hashable:
-        """Return the selected env, its revision, and the revision of its ghost; None before the run has started."""
-        env, ghost = self.env, self.ghost
-        return None if env is None else (env.env, env.revision, ghost and ghost.revision)
+    @property
+    def known(self) -> KnownEffects | None:
+        """Known effects of the decisions of the episode; None if the episode was not read."""
+        return self.view.what_if.known_effects(self.env, self.state.round) if self.env is not None else None
 
-    def draw_lines(self, size: Size) -> list[Line] | list[Row]:
+    def cache_key(self) -> Hashable:
+        """Return the selected env and decision, the revisions of env and ghost, and the version of the effects."""
+        env, ghost = self.env, self.ghost
+        if env is None:
+            return None
+        return env.env, env.revision, ghost and ghost.revision, self.view.selected_decision, self.view.what_if.version
+
+    def trace(self) -> list[StepTrace]:
+        """Return the steps of the episode so far: those that the state keeps, and earlier ones if they were read."""
+        env, known = self.env, self.known
+        kept = ascending_steps(env) if env is not None else []
+        return [*known.trace[: kept[0].step - 1], *kept] if kept and known is not None else kept
+
+    def decisions(self) -> dict[int, Mapping[str, str]]:
+        """Return the decisions of the episode so far, except to wait, keyed by step."""
+        return {step.step: choices_of(step) for step in self.trace() if step.op != WAIT}
+
+    def select_step(self, step: int | None) -> None:
+        """Select a step of the episode, None for no step, and update all panels."""
+        self.view.selected_decision = None if step is None else (self.state.round, self.view.selected_env, step)
+        for panel in self.screen.query(Panel):
+            panel.update()
+
+
+class EnvPanel(EpisodePanel):
+    """Base class of a panel with lines about the selected env. Subclasses implement `draw_env`."""
+
+    def draw_lines(self, size: Size) -> list[Line]:
         """Draw the lines of the selected env; none before the run has started."""
         return [] if self.env is None else self.draw_env(self.env, size)
 
-    def draw_env(self, env: EnvState, size: Size) -> list[Line] | list[Row]:
+    def draw_env(self, env: EnvState, size: Size) -> list[Line]:
         """Draw the lines of an env."""
         raise NotImplementedError
 
-    def axis(self, values: list[float]) -> tuple[int, int]:
-        """Return the length of the step axis and its first step number.
+    def wrapped_message(self, text: str, width: int) -> list[Line]:
+        """Return lines in place of the content that is missing."""
+        return [self.line(f" {row}", "dim") for row in wrap_cells(text, max(width - 1, 1))]
 
-        Args:
-            values: Values on the axis, one per step. Their number is used before the first step event.
-        """
-        assert self.state.started is not None
-        done = self.env.stepped.step if self.env and self.env.stepped else len(values)
-        return step_axis(self.state.started.steps, done)
+
+def ascending_steps(env: EnvState) -> list[StepTrace]:
+    """Return the traces of an episode whose steps ascend. A damaged recording may lack the start of the round."""
+    trace = env.trace
+    for index in range(len(trace) - 1, 0, -1):
+        if trace[index - 1].step >= trace[index].step:
+            return trace[index:]
+    return trace
 
 
 class EnvRowsPanel(Panel, can_focus=True):

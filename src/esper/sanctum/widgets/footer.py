@@ -25,6 +25,9 @@ _DROPPED_FIRST = (
     "why",
     "filter",
     "without",
+    "select_decision(1)",
+    "select_decision(-1)",
+    "travel",
     "go_to",
     "mark(1)",
 )

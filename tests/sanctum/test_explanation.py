@@ -9,7 +9,7 @@ import pytest
 
 from esper.control import RequestKind
 from esper.sanctum.screens.env_detail import EnvDetailScreen
-from esper.sanctum.widgets.env_decision import EnvDecision
+from esper.sanctum.widgets.env_explanation import EnvExplanation
 from esper.telemetry import events as ev
 from tests.factory import stamp
 from tests.sanctum.driving import emit, live, next_requests, opened, press, replay, screen_text, settle, shown
@@ -38,19 +38,19 @@ async def test_explanation_is_requested_for_each_step_while_it_is_shown(size: tu
         await pilot.press("o")
         (request,) = await next_requests(pilot, session)
         assert (request.kind, request.env) == (RequestKind.EXPLAIN, 0)
-        assert "the engine explains the decision after this step" in shown(app, EnvDecision)
+        assert "the engine explains the decision after this step" in shown(app, EnvExplanation)
         await settle(pilot)
         assert session.asked() == []  # one request is pending
 
         await emit(pilot, session, EXPLAINED)
-        lines = app.screen.query_one(EnvDecision).text.splitlines()
+        lines = app.screen.query_one(EnvExplanation).text.splitlines()
         assert [line.split() for line in lines[:4]] == [
             ["probability", "in", "%", "op", "slot"],
             ["with", "all", "inputs", "62", "50"],
             ["without", "memory", "11", "44"],
             ["without", "progress", "60", "50"],
         ]
-        assert "decision of step 4 ─ germinate, mid" in screen_text(app)
+        assert "explanation of step 4 ─ germ" in screen_text(app)
         # The run continues: the decision of the step in progress is requested before that step ends.
         assert [request.kind for request in session.asked()] == [RequestKind.EXPLAIN]
         await emit(pilot, session, *step_events(2, 2, 5))
@@ -58,22 +58,22 @@ async def test_explanation_is_requested_for_each_step_while_it_is_shown(size: tu
 
         fifth = msgspec.structs.replace(EXPLAINED, step=5)
         await emit(pilot, session, ev.Paused(round=2, step=5, origin="keyboard"), fifth)
-        assert "decision of step 5" in screen_text(app)
+        assert "explanation of step 5" in screen_text(app)
         assert session.asked() == []  # the decision of the last step of a paused run is explained
         await pilot.press("o")
-        assert not app.screen.query_one(EnvDecision).display
+        assert not app.screen.query_one(EnvExplanation).display
         await emit(pilot, session, ev.Resumed(round=2, step=5, origin="keyboard"), *step_events(2, 2, 6))
         assert session.asked() == []
 
 
 async def test_reason_of_a_refusal_is_shown_and_nothing_more_is_requested() -> None:
     app, session = live(population(envs=2, rounds=2, stop=4))
-    async with opened(app, size=(80, 24)) as pilot:
+    async with opened(app) as pilot:
         await pilot.press("enter", "o")
         await next_requests(pilot, session)
         refused = ev.ControlRequested(kind="explain", origin="keyboard", env=0, ignored="it has no network")
         await emit(pilot, session, refused)
-        assert shown(app, EnvDecision) == "it has no network"
+        assert shown(app, EnvExplanation) == "it has no network"
         await emit(pilot, session, *step_events(2, 2, 5))
         assert session.asked() == []
         await pilot.press("o", "o")  # ask again
@@ -88,9 +88,9 @@ async def test_recording_shows_the_explanations_that_it_contains(tmp_path: Path)
         playback.seek(last)
         await settle(pilot)
         await press(pilot, "enter", "o")
-        assert "no explanation was requested at this moment" in shown(app, EnvDecision)
+        assert "no explanation was requested at this moment" in shown(app, EnvExplanation)
         playback.seek(last + 1)
         await settle(pilot)
-        assert "without memory 11 44" in shown(app, EnvDecision)
+        assert "without memory 11 44" in shown(app, EnvExplanation)
         playback.seek(0)
         await settle(pilot)  # there is no env before the run has started
