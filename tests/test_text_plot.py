@@ -201,6 +201,10 @@ def test_axis_labels_agree_on_leading_zero() -> None:
     assert [label for _, label in label_ticks([-0.025, 0.0, 0.5, 1.5])] == ["−.025", "0", ".5", "1.5"]
 
 
+def test_labels_of_a_narrow_axis_differ() -> None:
+    assert [label for _, label in label_ticks([78.12, 78.13, 78.14])] == ["78.12", "78.13", "78.14"]
+
+
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=12), st.integers(21, 30))
 def test_labels_keep_order_and_rows(preferred: list[int], rows: int) -> None:
     preferred = sorted(preferred)

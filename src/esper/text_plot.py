@@ -119,16 +119,26 @@ def log_axis(values: Sequence[float | None]) -> Axis:
 
 def label_ticks(values: Sequence[float]) -> list[tuple[float, str]]:
     """Pair the tick values of an axis with their labels; either all labels have a zero before the point or none."""
-    labels = [format_tick(value) for value in values]
+    digits = next((digits for digits in (3, 4) if _has_distinct_labels(values, digits)), 3)
+    labels = [format_tick(value, digits) for value in values]
     if any(label.lstrip("−").startswith(".") for label in labels):
         labels = [label.replace("0.", ".", 1) if abs(value) < 1 else label
                   for value, label in zip(values, labels, strict=True)]  # fmt: skip
     return list(zip(values, labels, strict=True))
 
 
-def format_tick(value: float) -> str:
-    """Format a tick value in at most five characters. The zero before the point is omitted if it does not fit."""
-    text = f"{value:.3g}"
+def _has_distinct_labels(values: Sequence[float], digits: int) -> bool:
+    return len({format_tick(value, digits) for value in values}) == len(values)
+
+
+def format_tick(value: float, digits: int = 3) -> str:
+    """Format a tick value in at most five characters. The zero before the point is omitted if it does not fit.
+
+    Args:
+        value: The value.
+        digits: Maximum number of significant digits.
+    """
+    text = f"{value:.{digits}g}"
     if len(text) > 5 and "e" not in text:
         text = text.replace("0.", ".", 1)
     if len(text) > 5 or "e" in text:

@@ -14,6 +14,7 @@ from textual.widgets import Input, Static
 from esper.domain import StageName
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.env_detail import EnvDetailScreen
+from esper.sanctum.screens.overview import OverviewScreen
 from esper.sanctum.widgets.env_columns import STAGES_BY_PRIORITY, choose_layout, sortable_columns
 from esper.sanctum.widgets.env_map import METRICS, EnvMap, compute_standings
 from esper.sanctum.widgets.env_table import EnvTable, FilterBox
@@ -439,3 +440,12 @@ async def test_env_map_fills_its_cells_and_groups_them() -> None:
         assert "grouped by blueprints" in str(panel.border_title)
         await pilot.press("v")  # hosts have no structures: this task is not a family
         assert "grouped" not in str(panel.border_title)
+
+
+async def test_filter_has_the_focus_before_the_next_key() -> None:
+    """A key that was typed directly after `/` would otherwise act on the run."""
+    app, _ = live(small())
+    async with opened(app):
+        assert isinstance(app.screen, OverviewScreen)
+        app.screen.action_filter()
+        assert isinstance(app.focused, Input)

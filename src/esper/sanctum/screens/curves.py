@@ -114,7 +114,7 @@ class CurvesScreen(RunScreen):
         """Open the search box."""
         search = self.query_one(SearchBox)
         search.display = True
-        search.focus()
+        self.set_focus(search)  # at once, so that no key typed meanwhile acts on the run
 
     def action_close_search(self) -> None:
         """Clear the search, and close its box."""

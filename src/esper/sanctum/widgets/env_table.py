@@ -255,7 +255,7 @@ class FilterBox(Horizontal):
         field = self.query_one(Input)
         field.disabled = False
         self._previous_text = field.value
-        field.focus()
+        self.screen.set_focus(field)  # at once, so that no key typed meanwhile acts on the run
 
     @property
     def typing(self) -> bool:
