@@ -47,7 +47,7 @@ class Bare(App):
         yield Static("REPLAY")
 Bare().run()
 """
-SCREENS = ((b"2", b"learning"), (b"1", b"envs "))
+SCREENS = ((b"2", b"mean return"), (b"1", b"by env"))
 """Keys, each with a text that only the screen that it opens contains."""
 START_LANES = (["cpu:0"], ["cpu:0", "cpu:1"])
 """Lanes of the runs whose start is measured."""
