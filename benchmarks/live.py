@@ -92,13 +92,20 @@ class Terminal:
         """Type a key."""
         os.write(self._file, key)
 
+    def _read(self) -> bytes:
+        """Read the output, and report the attributes of the terminal if they are asked for, as every terminal does."""
+        output = os.read(self._file, 1 << 16)
+        if b"\x1b[c" in output:
+            os.write(self._file, b"\x1b[?62;4c")
+        return output
+
     def drain(self, seconds: float) -> None:
         """Read and discard the output for a time, or until the command ends."""
         deadline = time.perf_counter() + seconds
         while (remaining := deadline - time.perf_counter()) > 0:
             if select.select([self._file], [], [], remaining)[0]:
                 try:
-                    os.read(self._file, 1 << 16)
+                    self._read()
                 except OSError:  # the terminal is closed
                     return
 
@@ -110,7 +117,7 @@ class Terminal:
         """
         output, deadline = b"", time.perf_counter() + TIMEOUT_S
         while select.select([self._file], [], [], max(deadline - time.perf_counter(), 0.0))[0]:
-            output += os.read(self._file, 1 << 16)
+            output += self._read()
             if text in output:
                 return time.perf_counter()
             output = output[-len(text) :]

@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import termios
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +14,7 @@ from textual.color import Color
 
 from esper.config import ConfigError
 from esper.sanctum.symbols import STAGES
-from esper.sanctum.terminal_background import has_light_background
+from esper.sanctum.terminal_background import BackgroundQuery, is_light
 from esper.sanctum.theme import DEFAULT_THEME, Palette, find_theme, load_themes
 from tests.sanctum.driving import copy_of_default, opened, replay, screen_strips, screen_text, settle
 from tests.sanctum.population import population
@@ -156,7 +157,7 @@ def test_unknown_theme_suggests_the_nearest_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "colour_of_environment", "is_light"),
+    ("reply", "colour_of_environment", "light"),
     [
         ("\x1b]11;rgb:ffff/ffff/ffff\x1b\\", "", True),
         ("\x1b]11;rgb:fd/f6/e3\x07", "15;0", True),
@@ -167,7 +168,7 @@ def test_unknown_theme_suggests_the_nearest_name() -> None:
     ],
 )
 def test_background_is_that_which_the_terminal_reports(
-    reply: str, colour_of_environment: str, is_light: bool, monkeypatch: pytest.MonkeyPatch
+    reply: str, colour_of_environment: str, light: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLORFGBG", colour_of_environment)
@@ -181,7 +182,7 @@ def test_background_is_that_which_the_terminal_reports(
 
     answering = threading.Thread(target=answer)
     answering.start()
-    assert has_light_background(terminal, timeout=60.0) is is_light
+    assert is_light(BackgroundQuery(terminal, timeout=60.0).close()) is light
     answering.join()
 
 
@@ -189,6 +190,8 @@ def test_silent_terminal_counts_as_dark(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("COLORFGBG", raising=False)
     _, terminal = pty.openpty()
-    assert not has_light_background(terminal, timeout=0.01)
+    before = termios.tcgetattr(terminal)
+    assert not is_light(BackgroundQuery(terminal, timeout=0.01).close())
+    assert termios.tcgetattr(terminal) == before
     os.close(terminal)
-    assert not has_light_background(terminal, timeout=0.01)
+    assert not is_light(BackgroundQuery(terminal, timeout=0.01).close())

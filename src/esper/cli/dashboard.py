@@ -93,12 +93,16 @@ def check_terminal(theme: str) -> Sequence[KeyBinding]:
     from esper.sanctum.keymap import load_keys
     from esper.sanctum.theme import find_theme, load_themes
 
-    served = "TEXTUAL_DRIVER" in os.environ  # `serve` shows the dashboard in a browser
-    if not served and not (sys.stdin.isatty() and (sys.stderr.isatty() or sys.stdout.isatty())):
+    if not _is_served() and not (sys.stdin.isatty() and (sys.stderr.isatty() or sys.stdout.isatty())):
         raise ConfigError("the dashboard needs a terminal; add --no-tui to run without it")
     if theme != AUTO_THEME:
         find_theme(theme, load_themes())
     return load_keys()
+
+
+def _is_served() -> bool:
+    """Return True if `serve` shows the dashboard in a browser."""
+    return "TEXTUAL_DRIVER" in os.environ
 
 
 def check_theme(theme: str) -> None:
@@ -111,17 +115,6 @@ def check_theme(theme: str) -> None:
         from esper.sanctum.theme import find_theme, load_themes
 
         find_theme(theme, load_themes())
-
-
-def _resolve_theme(theme: str) -> str:
-    """Return the name of a theme; in place of `AUTO_THEME` the one that fits the background of the terminal."""
-    if theme != AUTO_THEME:
-        return theme
-    from esper.sanctum.terminal_background import has_light_background
-    from esper.sanctum.theme import DEFAULT_THEME, LIGHT_THEME
-
-    is_served = "TEXTUAL_DRIVER" in os.environ
-    return LIGHT_THEME if not is_served and has_light_background(sys.stdin.fileno()) else DEFAULT_THEME
 
 
 def show_dashboard(
@@ -147,9 +140,18 @@ def show_dashboard(
     Raises:
         ConfigError: As `check_terminal` does.
     """
+    from esper.sanctum.terminal_background import BackgroundQuery, is_light
+
     keys = check_terminal(display.theme)
-    display = display._replace(theme=_resolve_theme(display.theme))
-    from esper.sanctum.app import SanctumApp
+    is_asked = display.theme == AUTO_THEME and not _is_served()
+    query = BackgroundQuery(sys.stdin.fileno()) if is_asked else None
+    try:
+        from esper.sanctum.app import SanctumApp
+        from esper.sanctum.theme import DEFAULT_THEME, LIGHT_THEME
+    finally:
+        reply = query.close() if query is not None else b""
+    if display.theme == AUTO_THEME:
+        display = display._replace(theme=LIGHT_THEME if is_asked and is_light(reply) else DEFAULT_THEME)
 
     app = SanctumApp(source, **display._asdict(), env=env, initial_view=initial_view, moment=moment, keys=keys)
     freeze_loaded_objects()

@@ -8,6 +8,8 @@ import select
 import termios
 import time
 import tty
+from contextlib import suppress
+from typing import Any
 
 REPLY_TIMEOUT_S = 0.3
 """Seconds to wait for the reply of the terminal, far longer than a connection over ssh takes."""
@@ -19,40 +21,54 @@ _LUMINANCE_WEIGHTS = (0.2126, 0.7152, 0.0722)
 """Weights of red, green and blue in the relative luminance (ITU-R BT.709)."""
 
 
-def has_light_background(terminal: int, timeout: float = REPLY_TIMEOUT_S) -> bool:
-    """Return True if the background of a terminal is light; False if it is dark or not known.
+class BackgroundQuery:
+    """Question to a terminal for its background colour.
 
-    A terminal that does not report its colours may set COLORFGBG, as rxvt and Konsole do.
+    It is sent when the object is made, so that the terminal can answer while the dashboard is imported. What is typed
+    before the reply is lost.
 
     Args:
-        terminal: File descriptor of the terminal. What is typed before the reply is lost.
-        timeout: Maximum seconds to wait for the reply.
+        terminal: File descriptor of the terminal.
+        timeout: Maximum seconds from the question to the reply.
     """
-    match = _COLOUR.search(_ask(terminal, timeout))
+
+    def __init__(self, terminal: int, timeout: float = REPLY_TIMEOUT_S) -> None:
+        self._terminal = terminal
+        self._deadline = time.monotonic() + timeout
+        self._before: list[Any] | None = None
+        """Attributes of the terminal before the question; None if it was not asked."""
+        if os.environ.get("TERM", "dumb") in {"dumb", "linux"}:
+            return
+        with suppress(OSError, termios.error):  # the terminal was closed: the dashboard will notice
+            self._before = termios.tcgetattr(terminal)
+            tty.setcbreak(terminal, termios.TCSANOW)  # without an echo of the reply
+            os.write(terminal, _QUERY)
+
+    def close(self) -> bytes:
+        """Return what the terminal has replied until it reported its attributes, and restore its mode."""
+        reply = b""
+        if self._before is None:
+            return reply
+        with suppress(OSError, termios.error):
+            try:
+                while not _ATTRIBUTES.search(reply):
+                    seconds = max(self._deadline - time.monotonic(), 0.0)
+                    if not select.select([self._terminal], [], [], seconds)[0]:
+                        break
+                    reply += os.read(self._terminal, 1024)
+            finally:
+                termios.tcsetattr(self._terminal, termios.TCSANOW, self._before)
+        return reply
+
+
+def is_light(reply: bytes) -> bool:
+    """Return True if the background in the reply of a terminal is light; False if it is dark or not known.
+
+    A terminal that does not report its colours may set COLORFGBG, as rxvt and Konsole do.
+    """
+    match = _COLOUR.search(reply)
     if match is None:
         background = os.environ.get("COLORFGBG", "").rpartition(";")[2]
         return background == "7" or (background.isdecimal() and int(background) > 8)
     channels = (int(digits, 16) / (16 ** len(digits) - 1) for digits in match.groups())
     return sum(weight * channel for weight, channel in zip(_LUMINANCE_WEIGHTS, channels, strict=True)) > 0.5
-
-
-def _ask(terminal: int, timeout: float) -> bytes:
-    """Send the query, and return what the terminal replies until it has reported its attributes."""
-    if os.environ.get("TERM", "dumb") in {"dumb", "linux"}:
-        return b""
-    reply = b""
-    try:
-        before = termios.tcgetattr(terminal)
-        tty.setcbreak(terminal, termios.TCSANOW)
-        try:
-            os.write(terminal, _QUERY)
-            deadline = time.monotonic() + timeout
-            while not _ATTRIBUTES.search(reply):
-                if not select.select([terminal], [], [], max(deadline - time.monotonic(), 0.0))[0]:
-                    break
-                reply += os.read(terminal, 1024)
-        finally:
-            termios.tcsetattr(terminal, termios.TCSANOW, before)
-    except (OSError, termios.error):  # the terminal was closed: the dashboard will notice
-        return b""
-    return reply
