@@ -16,12 +16,12 @@ from esper.history.summary import summarise
 from esper.sanctum.bindings import SCREEN_INFO
 from esper.sanctum.screens.env_detail import EnvDetailScreen, EnvStep
 from esper.sanctum.screens.overview import DeviceList, LogPreview
-from esper.sanctum.theme import DEFAULT_THEME
+from esper.sanctum.theme import DEFAULT_THEME, load_themes
 from esper.sanctum.widgets.env_decision import EnvDecision
 from esper.sanctum.widgets.env_story import EnvRewardChart, EnvStory, SlotLanes
 from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.heads import HeadList
-from esper.sanctum.widgets.panel import Panel
+from esper.sanctum.widgets.panel import Line, Panel
 from esper.sanctum.widgets.population_score import RoundScores, StepScores
 from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.telemetry import events as ev
@@ -471,3 +471,12 @@ async def test_heads_show_the_whole_entropy(size: tuple[int, int]) -> None:
         assert head.entropy[-1] is not None
         [line] = [line for line in app.screen.query_one(HeadList).text.splitlines() if line.split()[0] == "op"]
         assert line.split()[-1].lstrip("0") == f"{head.entropy[-1]:.2f}".lstrip("0")
+
+
+def test_blanks_in_reverse_video_stay_visible_after_other_text() -> None:
+    line = Line(load_themes()[DEFAULT_THEME]).append("▲", "warning").append("  ", "bad").append(" ", "normal")
+    assert [(text, style is not None and bool(style.reverse)) for text, style, _ in line.row(4)] == [
+        ("▲", False),
+        ("  ", True),
+        (" ", False),
+    ]

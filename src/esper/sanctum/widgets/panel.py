@@ -48,7 +48,7 @@ class StyledText:
             return self
         self.width += len(text) if text.isascii() else cell_len(text)
         last = self._roles[-1] if self._roles else None
-        if role == last or (last is not None and last not in _REVERSED_ROLES and text.isspace()):
+        if role == last or (last is not None and text.isspace() and _REVERSED_ROLES.isdisjoint((last, role))):
             self._texts[-1] += text  # fewer pieces are painted faster
         else:
             self._texts.append(text)
