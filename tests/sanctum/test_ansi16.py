@@ -64,7 +64,7 @@ def test_ansi16_every_role_is_readable(palette: Palette) -> None:
 
 
 def test_ansi16_roles_of_one_group_differ(palette: Palette) -> None:
-    ranks = [f"rank{rank}" for rank in range(5)]
+    ranks = [f"rank{rank}" for rank in range(1, 6)]
     curves = [f"series{curve}" for curve in range(8)]
     for group in (LIVING, SEVERITIES, ranks, curves):
         for one, other in combinations(group, 2):

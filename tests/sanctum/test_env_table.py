@@ -375,14 +375,14 @@ async def test_env_map_shows_outlier_among_64(size: tuple[int, int]) -> None:
 async def test_env_map_arrows_select_and_enter_opens() -> None:
     app, _ = live(population(envs=64, rounds=2, stop=5))
     async with opened(app, "w", size=(80, 24)) as pilot:
-        columns = app.screen.query_one(EnvMap).text.splitlines()[0].count("F") or 8
+        columns = len(re.findall(r"\b\d\d ", app.screen.query_one(EnvMap).text.splitlines()[0]))
         seen = []
         for key in ("right", "l", "down", "j", "left", "h", "up", "k", "k"):
             await pilot.press(key)
             seen.append(app.view.selected_env)
         assert seen[:2] == [1, 2]
         row = seen[2] - 2
-        assert row >= columns
+        assert row == columns
         assert seen[3:] == [2 + 2 * row, 1 + 2 * row, 2 * row, row, 0, 0]
         await pilot.press("right", "enter")
         assert isinstance(app.screen, EnvDetailScreen)
@@ -416,29 +416,68 @@ async def test_clicking_env_map_selects_env() -> None:
         assert "env 42" in screen_text(app)
 
 
-async def test_env_map_fills_its_cells_and_groups_them() -> None:
-    app, _ = live(population(envs=64, rounds=2, stop=25))
-    async with opened(app) as pilot:
-        await pilot.press("w")
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+@pytest.mark.parametrize("envs", [16, 64, 256])
+async def test_env_map_fills_its_cells(envs: int, size: tuple[int, int]) -> None:
+    app, _ = live(population(envs=envs, rounds=2, stop=17))
+    async with opened(app, *("w" if envs < 128 else ""), size=size):
         panel = app.screen.query_one(EnvMap)
-        filled = {app.view.palette[f"fill{rank}"] for rank in range(5)}
-        first = [part for part in panel.render_line(0) if part.style in filled]
-        assert sum(part.cell_length for part in first) > panel.size.width / 2
-        await pilot.press("v")
+        filled = sum(
+            part.cell_length
+            for y in range(panel.size.height - 1)
+            for part in panel.render_line(y)
+            if part.style and part.style.reverse
+        )
+        assert filled > 0.5 * panel.size.area
+
+
+async def test_env_map_fills_a_cell_on_both_sides_of_a_mark() -> None:
+    app, _ = live(population(envs=64, rounds=2, stop=17))
+    async with opened(app, "w", size=(80, 24)):
+        panel = app.screen.query_one(EnvMap)
+        [row] = [y for y, line in enumerate(panel.text.splitlines()) if "07 F·g▲" in line]
+        parts = [(part.text, part.style is not None and part.style.reverse) for part in panel.render_line(row)]
+        mark = next(place for place, (text, _) in enumerate(parts) if text == "▲")
+        assert not parts[mark][1]
+        assert parts[mark - 1][1]
+        assert parts[mark + 1][1]
+
+
+async def test_env_map_shows_ranks_without_colour() -> None:
+    app, _ = live(population(envs=256, rounds=2, stop=17))
+    async with opened(app, size=(80, 24)) as pilot:
+        panel = app.screen.query_one(EnvMap)
+        for metric in METRICS:
+            standings = compute_standings(app.view.source.state.envs, metric)
+            cells = "".join(line[5:].ljust(75) for line in panel.text.splitlines() if re.match(r"\d{3}  ", line))
+            for standing, cell in zip(standings, re.findall("...", cells), strict=False):
+                assert cell[0] in {standing.fifth, *"▸▲✖!"}, metric.name
+            await pilot.press("o")
+
+
+async def test_env_map_groups_its_cells() -> None:
+    app, _ = live(population(envs=64, rounds=2, stop=17))
+    async with opened(app, "w", "v") as pilot:
+        panel = app.screen.query_one(EnvMap)
         assert "grouped by stage" in str(panel.border_title)
-        groups = re.findall(r"^ (\w+): (\d+) envs?", panel.text, re.MULTILINE)
-        stages = [max(map(STAGES_BY_PRIORITY[::-1].index, (slot.stage for slot in env.latest.slots)))
-                  for env in app.view.source.state.envs if env.latest]  # fmt: skip
-        assert groups == [
-            (name, str(stages.count(place)))
-            for place, name in reversed([*enumerate(STAGES_BY_PRIORITY[::-1])])
-            if place in stages
+        stages = [
+            min((slot.stage for slot in env.latest.slots), key=STAGES_BY_PRIORITY.index)
+            for env in app.view.source.state.envs
+            if env.latest
         ]
-        await press(pilot, "right", "down", "up", "left")
-        assert app.view.selected_env == int(re.findall(r"\d\d", panel.text.splitlines()[1])[0])
+        assert re.findall(r"^ (\w+): (\d+) envs?", panel.text, re.MULTILINE) == [
+            (stage, str(stages.count(stage))) for stage in STAGES_BY_PRIORITY if stage in stages
+        ]
+        order = sorted(range(64), key=lambda env: (STAGES_BY_PRIORITY.index(stages[env]), env))
+        assert [int(index) for index in re.findall(r"[ ▸](\d\d) [·gtbpFxz]{3}", panel.text)] == order
+        await pilot.pause()
+        assert panel.text.splitlines()[-3].strip()  # the map has the height of its cells, an empty line, and the legend
+        await press(pilot, "right", "right", "left")
+        assert app.view.selected_env == order[1]
         await pilot.press("v")
         assert "grouped by blueprints" in str(panel.border_title)
-        await pilot.press("v")  # hosts have no structures: this task is not a family
+        assert re.search(r"^ attention \+ conv_light: \d+ envs", panel.text, re.MULTILINE)
+        await pilot.press("v")  # the task is not a family: its hosts have neither structures nor contexts
         assert "grouped" not in str(panel.border_title)
 
 

@@ -45,7 +45,7 @@ GROUPS = (
     ("bright", "normal", "dim", "faint"),
     ("info", "warning", "error"),
     tuple(STAGES),
-    tuple(f"rank{rank}" for rank in range(5)),
+    tuple(f"rank{rank}" for rank in range(1, 6)),
     tuple(f"series{curve}" for curve in range(8)),
     tuple(f"area{curve}" for curve in range(8)),
 )

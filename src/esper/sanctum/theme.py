@@ -292,11 +292,11 @@ def _palette(name: str, file: ThemeFile, derived: DerivedColours) -> Palette:
         "error": style(severities.error, bold=True, reverse=True),
         "bad": style(severities.error, bold=True, reverse=True),
     }
-    for role, colours in (("series", derived.series), ("area", derived.areas), ("rank", derived.ranks)):
+    for role, colours in (("series", derived.series), ("area", derived.areas)):
         for index, colour in enumerate(colours):
             styles[f"{role}{index}"] = style(colour)
-    for index, colour in enumerate(derived.ranks):
-        styles[f"fill{index}"] = style(colour, reverse=True)
+    for index, colour in enumerate(derived.ranks, 1):
+        styles[f"rank{index}"] = style(colour, reverse=True)
     for stage in Stage:
         colour = getattr(file.stages, stage.label)
         styles[stage.label] = style(colour, bold=True if stage is Stage.FOSSILIZED else None)

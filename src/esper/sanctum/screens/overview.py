@@ -71,11 +71,16 @@ class OverviewPanels(Container):
         """Divide the new height."""
         self.divide_rows()
 
+    def on_env_map_regrouped(self) -> None:
+        """Give the map the height that its cells now need."""
+        self.divide_rows()
+
     def divide_rows(self) -> None:
         """Set the heights of the panels, if anything that they depend on has changed."""
         heads, devices = self.query_one(HeadList).preferred_height(), self.query_one(DeviceList).preferred_height()
-        table, filter_box = self.query_one(EnvTable), self.query_one(FilterBox)
-        key = (self.size, len(self._view.source.state.envs), table.display, filter_box.display, heads, devices)
+        table, heat_map, filter_box = self.query_one(EnvTable), self.query_one(EnvMap), self.query_one(FilterBox)
+        shown = table.display, heat_map.grouping, filter_box.display
+        key = (self.size, len(self._view.source.state.envs), shown, heads, devices)
         if key == self._divided or not self.size:
             return
         self._divided = key
@@ -87,7 +92,7 @@ class OverviewPanels(Container):
             envs = table.wanted_height(limit, is_short=self.size.height < ROOMY_ROWS)
         else:
             limit -= min_charts_height(self.size.height, framed=not stacked)
-            envs = self.query_one(EnvMap).wanted_height(width, limit)
+            envs = heat_map.wanted_height(width, limit)
         envs += frame + filter_box.display
         if stacked:
             short, slim = self.screen.has_class("-low"), self.screen.has_class("-slim")

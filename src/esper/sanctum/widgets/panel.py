@@ -29,7 +29,7 @@ Row: TypeAlias = list[Segment]
 
 _BORDER_MARGIN_COLS = 3
 """Columns at each end of a border that stay free of text."""
-_REVERSED_ROLES = frozenset({"bad", "error", "outlier", *(f"fill{rank}" for rank in range(5))})
+_REVERSED_ROLES = frozenset({"bad", "error", "outlier", *(f"rank{rank}" for rank in range(1, 6))})
 """Roles in reverse video, in which a space is visible."""
 
 
