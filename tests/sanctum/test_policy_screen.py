@@ -55,7 +55,7 @@ async def test_norm_chart_has_log_axis_and_labels_at_both_ends() -> None:
 async def test_subtitle_moves_to_heading_without_bottom_border() -> None:
     app, _ = live(stamp([*STARTED, updated(1, op=0.004), updated(2, op=3.0)]))
     async with opened(app, "2", size=(80, 24)):
-        assert "mean return ─ by round ─ 1/9, o next" in screen_text(app)
+        assert "mean return ─ by round ─ o 1/9" in screen_text(app)
 
 
 async def test_policy_screen_without_policy_has_no_curves() -> None:
@@ -82,7 +82,7 @@ async def test_o_key_shows_next_metrics_when_space_is_short() -> None:
         for number in range(1, len(UPDATE_METRICS) + 1):
             [chart] = [chart for chart in app.screen.query(UpdateChart) if chart.display]
             title = str(chart.panel_title)
-            assert f"{number}/9, o next" in title
+            assert f"o {number}/9" in title
             seen.append(title.partition(" ─")[0])
             await press(pilot, "o")
         assert seen == [label for label, _ in UPDATE_METRICS.values()]

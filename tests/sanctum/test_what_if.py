@@ -91,7 +91,7 @@ async def test_each_decision_is_a_row_with_its_known_effect(run: Path, size: tup
             ["5", "g", "norm", "in", "mid", "−0.3", *returns[2]],
             ["7", "x", "cull", "in", "mid", "–", *returns[3]],
         ]
-        assert "decisions, effects pp" in shown(app, EnvDecision)
+        assert "decisions by effect pp" in shown(app, EnvDecision)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -149,7 +149,7 @@ async def test_key_computes_the_selected_decision_in_a_process(run: Path) -> Non
         process.messages.put(SimulationUpdate(simulation=simulated(episode, without_decision(episode, 5), -0.02)))
         process.messages.put(None)
         await settle(pilot)
-        assert rows(app)[2] == ["▸", "5", "g", "norm", "in", "mid", "−2.0"]
+        assert rows(app)[0] == ["▸", "5", "g", "norm", "in", "mid", "−2.0"]  # the only known effect
         assert "without it: 92.0 % instead of 90.0 %" in shown(app, EnvDecision)
         await press(pilot, "x")  # it is known
         assert FakeProcess.last is process
@@ -200,11 +200,11 @@ async def test_live_run_shows_the_effects_up_to_its_present_step(tmp_path: Path)
         process.messages.put(SimulationUpdate(episode=episode))
         process.messages.put(None)
         await settle(pilot)
-        assert rows(app)[-1][-2:] == ["−2.0", "−0.020"]
+        assert rows(app)[0][-2:] == ["−2.0", "−0.020"]
         assert "up to step 6" in str(app.screen.query_one(EnvDecision).border_subtitle)
         session.emit(*decided(1, 7))
         await settle(pilot)
-        assert rows(app)[-2][-2:] == ["−2.0", "−0.020"]
+        assert rows(app)[0][-2:] == ["−2.0", "−0.020"]
         assert rows(app)[-1][1:3] == ["x", "cull"]
         session.emit(ev.RoundStarted(round=2))
         await settle(pilot)

@@ -7,7 +7,7 @@ import queue
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
 from esper.config import ConfigError
@@ -137,8 +137,8 @@ class WhatIf:
         """Rounds that are still to be read for the effects of plantings."""
         self._plantings_read: dict[tuple[int, int], EpisodeResults] | None = None
         """Results of the episodes that were read, keyed by round and env; None if no panel needs them."""
-        self.blueprint_effects: dict[str, PlantingEffects] = {}
-        """Known effects of the plantings of each blueprint, keyed by blueprint, as far as they were read."""
+        self._blueprint_effects: tuple[Hashable, dict[str, PlantingEffects]] = (None, {})
+        """The last `blueprint_effects`, with their key."""
         self.version = 0
         """Incremented when anything has changed that a panel shows."""
         self.failures: list[str] = []
@@ -319,8 +319,19 @@ class WhatIf:
             self._plantings_read |= {(known.episode.round, known.episode.env): known for known in of_round}
             return
         self._plantings = None
-        self.blueprint_effects = planting_effects(self._plantings_read.values())
         self.version += 1
+
+    def blueprint_effects(self, last_round: int) -> dict[str, PlantingEffects]:
+        """Return the known effects of the plantings of each blueprint, as far as they were read.
+
+        Args:
+            last_round: Round of the shown moment; plantings after it are left out.
+        """
+        key = self.version, last_round
+        if self._plantings is None and self._plantings_read is not None and self._blueprint_effects[0] != key:
+            shown = [known for (round_, _), known in self._plantings_read.items() if round_ <= last_round]
+            self._blueprint_effects = key, planting_effects(shown)
+        return self._blueprint_effects[1]
 
 
 def _is_same_episode(episode: RecordedEpisode, env: EnvState) -> bool:

@@ -58,7 +58,9 @@ class NextStepsActions(NavigationActions, HarvestActions):
             if state.update is not None:  # else the policy has learned nothing
                 steps.append("evaluate")
         score = f", {state.score_name} {100 * best.latest.score:.1f} %" if best.latest else ""
-        heading = f"Run {state.status}. Best env of round {state.round}: {best.env:02d}{score}"
+        is_past = state.status == "running" and self.source.playback is not None
+        status = "The past of the run" if is_past else f"Run {state.status}"
+        heading = f"{status}. Best env of round {state.round}: {best.env:02d}{score}"
         self.push_screen(NextStepsDialog(heading, best.env, steps), partial(self._take, best.env))
 
     def _take(self, env: int, step: NextStep | None) -> None:

@@ -81,6 +81,9 @@ class EnvDetailScreen(RunScreen):
         if steps:
             self.view.charts.set_cursor("", None)
             story.select_step(steps[-1])
+        else:
+            which = "the first" if direction < 0 else "the last"
+            self.notify(f"This is {which} decision." if selected is not None else "No decision yet.", timeout=3)
 
     def action_travel(self) -> None:
         """Go to the end of the selected step."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Sequence
 from functools import lru_cache, partial
 from itertools import groupby
+from statistics import median
 
 from rich.segment import Segment
 from textual.app import ComposeResult
@@ -101,7 +102,7 @@ class GrowthScreen(RunScreen):
             self.add_class("-charts")
         elif is_last:
             self.remove_class("-charts")
-            grid.turn_page(1)
+            grid.show_first_page()
         else:
             grid.turn_page(1)
         if self.has_class("-charts", "-short") and grid.query("*:focus"):
@@ -153,6 +154,10 @@ class GrowthChart(EnvRowsPanel):
         strip_width = min(slot_width - name_width, steps)
         shown = self.visible_rows(range(len(self.state.envs)), room * columns)
         self.panel_subtitle = f"{self._top + 1}–{self._top + len(shown)} of {len(self.state.envs)}" if shown else None
+        loss = _median_loss(self.state.envs)
+        if self.panel_subtitle and loss is not None:
+            lost = points_cell(loss).text.strip().removeprefix("+")
+            self.panel_subtitle += f"  without its best seed, the median env loses {lost} pp"
         worst = self.view.severity_by_env()
         heading = self._heading(started, f"{first}–{first + steps - 1}", strip_width + name_width).row(width)
         rows: list[Row] = [heading * columns]
@@ -211,6 +216,16 @@ class GrowthChart(EnvRowsPanel):
         )
 
 
+def _median_loss(envs: Sequence[EnvState]) -> float | None:
+    """Return what an env would lose without its best seed, by the last ablation: the median, as a fraction.
+
+    None if no contribution was measured.
+    """
+    contributions = ([slot.contribution for slot in env.latest.slots] if env.latest else [] for env in envs)
+    best = [max(found) for values in contributions if (found := [value for value in values if value is not None])]
+    return median(best) if best else None
+
+
 @lru_cache(_CACHED_STRIPS)
 def _stage_runs(letters: str) -> list[tuple[str, str]]:
     """Return the glyphs and the stage of each run of equal letters; a blank has the role of ordinary text."""
@@ -262,7 +277,7 @@ class BlueprintTable(CyclingPanel):
         head = self.line(" blueprint".ljust(_NAME_COLS), "head")
         for name, (width, _) in columns.items():
             head.append(name.rjust(width), "key" if name == sort_column else "head")
-        value, effects = columns[sort_column][1], self.view.what_if.blueprint_effects
+        value, effects = columns[sort_column][1], self.view.what_if.blueprint_effects(self.state.round)
 
         def sort_key(name: str) -> tuple[bool, float, str]:
             number = value(blueprints[name], effects.get(name))

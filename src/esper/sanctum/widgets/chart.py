@@ -209,9 +209,12 @@ class Chart:
         return max((curve.xs for curve in self.curves if curve.name), key=len, default=())
 
     def readout(self, x: float | None = None) -> str:
-        """Return the values at a position; by default those of the last point, without the position."""
+        """Return the values at a position; by default those of the last visible point, without the position."""
         named = [curve for curve in self.curves if curve.name]
-        at = x if x is not None else max((curve.xs[-1] for curve in named if len(curve.xs)), default=math.nan)
+        last = self.look.window[1] if self.look.window is not None else math.inf
+        ends = (bisect_right(curve.xs, last) for curve in named)
+        visible = [curve.xs[end - 1] for curve, end in zip(named, ends, strict=True) if end]
+        at = x if x is not None else max(visible, default=math.nan)
         texts = [
             f"{curve.name} {self.quantity.format(value)}"
             for curve in named

@@ -71,7 +71,14 @@ class ChartGrid(Container):
 
     def turn_page(self, pages: int) -> None:
         """Show another page, after the last one the first."""
+        if self.num_pages == 1:
+            self.notify("All charts are shown.", timeout=3)
         self._page = (self._page + pages) % self.num_pages
+        self._arrange()
+
+    def show_first_page(self) -> None:
+        """Show the first page."""
+        self._page = 0
         self._arrange()
 
     def show_page_of(self, chart: ChartPanel) -> None:
@@ -109,7 +116,7 @@ class ChartGrid(Container):
             shown[-1].styles.column_span = columns - (len(shown) - 1) % columns
         if self.num_pages > 1 and self._next_key is not None:
             key = shown[0].view.key_names[self._next_key]
-            shown[0].note = f"{self._page + 1}/{self.num_pages}, {key} next"
+            shown[0].note = f"{key} {self._page + 1}/{self.num_pages}"
         self.call_after_refresh(self._update_shown)
 
     def _update_shown(self) -> None:

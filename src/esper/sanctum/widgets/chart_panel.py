@@ -138,11 +138,13 @@ class ChartPanel(Panel, can_focus=True):
         is_logarithmic = chart.look.is_logarithmic ^ (chart.quantity.name in charts.logarithmic)
         chart = self._shown = chart.with_look(Look(window, cursor, is_logarithmic, charts.smoothing))
         self._frame_of_plot = chart.frame(*size)
-        title = ("▸ " if self.has_focus else "") + self.name_in_title() + (f" ─ {self.note}" if self.note else "")
+        focus = "▸ " if self.has_focus else ""
+        notes = [note for note in ("" if window is None else "zoomed", self.note) if note]
+        title = " ─ ".join([focus + self.name_in_title(), *notes])
         readout = self.summary(chart) if cursor is None else chart.readout(cursor)
         has_room = bool(self.styles.border_bottom[0])
         has_name = any(curve.name == chart.quantity.name for curve in chart.curves)
-        short = readout if has_name else f"{chart.quantity.name} ─ {readout}"
+        short = focus + (readout if has_name else f"{chart.quantity.name} ─ {readout}")
         self.panel_title = title if has_room or cursor is None else short
         self.panel_subtitle = readout if has_room or cursor is None else None
         return chart.lines(self.view.palette, *size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from textual.geometry import Size
 from esper.effects.change import describe_choices
 from esper.effects.episode import GERMINATE, WAIT
 from esper.effects.report import APPROXIMATE
-from esper.effects.results import Simulation
+from esper.effects.results import Effect, Simulation
 from esper.formatting import strip_control
 from esper.sanctum.symbols import (
     SEVERITIES,
@@ -98,7 +99,7 @@ class EnvDecision(EnvPanel):
         lines.append(self._heading(size.width))
         room = size.height - len(lines)
         steps, selected = list(rows), self.view.selected_step
-        first = max(len(steps) - room, 0)
+        first = 0 if self._effects else max(len(steps) - room, 0)
         if selected in rows:
             first = min(first, max(steps.index(selected) - room // 2, 0))
         visible = steps[first : first + room]
@@ -187,8 +188,14 @@ class EnvDecision(EnvPanel):
             yield f"{APPROXIMATE} {known.unchanged.reproduction}", "warning"
 
     def _list(self, width: int) -> dict[int, Line]:
-        """Return the row of each decision, keyed by step; the border has what limits the effects."""
-        known, decisions = self.known, self.decisions()
+        """Return the row of each decision, keyed by step: the best first if effects are known, else by step.
+
+        The border has what limits the effects.
+        """
+        known, decisions, effects = self.known, self.decisions(), self._effects
+        if effects:
+            order = sorted(decisions, key=lambda step: -effects[step].score if step in effects else math.inf)
+            decisions = {step: decisions[step] for step in order}
         notes: list[str] = []
         if known is not None and known.effects and known.unchanged is not None:
             notes = [] if known.unchanged.is_exact else [f"{APPROXIMATE} approximate"]
@@ -197,11 +204,16 @@ class EnvDecision(EnvPanel):
         self.panel_subtitle = "  ".join(notes) or None
         return {step: self._row(step, choices, known, width) for step, choices in decisions.items()}
 
+    @property
+    def _effects(self) -> Mapping[int, Effect]:
+        """Known effects of the decisions, keyed by step."""
+        return self.known.effects if self.known is not None else {}
+
     def _heading(self, width: int) -> Line:
-        if self.known is None or not self.known.effects:
+        if not self._effects:
             return self.line(" decisions", "head")
         columns = "pp".rjust(_POINTS_COLS) + ("return".rjust(_RETURN_COLS) if width >= _WIDE_COLS else "")
-        return self.line().append_fitted(" decisions, effects", width - len(columns), "head").append(columns, "head")
+        return self.line().append_fitted(" decisions by effect", width - len(columns), "head").append(columns, "head")
 
     def _row(self, step: int, choices: Mapping[str, str], known: KnownEffects | None, width: int) -> Line:
         is_wide, is_selected = width >= _WIDE_COLS, step == self.view.selected_step

@@ -114,8 +114,11 @@ def _describe_rank(standing: EnvStanding, metric: Metric) -> str:
     """Return the rank in words, `43rd lowest of 64`; empty if the value is not a finite number."""
     if standing.rank is None or standing.value is None or not math.isfinite(standing.value):
         return ""
-    place = f"{ordinal(standing.rank + 1)} " if standing.rank else ""
-    return f"  {place}{'lowest' if metric.low_is_bad else 'highest'} of {standing.num_finite}"
+    from_worst, from_best = standing.rank, standing.num_finite - 1 - standing.rank
+    is_low = (from_worst <= from_best) == metric.low_is_bad
+    distance = min(from_worst, from_best)
+    place = f"{ordinal(distance + 1)} " if distance else ""
+    return f"  {place}{'lowest' if is_low else 'highest'} of {standing.num_finite}"
 
 
 class _CellContent(NamedTuple):

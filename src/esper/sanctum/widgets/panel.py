@@ -361,10 +361,14 @@ class CyclingPanel(Panel):
 def _whole_items(text: str, width: int) -> str:
     """Return the leading items that fit into `width`, at least one. Items are separated by two spaces.
 
-    The result separates them by one space if only then they fit.
+    The result separates them by one space if only then they fit, and ends in an ellipsis if some are left out.
     """
     items = text.split("  ")
-    candidates = (gap.join(items[:count]) for count in range(len(items), 0, -1) for gap in ("  ", " "))
+    candidates = (
+        gap.join(items[:count]) + " …" * (count < len(items))
+        for count in range(len(items), 0, -1)
+        for gap in ("  ", " ")
+    )
     return next((line for line in candidates if len(line) <= width), items[0])
 
 

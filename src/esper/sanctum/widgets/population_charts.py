@@ -169,6 +169,7 @@ class BlueprintChart(ChartPanel):
             ],
             areas=[f"area{colour}" for colour in colours],
             letters=[letters[blueprint] for blueprint in blueprints],
+            has_changes=True,
             has_labels=True,
         )
 

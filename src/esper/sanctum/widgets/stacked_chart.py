@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -19,6 +19,8 @@ from esper.text_plot import BLOCK_CHARS, NON_FINITE_CHAR, Axis
 
 _EIGHTHS = " " + BLOCK_CHARS
 """Characters whose lower part is filled, by the number of filled eighths."""
+_FRACTION_COLS, _CHANGE_COLS = 5, 12
+"""Columns of a fraction, and of two with an arrow between them, beside the name of an area."""
 _LETTER_COLUMNS, _LETTER_ROWS = 4, 2
 """Distances of the letters within an area."""
 
@@ -32,6 +34,8 @@ class StackedChart(Chart):
 
     areas: Sequence[str] = ()
     """Role of each area, whose colour fills it. The labels have the roles of the curves."""
+    has_changes: bool = False
+    """True to write the first visible value beside the last one in the labels."""
     letters: Sequence[str] = ()
     """Letter of each area, repeated in it, because colour alone does not tell areas apart."""
 
@@ -90,18 +94,25 @@ class StackedChart(Chart):
         if not self.has_labels:
             return
         first, last = bisect_left(self.positions, frame.window[0]), bisect_right(self.positions, frame.window[1])
-        visible = filter(None, map(self._point_at, reversed(self.positions[first:last])))
-        measured = next((point for point in visible if all(map(math.isfinite, point))), None)
+        xs = self.positions[first:last]
+        measured = self._first_finite(reversed(xs)) or ()
         width = self._name_columns
         bottom = 0.0
-        for curve, fraction in zip(self.curves, measured or (), strict=False):
-            text = f"{curve.label or curve.name:<{width}} {fraction:>4.0%}"
+        for curve, before, fraction in zip(self.curves, self._first_finite(xs) or (), measured, strict=False):
+            text = f"{curve.label or curve.name:<{width}} "
+            text += f"{before:>4.0%} → {fraction:>4.0%}" if self.has_changes else f"{fraction:>4.0%}"
             yield Label(frame.row(bottom + fraction / 2), text, curve.role)
             bottom += fraction
 
+    def _first_finite(self, xs: Iterable[float]) -> tuple[float, ...] | None:
+        """Return the first point of some positions whose values are finite; None if there is none."""
+        points = filter(None, map(self._point_at, xs))
+        return next((point for point in points if all(map(math.isfinite, point))), None)
+
     @property
     def _label_names(self) -> list[Label]:
-        return [Label(0, " " * (self._name_columns + 5), curve.role) for curve in self.curves]
+        blank = " " * (self._name_columns + (_CHANGE_COLS if self.has_changes else _FRACTION_COLS))
+        return [Label(0, blank, curve.role) for curve in self.curves]
 
     @property
     def _name_columns(self) -> int:
