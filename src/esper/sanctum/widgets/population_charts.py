@@ -44,7 +44,7 @@ class StageChart(ChartPanel):
 
     def name_in_title(self) -> str:
         """Return the title, which names the round."""
-        return f"stages, % ─ step of round {self.state.round}"
+        return f"stages % ─ step of round {self.state.round}"
 
     def empty_message(self) -> str:
         """Return why there is no chart."""
