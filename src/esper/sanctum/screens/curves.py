@@ -10,8 +10,7 @@ from textual.widgets import Input
 
 from esper.formatting import strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
-from esper.sanctum.screens.base import RunScreen
-from esper.sanctum.screens.log import SearchBox
+from esper.sanctum.screens.search import SearchBox, SearchScreen
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_grid import ChartGrid
 from esper.sanctum.widgets.curve_chart import CurveChart, CurveGroup, group_of, sort_groups
@@ -20,7 +19,7 @@ from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.sentences import pluralise
 
 
-class CurvesScreen(RunScreen):
+class CurvesScreen(SearchScreen):
     """Charts in a grid, below a line with the page and the search."""
 
     CATEGORIES = (KeyCategory.CURVES,)
@@ -110,17 +109,6 @@ class CurvesScreen(RunScreen):
         self.grid.show_page_of(chart)
         self._update_status()
 
-    def action_search(self) -> None:
-        """Open the search box."""
-        search = self.query_one(SearchBox)
-        search.display = True
-        self.set_focus(search)  # at once, so that no key typed meanwhile acts on the run
-
-    def action_close_search(self) -> None:
-        """Clear the search, and close its box."""
-        self.query_one(SearchBox).value = ""
-        self.on_input_submitted()
-
     def on_input_changed(self, event: Input.Changed) -> None:
         """Search while the user types."""
         self._search = event.value.casefold()
@@ -129,8 +117,7 @@ class CurvesScreen(RunScreen):
 
     def on_input_submitted(self) -> None:
         """Keep the search, close its box, and focus the first chart."""
-        search = self.query_one(SearchBox)
-        search.display = False
+        super().on_input_submitted()
         self.set_focus(None)
         self.action_move_focus(0)
 

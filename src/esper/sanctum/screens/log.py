@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, ClassVar
+from typing import Any
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.events import Click
 from textual.geometry import Size
 from textual.timer import Timer
@@ -16,7 +15,7 @@ from esper.formatting import format_time_of_day, strip_control
 from esper.history.log_database import LOG_CATEGORIES, SEVERITY_LEVELS, LogFilter
 from esper.history.run_log import LogRow, RunLog
 from esper.sanctum.bindings import KeyCategory, bindings
-from esper.sanctum.screens.base import RunScreen
+from esper.sanctum.screens.search import SearchBox, SearchScreen
 from esper.sanctum.symbols import SEVERITIES, ellipsise
 from esper.sanctum.view import GoToMoment, ViewState
 from esper.sanctum.widgets.panel import Line, Panel
@@ -27,13 +26,7 @@ SEARCH_INTERVAL_S = 0.05
 """Seconds between two slices of a search."""
 
 
-class SearchBox(Input):
-    """Input for a text search. Escape closes it."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "screen.close_search", "back")]
-
-
-class LogScreen(RunScreen):
+class LogScreen(SearchScreen):
     """The log lines, and a search box that opens on request."""
 
     AUTO_FOCUS = "LogList"
@@ -54,26 +47,15 @@ class LogScreen(RunScreen):
         self.view.source.read_log(False)
         self.query_one(LogList).stop()
 
-    def action_search(self) -> None:
-        """Open the search box."""
-        search = self.query_one(SearchBox)
-        search.display = True
-        self.set_focus(search)  # at once, so that no key typed meanwhile acts on the run
-
-    def action_close_search(self) -> None:
-        """Clear the search, and close its box."""
-        self.query_one(SearchBox).value = ""
-        self.on_input_submitted()
-
     def on_input_changed(self, event: Input.Changed) -> None:
         """Search while the user types."""
         self.query_one(LogList).search(event.value)
 
     def on_input_submitted(self) -> None:
         """Keep the search, close its box, and focus the log lines."""
-        search, lines = self.query_one(SearchBox), self.query_one(LogList)
-        search.display = False
-        lines.search(search.value)  # action_clear may have reset the filter since the user typed
+        super().on_input_submitted()
+        lines = self.query_one(LogList)
+        lines.search(self.query_one(SearchBox).value)  # action_clear may have reset the filter since the user typed
         lines.focus()
 
 
