@@ -28,6 +28,7 @@ OUTLIER_GLYPH = "!"
 """Marks an outlier."""
 _MAX_STAGE_GLYPHS = 6
 """Maximum number of slots for which a cell shows every stage; with more slots it shows the most advanced stage only."""
+_GLYPHS = {name: stage.glyph for name, stage in STAGES.items()}
 _MAD_TO_SIGMA = 1.4826
 """Standard deviation of a normal distribution, in median absolute deviations."""
 
@@ -200,10 +201,12 @@ class EnvMap(Panel, can_focus=True):
                     standing.role if is_shown else "absent",
                     _mark(standing, severities.get(index)) if is_shown else None,
                 )
-                if grid.has_indices:
-                    self._draw_cell(block, cell)
-                else:
+                if not grid.has_indices:
                     self._draw_dense_cell(block[0], cell)
+                elif grid.cell_height == 1:
+                    self._draw_cell(block[0], cell)
+                else:
+                    self._draw_high_cell(block, cell)
             lines += block
         lines = lines[: size.height - 1]
         lines += [self.line()] * (size.height - 1 - len(lines))
@@ -232,37 +235,46 @@ class EnvMap(Panel, can_focus=True):
         num_outliers = sum(standing.is_outlier for standing in standings)
         self.panel_subtitle = f"{pluralise(num_outliers, 'outlier')} of {len(standings)}"
 
-    def _draw_cell(self, lines: Sequence[Line], cell: _CellContent) -> None:
-        """Append the lines of a cell, filled in the colour of the rank. High cells have a gap at the left and below."""
-        env, value, fifth, role, mark = cell
+    def _cell_head(self, env: EnvState) -> str:
+        """Return the index of an env and the stages of its slots, after a blank."""
         digits, num_glyphs = self._cell_parts
-        width, is_high = self._grid.cell_width, len(lines) > 1
-        stages = [slot.stage for slot in env.latest.slots] if env.latest else []
-        if num_glyphs < len(stages):
-            stages = [min(stages, key=STAGES_BY_PRIORITY.index)]
-        glyphs = "".join([STAGES[stage].glyph for stage in stages]).ljust(num_glyphs)
-        first, rest = f" {env.env:0{digits}d} {glyphs}", width - digits - num_glyphs - 3
-        tail = "" if is_high else value if len(value) < rest else fifth
-        texts = [first if mark else f"{first} {tail}".ljust(width), f"{'':{digits + 2}}{value}".ljust(width)]
-        texts += [" " * width] * (len(lines) - 3)
-        start = ("▸", "key") if env.env == self.view.selected_env else (" ", "normal") if is_high else None
-        for line, text in zip(lines, texts, strict=False):
-            if start:
-                line.append(*start).append(text[1:], role)
-            else:
-                line.append(text, role)
-            if mark and line is lines[0]:
-                line.append(*mark).append(tail.ljust(rest), role)
-        if is_high:
-            lines[-1].append(" " * width)
+        slots = env.latest.slots if env.latest else ()
+        glyphs = "".join([_GLYPHS[slot.stage] for slot in slots]) if len(slots) <= num_glyphs else _top_glyph(env)
+        return f" {env.env:0{digits}d} {glyphs:<{num_glyphs}}"
+
+    def _draw_cell(self, line: Line, cell: _CellContent) -> None:
+        """Append a cell of one line, filled in the colour of the rank."""
+        env, value, fifth, role, mark = cell
+        head = self._cell_head(env)
+        rest = self._grid.cell_width - len(head) - 1
+        tail = (value if len(value) < rest else fifth).ljust(rest)
+        if env.env == self.view.selected_env:
+            line.append("▸", "key")
+            head = head[1:]
+        if mark:
+            line.append(head, role).append(*mark).append(tail, role)
+        else:
+            line.append(f"{head} {tail}", role)
+
+    def _draw_high_cell(self, lines: Sequence[Line], cell: _CellContent) -> None:
+        """Append the lines of a cell, filled in the colour of the rank except for a gap at the left and below."""
+        env, value, _, role, mark = cell
+        head, width = self._cell_head(env)[1:], self._grid.cell_width - 1
+        start = ("▸", "key") if env.env == self.view.selected_env else (" ", "normal")
+        lines[0].append(*start).append(head, role).append(*mark or (" ", role)).append(
+            " " * (width - len(head) - 1), role
+        )
+        text = f"{'':{self._cell_parts[0] + 1}}{value}"
+        for line in lines[1:-1]:
+            line.append(*start).append(text.ljust(width), role)
+            text = ""
+        lines[-1].append(" " * (width + 1))
 
     def _draw_dense_cell(self, line: Line, cell: _CellContent) -> None:
         """Append a cell without the index of its env: the cursor, mark or fifth, and the most advanced stage."""
         env, _, fifth, role, mark = cell
         line.append(*("▸", "key") if env.env == self.view.selected_env else mark or (fifth, role))
-        stages = [slot.stage for slot in env.latest.slots] if env.latest else []
-        stage = STAGES[min(stages, key=STAGES_BY_PRIORITY.index)].glyph if stages else NOT_MEASURED
-        line.append(f"{stage} "[: self._grid.cell_width - 1], role)
+        line.append(f"{_top_glyph(env)} "[: self._grid.cell_width - 1], role)
 
     def _draw_legend(self, standings: Sequence[EnvStanding], metric: Metric) -> Line:
         """Draw value and rank of the selected env, and the scale of colours."""
@@ -313,6 +325,12 @@ class EnvMap(Panel, can_focus=True):
             self.update()
             if event.chain == 2:
                 self.app.simulate_key("enter")
+
+
+def _top_glyph(env: EnvState) -> str:
+    """Return the glyph of the most advanced stage; a dash before the first step."""
+    slots = env.latest.slots if env.latest else ()
+    return _GLYPHS[min((slot.stage for slot in slots), key=STAGES_BY_PRIORITY.index)] if slots else NOT_MEASURED
 
 
 def _mark(standing: EnvStanding, severity: str | None) -> tuple[str, str] | None:
