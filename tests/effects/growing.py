@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from esper.domain import StageName
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, run_started, stamp
@@ -24,7 +26,8 @@ STAGES: dict[str, tuple[StageName, StageName]] = {
 
 def growing_run(steps: int = 9, rounds: int = 1, *, ends: bool = True) -> list[ev.AnyEvent]:
     """Return the events of a run of one env with `DECISIONS` in every round."""
-    run: list[ev.AnyEvent] = [run_started(1, rounds, steps)]
+    started = msgspec.structs.replace(run_started(1, rounds, steps), growth_interval=None)  # without loss scaling
+    run: list[ev.AnyEvent] = [started]
     for round_ in range(1, rounds + 1):
         run.append(ev.RoundStarted(round=round_))
         for step in range(1, steps + 1):

@@ -103,6 +103,9 @@ def _schema_of(kind: Any, *modules: ModuleType) -> dict[str, Any]:
     schema = msgspec.json.schema(kind)
     structs = {name: struct for module in modules for name, struct in vars(module).items()}
     for name, definition in schema["$defs"].items():
+        if "properties" not in definition:  # a named tuple is an array
+            definition["description"] = ", ".join(structs[name]._fields).replace("_", " ")
+            continue
         texts = field_docstrings(structs[name])
         for field, value in definition["properties"].items():
             value["description"] = texts.get(field) or _COMMON_FIELDS[field]
