@@ -152,7 +152,7 @@ class ViewState:
         """Return why the engine cannot explain a decision of the shown moment; None if it can."""
         requests = self.source.requests
         if requests is None or self.source.playback is not None:
-            return "no explanation was requested at this moment"
+            return "this step was not explained; in a live run, this panel has the engine explain each step"
         if is_web:
             return "this page only shows the run: it cannot request an explanation"
         if run_has_ended(self.source):

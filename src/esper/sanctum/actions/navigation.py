@@ -60,9 +60,9 @@ class NavigationActions(PlaybackActions):
         self.push_screen(ConfigurationDialog(self.view))
 
     def action_explain(self) -> None:
-        """Explain the metrics of the focused panel, then those of the other visible panels."""
+        """Explain the metrics of the focused panel, of the other panels of this screen, and of the strip above them."""
         panels = [panel for panel in self.screen.query(Panel) if panel.METRICS and panel.display]
-        panels.sort(key=lambda panel: not panel.has_focus)
+        panels.sort(key=lambda panel: (not panel.has_focus, all(node.id != "body" for node in panel.ancestors)))
         metrics = list(dict.fromkeys(name for panel in panels for name in panel.METRICS))
         if metrics:
             explanation = MetricHelpScreen(self.view, metrics)

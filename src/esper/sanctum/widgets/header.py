@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from operator import itemgetter
 from statistics import median
@@ -180,7 +181,9 @@ class Header(Panel):
         """Return elapsed time and time left; of a recording, its position."""
         source, state = self.view.source, self.state
         if source.playback is not None and not source.following:
-            elapsed, duration = map(format_duration, (source.playback.elapsed, source.playback.duration))
+            elapsed, duration = (
+                format_duration(math.floor(seconds)) for seconds in (source.playback.elapsed, source.playback.duration)
+            )
             return self.line(elapsed).append(f" of {duration}", "dim")
         line = self.line(format_duration(state.time - state.start_time))
         if state.cause is not None or state.status in TERMINAL_STATUSES:
