@@ -166,15 +166,15 @@ async def test_header_of_a_replay_shows_its_position_instead_of_time_left(tmp_pa
     app, playback = replay(population(envs=4, rounds=3), tmp_path, at_end=True)
     async with opened(app) as pilot:
         assert "❚❚ REPLAY paused" in header(app)
-        assert "env-steps/s 2s of 2s" in header(app)
-        playback.seek_time(1.0)
+        assert "env-steps/s 1s of 1s" in header(app)  # whole seconds, as on the timeline
+        playback.seek_time(0.9)
         await settle(pilot)
-        assert "env-steps/s 1s of 2s" in header(app)
+        assert "env-steps/s 0s of 1s" in header(app)
         playback.speed = 0.01  # so that it does not reach the end on a slow machine
         playback.playing = True
         await settle(pilot)
         assert "▶ REPLAY round" in header(app)
-        assert "env-steps/s 1s of 2s" in header(app)
+        assert "env-steps/s 0s of 1s" in header(app)
 
 
 async def test_header_of_a_live_run_shows_elapsed_time_beside_time_left() -> None:
