@@ -20,7 +20,7 @@ from esper.telemetry.state import Keyframe, Record, RunState
 
 CURVE_BUDGET_S = 0.04
 """Maximum seconds per tick spent on reading curves."""
-CURVE_INTERVAL_S = 1.0
+CURVE_INTERVAL_S = 2.0
 """Seconds between two updates of the curves of a live run: a page of charts takes longer to draw than other screens."""
 READ_BUDGET_S = 0.08
 """Maximum seconds per tick spent on reading a recording."""
