@@ -226,9 +226,9 @@ def test_stacked_areas_fill_the_plot_in_proportion_and_carry_letters() -> None:
         has_labels=True,
     )
     palette = load_themes()[DEFAULT_THEME]
-    rows = chart.lines(palette, 60, 9)
     frame = chart.frame(60, 9)
     assert frame is not None
+    rows = chart.lines_in(frame, palette)
     colours = [[segment.style.bgcolor for segment in row if segment.style] for row in rows[:-1]]
     assert [palette["area1"].color in row for row in colours] == [True] * 6 + [False] * 2
     assert [palette["area0"].color in row for row in colours] == [False] * 6 + [True] * 2

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-AXES = ("step", "round", "env-steps", "time")
-"""Quantities of the x axis."""
+AXES = ("round", "step", "env-steps", "time")
+"""Possible x axes of a curve over the whole run."""
 MAX_ENVS = 8
-"""Maximum number of envs whose curves are kept: those asked for last."""
+"""Maximum number of envs whose curves are kept: those that panels requested last."""
 _EVENTS_PER_CHECK = 64
 """Number of events between two looks at the clock."""
 _WANTED_UPDATES = 2
-"""Number of updates after a curve was asked for: one more than until panels ask again."""
+"""Number of updates after a request for a curve: one more than until panels repeat the request."""
 _ENV_OWNER = "env "
 
 
@@ -40,7 +40,7 @@ class CurvePoints(NamedTuple):
 
 
 class CurveStore:
-    """Curves of a run up to the playhead: those of `RunCurves`, of single envs only if they were asked for.
+    """Curves of a run up to the playhead: those of `RunCurves`, of a single env once a panel requests one.
 
     Events that the history reads are added as they come, so that they are decoded once; those that it had read before
     are read again from its files. If the history is rewound, the curves are read again from the start of the round.
@@ -48,7 +48,7 @@ class CurveStore:
 
     def __init__(self) -> None:
         self._playhead: int | None = None
-        """Position at which the curves end; None for all that was read."""
+        """Last position with points of a curve; None for the end of the events that were read."""
         self._num_wanted_updates = 0
         """Number of further updates that panels want."""
         self._num_rewinds = 0
@@ -72,7 +72,7 @@ class CurveStore:
         self._events: Iterator[ev.AnyEvent] = iter(())
         """Events from `_position` on."""
         self._env_events: Iterator[ev.AnyEvent] = iter(())
-        """Events from `_env_position` on, for the curves of envs that were asked for later."""
+        """Events from `_env_position` on, for the curves of envs that panels requested later."""
         self._env_position = 0
         if history is not None:
             history.readers.append(self)
@@ -82,7 +82,7 @@ class CurveStore:
 
         Args:
             history: History of the run, as far as it was read; None if none of it was.
-            playhead: Position at which the curves end; None for the end of the history.
+            playhead: Last position with points of a curve; None for the end of the history.
             within: Seconds after which reading is interrupted.
 
         Returns:
@@ -113,12 +113,12 @@ class CurveStore:
 
     @property
     def is_wanted(self) -> bool:
-        """True if a curve was asked for lately, so that the store should be updated."""
+        """True if a panel has requested a curve since the last updates, so that the store should be updated."""
         return self._num_wanted_updates > 0
 
     @property
     def is_waiting(self) -> bool:
-        """True if further updates will add points that were asked for, although the history does not change."""
+        """True if further updates will add requested points, although the history does not change."""
         is_behind = self.fraction_read < 1 or any(read < self._position for read in self._envs.values())
         return self.is_wanted and is_behind
 
@@ -226,7 +226,7 @@ class CurveStore:
             self._envs[env] = self._position
 
     def _read_envs(self, history: History, deadline: float) -> None:
-        """Read the curves of envs that were asked for after their first events had been added."""
+        """Read the curves of envs that panels requested after their first events had been added."""
         while (behind := [env for env, read in self._envs.items() if read < self._position]) and (
             perf_counter() < deadline
         ):
@@ -308,7 +308,7 @@ _NO_POINTS = _Points()
 
 
 class _StepEnds:
-    """End of each step: the position, the step of the run, and what had been done by then."""
+    """End of each step: position, step of the run, number of env-steps and recorded seconds."""
 
     def __init__(self) -> None:
         self._positions = array("I")
@@ -326,7 +326,7 @@ class _StepEnds:
         self.seconds.append(seconds)
 
     def truncate_after(self, position: int) -> None:
-        """Drop the ends of steps after a position, at which a round starts."""
+        """Drop the ends of steps after the start of a round at a position."""
         count = bisect_right(self._positions, position)
         for column in (self._positions, self.steps, self.env_steps, self.seconds):
             del column[count:]

@@ -1,11 +1,11 @@
-"""What the user has chosen for all charts: cursor, zoom, x axis, smoothing and logarithmic axes."""
+"""Choices of the user for all charts: cursor, zoom, x axis, smoothing and logarithmic axes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-RUN_AXES = ("round", "step", "env-steps", "time")
-"""Possible x axes of a chart over the whole run."""
+from esper.history.curve_store import AXES
+
 SMOOTHINGS = (1, 5, 20, 100)
 """Numbers of points of the moving mean, in the order of the key; 1 draws the values themselves."""
 
@@ -15,8 +15,8 @@ class ChartView:
     """Choices of the user that all charts share. Each change increments `version`, so that charts are drawn again."""
 
     version: int = 0
-    run_axis: str = RUN_AXES[0]
-    """The x axis of charts over the whole run, one of `RUN_AXES`."""
+    run_axis: str = AXES[0]
+    """The x axis of charts over the whole run, one of `AXES`."""
     smoothing: int = 1
     """Number of points of the moving mean, one of `SMOOTHINGS`."""
     cursor: tuple[str, float] | None = None
@@ -24,7 +24,7 @@ class ChartView:
     logarithmic: set[str] = field(default_factory=set[str])
     """Names of the quantities whose y axis was switched between linear and logarithmic."""
     windows: dict[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
-    """Visible part of each x axis of which only a part is visible, keyed by its name."""
+    """Visible part of each zoomed x axis, keyed by its name."""
 
     def cursor_on(self, x_axis: str) -> float | None:
         """Return the position of the cursor on an x axis; None if it is on none or on another one."""
@@ -57,6 +57,6 @@ class ChartView:
 
     def next_run_axis(self) -> None:
         """Choose the next x axis of charts over the whole run."""
-        self.run_axis = RUN_AXES[(RUN_AXES.index(self.run_axis) + 1) % len(RUN_AXES)]
+        self.run_axis = AXES[(AXES.index(self.run_axis) + 1) % len(AXES)]
         self.cursor = None
         self.version += 1

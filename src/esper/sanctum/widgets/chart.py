@@ -136,6 +136,8 @@ class Frame(NamedTuple):
     """Columns of the plot. It starts after `Y_AXIS_COLUMNS` + 2 columns."""
     height: int
     """Lines of the plot."""
+    label_width: int
+    """Columns beside the plot for labels."""
     window: tuple[float, float]
     axis: Axis
 
@@ -168,8 +170,7 @@ class Chart:
     curves: Sequence[Curve]
     """A cell that several curves cross has the role of the first of them."""
     band: tuple[Curve, Curve] | None = None
-    """Lower and upper bounds of the band; None for no band."""
-    band_name: str = "quartiles"
+    """Lower and upper quartile, the bounds of the band; None for no band."""
     marks: Sequence[ChartMark] = ()
     include: float | None = None
     """Value that the y axis always contains, such as 0; None for no such value."""
@@ -222,7 +223,7 @@ class Chart:
         ]
         if self.band is not None:
             low, high = (self.quantity.format(bound.value_at(at)) for bound in self.band)
-            texts.insert(1, f"{self.band_name} {low} to {high}")
+            texts.insert(1, f"quartiles {low} to {high}")
         if x is None:
             return "  ".join(texts)
         return f"{self.x_axis.name} {self.x_axis.format(x)}: {'  '.join(texts)}"
@@ -234,21 +235,24 @@ class Chart:
     def frame(self, width: int, height: int) -> Frame | None:
         """Return the place of the plot if the chart has this size; None if it does not fit."""
         rows = height - 1
-        columns = width - Y_AXIS_COLUMNS - 2 - (labels_width(self._label_names, rows) if self.has_labels else 0)
+        label_width = labels_width(self._label_names, rows) if self.has_labels else 0
+        columns = width - Y_AXIS_COLUMNS - 2 - label_width
         if columns < MIN_PLOT_COLUMNS or rows < MIN_PLOT_ROWS:
             return None
         window = self.look.window or (self.x_axis.first, max(self.x_axis.last, self.x_axis.first))
         if window[0] == window[1]:
             window = (window[0] - 0.5, window[1] + 0.5)
-        return Frame(columns, rows, window, self._y_axis(window, rows))
+        return Frame(columns, rows, label_width, window, self._y_axis(window, rows))
 
     def lines(self, palette: Palette, width: int, height: int) -> list[Line] | list[Row]:
         """Draw the chart: `height` lines of `width` columns; the last line is the x axis. Empty if it does not fit."""
+        frame = self.frame(width, height)
+        return self.lines_in(frame, palette) if frame is not None else []
+
+    def lines_in(self, frame: Frame, palette: Palette) -> list[Line] | list[Row]:
+        """Draw the chart around the plot that `frame` has placed."""
         from esper.dots import Canvas
 
-        frame = self.frame(width, height)
-        if frame is None:
-            return []
         curves = [*self.curves, *(self.band or ())]
         roles = list(dict.fromkeys(curve.role for curve in self.curves))
         canvas = Canvas(frame.width, frame.height, max(len(roles), 1))

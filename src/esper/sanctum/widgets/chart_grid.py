@@ -121,5 +121,4 @@ class ChartGrid(Container):
 
     def _update_shown(self) -> None:
         for chart in self.query(ChartPanel):
-            if chart.display:
-                chart.update()
+            chart.update()

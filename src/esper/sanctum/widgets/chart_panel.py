@@ -22,7 +22,7 @@ REDRAW_INTERVAL_S = 2.0
 _ZOOM = 0.5
 """Visible fraction of the x axis after one zoom step."""
 _PAN = 0.5
-"""Fraction of the visible part by which one pan step moves."""
+"""Length of one pan step, as a fraction of the visible part."""
 
 
 class ChartPanel(Panel, can_focus=True):
@@ -57,7 +57,6 @@ class ChartPanel(Panel, can_focus=True):
 
         panel: ChartPanel
 
-    @dataclass
     class Left(Message):
         """Notice to the screen: the user leaves the chart."""
 
@@ -70,8 +69,8 @@ class ChartPanel(Panel, can_focus=True):
         return "no value yet"
 
     def name_in_title(self) -> str:
-        """Return the title of the chart, by default the names of its quantity and of its x axis."""
-        return self._shown.title if self._shown is not None else self.PANEL_TITLE
+        """Return the title: by default that of the class, or the names of the quantity and of the x axis."""
+        return self.PANEL_TITLE or (self._shown.title if self._shown is not None else "")
 
     def summary(self, chart: Chart) -> str:
         """Return the text in the border if the chart has no cursor: by default the values of the last point."""
@@ -88,6 +87,11 @@ class ChartPanel(Panel, can_focus=True):
     def place_cursor(self, x_axis: str, x: float | None) -> None:
         """Move the cursor, by key or click, to a position on the x axis of this name; None to remove it."""
         self.view.charts.set_cursor(x_axis, x)
+
+    def update(self) -> None:
+        """Draw the chart if anything changed, unless it is hidden, as on another page of a grid."""
+        if self.display:
+            super().update()
 
     def cache_key(self) -> Hashable:
         """Return the event number, the selected env, and the choices of the user."""
@@ -137,7 +141,7 @@ class ChartPanel(Panel, can_focus=True):
         cursor, window = self.cursor_on(x_axis), charts.windows.get(x_axis)
         is_logarithmic = chart.look.is_logarithmic ^ (chart.quantity.name in charts.logarithmic)
         chart = self._shown = chart.with_look(Look(window, cursor, is_logarithmic, charts.smoothing))
-        self._frame_of_plot = chart.frame(*size)
+        frame = self._frame_of_plot = chart.frame(*size)
         focus = "▸ " if self.has_focus else ""
         notes = [note for note in ("" if window is None else "zoomed", self.note) if note]
         title = " ─ ".join([focus + self.name_in_title(), *notes])
@@ -147,7 +151,7 @@ class ChartPanel(Panel, can_focus=True):
         short = focus + (readout if has_name else f"{chart.quantity.name} ─ {readout}")
         self.panel_title = title if has_room or cursor is None else short
         self.panel_subtitle = readout if has_room or cursor is None else None
-        return chart.lines(self.view.palette, *size)
+        return chart.lines_in(frame, self.view.palette) if frame is not None else []
 
     def plot_columns(self) -> range:
         """Return the columns of the panel's content that the plot occupies; empty if it was not drawn."""
@@ -196,12 +200,7 @@ class ChartPanel(Panel, can_focus=True):
             shift = min(x - first, 0.0) or max(x - last, 0.0)
             if shift:
                 charts.set_window(chart.x_axis.name, (first + shift, last + shift))
-        self._update_all()
-
-    def _update_all(self) -> None:
-        """Update all panels of the screen, because charts with equal x axes have one cursor."""
-        for panel in self.screen.query(Panel):
-            panel.update()
+        self.update_screen()
 
     def action_zoom(self, steps: int) -> None:
         """Zoom in (1) or out (-1) around the cursor, or around the right end of the x axis."""
@@ -222,7 +221,7 @@ class ChartPanel(Panel, can_focus=True):
         elif end - start >= (axis.last - axis.first) / max(len(chart.positions), 1):
             shift = max(axis.first - start, 0.0) or min(axis.last - end, 0.0)
             self.view.charts.set_window(axis.name, (start + shift, end + shift))
-        self._update_all()
+        self.update_screen()
 
     def action_pan(self, steps: int) -> None:
         """Move the visible part of the x axis to the right (1) or to the left (-1)."""
@@ -234,30 +233,30 @@ class ChartPanel(Panel, can_focus=True):
         wanted = steps * _PAN * (last - first)
         shift = min(max(wanted, chart.x_axis.first - first), chart.x_axis.last - last)
         self.view.charts.set_window(chart.x_axis.name, (first + shift, last + shift))
-        self._update_all()
+        self.update_screen()
 
     def action_whole_range(self) -> None:
         """Show the whole x axis."""
         if self._shown is not None:
             self.view.charts.set_window(self._shown.x_axis.name, None)
-            self._update_all()
+            self.update_screen()
 
     def action_logarithmic(self) -> None:
         """Draw the quantity on a logarithmic axis, or no longer."""
         if self._shown is not None:
             self.view.charts.toggle_logarithmic(self._shown.quantity.name)
-            self._update_all()
+            self.update_screen()
 
     def action_smooth(self) -> None:
         """Draw a moving mean over more points, or the values themselves."""
         self.view.charts.smooth_more()
-        self._update_all()
+        self.update_screen()
 
     def action_run_axis(self) -> None:
         """Choose the next x axis of charts over the whole run."""
         if self.HAS_RUN_AXES:
             self.view.charts.next_run_axis()
-            self._update_all()
+            self.update_screen()
         elif self._shown is not None:
             self.notify(f"This chart is always by {self._shown.x_axis.name}.", timeout=3)
 
@@ -285,7 +284,7 @@ class ChartPanel(Panel, can_focus=True):
         x = self._position_of_pointer(event)
         if x is not None and self._shown is not None:
             self.view.charts.set_cursor(self._shown.x_axis.name, x)
-            self._update_all()
+            self.update_screen()
 
     def _position_of_pointer(self, event: Click | MouseMove) -> float | None:
         offset = event.get_content_offset(self)
@@ -295,7 +294,7 @@ class ChartPanel(Panel, can_focus=True):
         """Remove the cursor of the pointer; that of a focused chart stays."""
         if event.node is self and not self.has_focus and self._shown is not None:
             self.view.charts.set_cursor("", None)
-            self._update_all()
+            self.update_screen()
 
     def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
         """Zoom in around the pointer."""

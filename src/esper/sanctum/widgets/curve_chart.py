@@ -109,11 +109,6 @@ class CurveChart(ChartPanel):
         """Names of the curves, without that of the selected env."""
         self.is_pinned = False
 
-    def update(self) -> None:
-        """Draw the chart if it is on the page."""
-        if self.display:
-            super().update()
-
     def cache_key(self) -> Hashable:
         """Return a key that changes with the points, the ends of the x axis and the selected env."""
         env = self._env_curve if not self.group.owner else ""

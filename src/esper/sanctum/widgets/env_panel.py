@@ -86,8 +86,7 @@ class EpisodePanel(Panel):
     def select_step(self, step: int | None) -> None:
         """Select a step of the episode, None for no step, and update all panels."""
         self.view.selected_decision = None if step is None else (self.state.round, self.view.selected_env, step)
-        for panel in self.screen.query(Panel):
-            panel.update()
+        self.update_screen()
 
 
 class EnvPanel(EpisodePanel):
@@ -166,8 +165,7 @@ class EnvRowsPanel(Panel, can_focus=True):
     def select(self, env: int) -> None:
         """Select an env and update all panels, because some show the selected env."""
         self.view.selected_env = env
-        for panel in self.screen.query(Panel):
-            panel.update()
+        self.update_screen()
 
     def action_move(self, rows: int) -> None:
         """Move the cursor by rows."""

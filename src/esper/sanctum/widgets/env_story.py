@@ -204,10 +204,6 @@ class EnvRewardChart(StepChart):
         curve = Curve("reward", [step.step for step in trace], rewards)
         return Chart(quantity=Quantity("reward"), x_axis=self.x_axis(trace), curves=[curve], include=0.0)
 
-    def name_in_title(self) -> str:
-        """Return the name of the quantity: the x axis is that of the story."""
-        return self.PANEL_TITLE
-
     def summary(self, chart: Chart) -> str:  # noqa: ARG002 (the sum is not in the chart)
         """Return the return so far."""
         assert self.env is not None

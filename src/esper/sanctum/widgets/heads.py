@@ -116,10 +116,6 @@ class HeadChart(ChartPanel):
         assert self.state.started is not None
         return no_update_message(self.state.started)
 
-    def name_in_title(self) -> str:
-        """Return the title."""
-        return self.PANEL_TITLE
-
     def summary(self, chart: Chart) -> str:  # noqa: ARG002 (the latest values are in the labels)
         """Return nothing: the latest values are in the labels."""
         return ""

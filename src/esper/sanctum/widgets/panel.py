@@ -214,6 +214,11 @@ class Panel(Widget):
             left, width = self.gutter.left, self.outer_size.width  # Textual paints a whole row faster than a part of it
             self.refresh(*(Region(-left, first, width, count) for first, count in changed))
 
+    def update_screen(self) -> None:
+        """Update all panels of the screen, for a change of what they share: the selected env or step, or the cursor."""
+        for panel in self.screen.query(Panel):
+            panel.update()
+
     def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
         """Discard the painted rows of these regions, or all, and have Textual paint them again.
 

@@ -13,7 +13,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from esper.sanctum.theme import Palette
-from esper.sanctum.widgets.chart import Chart, Frame, Label, Look, draw_y_axis, labels_width, place_labels
+from esper.sanctum.widgets.chart import Y_AXIS_COLUMNS, Chart, Frame, Label, Look, draw_y_axis, place_labels
 from esper.sanctum.widgets.panel import Line, Row
 from esper.text_plot import BLOCK_CHARS, NON_FINITE_CHAR, Axis
 
@@ -47,18 +47,14 @@ class StackedChart(Chart):
         """Return True unless the fraction is 0, because there may be many areas."""
         return bool(value)
 
-    def lines(self, palette: Palette, width: int, height: int) -> list[Row]:
-        """Draw the chart; as `Chart.lines`."""
-        frame = self.frame(width, height)
-        if frame is None:
-            return []
+    def lines_in(self, frame: Frame, palette: Palette) -> list[Row]:
+        """Draw the chart; as `Chart.lines_in`."""
         points = [self._point_at(frame.x_at(column)) for column in range(frame.width)]
         cursor = None if self.look.cursor is None else frame.column(self.look.cursor)
         draw = lru_cache(AreaPainter(palette, self.areas, self.letters).cell)
         labels = {frame.row(value): label for value, label in frame.axis.ticks}
         margins = [Line(palette) for _ in range(frame.height)]
         place_labels(margins, list(self._labels(frame))[::-1], 0)  # reversed: the highest area comes first
-        label_columns = labels_width(self._label_names, frame.height) if self.has_labels else 0
         rows: list[Row] = []
         for y in range(frame.height):
             level = frame.height - 1 - y
@@ -69,9 +65,9 @@ class StackedChart(Chart):
                 else draw(point, level, frame.height, has_letter and column % _LETTER_COLUMNS == 1)
                 for column, point in enumerate(points)
             ]
-            row = draw_y_axis(palette, labels.get(y)).row(width - frame.width - label_columns)
-            rows.append([*row, *Segment.simplify(cells), *margins[y].row(label_columns)])
-        return [*rows, self._draw_x_axis(palette, frame).row(width)]
+            row = draw_y_axis(palette, labels.get(y)).row(Y_AXIS_COLUMNS + 2)
+            rows.append([*row, *Segment.simplify(cells), *margins[y].row(frame.label_width)])
+        return [*rows, self._draw_x_axis(palette, frame).row(Y_AXIS_COLUMNS + 2 + frame.width + frame.label_width)]
 
     def _point_at(self, x: float) -> tuple[float, ...] | None:
         """Return the values of the point nearest to a position; None if there is none, or they were not measured."""
