@@ -93,7 +93,7 @@ class Terminal:
         os.write(self._file, key)
 
     def _read(self) -> bytes:
-        """Read the output, and report the attributes of the terminal if they are asked for, as every terminal does."""
+        """Read the output, and answer a query of the terminal's attributes, as every terminal does."""
         output = os.read(self._file, 1 << 16)
         if b"\x1b[c" in output:
             os.write(self._file, b"\x1b[?62;4c")

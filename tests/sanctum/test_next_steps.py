@@ -1,4 +1,4 @@
-"""What the dashboard offers at the end of a run."""
+"""The dialog at the end of a run."""
 
 from __future__ import annotations
 

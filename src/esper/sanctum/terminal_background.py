@@ -24,8 +24,8 @@ _LUMINANCE_WEIGHTS = (0.2126, 0.7152, 0.0722)
 class BackgroundQuery:
     """Question to a terminal for its background colour.
 
-    It is sent when the object is made, so that the terminal can answer while the dashboard is imported. What is typed
-    before the reply is lost.
+    It is sent when the object is made, so that the terminal can answer while the dashboard is imported. Keys
+    that the user types before the reply are lost.
 
     Args:
         terminal: File descriptor of the terminal.

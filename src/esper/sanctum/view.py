@@ -81,7 +81,7 @@ class ViewState:
     keys: Sequence[KeyBinding] = KEYS
     """Table of all keys, with the keys of the user."""
     charts: ChartView = field(default_factory=ChartView)
-    """What the user has chosen for all charts."""
+    """Choices of the user for all charts."""
     frame_stats: FrameStats = field(default_factory=FrameStats)
     stale: AnomalyFound | None = None
     """Set while the engine has reported nothing for longer than it should."""

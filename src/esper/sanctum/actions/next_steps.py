@@ -1,4 +1,4 @@
-"""What to do with a run that has ended: evaluate, harvest, what if, replay."""
+"""Actions for a run that has ended: evaluate, harvest, what if, replay."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from esper.telemetry.state import EnvState
 _VALUE_NAME_COLS, _PAIR_COLS = 14, 22
 """Width of the name of a value, and of a space, the name and the value."""
 _PANES = ("", "-explained", "-values")
-"""Classes of the screen for what is beside the story: the decision, its explanation, or the values of the last step."""
+"""Classes of the screen that choose the panel beside the story: decision, explanation, or values of the last step."""
 
 
 class EnvDetailScreen(RunScreen):

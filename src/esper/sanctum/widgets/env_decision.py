@@ -71,7 +71,7 @@ class EnvDecision(EnvPanel):
         """Step of the decision on each line of the list."""
 
     def cache_key(self) -> Hashable:
-        """Return the shown step, the decisions, transitions and gates, and what is known of effects."""
+        """Return the shown step, the decisions, transitions and gates, and the known effects."""
         env, step = self.env, self._step()
         if env is None:
             return None

@@ -1,4 +1,4 @@
-"""Places of the cells of the env heat map: groups of envs, and the largest cells with which all of them fit."""
+"""Places of the cells of the env heat map: groups of envs, and the largest size at which all cells fit."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class StepScores(PopulationChart):
 
 
 class _PointCache:
-    """Scores after each step of a round, of which only those of new steps are computed."""
+    """Cache of the scores after each step of a round: only those of new steps are computed."""
 
     def __init__(self) -> None:
         self._round: tuple[RunState | None, int] = (None, 0)
