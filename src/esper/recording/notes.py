@@ -1,0 +1,52 @@
+"""The user's notes on a run: name, tags, text. They are stored beside the recording, and are no part of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from esper.disk import read_regular, write_replaced
+from esper.recording.segments import ReadError
+from esper.telemetry.codec import DECODE_ERRORS
+
+NOTES_FILE = "notes.json"
+"""Name of the file in the directory of a run."""
+MAX_NOTES_BYTES = 1 << 16
+
+
+class RunNotes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Notes on a run. The user can change them at any time."""
+
+    name: str = ""
+    """Name that lists show instead of that of the directory; empty for none."""
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    archived: bool = False
+    """True to hide the run in lists."""
+    study: str = ""
+    """Study of a sweep to which the run belongs; empty for none."""
+    trial: int | None = None
+    """Number of its trial in the study; None without a study."""
+
+
+def read_notes(run: Path) -> RunNotes:
+    """Return the notes on a run; empty notes if there are none.
+
+    Raises:
+        ReadError: The file cannot be read.
+    """
+    path = run / NOTES_FILE
+    try:
+        return msgspec.json.decode(read_regular(path, limit=MAX_NOTES_BYTES), type=RunNotes)
+    except FileNotFoundError:
+        return RunNotes()
+    except OSError as error:
+        raise ReadError(f"cannot read {path}: {error.strerror}") from None
+    except DECODE_ERRORS as error:
+        raise ReadError(f"{path} is damaged ({error}); delete it to use the run without its notes") from None
+
+
+def write_notes(run: Path, notes: RunNotes) -> None:
+    """Replace the notes on a run. Raises OSError."""
+    write_replaced(run / NOTES_FILE, msgspec.json.format(msgspec.json.encode(notes)) + b"\n")
