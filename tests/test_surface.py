@@ -31,8 +31,8 @@ OPTIONS = {
     "": "--help --version --help-all --envs --devices --policy-device --task --policy --plan --init-policy "
     "--rounds --steps --slots --reward --counterfactual --amp --scaler --seed --context-seed --telemetry-dir "
     "--checkpoint-every --keep --sync-seconds --patience-minutes --data-dir --config "
-    "--resume --accept-changed-task --theme --symbols --bell --notify --no-tui --narrate --on-alert "
-    "--tensorboard --detach",
+    "--resume --accept-changed-task --name --tag --note --theme --symbols --bell --notify --no-tui --narrate "
+    "--on-alert --tensorboard --detach",
     "replay": "--help --telemetry-dir --follow --against --task --at --speed --theme --symbols --bell --notify "
     "--no-tui --narrate",
     "attach": "--help --telemetry-dir --read-only --task --theme --symbols --bell --notify --no-tui --narrate",

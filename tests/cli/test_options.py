@@ -16,6 +16,7 @@ from esper.cli.options import EXIT_OK
 from esper.config import Config
 from esper.config_fields import ConfigField, list_fields
 from esper.engine.growth import GROWTH_CONFIG
+from esper.recording.notes import RunNotes, read_notes
 from esper.tasks import TASK_NAMES, load_task
 from esper.tasks.settings import override_settings, settings_of
 from esper.telemetry import events as ev
@@ -273,6 +274,25 @@ def test_a_setting_on_the_command_line_reaches_the_run(
     task = override_settings(load_task(saved.task), saved.training)
     assert (task.batch_size, task.samples_per_epoch) == (32, 80)
     assert task.optimizer == replace(load_task(saved.task).optimizer, momentum=0.5)
+    capsys.readouterr()
+
+
+def test_notes_are_stored_with_the_run_and_replaced_on_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    short = ("--no-tui", "--devices", "cpu:0", "--envs", "1", "--rounds", "1", "--steps", "1", "--policy", "static")
+    settings = ("--training.batch-size", "32", "--training.samples-per-epoch", "32")
+    notes = ("--name", "low entropy", "--tag", "a", "--tag", "b", "--tag", "a", "--study", "s", "--trial", "0")
+    assert main([*short, *settings, *notes]) == EXIT_OK
+    run = only_run(tmp_path)
+    assert read_notes(run) == RunNotes(name="low entropy", tags=("a", "b"), study="s", trial=0)
+    assert b"low entropy" not in b"".join(path.read_bytes() for path in (run / "run.json", *run.glob("events-*")))
+
+    again = ["--resume", "low entropy", "--rounds", "2", "--no-tui", "--tag", "c", "--note", "one more round"]
+    assert main(again) == EXIT_OK
+    expected = RunNotes(name="low entropy", tags=("c",), note="one more round", study="s", trial=0)
+    assert read_notes(run) == expected
     capsys.readouterr()
 
 

@@ -43,6 +43,12 @@ WRONG = {
     ("replya",): "unknown command or argument 'replya': did you mean replay?",
     ("--config", "none.toml"): "cannot read --config none.toml: No such file or directory",
     ("--envs", "99999999999999999999999"): "--envs '99999999999999999999999' is not valid: it must be a whole number",
+    ("--name", " "): "--name is empty; give a text or remove the option",
+    ("--tag", "a", "--tag", ""): "--tag is empty; give a text or remove the option",
+    ("--tag", "a b"): "--tag 'a b' has spaces; a tag is one word: --tag a --tag b",
+    ("--note", "ü" * 33_000): "--note is too long: the notes have 66,0",
+    ("--study", "s"): "--study and --trial belong together; give both or neither",
+    ("--trial", "x"): "--trial: invalid int value: 'x'",
     ("--resume", "none"): "'none' is neither a file nor a run in telemetry",
     ("--resume", "."): ". has no checkpoint; give a run directory or one of its checkpoints",
     ("replay",): "FILE_OR_RUN",
@@ -61,7 +67,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "named"), WRONG.items(), ids=map(" ".join, WRONG))
+@pytest.mark.parametrize(("arguments", "named"), WRONG.items(), ids=[" ".join(words)[:60] for words in WRONG])
 def test_invalid_option_is_refused_in_one_sentence(
     arguments: tuple[str, ...],
     named: str,

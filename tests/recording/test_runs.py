@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from esper.recording import runs
+from esper.recording.notes import NOTES_FILE, RunNotes, read_notes, update_notes, write_notes
 from esper.recording.runs import list_runs, make_run_directory, resolve_run
 from esper.recording.segments import ReadError, packed_path
 
@@ -92,3 +93,33 @@ def test_missing_run_without_any_runs_says_so(tmp_path: Path) -> None:
         resolve_run("last", tmp_path / "nowhere")
     with pytest.raises(ReadError, match="it contains no runs"):
         resolve_run("x", tmp_path)
+
+
+def test_run_is_found_by_the_name_that_the_user_gave(tmp_path: Path) -> None:
+    first, second, third = (make_run(tmp_path, name, 100) for name in ("a-1", "a-2", "a-3"))
+    write_notes(first, RunNotes(name="low entropy"))
+    write_notes(second, RunNotes(name="a-1"))
+    (third / NOTES_FILE).write_text("{")
+
+    assert resolve_run("low entropy", tmp_path) == first
+    assert resolve_run("a-1", tmp_path) == first, "the name of the directory comes first"
+    with pytest.raises(ReadError, match=r"did you mean low entropy\?$"):
+        resolve_run("low entropies", tmp_path)
+    write_notes(second, RunNotes(name="low entropy"))
+    with pytest.raises(ReadError, match=r"^2 runs in .* have the name 'low entropy'; give one of these: a-\d, a-\d$"):
+        resolve_run("low entropy", tmp_path)
+
+
+def test_notes_keep_what_is_not_given_and_refuse_what_cannot_be_read_again(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "a", 100)
+    update_notes(run, RunNotes())
+    assert not (run / NOTES_FILE).exists()
+
+    update_notes(run, RunNotes(name="one \udcff", tags=("x",), study="s", trial=3))
+    update_notes(run, RunNotes(tags=("y", "z"), trial=0))
+    assert read_notes(run) == RunNotes(name="one ?", tags=("y", "z"), study="s", trial=0)
+    with pytest.raises(OSError, match="the limit is 65,536"):
+        write_notes(run, RunNotes(note="x" * 70_000))
+    (run / NOTES_FILE).write_text("{")
+    with pytest.raises(ReadError, match=r"notes\.json is damaged \(.*\); delete it to use the run without its notes"):
+        update_notes(run, RunNotes(name="two"))

@@ -37,6 +37,7 @@ from esper.lanes.pool import EnvPool
 from esper.lanes.spawn import WorkerSpawner
 from esper.process import RankInfo
 from esper.ranks import RankGroup, RankLostError, destroy_ranks, init_ranks
+from esper.recording.notes import RunNotes, update_notes
 from esper.recording.recorder import Recorder, RecordingError, write_manifest
 from esper.recording.run_lock import RunLock
 from esper.recording.runs import make_run_directory
@@ -59,10 +60,12 @@ class Run:
         accept_changed_task: Resume although the code of the user's task has changed since the checkpoint.
         spawner: Starts the workers of CPU lanes; None: a new one.
         growth: Growth of one network, whose results it receives; None for an ordinary run.
+        notes: Notes to store with the run; of a resumed run, they replace those that are given.
 
     Raises:
         ConfigError: This machine cannot satisfy the configuration.
         TaskError: The task cannot be loaded or grown, or its data set is missing or damaged.
+        ReadError: The notes on the resumed run cannot be read.
         CheckpointError: The checkpoint is damaged or does not fit the configuration.
         RecordingError: The run directory cannot be written, or another process trains the run.
         RankLostError: Another rank that torchrun started does not join.
@@ -80,6 +83,7 @@ class Run:
         accept_changed_task: bool = False,
         spawner: WorkerSpawner | None = None,
         growth: Growth | None = None,
+        notes: RunNotes | None = None,
     ) -> None:
         rank_info = RankInfo.from_environment()
         lanes = assign_lanes_to_rank(resolve_devices(config.devices), rank_info, leave_out=is_auto(config.devices))
@@ -104,7 +108,7 @@ class Run:
             self.directory = run_directory_of(resume) if resume else ranks.run_on_rank0(lambda: _new_directory(config))
             if ranks.rank > 0:
                 self.hub = OtherRankEventHub(ranks)
-            lock_warning = ranks.run_on_rank0(lambda: self._open_recording(config, opened))
+            lock_warning = ranks.run_on_rank0(lambda: self._open_recording(config, notes, opened))
             self.hub.subscribe(records)
             state = TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks, origin=origin)
             self._growth = GrowthObserver(growth, task, data[0], state, control, self.directory) if growth else None
@@ -122,10 +126,20 @@ class Run:
             self._opened = opened.pop_all()
             """Resources of the run, closed in reverse order at its end."""
 
-    def _open_recording(self, config: Config, opened: ExitStack) -> str | None:
-        """Lock the run, and open its recorder and its hub. Return the warning of the lock. Raises RecordingError."""
+    def _open_recording(self, config: Config, notes: RunNotes | None, opened: ExitStack) -> str | None:
+        """Lock the run, store its notes, and open its recorder and its hub. Return the warning of the lock.
+
+        Raises:
+            RecordingError: Another process trains the run, or its directory cannot be written.
+            ReadError: The notes on the resumed run cannot be read.
+        """
         lock = RunLock(self.directory)
         opened.callback(lock.release)
+        if notes is not None:  # first of all, so that no event of a run precedes the notes by which it is found
+            try:
+                update_notes(self.directory, notes)
+            except OSError as error:
+                raise RecordingError(f"cannot write the notes on {self.directory}: {error.strerror}") from error
         recorder = Recorder(self.directory, config.sync_seconds)
         opened.callback(recorder.close)
         detector = AnomalyDetector(Thresholds.from_config(config))

@@ -23,6 +23,7 @@ from esper.telemetry.state import Record
 if TYPE_CHECKING:
     from esper.engine.growth import Growth
     from esper.engine.run import Run
+    from esper.recording.notes import RunNotes
     from esper.tasks.task import Task
 
 
@@ -36,6 +37,7 @@ class EngineThread:
         task: Task to train on; None: the one that the configuration names.
         accept_changed_task: Resume although the code of the user's task has changed since the checkpoint.
         growth: Growth of one network, whose results it receives; None for an ordinary run.
+        notes: Notes to store with the run; of a resumed run, they replace those that are given.
 
     Attributes:
         records: Every record of the run, for a dashboard or console.
@@ -52,6 +54,7 @@ class EngineThread:
         task: Task | None = None,
         accept_changed_task: bool = False,
         growth: Growth | None = None,
+        notes: RunNotes | None = None,
     ) -> None:
         self.records: SimpleQueue[Record] = SimpleQueue()
         self.control = RequestQueue()
@@ -72,6 +75,7 @@ class EngineThread:
         self._task = task
         self._accept_changed_task = accept_changed_task
         self._growth = growth
+        self._notes = notes
         self._thread = NamedThread(target=self._main, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -144,6 +148,7 @@ class EngineThread:
                 accept_changed_task=self._accept_changed_task,
                 spawner=spawner,
                 growth=self._growth,
+                notes=self._notes,
             )
         except (ConfigError, TaskError, CheckpointError, ReadError, RecordingError) as error:
             self.setup_error = error

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import msgspec
 
 from esper.disk import read_regular, write_replaced
 from esper.recording.segments import ReadError
-from esper.telemetry.codec import DECODE_ERRORS
+from esper.telemetry.codec import DECODE_ERRORS, encode_json
 
 NOTES_FILE = "notes.json"
 """Name of the file in the directory of a run."""
@@ -48,5 +49,28 @@ def read_notes(run: Path) -> RunNotes:
 
 
 def write_notes(run: Path, notes: RunNotes) -> None:
-    """Replace the notes on a run. Raises OSError."""
-    write_replaced(run / NOTES_FILE, msgspec.json.format(msgspec.json.encode(notes)) + b"\n")
+    """Replace the notes on a run. Raises OSError, also if they are too long."""
+    write_replaced(run / NOTES_FILE, encode_notes(notes))
+
+
+def update_notes(run: Path, given: RunNotes) -> None:
+    """Replace those notes on a run that are given, which means not empty.
+
+    Raises:
+        ReadError: The notes on the run cannot be read.
+        OSError: They cannot be written.
+    """
+    empty = RunNotes()
+    changes = {
+        field: value for field in given.__struct_fields__ if (value := getattr(given, field)) != getattr(empty, field)
+    }
+    if changes:
+        write_notes(run, msgspec.structs.replace(read_notes(run), **changes))
+
+
+def encode_notes(notes: RunNotes) -> bytes:
+    """Return the content of the file. Raises OSError if it would be too long to be read again."""
+    content = msgspec.json.format(encode_json(notes)) + b"\n"
+    if len(content) > MAX_NOTES_BYTES:
+        raise OSError(errno.EFBIG, f"the notes have {len(content):,} bytes; the limit is {MAX_NOTES_BYTES:,}")
+    return content

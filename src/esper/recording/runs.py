@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from esper.disk import make_directory, numbered_paths, sync_directory
+from esper.recording.notes import read_notes
 from esper.recording.segments import ReadError, list_segments, packed_path
 
 LAST_ALIAS = "last"
@@ -65,11 +66,11 @@ def resolve_run(text: str, telemetry_dir: Path) -> Path:
     """Return the path of a recording.
 
     Args:
-        text: Run name, path, or `last`.
+        text: Run name, path, or `last`. A name is that of the directory or the one that the user gave to the run.
         telemetry_dir: Directory that contains the runs.
 
     Raises:
-        ReadError: There is no such recording; the message suggests similar names.
+        ReadError: There is no such recording, and the message suggests similar names; or several runs have the name.
     """
     runs = list_runs(telemetry_dir)
     if text == LAST_ALIAS:
@@ -80,12 +81,26 @@ def resolve_run(text: str, telemetry_dir: Path) -> Path:
     for path in (Path(text), telemetry_dir / text):
         if path.exists():
             return path
+    given_names = {run: name for run in runs if (name := _given_name(run))}
+    if found := [run for run, name in given_names.items() if name == text]:
+        if len(found) > 1:
+            which = ", ".join(run.name for run in found)
+            raise ReadError(f"{len(found)} runs in {telemetry_dir} have the name {text!r}; give one of these: {which}")
+        return found[0]
     names = [run.name for run in runs]
-    if nearest := difflib.get_close_matches(text, names, n=MAX_SUGGESTIONS, cutoff=0.4):
+    if nearest := difflib.get_close_matches(text, [*names, *given_names.values()], n=MAX_SUGGESTIONS, cutoff=0.4):
         hint = f"did you mean {' or '.join(nearest)}?"
     else:
         hint = f"newest runs: {', '.join(names[:MAX_SUGGESTIONS])}" if names else "it contains no runs"
     raise ReadError(f"{text!r} is neither a file nor a run in {telemetry_dir}; {hint}")
+
+
+def _given_name(run: Path) -> str:
+    """Return the name that the user gave to a run; empty without one."""
+    try:
+        return read_notes(run).name
+    except ReadError:  # damaged notes on one run must not hide the others; `runs` reports them
+        return ""
 
 
 def shortest_name(path: Path, telemetry_dir: Path) -> str:

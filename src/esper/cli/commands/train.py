@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import socket
 import subprocess
 import sys
@@ -46,6 +47,7 @@ from esper.disk import numbered_paths
 from esper.domain import VERSION
 from esper.engine.start_checks import check_start, resolve_policy
 from esper.process import RankInfo
+from esper.recording.notes import RunNotes, encode_notes
 from esper.recording.run_lock import LockHolder, read_holder
 from esper.recording.runs import list_runs, resolve_run
 from esper.stop_signals import replace_handlers, restore_handlers
@@ -65,6 +67,7 @@ def run_training(arguments: Sequence[str]) -> int:
     """Train a run, with the dashboard or without, and return the exit code."""
     options = _train_parser().parse_args(arguments)
     display = DisplayOptions.from_options(options)
+    notes = _notes_from_options(options)
     headless = options.no_tui or options.narrate is not None
     config, checkpoint = _resolve_config_and_checkpoint(options.config, options.resume, given_options(options))
     if checkpoint is not None and (rounds := read_manifest(checkpoint).round) >= config.rounds:
@@ -78,8 +81,14 @@ def run_training(arguments: Sequence[str]) -> int:
 
     from esper.engine.thread import EngineThread
 
-    changed = options.accept_changed_task
-    engine = EngineThread(config, checkpoint, workers=workers, interactive=not headless, accept_changed_task=changed)
+    engine = EngineThread(
+        config,
+        checkpoint,
+        workers=workers,
+        interactive=not headless,
+        accept_changed_task=options.accept_changed_task,
+        notes=notes,
+    )
     narrate: NarrationDetail | None = options.narrate
     if rank_info.rank > 0:
         run_silently(engine)
@@ -190,6 +199,7 @@ def _train_parser() -> Parser:
         help="resume from a checkpoint or from a run's newest one (checkpoint path, run name, run path, or last)",
     )
     add_accept_changed_task_option(parser)
+    _add_notes_options(parser)
     add_screen_options(parser)
     parser.add_argument(
         "--on-alert",
@@ -203,6 +213,48 @@ def _train_parser() -> Parser:
         "--detach", action="store_true", help="train in a background process that outlives the dashboard"
     )
     return parser
+
+
+def _add_notes_options(parser: Parser) -> None:
+    """Add the options whose values are stored as notes on the run."""
+    parser.add_argument("--name", metavar="TEXT", help="name of the run in lists, by which it is also found")
+    parser.add_argument(
+        "--tag", action="append", metavar="TAG", help="tag of the run, one word; give the option again for more tags"
+    )
+    parser.add_argument("--note", metavar="TEXT", help="text about the run")
+    for option, metavar, kind in (("--study", "STUDY", str), ("--trial", "N", int)):  # `sweep` sets both
+        parser.add_argument(option, metavar=metavar, type=kind, help=argparse.SUPPRESS)
+
+
+def _notes_from_options(options: argparse.Namespace) -> RunNotes | None:
+    """Return the notes that the user gave; None if none were given.
+
+    Raises:
+        ConfigError: An option is empty, a tag has spaces, the notes are too long, or only one of --study and --trial is
+            given.
+    """
+    tags: list[str] = options.tag or []
+    texts = {"--name": options.name, "--note": options.note, "--study": options.study}
+    for option, text in [*texts.items(), *(("--tag", tag) for tag in tags)]:
+        if text is not None and not text.strip():
+            raise ConfigError(f"{option} is empty; give a text or remove the option")
+    for tag in tags:
+        if tag.split() != [tag]:
+            raise ConfigError(f"--tag {tag!r} has spaces; a tag is one word: --tag {' --tag '.join(tag.split())}")
+    if (options.study is None) != (options.trial is None):
+        raise ConfigError("--study and --trial belong together; give both or neither")
+    notes = RunNotes(
+        name=options.name or "",
+        tags=tuple(dict.fromkeys(tags)),
+        note=options.note or "",
+        study=options.study or "",
+        trial=options.trial,
+    )
+    try:
+        encode_notes(notes)
+    except OSError as error:
+        raise ConfigError(f"--note is too long: {error.strerror}") from None
+    return notes if notes != RunNotes() else None
 
 
 def start_detached(
