@@ -1,22 +1,28 @@
-"""One-line information about a run for `runs`, read from its last segment only."""
+"""Information about one run for lists of runs, from the end of its recording and from its notes."""
 
 from __future__ import annotations
 
 import os
+import statistics
 from contextlib import suppress
 from pathlib import Path
 from stat import S_ISREG
+from typing import Any
 
 import msgspec
 
-from esper.domain import TERMINAL_STATUSES
 from esper.history.history import open_history
-from esper.recording.run_lock import LOCK_FILE, is_live
+from esper.history.run_status import display_status, is_being_written
+from esper.history.summary import flat_config
+from esper.recording.notes import RunNotes, read_notes
 from esper.recording.segments import ReadError, list_segments, packed_path
-from esper.telemetry.state import RunState
+from esper.recording.tail import RecordingFollower
+from esper.telemetry.state import Keyframe, RunState
 
-LIVE_WINDOW_S = 60.0
-"""Seconds after the last write during which a run without a lock counts as live."""
+READING_STATE = "reading"
+"""State of a run whose recording was not read yet."""
+LIVE_STATES = ("live", "paused")
+"""States of a run to which a process writes."""
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -26,79 +32,177 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Name of the run's directory."""
     path: str
     state: str
-    """live, paused, done, stopped, failed, crashed (not ended, but no process writes to it) or unreadable."""
+    """live, paused, done, stopped, failed, crashed (not ended, but no process writes to it), unreadable or reading."""
+    name: str | None = None
+    """Name that the user gave to the run."""
+    tags: tuple[str, ...] = ()
+    """Tags that the user gave to the run."""
+    note: str | None = None
+    """Text that the user wrote about the run."""
+    archived: bool = False
+    """True if lists hide the run."""
+    study: str | None = None
+    """Study of a sweep to which the run belongs."""
+    trial: int | None = None
+    """Number of its trial in the study."""
     task: str | None = None
     policy: str | None = None
+    seed: int | None = None
+    """Random seed."""
+    config: dict[str, Any] = {}
+    """Resolved configuration, keyed like `ppo.gamma`."""
+    score_name: str | None = None
+    """Name of the task's score."""
+    envs: int | None = None
+    """Number of envs."""
+    steps: int | None = None
+    """Number of steps of an episode."""
     round: int | None = None
     """Last started round, from 1."""
     rounds: int | None = None
     """Configured number of rounds."""
     best_score: float | None = None
     """Maximum validation score of any env at any step, a fraction."""
-    bytes: int
-    """Size of all files in the directory, including checkpoints."""
+    scores: list[float] = []
+    """Median final score of the episodes of each of the last finished rounds, in order."""
+    last_score: float | None = None
+    """Last of `scores`."""
+    last_return: float | None = None
+    """Undiscounted return of the last finished episode, mean over the envs."""
+    parameter_ratio: float | None = None
+    """Parameters of host and seeds at the last step, relative to those of the bare host; mean over the envs."""
+    anomalies: int | None = None
+    """Number of anomalies, at most the last 200."""
+    bytes: int | None = None
+    """Size of all files in the directory, including checkpoints; absent while it is unknown."""
     started: float | None = None
     """Time of the first event, in seconds since the epoch."""
+    duration: float | None = None
+    """Seconds from the first event to the last, pauses and interruptions included."""
     written: float
     """Time of the last write to its events, in seconds since the epoch."""
     problem: str | None = None
-    """Why the run is unreadable."""
+    """Why the run or its notes are unreadable."""
+
+    @property
+    def title(self) -> str:
+        """Name that the user gave to the run, or else the name of its directory."""
+        return self.name or self.run
 
 
-def read_run_info(directory: Path, written: float, now: float) -> RunInfo:
-    """Return information about a run, read from its last segment.
+class RunEnd:
+    """State at the end of a recording. Later reads add only the events that were written since.
+
+    Args:
+        run: Directory of the run.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._follower = RecordingFollower(run)
+        self._state = RunState()
+
+    def read(self) -> RunState:
+        """Return the state after the last readable event. The caller must not change it.
+
+        Raises:
+            ReadError: No segment is readable, and at least one is damaged.
+            OSError: The directory cannot be read.
+        """
+        try:
+            for record in self._follower.poll():
+                if isinstance(record, Keyframe):
+                    self._state = record.decode_state()
+                else:
+                    self._state.apply(record)
+            is_damaged = bool(self._follower.notices) or self._state.started is None
+        except ReadError:
+            is_damaged = True
+        if is_damaged:  # an earlier segment may be intact
+            return _state_of_damaged_recording(self._run)
+        return self._state
+
+
+def read_run_info(directory: Path, written: float, now: float, end: RunEnd | None = None) -> RunInfo:
+    """Return information about a run.
 
     Args:
         directory: Directory of the run.
         written: Time of the last write to its events, in seconds since the epoch.
         now: Current time, in seconds since the epoch.
+        end: Reader of the recording that was used before for this run; None: a new one.
     """
-    name, path, size = directory.name, str(directory), _directory_bytes(directory)
+    info = RunInfo(
+        run=directory.name, path=str(directory), written=written, state="unreadable", bytes=directory_bytes(directory)
+    )
     try:
-        state, live = _last_state(directory), is_being_written(directory, written, now)
+        state, live = (end or RunEnd(directory)).read(), is_being_written(directory, written, now)
     except (ReadError, OSError) as error:
-        return RunInfo(run=name, path=path, bytes=size, written=written, state="unreadable", problem=str(error))
-    best_scores = [env.best_score for env in state.envs if env.best_score is not None]
-    started = state.started
-    return RunInfo(
-        run=name,
-        path=path,
-        bytes=size,
-        written=written,
-        state=display_status(state.status, live=live),
-        task=started.task if started else None,
-        policy=started.policy if started else None,
-        round=state.round if started else None,
-        rounds=started.rounds if started else None,
-        best_score=max(best_scores, default=None),
-        started=state.start_time if started else None,
+        return with_notes(msgspec.structs.replace(info, problem=str(error)))
+    found = _recorded_values(state) if state.started else {}
+    return with_notes(msgspec.structs.replace(info, state=display_status(state.status, live=live), **found))
+
+
+def with_notes(info: RunInfo) -> RunInfo:
+    """Return the information with the current notes on the run."""
+    problem = info.problem
+    try:
+        notes = read_notes(Path(info.path))
+    except ReadError as error:
+        notes, problem = RunNotes(), problem or str(error)
+    return msgspec.structs.replace(
+        info,
+        name=notes.name or None,
+        tags=notes.tags,
+        note=notes.note or None,
+        archived=notes.archived,
+        study=notes.study or None,
+        trial=notes.trial,
+        problem=problem,
     )
 
 
-def display_status(status: str, *, live: bool) -> str:
-    """Return the name of the state of a run, as `runs` and `show` print it.
-
-    Args:
-        status: Status in its RunState.
-        live: A process writes to the run.
-    """
-    if status in TERMINAL_STATUSES:
-        return status
-    if not live:
-        return "crashed"
-    return "paused" if status == "paused" else "live"
+def directory_bytes(directory: Path) -> int:
+    """Return the total size of the files in a directory. Links and files deleted meanwhile do not count."""
+    total = 0
+    for parent, _, names in os.walk(directory):  # unlike `rglob`, it skips directories that are deleted meanwhile
+        for name in names:
+            with suppress(FileNotFoundError):
+                found = os.lstat(os.path.join(parent, name))
+                total += found.st_size if S_ISREG(found.st_mode) else 0
+    return total
 
 
-def is_being_written(directory: Path, written: float, now: float) -> bool:
-    """Return True if a process writes to a run: it holds the lock or, if there is no lock file, wrote recently.
+def _recorded_values(state: RunState) -> dict[str, Any]:
+    """Return the fields of RunInfo that follow from the state of a run that has started."""
+    started = state.started
+    assert started is not None
+    best_scores = [env.best_score for env in state.envs if env.best_score is not None]
+    ratios = [env.latest.parameter_ratio for env in state.envs if env.latest]
+    returns = [env.returns[-1] for env in state.envs if env.returns]
+    scores = [final.median for final in state.scores_by_round]
+    return {
+        "task": started.task,
+        "policy": started.policy,
+        "seed": started.seed,
+        "config": flat_config(started.config),
+        "score_name": started.score_name,
+        "envs": len(started.lanes),
+        "steps": started.steps,
+        "round": state.round,
+        "rounds": started.rounds,
+        "best_score": max(best_scores, default=None),
+        "scores": scores,
+        "last_score": scores[-1] if scores else None,
+        "last_return": statistics.fmean(returns) if returns else None,
+        "parameter_ratio": statistics.fmean(ratios) if ratios else None,
+        "anomalies": len(state.anomalies),
+        "started": state.start_time,
+        "duration": state.time - state.start_time,
+    }
 
-    Raises:
-        OSError: The lock file cannot be opened.
-    """
-    return is_live(directory) or (not (directory / LOCK_FILE).exists() and now - written < LIVE_WINDOW_S)
 
-
-def _last_state(directory: Path) -> RunState:
+def _state_of_damaged_recording(directory: Path) -> RunState:
     """Return the state at the end of a recording, read from its last readable segment, which opens with a Keyframe.
 
     Raises:
@@ -114,14 +218,3 @@ def _last_state(directory: Path) -> RunState:
     if notices:
         raise ReadError(notices[0])
     return RunState()
-
-
-def _directory_bytes(directory: Path) -> int:
-    """Return the total size of the files in a directory. Links and files deleted meanwhile do not count."""
-    total = 0
-    for parent, _, names in os.walk(directory):  # unlike `rglob`, it skips directories that are deleted meanwhile
-        for name in names:
-            with suppress(FileNotFoundError):
-                found = os.lstat(os.path.join(parent, name))
-                total += found.st_size if S_ISREG(found.st_mode) else 0
-    return total

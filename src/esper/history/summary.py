@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from esper.history.history import History
-from esper.history.run_info import display_status, is_being_written
+from esper.history.run_status import display_status, is_being_written
 from esper.telemetry import events as ev
 from esper.telemetry.series import BlueprintStats, FiveNumbers, five_numbers
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import statistics
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from esper.cli.main import main
 from esper.formatting import format_bytes
+from esper.recording.notes import NOTES_FILE, RunNotes, write_notes
 from esper.recording.run_lock import LOCK_FILE, RunLock
 from esper.recording.segments import compress_segment
 from esper.telemetry import events as ev
@@ -197,3 +199,29 @@ def test_directory_that_vanishes_while_it_is_listed_is_left_out(
 
     assert not partial.exists()
     assert found["bytes"] == sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
+
+
+def test_json_has_the_notes_the_configuration_and_the_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = fold(RUN)
+    run = make(tmp_path, "a", recording(RUN))
+    write_notes(run, RunNotes(name="low entropy", tags=("x", "y"), note="first", study="s", trial=0))
+    (make(tmp_path, "b", recording(RUN[:1]), age=60) / NOTES_FILE).write_text("{")
+
+    found, begun = listed(tmp_path, capsys)
+
+    scores = [final.median for final in state.scores_by_round]
+    assert found.items() >= {
+        "name": "low entropy", "tags": ["x", "y"], "note": "first", "study": "s", "trial": 0,
+        "seed": 0, "config": {"envs": 4, "rounds": 2, "steps": 5}, "score_name": "accuracy", "envs": 4, "steps": 5,
+        "scores": scores, "last_score": scores[-1], "duration": RUN[-1].time - RUN[0].time,
+        "anomalies": len(state.anomalies),
+        "last_return": statistics.fmean(env.returns[-1] for env in state.envs),
+        "parameter_ratio": statistics.fmean(env.latest.parameter_ratio for env in state.envs if env.latest),
+    }.items()  # fmt: skip
+    assert "archived" not in found
+    measured = {"name", "tags", "study", "scores", "last_score", "last_return", "parameter_ratio", "best_score"}
+    assert not measured & begun.keys()
+    assert (begun["state"], begun["anomalies"]) == ("crashed", 0)
+    assert "notes.json is damaged" in str(begun["problem"])

@@ -125,7 +125,7 @@ def _print_outcome(session: AttachedRun, state: RunState, *, brief: bool = False
         brief: Leave out the summary.
     """
     from esper.cli.console import format_summary
-    from esper.history.run_info import display_status
+    from esper.history.run_status import display_status
 
     print_warnings(session.notices)
     if session.fatal_error:

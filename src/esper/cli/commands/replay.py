@@ -160,7 +160,7 @@ def _print_replay(playback: Playback, ghost_run: GhostRun | None, *, narrate: Na
 
 def _run_status(playback: Playback) -> str | None:
     """Return the current status of the run; None before the end of the recording, or if it is a single file."""
-    from esper.history.run_info import display_status, is_being_written
+    from esper.history.run_status import display_status, is_being_written
 
     path, state = playback.history.path, playback.state
     if playback.position < playback.length or not path.is_dir():

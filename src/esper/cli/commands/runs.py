@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> int:
         print(encode_json(infos).decode())
     elif infos:
         print("\n".join(align_columns([_HEADINGS, *(_row(info, now) for info in infos)], _RIGHT_ALIGNED)))
-        print_warnings(f"{info.run} is unreadable: {info.problem}" for info in infos if info.problem)
+        print_warnings(_problem(info) for info in infos if info.problem)
     else:
         print(f"no runs in {directory}; train one with `esper-sanctum` or replay one with `esper-sanctum demo`")
     return EXIT_OK
@@ -61,6 +61,10 @@ def _row(info: RunInfo, now: float) -> tuple[str, ...]:
         info.policy or NOT_MEASURED,
         f"{info.round}/{info.rounds}" if info.rounds is not None else NOT_MEASURED,
         format_number(info.best_score, ".1%"),
-        format_bytes(info.bytes),
+        NOT_MEASURED if info.bytes is None else format_bytes(info.bytes),
         format_age(now - info.written),
     )
+
+
+def _problem(info: RunInfo) -> str:
+    return f"{info.run} is unreadable: {info.problem}" if info.state == "unreadable" else f"{info.run}: {info.problem}"
