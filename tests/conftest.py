@@ -39,5 +39,12 @@ def _one_thread() -> None:
 
 
 @pytest.fixture(autouse=True)
+def _own_index_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep the indices of the tests' runs out of the user's cache."""
+    directory = tmp_path_factory.getbasetemp() / "run-indices"
+    monkeypatch.setattr("esper.history.run_index._cache_directory", lambda: directory)
+
+
+@pytest.fixture(autouse=True)
 def _validated_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("esper.policy.masks.validate_masks", True)

@@ -71,6 +71,11 @@ def list_segments(directory: Path) -> list[Path]:
     return [segment_path(directory, number) for number in sorted({int(match[1]) for match in found if match})]
 
 
+def is_segment_name(name: str) -> bool:
+    """Return True if a file of a run with this name is a segment, plain or packed."""
+    return _SEGMENT_NAME.fullmatch(name) is not None
+
+
 def segment_number(path: Path) -> int:
     """Return the number in a path that `list_segments` returned."""
     match = _SEGMENT_NAME.fullmatch(path.name)

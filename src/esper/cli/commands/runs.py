@@ -9,8 +9,8 @@ from pathlib import Path
 from esper.cli.options import EXIT_OK, Parser, print_warnings
 from esper.config import Config, ConfigError
 from esper.formatting import NOT_MEASURED, align_columns, format_age, format_bytes, format_number
-from esper.history.run_info import RunInfo, read_run_info
-from esper.recording.runs import last_write_time, list_runs
+from esper.history.run_index import SAVE_INTERVAL_S, RunIndex, index_cache_path
+from esper.history.run_info import RunInfo
 from esper.telemetry.codec import encode_json
 
 _HEADINGS = ("run", "state", "task", "policy", "round", "best", "size", "written")
@@ -26,8 +26,12 @@ def run(arguments: Sequence[str]) -> int:
     directory = options.directory or options.telemetry_dir or Path(Config().telemetry_dir)
     if not directory.is_dir() and directory != Path(Config().telemetry_dir):
         raise ConfigError(f"directory {directory} not found")
+    index = RunIndex(directory, index_cache_path(directory))
+    index.poll(SAVE_INTERVAL_S)
+    while not index.is_complete:  # in slices, so that little is lost if the user interrupts it
+        index.poll(SAVE_INTERVAL_S)
+    infos = sorted(index.runs, key=lambda info: info.written, reverse=True)
     now = time.time()
-    infos = [read_run_info(path, last_write_time(path) or 0.0, now) for path in list_runs(directory)]
     if options.json:
         print(encode_json(infos).decode())
     elif infos:

@@ -1,0 +1,340 @@
+"""Index of all runs of a telemetry directory, with a cache between two starts of the program."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import sqlite3
+import time
+from collections.abc import Generator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, perf_counter
+
+import msgspec
+from platformdirs import user_cache_path
+
+from esper.domain import VERSION
+from esper.history.run_info import (
+    LIVE_STATES,
+    READING_STATE,
+    RunEnd,
+    RunInfo,
+    directory_bytes,
+    read_run_info,
+    with_notes,
+)
+from esper.history.run_status import is_being_written
+from esper.recording.notes import NOTES_FILE
+from esper.recording.segments import is_segment_name
+from esper.telemetry.codec import DECODE_ERRORS
+
+LIVE_READ_INTERVAL_S = 2.0
+"""Minimum seconds between two reads of the recording of a live run."""
+SCAN_INTERVAL_S = 1.0
+"""Minimum seconds between two scans of the directory, unless a poll has no time limit."""
+SAVE_INTERVAL_S = 2.0
+"""Minimum seconds between two writes to the cache while runs are being read."""
+CACHE_FORMAT = f"{VERSION}/1"
+"""Format of the cached information. The number increases when RunInfo, or the way it is computed, changes."""
+_LOCK_TIMEOUT_S = 1.0
+"""Seconds to wait for another process that writes to the cache."""
+
+
+class _RunFiles(msgspec.Struct, frozen=True, array_like=True):
+    """Files of a run as they were found: the same files give the same information."""
+
+    events: tuple[tuple[str, int, int], ...]
+    """Name, size and time of the last write (ns) of each segment and of the manifest."""
+    is_live: bool
+    notes: tuple[int, int] | None
+    """Size and time of the last write (ns); None without notes."""
+    others: tuple[int, tuple[tuple[str, int], ...]]
+    """Total size of the other files, and name and time (ns) of each directory."""
+
+    @property
+    def written(self) -> float:
+        """Time of the last write to the events, in seconds since the epoch."""
+        return max(written for _, _, written in self.events) / 1e9
+
+
+@dataclass
+class _Run:
+    """A run in the index."""
+
+    info: RunInfo
+    files: _RunFiles
+    """Files that were found last."""
+    read_files: _RunFiles | None = None
+    """Files from which the information was read; None before."""
+    read_at: float = -math.inf
+    """Monotonic time of the last read, seconds."""
+    end: RunEnd | None = None
+    """Reader of the recording while the run is live."""
+    is_saved: bool = False
+    """The cache has this information."""
+
+    @property
+    def has_new_events(self) -> bool:
+        """True if the recording was written to, or the run began or ended, since it was read."""
+        before, files = self.read_files, self.files
+        return before is None or (before.events, before.is_live) != (files.events, files.is_live)
+
+    def is_due(self, now: float) -> bool:
+        """Return True if something of the run must be read at a monotonic time in seconds."""
+        if self.read_files == self.files:
+            return False
+        return not (self.files.is_live and self.has_new_events) or now - self.read_at >= LIVE_READ_INTERVAL_S
+
+
+def index_cache_path(telemetry_dir: Path) -> Path:
+    """Return the path of the cache of an index, which the user's cache directory has for each telemetry directory."""
+    name = hashlib.blake2b(os.fsencode(telemetry_dir.resolve()), digest_size=8).hexdigest()
+    return _cache_directory() / f"{name}.sqlite"
+
+
+def _cache_directory() -> Path:
+    return user_cache_path("esper-sanctum") / "runs"
+
+
+class RunIndex:
+    """Information about all runs of a directory. `poll` scans the directory and reads the runs that have changed.
+
+    The directory need not exist.
+
+    Args:
+        telemetry_dir: Directory that contains the runs.
+        cache: SQLite file with the information of an earlier index, see `index_cache_path`; None for no cache.
+    """
+
+    def __init__(self, telemetry_dir: Path, cache: Path | None) -> None:
+        self.notices: list[str] = []
+        """Sentences for the user about a cache that cannot be used."""
+        self._telemetry_dir = telemetry_dir
+        self._cache = cache
+        self._cached: dict[str, tuple[_RunFiles, bytes]] | None = None
+        """Rows of the cache that are not in use yet, keyed by run; None before it was read."""
+        self._runs: dict[str, _Run] = {}
+        self._to_scan: list[str] = []
+        """Names of the entries of the directory that the current scan has not reached."""
+        self._scanned_at = -math.inf
+        """Monotonic time at which the last scan began, seconds."""
+        self._saved_at = -math.inf
+        """Monotonic time of the last write to the cache, seconds."""
+        self._removed: list[str] = []
+        """Runs that the cache has and the directory does not have any more."""
+        self._sorted: list[RunInfo] | None = []
+        """Value of `runs`; None if it is out of date."""
+
+    @property
+    def runs(self) -> list[RunInfo]:
+        """All runs, live ones first, then by the time of the last write, newest first."""
+        if self._sorted is None:
+            self._sorted = sorted(
+                (run.info for run in self._runs.values()),
+                key=lambda info: (info.state not in LIVE_STATES, -info.written, info.run),
+            )
+        return self._sorted
+
+    @property
+    def is_complete(self) -> bool:
+        """True if every run was read, by this index or, if its files are unchanged, by an earlier one."""
+        return (
+            self._scanned_at > -math.inf
+            and not self._to_scan
+            and all(run.read_files == run.files or run.read_at > -math.inf for run in self._runs.values())
+        )
+
+    def refresh(self, run: str) -> None:
+        """Scan a run, given its name, at the next poll, because its notes were changed by this program."""
+        self._to_scan.append(run)
+
+    def poll(self, within: float = math.inf) -> bool:
+        """Scan the directory, and then read the runs that have changed: live ones first, then the newest.
+
+        A live run that grows is read again every LIVE_READ_INTERVAL_S.
+
+        Args:
+            within: Seconds after which the method returns, once at least one run was scanned or read.
+
+        Returns:
+            True if any information has changed.
+
+        Raises:
+            OSError: The directory cannot be read.
+        """
+        deadline = perf_counter() + within
+        changed = self._scan(deadline, is_unlimited=within == math.inf)
+        now = monotonic()
+        due = [run for run in self._runs.values() if run.is_due(now)] if not self._to_scan else []
+        for run in sorted(due, key=lambda run: (not run.files.is_live, -run.files.written)):
+            self._read(run)
+            changed = True
+            if perf_counter() > deadline:
+                break
+        if changed:
+            self._sorted = None
+        if self.is_complete or monotonic() - self._saved_at >= SAVE_INTERVAL_S:
+            self._save()
+        return changed
+
+    def _scan(self, deadline: float, *, is_unlimited: bool) -> bool:
+        """Continue the scan of the directory, or begin another one if it is due. Return True if a run has changed."""
+        changed, now = False, monotonic()
+        if self._cached is None:
+            self._cached = self._load()
+        if is_unlimited or (not self._to_scan and now - self._scanned_at >= SCAN_INTERVAL_S):
+            self._scanned_at = now
+            self._to_scan = _list_directories(self._telemetry_dir)
+            present = set(self._to_scan)
+            gone = [name for name in self._runs if name not in present]
+            changed = bool(gone)
+            self._removed += [*gone, *(name for name in self._cached if name not in present)]
+            for name in gone:
+                del self._runs[name]
+        while self._to_scan:
+            changed |= self._scan_run(self._to_scan.pop())
+            if perf_counter() > deadline:
+                break
+        return changed
+
+    def _scan_run(self, name: str) -> bool:
+        """Look at the files of a run. Return True if it is new, gone, or its cached information is used now."""
+        directory = self._telemetry_dir / name
+        known = self._runs.get(name)
+        files = _find_files(directory)
+        if files is None:
+            return self._runs.pop(name, None) is not None
+        if known is not None:
+            known.files = files
+            return False
+        assert self._cached is not None
+        read_files, content = self._cached.pop(name, (None, b""))
+        info = self._decode(content) if read_files else None
+        if info is None:
+            info = RunInfo(run=name, path=str(directory), state=READING_STATE, written=files.written)
+            self._runs[name] = _Run(with_notes(info) if files.notes else info, files)
+        else:
+            info = msgspec.structs.replace(info, path=str(directory))
+            self._runs[name] = _Run(info, files, read_files, is_saved=read_files == files)
+        return True
+
+    def _read(self, run: _Run) -> None:
+        """Read what has changed in a run: its recording, its notes or the size of its files."""
+        before, files = run.read_files, run.files
+        directory = Path(run.info.path)
+        if before is None or run.has_new_events:
+            run.end = run.end or RunEnd(directory)
+            run.info = read_run_info(directory, files.written, time.time(), run.end)
+            run.read_at = monotonic()
+        else:
+            if before.others != files.others:
+                run.info = msgspec.structs.replace(run.info, bytes=directory_bytes(directory))
+            run.info = with_notes(run.info) if before.notes != files.notes else run.info
+        if not files.is_live:
+            run.end = None
+        run.read_files, run.is_saved = files, False
+
+    # The cache. Each use opens it again, so that any thread may poll.
+
+    def _load(self) -> dict[str, tuple[_RunFiles, bytes]]:
+        """Return the rows of the cache that have the format of this version."""
+        if self._cache is None:
+            return {}
+        decode = msgspec.msgpack.Decoder(_RunFiles).decode
+        with self._checked_cache():
+            if self._cache.exists():
+                with closing(sqlite3.connect(self._cache, timeout=_LOCK_TIMEOUT_S)) as connection:
+                    rows = connection.execute("SELECT run, files, info FROM runs WHERE format = ?", (CACHE_FORMAT,))
+                    return {run: (decode(files), info) for run, files, info in rows}
+        return {}
+
+    def _decode(self, content: bytes) -> RunInfo | None:
+        """Return cached information; None, after a notice, if it is damaged."""
+        with self._checked_cache():
+            return _decode_info(content)
+        return None
+
+    def _save(self) -> None:
+        """Write what has changed to the cache."""
+        self._saved_at = monotonic()
+        unsaved = {name: run for name, run in self._runs.items() if not run.is_saved and _can_be_saved(run)}
+        if self._cache is None or not (unsaved or self._removed):
+            return
+        encode = msgspec.msgpack.Encoder().encode
+        with self._checked_cache():
+            self._cache.parent.mkdir(parents=True, exist_ok=True)
+            with closing(sqlite3.connect(self._cache, timeout=_LOCK_TIMEOUT_S)) as connection, connection:
+                connection.execute("CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, format, files, info)")
+                connection.execute("DELETE FROM runs WHERE format != ?", (CACHE_FORMAT,))
+                connection.executemany("DELETE FROM runs WHERE run = ?", [(name,) for name in self._removed])
+                connection.executemany(
+                    "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?)",
+                    [
+                        (name, CACHE_FORMAT, encode(run.files), encode(msgspec.structs.replace(run.info, path="")))
+                        for name, run in unsaved.items()
+                    ],
+                )
+            self._removed = []
+            for run in unsaved.values():
+                run.is_saved = True
+
+    @contextmanager
+    def _checked_cache(self) -> Generator[None]:
+        """Work without the cache, after a notice, if it cannot be used."""
+        try:
+            yield
+        except (OSError, sqlite3.Error, *DECODE_ERRORS) as error:
+            if self._cache is not None:
+                reason = error.strerror if isinstance(error, OSError) else error
+                self.notices.append(
+                    f"cannot use {self._cache}, which keeps what was read of the runs ({reason}); every start reads "
+                    "all runs again until this file is writable, or deleted if it is damaged"
+                )
+            self._cache, self._cached = None, {}
+
+
+_decode_info = msgspec.msgpack.Decoder(RunInfo).decode
+
+
+def _can_be_saved(run: _Run) -> bool:
+    """Return True if the information stays valid until files of the run change, and is text that SQLite can store."""
+    is_current = run.read_files == run.files and not run.files.is_live
+    return is_current and run.info.problem is None and run.info.run.isprintable()
+
+
+def _list_directories(telemetry_dir: Path) -> list[str]:
+    """Return the names of the directories in a directory; empty if it does not exist. Raises OSError."""
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(telemetry_dir) as entries:
+        return [entry.name for entry in entries if os.path.isdir(entry)]  # `entry.is_dir()` fails for a loop of links
+    return []
+
+
+def _find_files(directory: Path) -> _RunFiles | None:
+    """Return the files of a run; None if the directory is no run, is deleted, or cannot be read by this user."""
+    events: list[tuple[str, int, int]] = []
+    directories: list[tuple[str, int]] = []
+    notes, others_bytes = None, 0
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(directory) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                name, found = entry.name, entry.stat(follow_symlinks=False)
+                if is_segment_name(name) or name == "run.json":
+                    found = found if not entry.is_symlink() else entry.stat()
+                    events.append((name, found.st_size, found.st_mtime_ns))
+                elif name == NOTES_FILE:
+                    notes = found.st_size, found.st_mtime_ns
+                elif entry.is_dir(follow_symlinks=False):
+                    directories.append((name, found.st_mtime_ns))
+                else:
+                    others_bytes += found.st_size
+    if not events:
+        return None
+    files = _RunFiles(tuple(sorted(events)), False, notes, (others_bytes, tuple(sorted(directories))))
+    try:
+        is_live = is_being_written(directory, files.written, time.time())
+    except OSError:  # `read_run_info` reports it
+        is_live = False
+    return msgspec.structs.replace(files, is_live=is_live) if is_live else files
