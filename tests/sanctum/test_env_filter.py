@@ -10,14 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.sanctum.env_filter import (
-    NUMERIC_FIELDS,
-    FilterError,
-    IncompleteFilterError,
-    parse_filter,
-    sort_envs,
-    worst_env,
-)
+from esper.filter_terms import FilterError, IncompleteFilterError
+from esper.sanctum.env_filter import NUMERIC_FIELDS, parse_filter, sort_envs, worst_env
 from esper.telemetry import events as ev
 from esper.telemetry.state import EnvState, RunState
 from tests.factory import env_stepped, run_started, stamp

@@ -11,14 +11,20 @@ Before its first step in an episode, an env is judged by its last step in the pr
 from __future__ import annotations
 
 import math
-import operator
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from heapq import nsmallest
 from typing import TypeAlias
 
+from esper.filter_terms import (
+    FilterError,
+    IncompleteFilterError,
+    check_choice,
+    number_test,
+    parse_number,
+    split_comparison,
+)
 from esper.formatting import short_score_name, suggest
 from esper.sanctum.symbols import OPS, STAGES
 from esper.telemetry.events import EnvStepped, SlotReading
@@ -32,14 +38,6 @@ Measure: TypeAlias = Callable[[EnvState], float | None]
 """Returns a number of an env; None if it was not measured."""
 KindTerm: TypeAlias = Callable[[str], EnvPredicate]
 """Returns the predicate of the text after a colon."""
-
-
-class FilterError(ValueError):
-    """A filter term is invalid; the message names the term and the valid ones."""
-
-
-class IncompleteFilterError(FilterError):
-    """A term is the beginning of a longer one, as while the user types it."""
 
 
 @dataclass(frozen=True)
@@ -74,15 +72,6 @@ NUMERIC_FIELDS: dict[str, Measure] = {
 """Numbers that a filter can compare and the table can sort by. None if not measured."""
 _FRACTIONS = frozenset({"score", "best"})
 """Fractions that the screens show as percentages: a filter may compare them with 0.5, 50% or 50."""
-_COMPARE = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "=": operator.eq,
-    "!=": operator.ne,
-}
-_COMPARISON = re.compile(r"([^<>=!:]*)(<=|>=|!=|<|>|=)(.*)")
 
 
 def _score_words(score: str) -> list[str]:
@@ -131,9 +120,8 @@ def _term(
     """
     if word == "anomaly":
         return lambda _, severity: severity is not None
-    if compared := _COMPARISON.fullmatch(word):
-        name, symbol, value = compared.groups()
-        return _comparison(name, symbol, value, numbers)
+    if compared := split_comparison(word):
+        return _comparison(*compared, numbers)
     kind, colon, value = word.partition(":")
     if colon and kind in kinds:
         return kinds[kind](value)
@@ -151,35 +139,14 @@ def _term(
 def _comparison(name: str, symbol: str, value: str, numbers: Mapping[str, Measure]) -> EnvPredicate:
     if name not in numbers:
         raise FilterError(f"unknown number '{name}'; {suggest(name, numbers)}")
-    measure, compare = numbers[name], _COMPARE[symbol]
-    bound = _number(name, value, measure in [NUMERIC_FIELDS[name] for name in _FRACTIONS])
-
-    def holds(env: EnvState, _: str | None) -> bool:
-        measured = measure(env)
-        if measured is None:
-            return False
-        if math.isnan(bound):
-            return math.isnan(measured) == (symbol == "=")
-        return compare(measured, bound)
-
-    return holds
-
-
-def _number(name: str, text: str, is_fraction: bool) -> float:
-    """Parse a number: 0.5, 50%, 2^15 or nan."""
-    base, power, exponent = text.partition("^")
-    try:
-        if power:
-            return float(base) ** float(exponent)
-        number = float(text.removesuffix("%"))
-    except (ValueError, OverflowError, ZeroDivisionError):
-        error = IncompleteFilterError if not text or text.endswith("^") else FilterError
-        raise error(f"expected a number after '{name}', as in {name}<0.5; got '{text}'") from None
-    return number / 100 if text.endswith("%") or (is_fraction and number > 1) else number
+    measure = numbers[name]
+    is_fraction = measure in [NUMERIC_FIELDS[name] for name in _FRACTIONS]
+    holds = number_test(symbol, parse_number(name, value, is_fraction=is_fraction))
+    return lambda env, _: holds(measure(env))
 
 
 def _at_stage(value: str) -> EnvPredicate:
-    _check(value, list(STAGES), "stage")
+    check_choice(value, list(STAGES), "stage")
     return _any_slot(lambda slot: slot.stage == value)
 
 
@@ -194,7 +161,7 @@ def _any_slot(holds: Callable[[SlotReading], bool]) -> EnvPredicate:
 
 
 def _with_op(value: str) -> EnvPredicate:
-    _check(value, list(OPS), "op")
+    check_choice(value, list(OPS), "op")
     return lambda env, _: env.latest is not None and env.latest.op == value
 
 
@@ -208,7 +175,7 @@ def _on_device(lanes: Sequence[str], value: str) -> EnvPredicate:
 
 def _of_structure(structures: Sequence[str], value: str) -> EnvPredicate:
     names = {name.lower(): name for name in structures} | {str(at): name for at, name in enumerate(structures, 1)}
-    _check(value, list(names), "structure")
+    check_choice(value, list(names), "structure")
     return lambda env, _: env.context is not None and env.context.structure == names[value]
 
 
@@ -233,14 +200,6 @@ def _setting(name: str) -> Measure:
 
 def _setting_of(env: EnvState, name: str) -> float | str | None:
     return env.context.settings.get(name) if env.context else None
-
-
-def _check(value: str, known: Sequence[str], what: str) -> None:
-    if value not in known:
-        is_incomplete = any(name.startswith(value) for name in known)
-        raise (IncompleteFilterError if is_incomplete else FilterError)(
-            f"unknown {what} '{value}'; {suggest(value, known)}"
-        )
 
 
 def _row_text(env: EnvState) -> str:

@@ -11,11 +11,12 @@ from textual.containers import Container, Vertical
 from textual.geometry import Size
 from textual.widgets import Input
 
+from esper.filter_terms import FilterError, IncompleteFilterError
 from esper.formatting import format_time_of_day, strip_control
 from esper.health.rules.lanes import is_nearly_full
 from esper.history.run_log import LogRow, group_rows
 from esper.sanctum.bindings import KeyCategory, bindings
-from esper.sanctum.env_filter import EnvFilter, FilterError, IncompleteFilterError, parse_filter
+from esper.sanctum.env_filter import EnvFilter, parse_filter
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.screens.overview_rows import (
     ROOMY_ROWS,
