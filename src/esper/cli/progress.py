@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def progress_bar(env_steps: int) -> Generator[Callable[[str, int], None]]:
+def progress_bar(total: int) -> Generator[Callable[[str, int], None]]:
     """Show a progress bar with the time left if standard error is a terminal.
 
     Args:
-        env_steps: Number of env-steps of the command.
+        total: Units of work of the command, such as env-steps.
 
     Yields:
-        A function to call with a description and the number of env-steps after each step.
+        A function to call with a description and the number of further units.
     """
     if not sys.stderr.isatty():
         yield lambda _, __: None
@@ -24,5 +24,5 @@ def progress_bar(env_steps: int) -> Generator[Callable[[str, int], None]]:
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("loading", total=env_steps)
+        task = progress.add_task("loading", total=total)
         yield lambda description, count: progress.update(task, advance=count, description=description)

@@ -225,3 +225,33 @@ def test_json_has_the_notes_the_configuration_and_the_results(
     assert not measured & begun.keys()
     assert (begun["state"], begun["anomalies"]) == ("crashed", 0)
     assert "notes.json is damaged" in str(begun["problem"])
+
+
+def test_table_is_filtered_sorted_and_shows_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for age, name in enumerate("abc"):
+        make(tmp_path, name, ending(None, until=20 + 20 * age), age=100 * age)
+    write_notes(tmp_path / "a", RunNotes(name="first", tags=("x", "y")))
+    write_notes(tmp_path / "b", RunNotes(archived=True, study="s", trial=0))
+
+    def table(*options: str) -> tuple[list[list[str]], list[str]]:
+        assert main(["runs", str(tmp_path), *options]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return [re.split(r"  +", line) for line in lines if "  " in line], [line for line in lines if "  " not in line]
+
+    rows, messages = table()
+    assert rows[0] == ["run", "name", "state", "task", "policy", "round", "best", "size", "written", "tags"]
+    assert (rows[1][:3], rows[1][-1], rows[2][0]) == (["a", "first", "crashed"], "x y", "c")
+    assert messages == ["not listed: 1 archived run (`esper-sanctum runs --filter archived`)"]
+    rows, messages = table("--filter", "archived")
+    assert (rows[0][-1], rows[1][0], rows[1][-1], messages) == ("study", "b", "s 0", [])
+    assert [row[0] for row in table("--sort", "best")[0][1:]] == ["c", "a"]
+    assert table("--filter", "tag:z") == ([], [
+        f"no run in {tmp_path} matches the filter 'tag:z'; list all with `esper-sanctum runs`",
+        "not listed: 1 archived run (`esper-sanctum runs --filter archived`)",
+    ])  # fmt: skip
+    assert main(["runs", str(tmp_path), "--json", "--filter", "tag:x"]) == 0
+    assert [info["run"] for info in json.loads(capsys.readouterr().out)] == ["a"]
+    assert main(["runs", str(tmp_path), "--filter", "bst>3"]) == 2
+    assert capsys.readouterr().err == "esper-sanctum: --filter: unknown key 'bst'; did you mean best?\n"
+    assert main(["runs", str(tmp_path), "--sort", "bst"]) == 2
+    assert capsys.readouterr().err == "esper-sanctum: --sort: unknown sort key 'bst'; did you mean best?\n"

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from esper.cli.options import EXIT_OK, Parser, print_warnings
+from esper.cli.progress import progress_bar
 from esper.config import Config, ConfigError
+from esper.filter_terms import FilterError
 from esper.formatting import NOT_MEASURED, align_columns, format_age, format_bytes, format_number
+from esper.history.run_filter import ARCHIVED_TERM, SORT_KEYS, parse_run_filter, sort_runs
 from esper.history.run_index import SAVE_INTERVAL_S, RunIndex, index_cache_path
-from esper.history.run_info import RunInfo
+from esper.history.run_info import READING_STATE, RunInfo
 from esper.telemetry.codec import encode_json
+from esper.telemetry.sentences import pluralise
 
-_HEADINGS = ("run", "state", "task", "policy", "round", "best", "size", "written")
-_RIGHT_ALIGNED = (4, 5, 6, 7)
-"""Indices of right-aligned columns."""
+PROGRESS_INTERVAL_S = 0.2
+"""Seconds between two updates of the progress bar."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -26,20 +30,63 @@ def run(arguments: Sequence[str]) -> int:
     directory = options.directory or options.telemetry_dir or Path(Config().telemetry_dir)
     if not directory.is_dir() and directory != Path(Config().telemetry_dir):
         raise ConfigError(f"directory {directory} not found")
+    print_runs(directory, filter_text=options.filter, sort_key=options.sort, as_json=options.json)
+    return EXIT_OK
+
+
+def print_runs(directory: Path, *, filter_text: str, sort_key: str, as_json: bool) -> None:
+    """Print the runs of a directory as a table or as JSON, and warnings to standard error.
+
+    Args:
+        directory: Telemetry directory.
+        filter_text: Filter of `parse_run_filter`.
+        sort_key: Key of `sort_runs`.
+        as_json: Print a JSON list.
+
+    Raises:
+        ConfigError: The filter or the key is invalid.
+        OSError: The directory cannot be read.
+    """
     index = RunIndex(directory, index_cache_path(directory))
-    index.poll(SAVE_INTERVAL_S)
-    while not index.is_complete:  # in slices, so that little is lost if the user interrupts it
-        index.poll(SAVE_INTERVAL_S)
-    infos = sorted(index.runs, key=lambda info: info.written, reverse=True)
-    now = time.time()
-    if options.json:
+    _read_all(index)
+    infos = _select(index.runs, filter_text, sort_key)
+    if as_json:
         print(encode_json(infos).decode())
     elif infos:
-        print("\n".join(align_columns([_HEADINGS, *(_row(info, now) for info in infos)], _RIGHT_ALIGNED)))
-        print_warnings(_problem(info) for info in infos if info.problem)
-    else:
+        _print_table(infos)
+    elif index.runs and filter_text.strip():
+        print(f"no run in {directory} matches the filter {filter_text!r}; list all with `esper-sanctum runs`")
+    elif not index.runs:
         print(f"no runs in {directory}; train one with `esper-sanctum` or replay one with `esper-sanctum demo`")
-    return EXIT_OK
+    archived = sum(info.archived for info in index.runs)
+    if archived and not as_json and not any(info.archived for info in infos):
+        print(f"not listed: {pluralise(archived, 'archived run')} (`esper-sanctum runs --filter {ARCHIVED_TERM}`)")
+    print_warnings([*index.notices, *(_problem(info) for info in infos if info.problem)])
+
+
+def _read_all(index: RunIndex) -> None:
+    """Read all runs, with a progress bar if that takes long. An interruption loses little of what was read."""
+    index.poll(SAVE_INTERVAL_S)
+    if index.is_complete:
+        return
+    with progress_bar(len(index.runs)) as advance:
+        num_read = 0
+        while not index.is_complete:
+            index.poll(PROGRESS_INTERVAL_S)
+            before, num_read = num_read, sum(info.state != READING_STATE for info in index.runs)
+            advance("reading runs", num_read - before)
+
+
+def _select(infos: Sequence[RunInfo], filter_text: str, sort_key: str) -> list[RunInfo]:
+    """Return the runs that match a filter, sorted. Raises ConfigError."""
+    try:
+        run_filter = parse_run_filter(filter_text, infos)
+    except FilterError as error:
+        raise ConfigError(f"--filter: {error}") from None
+    try:
+        return sort_runs([info for info in infos if run_filter.matches(info)], sort_key)
+    except FilterError as error:
+        raise ConfigError(f"--sort: {error}") from None
 
 
 def _parser() -> Parser:
@@ -53,21 +100,62 @@ def _parser() -> Parser:
         "directory", nargs="?", type=Path, metavar="DIR", help=f"directory of the runs (default: {default})"
     )
     parser.add_argument("--telemetry-dir", type=Path, metavar="DIR", help="the same, as in the other commands")
+    parser.add_argument(
+        "--filter",
+        default="",
+        metavar="TERMS",
+        help="list only runs that match all terms, such as 'task=recall ppo.entropy-coef<0.05 tag:baseline state:live'",
+    )
+    parser.add_argument(
+        "--sort",
+        default=SORT_KEYS[0],
+        metavar="KEY",
+        help=f"{', '.join(SORT_KEYS)}, or a configuration key (default: {SORT_KEYS[0]})",
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON list of runs")
     return parser
 
 
-def _row(info: RunInfo, now: float) -> tuple[str, ...]:
-    return (
-        info.run,
-        info.state,
-        info.task or NOT_MEASURED,
-        info.policy or NOT_MEASURED,
-        f"{info.round}/{info.rounds}" if info.rounds is not None else NOT_MEASURED,
-        format_number(info.best_score, ".1%"),
-        NOT_MEASURED if info.bytes is None else format_bytes(info.bytes),
-        format_age(now - info.written),
-    )
+@dataclass(frozen=True)
+class _Column:
+    heading: str
+    text: Callable[[RunInfo], str]
+    is_right_aligned: bool = False
+    is_optional: bool = False
+    """Left out if no run has a text."""
+
+
+def _print_table(infos: Sequence[RunInfo]) -> None:
+    now = time.time()
+    every = [
+        _Column("run", lambda info: info.run),
+        _Column("name", lambda info: info.name or "", is_optional=True),
+        _Column("state", lambda info: info.state),
+        _Column("task", lambda info: info.task or NOT_MEASURED),
+        _Column("policy", lambda info: info.policy or NOT_MEASURED),
+        _Column("round", _rounds, is_right_aligned=True),
+        _Column("best", lambda info: format_number(info.best_score, ".1%"), is_right_aligned=True),
+        _Column("size", _size, is_right_aligned=True),
+        _Column("written", lambda info: format_age(now - info.written), is_right_aligned=True),
+        _Column("study", _study, is_optional=True),
+        _Column("tags", lambda info: " ".join(info.tags), is_optional=True),
+    ]
+    columns = [column for column in every if not column.is_optional or any(map(column.text, infos))]
+    rows = [[column.heading for column in columns], *([column.text(info) for column in columns] for info in infos)]
+    right = [index for index, column in enumerate(columns) if column.is_right_aligned]
+    print("\n".join(align_columns(rows, right)))
+
+
+def _rounds(info: RunInfo) -> str:
+    return f"{info.round}/{info.rounds}" if info.rounds is not None else NOT_MEASURED
+
+
+def _size(info: RunInfo) -> str:
+    return NOT_MEASURED if info.bytes is None else format_bytes(info.bytes)
+
+
+def _study(info: RunInfo) -> str:
+    return f"{info.study} {info.trial}" if info.study and info.trial is not None else info.study or ""
 
 
 def _problem(info: RunInfo) -> str:

@@ -222,7 +222,7 @@ def _add_notes_options(parser: Parser) -> None:
         "--tag", action="append", metavar="TAG", help="tag of the run, one word; give the option again for more tags"
     )
     parser.add_argument("--note", metavar="TEXT", help="text about the run")
-    for option, metavar, kind in (("--study", "STUDY", str), ("--trial", "N", int)):  # `sweep` sets both
+    for option, metavar, kind in (("--study", "STUDY", str), ("--trial", "N", int)):  # a sweep sets both
         parser.add_argument(option, metavar=metavar, type=kind, help=argparse.SUPPRESS)
 
 
