@@ -1,5 +1,6 @@
-"""Speed of telemetry: emit, fold, record, open, seek, search. Run with `python -m benchmarks.telemetry [EVENTS]`.
+"""Speed of telemetry: emit, fold, record, open, seek, search, list runs.
 
+Run with `python -m benchmarks.telemetry [EVENTS]`.
 `--read DIR` measures only opening, seeking and searching, in an existing recording. Targets are in parentheses.
 """
 
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from esper.health.detector import AnomalyDetector
 from esper.history.curve_store import CurveStore
 from esper.history.history import History, open_history
 from esper.history.playback import Playback
+from esper.history.run_index import RunIndex
 from esper.history.run_log import RunLog
 from esper.process import freeze_loaded_objects
 from esper.recording.recorder import Recorder
@@ -35,6 +38,7 @@ SEEKS = 200
 CACHED_EVENTS = 100_000
 """Number of events of `record_cached`; they fit into the CPU's caches."""
 TURNS = 7
+INDEXED_RUNS = 500
 SEARCH_SLICE_S = 0.03
 """Seconds of one slice of a search, as on the log screen."""
 CURVE_SLICE_S = 0.04
@@ -184,6 +188,19 @@ def measure_unread_log(directory: Path, rounds: int) -> Iterator[tuple[str, str]
         log.close()
 
 
+def measure_index(run: Path, directory: Path) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each measurement of the index of runs, with copies of a recording."""
+    first = directory / "telemetry"
+    for number in range(INDEXED_RUNS):
+        shutil.copytree(run, first / f"run-{number:03}")
+    cache = directory / "index.sqlite"
+    duration = seconds(RunIndex(first, cache).poll)
+    yield f"read {INDEXED_RUNS} runs", f"{duration:.2f} s, {duration / INDEXED_RUNS * 1e3:.0f} ms per run"
+    index = RunIndex(first, cache)
+    yield f"list {INDEXED_RUNS} cached runs (≤ 150)", f"{seconds(index.poll) * 1e3:.0f} ms"
+    yield "scan them again", f"{seconds(index.poll) * 1e3:.0f} ms"
+
+
 def print_measurements(measurements: Iterator[tuple[str, str]]) -> None:
     """Print each measurement as soon as it is available."""
     for name, value in measurements:
@@ -199,6 +216,8 @@ def main() -> None:
         print_measurements(measure_writing(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000, Path(directory)))
         # A replay starts as a new process, without a million events in its memory.
         subprocess.run([sys.executable, "-m", "benchmarks.telemetry", "--read", directory], check=True)
+    with tempfile.TemporaryDirectory() as directory:
+        print_measurements(measure_index(Path(__file__).parents[1] / "telemetry" / "demo-faults", Path(directory)))
 
 
 if __name__ == "__main__":
