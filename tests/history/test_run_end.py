@@ -10,6 +10,7 @@ from esper.cli.main import main
 from esper.config import Config
 from esper.history.history import open_history
 from esper.history.run_end import record_run_end
+from esper.recording.notes import read_notes
 from esper.recording.recorder import Recorder, RecordingError, write_manifest
 from esper.recording.run_lock import RunLock
 from tests.factory import example_run
@@ -35,7 +36,8 @@ def make_killed_run(tmp_path: Path, rounds: int) -> Path:
 
 
 def test_resume_closes_a_complete_run_that_was_killed(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--no-tui", "--resume", str(killed)]) == 0
+    assert main(["--no-tui", "--resume", str(killed), "--tag", "x"]) == 0
+    assert read_notes(killed).tags == ("x",)
     assert f"{killed.name} is complete: its 70 rounds were done when it was killed" in capsys.readouterr().out
     history = open_history(killed)
     assert history.notices == []

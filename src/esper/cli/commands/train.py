@@ -47,7 +47,7 @@ from esper.disk import numbered_paths
 from esper.domain import VERSION
 from esper.engine.start_checks import check_start, resolve_policy
 from esper.process import RankInfo
-from esper.recording.notes import RunNotes, encode_notes
+from esper.recording.notes import RunNotes, encode_notes, update_notes
 from esper.recording.run_lock import LockHolder, read_holder
 from esper.recording.runs import list_runs, resolve_run
 from esper.stop_signals import replace_handlers, restore_handlers
@@ -71,7 +71,7 @@ def run_training(arguments: Sequence[str]) -> int:
     headless = options.no_tui or options.narrate is not None
     config, checkpoint = _resolve_config_and_checkpoint(options.config, options.resume, given_options(options))
     if checkpoint is not None and (rounds := read_manifest(checkpoint).round) >= config.rounds:
-        return _end_complete_run(options.resume, run_directory_of(checkpoint), rounds)
+        return _end_complete_run(options.resume, run_directory_of(checkpoint), rounds, notes)
     rank_info = RankInfo.from_environment()
     workers = check_start(config, rank_info, is_new=checkpoint is None)
     followers = _followers(options.on_alert, tensorboard=options.tensorboard)
@@ -166,12 +166,12 @@ def _resolve_config_and_checkpoint(
     return config, checkpoint
 
 
-def _end_complete_run(resume: str, run: Path, rounds: int) -> int:
+def _end_complete_run(resume: str, run: Path, rounds: int, notes: RunNotes | None) -> int:
     """Record the end of a run that was killed after its last checkpoint, and return the exit code.
 
     Raises:
         ConfigError: The run has recorded its end, so there is nothing to resume.
-        ReadError: The recording cannot be read.
+        ReadError: The recording or the notes cannot be read.
         RecordingError: A process trains the run, or the recording cannot be written.
     """
     from esper.history.run_end import record_run_end  # few runs need it
@@ -179,6 +179,8 @@ def _end_complete_run(resume: str, run: Path, rounds: int) -> int:
     more = f"train more with --rounds N, N > {rounds}"
     if not record_run_end(run):
         raise ConfigError(f"{resume} has finished all of its {rounds} rounds; {more}")
+    if notes is not None:
+        update_notes(run, notes)
     print(f"{run.name} is complete: its {rounds} rounds were done when it was killed. Its end is recorded now; {more}.")
     return EXIT_OK
 
