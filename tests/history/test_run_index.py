@@ -13,7 +13,7 @@ import pytest
 from esper.history import run_index
 from esper.history.run_index import RunIndex, index_cache_path
 from esper.history.run_info import RunEnd
-from esper.recording.notes import RunNotes, write_notes
+from esper.recording.notes import NOTES_FILE, RunNotes, write_notes
 from esper.recording.run_lock import RunLock
 from esper.telemetry import events as ev
 from tests.factory import example_run
@@ -127,8 +127,10 @@ def test_live_run_is_read_on_at_intervals(folder: Path, read: list[str], monkeyp
         file.write(lines(RUN[30:]))
     write_notes(directory, RunNotes(tags=("x",)))
 
-    assert not index.poll()
+    assert index.poll()
     assert index.is_complete
+    assert (index.runs[0].tags, index.runs[0].round) == (("x",), 1), "notes do not wait"
+    assert not index.poll()
     monkeypatch.setattr(run_index, "LIVE_READ_INTERVAL_S", 0.0)
     assert index.poll()
     lock.release()
@@ -149,6 +151,12 @@ def test_notes_are_seen_at_once_and_deleted_runs_disappear(folder: Path) -> None
     index.refresh("a")
     assert index.poll(within=0.1)
     assert index.runs[0].title == "b"
+    (directory / NOTES_FILE).write_text("{")
+    index.poll()
+    assert "notes.json is damaged" in (index.runs[0].problem or "")
+    write_notes(directory, RunNotes(name="c"))
+    index.poll()
+    assert (index.runs[0].title, index.runs[0].problem) == ("c", None)
     shutil.rmtree(directory)
     index.refresh("a")
     assert index.poll(within=0.1)

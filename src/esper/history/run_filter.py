@@ -31,10 +31,10 @@ from esper.filter_terms import (
     split_comparison,
 )
 from esper.formatting import format_config_value, suggest
-from esper.history.run_info import LIVE_STATES, READING_STATE, RunInfo
+from esper.history.run_info import LIVE_STATES, READING_STATE, UNREADABLE_STATE, RunInfo
 from esper.history.summary import flat_config
 
-RUN_STATES = (*LIVE_STATES, "done", "stopped", "failed", "crashed", "unreadable", READING_STATE)
+RUN_STATES = (*LIVE_STATES, "done", "stopped", "failed", "crashed", UNREADABLE_STATE, READING_STATE)
 """States of runs, in the order in which they are sorted."""
 MAX_COMPLETIONS = 20
 SMOOTHED_ROUNDS = 5

@@ -84,9 +84,13 @@ class _Run:
 
     def is_due(self, now: float) -> bool:
         """Return True if something of the run must be read at a monotonic time in seconds."""
-        if self.read_files == self.files:
-            return False
-        return not (self.files.is_live and self.has_new_events) or now - self.read_at >= LIVE_READ_INTERVAL_S
+        if self.read_files is None or not self.must_wait(now):
+            return self.read_files != self.files
+        return self.read_files.notes != self.files.notes
+
+    def must_wait(self, now: float) -> bool:
+        """Return True if the run is live, has new events, and they were read a moment before."""
+        return self.files.is_live and self.has_new_events and now - self.read_at < LIVE_READ_INTERVAL_S
 
 
 def index_cache_path(telemetry_dir: Path) -> Path:
@@ -119,6 +123,8 @@ class RunIndex:
         self._runs: dict[str, _Run] = {}
         self._to_scan: list[str] = []
         """Names of the entries of the directory that the current scan has not reached."""
+        self._has_scanned = False
+        """The whole directory was scanned at least once."""
         self._scanned_at = -math.inf
         """Monotonic time at which the last scan began, seconds."""
         self._saved_at = -math.inf
@@ -141,11 +147,8 @@ class RunIndex:
     @property
     def is_complete(self) -> bool:
         """True if every run was read, by this index or, if its files are unchanged, by an earlier one."""
-        return (
-            self._scanned_at > -math.inf
-            and not self._to_scan
-            and all(run.read_files == run.files or run.read_at > -math.inf for run in self._runs.values())
-        )
+        are_read = (run.read_files == run.files or run.read_at > -math.inf for run in self._runs.values())
+        return self._has_scanned and all(are_read)
 
     def refresh(self, run: str) -> None:
         """Scan a run, given its name, at the next poll, because its notes were changed by this program."""
@@ -170,7 +173,7 @@ class RunIndex:
         now = monotonic()
         due = [run for run in self._runs.values() if run.is_due(now)] if not self._to_scan else []
         for run in sorted(due, key=lambda run: (not run.files.is_live, -run.files.written)):
-            self._read(run)
+            self._read(run, now)
             changed = True
             if perf_counter() > deadline:
                 break
@@ -198,6 +201,7 @@ class RunIndex:
             changed |= self._scan_run(self._to_scan.pop())
             if perf_counter() > deadline:
                 break
+        self._has_scanned |= not self._to_scan
         return changed
 
     def _scan_run(self, name: str) -> bool:
@@ -221,11 +225,14 @@ class RunIndex:
             self._runs[name] = _Run(info, files, read_files, is_saved=read_files == files)
         return True
 
-    def _read(self, run: _Run) -> None:
-        """Read what has changed in a run: its recording, its notes or the size of its files."""
+    def _read(self, run: _Run, now: float) -> None:
+        """Read those parts of a run that have changed: its recording, its notes, or the size of its files."""
         before, files = run.read_files, run.files
         directory = Path(run.info.path)
-        if before is None or run.has_new_events:
+        if before is not None and run.must_wait(now):
+            files = msgspec.structs.replace(before, notes=files.notes)
+            run.info = with_notes(run.info)
+        elif before is None or run.has_new_events:
             run.end = run.end or RunEnd(directory)
             run.info = read_run_info(directory, files.written, time.time(), run.end)
             run.read_at = monotonic()

@@ -21,6 +21,8 @@ from esper.telemetry.state import Keyframe, RunState
 
 READING_STATE = "reading"
 """State of a run whose recording was not read yet."""
+UNREADABLE_STATE = "unreadable"
+"""State of a run whose recording cannot be read."""
 LIVE_STATES = ("live", "paused")
 """States of a run to which a process writes."""
 
@@ -132,9 +134,8 @@ def read_run_info(directory: Path, written: float, now: float, end: RunEnd | Non
         now: Current time, in seconds since the epoch.
         end: Reader of the recording that was used before for this run; None: a new one.
     """
-    info = RunInfo(
-        run=directory.name, path=str(directory), written=written, state="unreadable", bytes=directory_bytes(directory)
-    )
+    size = directory_bytes(directory)
+    info = RunInfo(run=directory.name, path=str(directory), written=written, state=UNREADABLE_STATE, bytes=size)
     try:
         state, live = (end or RunEnd(directory)).read(), is_being_written(directory, written, now)
     except (ReadError, OSError) as error:
@@ -145,7 +146,7 @@ def read_run_info(directory: Path, written: float, now: float, end: RunEnd | Non
 
 def with_notes(info: RunInfo) -> RunInfo:
     """Return the information with the current notes on the run."""
-    problem = info.problem
+    problem = info.problem if info.state == UNREADABLE_STATE else None
     try:
         notes = read_notes(Path(info.path))
     except ReadError as error:

@@ -14,7 +14,7 @@ from esper.filter_terms import FilterError
 from esper.formatting import NOT_MEASURED, align_columns, format_age, format_bytes, format_number
 from esper.history.run_filter import ARCHIVED_TERM, SORT_KEYS, parse_run_filter, sort_runs
 from esper.history.run_index import SAVE_INTERVAL_S, RunIndex, index_cache_path
-from esper.history.run_info import READING_STATE, RunInfo
+from esper.history.run_info import READING_STATE, UNREADABLE_STATE, RunInfo
 from esper.telemetry.codec import encode_json
 from esper.telemetry.sentences import pluralise
 
@@ -159,4 +159,4 @@ def _study(info: RunInfo) -> str:
 
 
 def _problem(info: RunInfo) -> str:
-    return f"{info.run} is unreadable: {info.problem}" if info.state == "unreadable" else f"{info.run}: {info.problem}"
+    return f"{info.run}{' is unreadable' if info.state == UNREADABLE_STATE else ''}: {info.problem}"
