@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -72,6 +73,19 @@ def seeds_interval(value_SE: Sequence[Sequence[float]]) -> IntervalEstimate:
     return t_interval(value_SE[0]) if len(value_SE) == 1 else crossed_interval(value_SE)
 
 
+@lru_cache(1024)
+def t_quantile(count: int) -> float:
+    """Return the half-width of the t interval of a mean, in standard errors.
+
+    Args:
+        count: Number of independent values, 2 or more.
+    """
+    # The import of scipy.stats, which has the same function, takes a second.
+    from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
+
+    return float(stdtrit(count - 1, (1 + CONFIDENCE_LEVEL) / 2))
+
+
 def _around(mean: float, half_width: float) -> IntervalEstimate:
     return IntervalEstimate(mean=mean, low=mean - half_width, high=mean + half_width)
 
@@ -80,7 +94,4 @@ def _half_width(value_N: Sequence[float]) -> float:
     """Return half the width of the t interval of the mean of independent values."""
     if len(value_N) < 2:
         raise ValueError(f"an interval needs at least two values, got {len(value_N)}")
-    from scipy.stats import t  # pyright: ignore[reportMissingTypeStubs] (slow to import)
-
-    quantile = float(t.ppf((1 + CONFIDENCE_LEVEL) / 2, len(value_N) - 1))  # pyright: ignore[reportUnknownMemberType]
-    return quantile * statistics.stdev(value_N) / math.sqrt(len(value_N))
+    return t_quantile(len(value_N)) * statistics.stdev(value_N) / math.sqrt(len(value_N))
