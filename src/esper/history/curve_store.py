@@ -39,6 +39,33 @@ class CurvePoints(NamedTuple):
     values: NDArray[np.float64]
 
 
+class StepAxes(NamedTuple):
+    """Positions of the steps of a run on the possible x axes. N ended steps."""
+
+    steps_per_round: int
+    steps: NDArray[np.uint32]
+    """Numbers of the ended steps, over all rounds. [N]"""
+    env_steps: NDArray[np.float64]
+    """Number of env-steps until the end of each. [N]"""
+    seconds: NDArray[np.float64]
+    """Recorded seconds from the first event to the end of each. [N]"""
+
+    def x_values(self, steps: NDArray[np.uint32], axis: str) -> NDArray[np.float64]:
+        """Return steps of the run as values of an axis.
+
+        Args:
+            steps: Steps of a curve.
+            axis: Of `AXES`. A round ends at its number. Time is recorded time, in seconds.
+        """
+        import numpy as np
+
+        if axis == "step" or not len(self.steps):
+            return steps.astype(np.float64)
+        if axis == "round":
+            return steps / max(self.steps_per_round, 1)
+        return np.interp(steps, self.steps, {"env-steps": self.env_steps, "time": self.seconds}[axis])
+
+
 class CurveStore:
     """Curves of a run up to the playhead: those of `RunCurves`, of a single env once a panel requests one.
 
@@ -154,21 +181,19 @@ class CurveStore:
             self._step_range = key, (first, last)
         return self._step_range[1]
 
-    def x_values(self, steps: NDArray[np.uint32], axis: str) -> NDArray[np.float64]:
-        """Return steps of the run as values of an axis.
-
-        Args:
-            steps: Steps of a curve.
-            axis: Of `AXES`. A round ends at its number. Time is recorded time, in seconds.
-        """
+    @property
+    def axes(self) -> StepAxes:
+        """Positions of all steps on the possible x axes, as copies."""
         import numpy as np
 
-        if axis == "step" or not self._ends.steps:
-            return steps.astype(np.float64)
-        if axis == "round":
-            return steps / max(self._run.env_curves.steps, 1)
-        values = {"env-steps": self._ends.env_steps, "time": self._ends.seconds}[axis]
-        return np.interp(steps, np.array(self._ends.steps), np.array(values))
+        ends = self._ends
+        return StepAxes(
+            self._run.env_curves.steps, np.array(ends.steps), np.array(ends.env_steps), np.array(ends.seconds)
+        )
+
+    def x_values(self, steps: NDArray[np.uint32], axis: str) -> NDArray[np.float64]:
+        """Return steps of the run as values of an axis; see `StepAxes.x_values`."""
+        return self.axes.x_values(steps, axis)
 
     def read(self, position: int, events: Sequence[ev.AnyEvent]) -> None:
         """Add events that the history has just read, if all before them were added.
