@@ -42,7 +42,7 @@ OPTIONS = {
     "whatif": "--help --telemetry-dir --round --env --without --do --plan --then --repeats --rounds --sample --task "
     "--devices --json",
     "show": "--help --telemetry-dir --json",
-    "compare": "--help --telemetry-dir --json",
+    "compare": "--help --telemetry-dir --group-by --json",
     "export": "--help --telemetry-dir --to --out --per-env",
     "evaluate": "--help --checkpoint --telemetry-dir --task --accept-changed-task --policies --episodes --seed "
     "--search-episodes --devices --figure --json",

@@ -5,7 +5,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.dots import Canvas, dot_columns, draw_curve, moving_mean
+from esper.cli.overlay_plot import OverlaidCurve, curve_mark, overlay_lines
+from esper.dots import Canvas, dot_columns, moving_mean
 from esper.sanctum.theme import DEFAULT_THEME, load_themes
 from esper.sanctum.widgets.chart import Chart, ChartMark, Curve, Look, Quantity, XAxis, percent, spread_rows
 from esper.sanctum.widgets.panel import Line
@@ -19,6 +20,13 @@ def _lines(chart: Chart, width: int = 60, height: int = 8) -> list[str]:
     palette = load_themes()[DEFAULT_THEME]
     rows = (line.row(width) if isinstance(line, Line) else line for line in chart.lines(palette, width, height))
     return ["".join(segment.text for segment in row) for row in rows]
+
+
+def draw_curve(values: list[float | None], width: int, height: int) -> list[str]:
+    """The lines of a canvas with a curve from 0 to 1."""
+    canvas = Canvas(width, height)
+    canvas.draw(dot_columns(range(len(values)), values, (0, len(values) - 1), (0, 1), width, height))
+    return [text for text, _ in canvas.rows()]
 
 
 def test_sparkline_distinguishes_gap_zero_and_nan() -> None:
@@ -37,7 +45,7 @@ def test_timeline_samples_keep_their_columns() -> None:
 
 
 def test_curve_rises_from_corner_to_corner() -> None:
-    rows = draw_curve([0.0, 1.0], 2, 0.0, 1.0, width=4, height=2)
+    rows = draw_curve([0.0, 1.0], width=4, height=2)
     assert rows[0].strip()
     assert rows[1].strip()
     assert rows[0][0] == " "
@@ -45,11 +53,27 @@ def test_curve_rises_from_corner_to_corner() -> None:
 
 
 def test_curve_has_gaps_at_missing_values() -> None:
-    whole = "".join(draw_curve([0.5, 0.5, 0.5], 3, 0.0, 1.0, width=9, height=1))
-    broken = "".join(draw_curve([0.5, None, 0.5], 3, 0.0, 1.0, width=9, height=1))
+    whole = "".join(draw_curve([0.5, 0.5, 0.5], width=9, height=1))
+    broken = "".join(draw_curve([0.5, None, 0.5], width=9, height=1))
     assert " " not in whole
     assert broken.strip()
     assert broken[4] == " "
+
+
+@given(st.lists(st.lists(st.floats(-5, 5), max_size=12), min_size=1, max_size=26), st.integers(30, 140))
+def test_overlaid_curves_have_their_letters_within_the_width(curves: list[list[float]], width: int) -> None:
+    overlaid = [OverlaidCurve("x", range(len(values)), values) for values in curves]
+    lines = list(overlay_lines(overlaid, ".1f", width))
+    legend = " ".join(line for line in lines if "  x" in line)
+    plot = "".join(line for line in lines if "  x" not in line)
+    assert max(map(len, lines)) <= max(width, 29)
+    for index, values in enumerate(curves):
+        assert (f"{curve_mark(index)}  x: –" in legend) == (not values)
+        assert not values or len(values) < 3 or curve_mark(index) in plot
+
+
+def test_letters_of_curves_continue_after_z() -> None:
+    assert [curve_mark(index) for index in (0, 25, 26, 51, 52, 701, 702)] == ["A", "Z", "AA", "AZ", "BA", "ZZ", "AAA"]
 
 
 def test_chart_labels_both_ends_of_its_axis() -> None:

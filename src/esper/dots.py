@@ -132,28 +132,6 @@ class Canvas:
         ]
 
 
-def draw_curve(
-    values: Sequence[float | None], x_length: int, low: float, high: float, width: int, height: int
-) -> list[str]:
-    """Draw a line through values; the line is interrupted at None and at values that are not finite.
-
-    Args:
-        values: The first values of the curve.
-        x_length: Number of values that fill the x axis.
-        low: Value at the bottom; lower values are drawn there.
-        high: Value at the top; higher values are drawn there.
-        width: Number of characters per line.
-        height: Number of lines.
-
-    Returns:
-        Lines of braille characters and spaces, top to bottom.
-    """
-    canvas = Canvas(width, height)
-    x_range = (0.0, float(max(x_length - 1, 1)))
-    canvas.draw(dot_columns(range(len(values)), values, x_range, (low, high), width, height))
-    return [text for text, _ in canvas.rows()]
-
-
 def extent(values: Floats) -> tuple[float, float] | None:
     """Return the minimum and maximum of the finite values; None if no value is finite."""
     numbers = np.asarray(values, float)

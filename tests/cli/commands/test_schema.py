@@ -70,20 +70,28 @@ def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("command", "arguments"), [("show", ["one"]), ("compare", ["one", "two"]), ("runs", list[str]())]
+    ("name", "arguments", "struct"),
+    [
+        ("show", ["show", "one"], "RunSummary"),
+        ("compare", ["compare", "one", "two"], "RunSummary"),
+        ("compare-groups", ["compare", "one", "two", "--group-by"], "GroupSummary"),
+        ("runs", ["runs"], "RunInfo"),
+    ],
 )
 def test_output_conforms_to_its_schema(
-    command: str, arguments: list[str], two_runs: Path, capsys: pytest.CaptureFixture[str]
+    name: str, arguments: list[str], struct: str, two_runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([command, *arguments, "--json", "--telemetry-dir", str(two_runs)]) == 0
+    assert main([*arguments, "--json", "--telemetry-dir", str(two_runs)]) == 0
     output = capsys.readouterr().out
-    assert main(["schema", "--of", command]) == 0
+    assert main(["schema", "--of", name]) == 0
     schema = msgspec.json.decode(capsys.readouterr().out)
     Draft202012Validator(schema).validate(msgspec.json.decode(output))
-    names = schema["$defs"]["RunInfo" if command == "runs" else "RunSummary"]["properties"]
-    first = msgspec.json.decode(output)[0] if command != "show" else msgspec.json.decode(output)
+    names = schema["$defs"][struct]["properties"]
+    first = msgspec.json.decode(output)[0] if name != "show" else msgspec.json.decode(output)
     assert first.keys() <= names.keys()
-    assert all(field["description"] for field in names.values())
+    assert all(
+        field["description"] for kind in schema["$defs"].values() for field in kind.get("properties", {}).values()
+    )
 
 
 def test_unknown_schema_is_refused_with_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from esper.cli.main import main
 from esper.config import Config
+from esper.intervals import t_interval
+from esper.recording.notes import RunNotes, write_notes
 from esper.recording.run_lock import RunLock
 from esper.recording.segments import compress_segment
 from esper.tasks import load_task, with_task_settings
@@ -255,29 +257,99 @@ def test_compare_prints_runs_side_by_side(
     assert table["config: ppo.clip"].split() == ["unset", "0.1"]
     assert table["config: rounds"].split() == ["3", "unset"]
     assert all(len(set(cells.split())) > 1 for name, cells in table.items() if name.startswith("config: "))
-    plots = lines[lines.index("") :]
-    assert "accuracy, median over the envs, by round, 1 to 3" in plots[1]
-    assert plots[2].split() == ["digits_impaired-20261121-015300", "other"]
-    assert any(re.search("[⠁-⣿]", line) for line in plots)
+    plots = lines[lines.index("") + 1 :]
+    assert plots[0] == "accuracy, median over the envs, by round"
+    drawn, legend = plots[1 : plots.index("")], "A  digits_impaired-20261121-015300    B  other"
+    assert drawn[-1] == legend
+    assert plots[-1] == legend
+    assert drawn[-2].split() == ["1", "3"]  # rounds
+    assert all(any(mark in line for line in drawn[:-2]) for mark in "AB")
+    assert any(re.search("[⠁-⣿]", line) for line in drawn)
 
 
-def test_compare_stacks_plots_when_space_is_short(
+def test_compare_wraps_columns_at_the_width_of_the_terminal(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main(["compare", str(run), str(other_run(tmp_path))]) == 0
+    monkeypatch.setenv("COLUMNS", "90")
+    write_notes(run, RunNotes(name="first"))
+    assert main(["compare", str(run), *[str(other_run(tmp_path))] * 3]) == 0
 
-    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert lines.count("other") == lines.count("digits_impaired-20261121-015300") == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 90
+    blocks = [line.split()[1:] for line in lines if line.startswith("run ")]
+    assert blocks == [["digits_impaired-20261121-015300"], ["other"] * 2, ["other"]]
+    assert [line.split()[1:] for line in lines if line.startswith("name")] == [["first"], [], []]
+    assert [line.split()[1:] for line in lines if line.startswith("curve")] == [["A"], ["B", "C"], ["D"]]
+    assert "A  first    B  other    C  other    D  other" in lines
 
 
-def test_compare_ends_a_name_that_is_wider_than_its_plot_in_an_ellipsis(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def seeded_runs(folder: Path) -> list[Path]:
+    """Three runs: two random seeds of one setting, and one of another setting. The last has a round more."""
+    paths: list[Path] = []
+    for seed, clip in ((0, 0.1), (1, 0.1), (0, 0.3)):
+        events = example_run(envs=2, rounds=3 if clip == 0.3 else 2)
+        config = {"envs": 2, "seed": seed, "ppo": {"clip": clip}}
+        events = [
+            msgspec.structs.replace(event, score=event.score / 2 + seed / 10)
+            if isinstance(event, ev.EpisodeEnded)
+            else event
+            for event in [msgspec.structs.replace(events[0], seed=seed, config=config), *events[1:]]
+        ]
+        paths.append(folder / f"run-{seed}-{clip}")
+        write_segment(paths[-1], 1, recording(events))
+    return paths
+
+
+def test_compare_groups_runs_that_differ_only_in_the_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    long = tmp_path / "a-run-whose-name-is-longer-than-its-plot"
-    write_segment(long, 1, recording([msgspec.structs.replace(RUN[0], run=long.name), *RUN[1:]]))
-    assert main(["compare", str(run), str(long)]) == 0
-    assert "  a-run-whose-name-is-longer-than-its…" in capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "120")
+    paths = seeded_runs(tmp_path)
+    runs = as_json("compare", *paths, capsys=capsys)
+    assert main(["compare", *map(str, paths), "--group-by", "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert [(group["label"], group["values"], len(group["runs"])) for group in (first, second)] == [
+        ("clip 0.1", {"ppo.clip": 0.1}, 2),
+        ("clip 0.3", {"ppo.clip": 0.3}, 1),
+    ]
+    scores = [run["finished"][-1]["score"][2] for run in runs]
+    expected = t_interval(scores[:2])
+    result = first["results"]["last_score"]
+    assert result["runs"] == 2
+    assert [result["mean"], result["low"], result["high"]] == pytest.approx(
+        [expected.mean, max(expected.low, 0), min(expected.high, 1)]
+    )
+    assert second["results"]["last_score"] == {"mean": scores[2], "runs": 1}
+    assert first["score"]["rounds"] == [1, 2]
+    assert first["score"]["mean"][-1] == pytest.approx(expected.mean)
+    assert first["score"]["low"][-1] == pytest.approx(expected.low)
+    assert second["score"]["rounds"] == [1, 2, 3]
+    assert "low" not in second["score"]
+
+    assert main(["compare", *map(str, paths), "--group-by", "clip"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    table = dict(re.split(r"  +", line, maxsplit=1) for line in lines[: lines.index("")])
+    assert re.split("  +", table["group"]) == ["clip 0.1", "clip 0.3"]
+    assert re.split("  +", table["random seed"]) == ["0, 1", "0"]
+    assert re.split("  +", table["last round: accuracy"])[0].startswith(f"{expected.mean:.1%} [")
+    assert re.split("  +", table["config: ppo.clip"]) == ["0.1", "0.3"]
+    assert "config: seed" not in table
+    assert "A  clip 0.1    B  clip 0.3" in lines
+
+
+def test_compare_refuses_keys_that_no_run_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [*map(str, seeded_runs(tmp_path))]
+    assert main(["compare", *paths, "--group-by", "ppo.clop"]) == 2
+    assert capsys.readouterr().err == (
+        "esper-sanctum: --group-by: 'ppo.clop' is not a configuration key of these runs; did you mean ppo.clip?\n"
+    )
+    assert main(["compare", "--group-by", *paths]) == 2
+    assert capsys.readouterr().err.endswith(
+        "is not a configuration key of these runs; valid: seed, ppo.clip; or give --group-by without a key after the "
+        "runs\n"
+    )
+    assert main(["compare", "--group-by", *paths[:2]]) == 2
+    assert "give --group-by without a key after the runs" in capsys.readouterr().err
 
 
 def test_compare_prints_json_and_needs_two_runs(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

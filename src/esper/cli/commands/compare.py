@@ -1,13 +1,15 @@
-"""`compare RUN RUN…`: prints runs side by side."""
+"""`compare RUN RUN…`: prints runs, or groups of runs, side by side."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
 
 from esper.cli.commands.show import load_summary
-from esper.cli.options import EXIT_OK, Parser, add_run_argument
+from esper.cli.options import EXIT_OK, Parser, add_run_argument, print_warnings
 from esper.config import ConfigError
 from esper.formatting import (
     NOT_MEASURED,
@@ -16,43 +18,68 @@ from esper.formatting import (
     format_duration,
     format_number,
     strip_control,
+    suggest,
 )
+from esper.history.group_summary import METRICS, ComparedRun, mean_result, round_curve, summarise_group
+from esper.history.run_groups import SEED_KEY, RunGroup, differing_keys, group_runs
 from esper.history.summary import RoundSummary, RunSummary, flat_config
+from esper.intervals import CONFIDENCE_LEVEL
+from esper.recording.notes import read_notes
+from esper.recording.segments import ReadError
 from esper.telemetry.codec import encode_json
 from esper.telemetry.sentences import format_lanes
-from esper.text_plot import finite_range
 
-_PLOT_WIDTH, _PLOT_HEIGHT = 36, 8
-"""Size of a plot, in columns and lines."""
-_LABEL_COLS = 7
-"""Columns of the labels of the y axis."""
+_AFTER_RUNS = "give --group-by without a key after the runs"
+"""Advice for --group-by before the first RUN, which argparse takes as its value."""
+_MAX_NAME_COLS = 40
+"""Maximum length of the name of a group, or of a display name, in the table."""
+_MAX_LISTED = 4
+"""Maximum number of different values that a cell lists."""
 
-_ROWS: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
+
+class _Row(NamedTuple):
+    """A row of numbers."""
+
+    heading: str
+    metric: str
+    """Key of `METRICS`."""
+    format: Callable[[float | None], str]
+
+
+def _format_count(value: float | None) -> str:
+    """Format a count, or the mean of counts."""
+    return format_number(value, ",.0f" if value is None or value.is_integer() else ",.1f")
+
+
+def _by(spec: str) -> Callable[[float | None], str]:
+    return lambda value: format_number(value, spec)
+
+
+_TEXT_ROWS: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
     ("state", lambda run: run.state),
     ("policy", lambda run: run.policy),
     ("task", lambda run: run.task),
     ("random seed", lambda run: str(run.seed)),
     ("envs", lambda run: format_lanes(run.lanes)),
     ("rounds finished", lambda run: f"{len(run.finished)} of {run.rounds}"),
-    ("env-steps", lambda run: f"{run.env_steps:,}"),
-    ("env-steps/s", lambda run: format_number(run.env_steps_per_second, ",.0f")),
-    ("recorded", lambda run: format_duration(run.duration)),
-    ("best {score}", lambda run: format_number(run.best.score if run.best else None, ".1%")),
-    ("last round: {score}", lambda run: _from_last_round(run, lambda last: format_number(last.score.median, ".1%"))),
-    ("last round: return", lambda run: _from_last_round(run, lambda last: format_number(last.episode_return, "+.3f"))),
-    (
-        "last round: parameters",
-        lambda run: _from_last_round(run, lambda last: f"{format_number(last.parameter_ratio, '.2f')} × host"),
-    ),
-    ("seeds planted", lambda run: str(sum(seeds.planted for seeds in run.seeds.values()))),
-    ("seeds fossilized", lambda run: str(sum(seeds.fossilized for seeds in run.seeds.values()))),
-    ("seeds culled", lambda run: str(sum(seeds.culled for seeds in run.seeds.values()))),
-    ("anomalies", lambda run: str(sum(run.anomalies.values()))),
-    ("skipped batches", lambda run: str(run.skipped_batches)),
-    ("rollbacks", lambda run: str(run.rollbacks)),
-    ("checkpoints", lambda run: str(run.checkpoints)),
 )
-"""Heading and cell of each table row. The score is the median over the envs, return and parameters the mean."""
+_ROWS = (
+    _Row("env-steps", "env_steps", _format_count),
+    _Row("env-steps/s", "env_steps_per_second", _by(",.0f")),
+    _Row("recorded", "duration", format_duration),
+    _Row("best {score}", "best_score", _by(".1%")),
+    _Row("last round: {score}", "last_score", _by(".1%")),
+    _Row("last round: return", "last_return", _by("+.3f")),
+    _Row("last round: parameters, × host", "last_parameter_ratio", _by(".2f")),
+    _Row("seeds planted", "planted", _format_count),
+    _Row("seeds fossilized", "fossilized", _format_count),
+    _Row("seeds culled", "culled", _format_count),
+    _Row("anomalies", "anomalies", _format_count),
+    _Row("skipped batches", "skipped_batches", _format_count),
+    _Row("rollbacks", "rollbacks", _format_count),
+    _Row("checkpoints", "checkpoints", _format_count),
+)
+"""Rows of the table. The score is the median over the envs, return and parameters the mean."""
 
 _CURVES: tuple[tuple[str, Callable[[RoundSummary], float], str], ...] = (
     ("{score}, median over the envs", lambda finished: finished.score.median, ".1%"),
@@ -62,91 +89,166 @@ _CURVES: tuple[tuple[str, Callable[[RoundSummary], float], str], ...] = (
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print runs side by side."""
+    """Print runs or groups of runs side by side."""
     parser = Parser(
         prog="esper-sanctum compare",
         description="Compare runs: results, differing settings, and curves on common axes",
     )
     add_run_argument(parser, "RUN", several=True)
-    parser.add_argument("--json", action="store_true", help="print a JSON list with the output of show --json per run")
+    parser.add_argument(
+        "--group-by",
+        nargs="?",
+        const="",
+        metavar="KEY,KEY",
+        help="group the runs by configuration keys, with intervals over the runs of each group; without KEY, runs that "
+        "differ only in the random seed are one group",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print a JSON list with the output of show --json per run, or of groups"
+    )
     options = parser.parse_args(arguments)
     if len(options.runs) < 2:
-        raise ConfigError("compare needs at least two runs; use `esper-sanctum show RUN` for one")
-    summaries = [load_summary(text, options.telemetry_dir) for text in options.runs]
+        hint = _AFTER_RUNS if options.group_by else "use `esper-sanctum show RUN` for one"
+        raise ConfigError(f"compare needs at least two runs; {hint}")
+    runs = [_load_run(text, options.telemetry_dir) for text in options.runs]
+    is_grouped = options.group_by is not None
+    if is_grouped:
+        groups = group_runs(runs, _parse_keys(options.group_by, runs))
+    else:
+        groups = [RunGroup(run.title, {}, (run,)) for run in runs]
     if options.json:
-        print(encode_json(summaries).decode())
+        output = [summarise_group(group) for group in groups] if is_grouped else [run.summary for run in runs]
+        print(encode_json(output).decode())
         return EXIT_OK
-    width = shutil.get_terminal_size().columns
-    print("\n".join(align_columns(list(_table_rows(summaries)))))
-    for title, metric, spec in _CURVES:
-        title = title.format(score=_score_name(summaries))
-        print("\n".join(["", *map(strip_control, _plots(title, metric, spec, summaries, width))]))
+    _print_comparison(groups, is_grouped=is_grouped)
     return EXIT_OK
 
 
-def _table_rows(summaries: Sequence[RunSummary]) -> Iterator[tuple[str, ...]]:
-    yield "run", *(summary.run for summary in summaries)
-    for heading, format_cell in _ROWS:
-        yield heading.format(score=_score_name(summaries)), *map(format_cell, summaries)
-    for key, values in _config_differences(summaries).items():
-        yield f"config: {key}", *values
+def _load_run(text: str, telemetry_dir: Path) -> ComparedRun:
+    """Read a run and the notes on it. Raises as `load_summary` does."""
+    summary = load_summary(text, telemetry_dir)
+    title = summary.run
+    if Path(summary.path).is_dir():
+        try:
+            title = read_notes(Path(summary.path)).name or title
+        except ReadError as error:
+            print_warnings([str(error)])
+    return ComparedRun(summary, title, flat_config(summary.config))
+
+
+def _parse_keys(text: str, runs: Sequence[ComparedRun]) -> list[str] | None:
+    """Return the configuration keys in the value of --group-by; None without any.
+
+    A key may be given without its table if no other key ends like it.
+
+    Raises:
+        ConfigError: A key is in the configuration of no run.
+    """
+    known = dict.fromkeys(chain.from_iterable(run.config for run in runs))
+    keys: list[str] = []
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        matches = [word] if word in known else [key for key in known if key.rpartition(".")[2] == word]
+        if len(matches) != 1:
+            listed = differing_keys(runs) or known
+            hint = suggest(word, known, listed=listed) if not matches else f"use {' or '.join(matches)}"
+            if hint.startswith("valid"):  # no key is near, so that it may be a run
+                hint += f"; or {_AFTER_RUNS}"
+            raise ConfigError(f"--group-by: {word!r} is not a configuration key of these runs; {hint}")
+        keys += matches
+    return keys or None
+
+
+def _print_comparison(groups: Sequence[RunGroup[ComparedRun]], *, is_grouped: bool) -> None:
+    """Print the table and the plots, one column and one curve per group."""
+    from esper.cli.overlay_plot import OverlaidCurve, curve_mark, overlay_lines  # numpy, which --help does not need
+
+    width = shutil.get_terminal_size().columns
+    score = _score_name([run.summary for group in groups for run in group.runs])
+    marks = "curve", *(curve_mark(index) for index in range(len(groups)))
+    rows = [*_name_rows(groups, is_grouped=is_grouped), marks, *_table_rows(groups, score)]
+    print("\n".join(_wrap_columns(rows, width)))
+    if any(len(group.runs) > 1 for group in groups):
+        print(f"\n[low, high]: t interval of level {CONFIDENCE_LEVEL:.0%} over the runs of a group")
+    for title, value, spec in _CURVES:
+        curves = [
+            OverlaidCurve(strip_control(group.label), curve.xs, curve.mean)
+            for group in groups
+            for curve in [round_curve(group.runs, value)]
+        ]
+        of_groups = "; mean over the runs of each group" if is_grouped else ""
+        print(f"\n{strip_control(title.format(score=score))}, by round{of_groups}")
+        print("\n".join(overlay_lines(curves, spec, width)))
+
+
+def _wrap_columns(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    """Yield the lines of a table. Columns that do not fit beside the headings continue in further blocks below.
+
+    Args:
+        rows: Heading and cells of each row.
+        width: Maximum length of a line; exceeded only by a block of one column.
+    """
+    lengths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    start = 1
+    while start < len(lengths):
+        stop, used = start + 1, lengths[0] + 2 + lengths[start]
+        while stop < len(lengths) and used + 2 + lengths[stop] <= width:
+            used += 2 + lengths[stop]
+            stop += 1
+        if start > 1:
+            yield ""
+        yield from align_columns([[row[0], *row[start:stop]] for row in rows])
+        start = stop
+
+
+def _name_rows(groups: Sequence[RunGroup[ComparedRun]], *, is_grouped: bool) -> Iterator[tuple[str, ...]]:
+    """Yield heading and cells of the rows that name the columns."""
+    if is_grouped:
+        yield "group", *(_shorten(group.label) for group in groups)
+        yield "runs", *(str(len(group.runs)) for group in groups)
+        return
+    runs = [group.runs[0] for group in groups]
+    yield "run", *(run.summary.run for run in runs)
+    if any(run.title != run.summary.run for run in runs):
+        yield "name", *(_shorten(run.title) if run.title != run.summary.run else "" for run in runs)
+
+
+def _shorten(text: str) -> str:
+    """Return a text with an ellipsis if it is longer than a column should be. The legend of the plots has all of it."""
+    return text if len(text) <= _MAX_NAME_COLS else f"{text[: _MAX_NAME_COLS - 1]}…"
+
+
+def _table_rows(groups: Sequence[RunGroup[ComparedRun]], score: str) -> Iterator[tuple[str, ...]]:
+    """Yield heading and cells of the other rows."""
+    for heading, read in _TEXT_ROWS:
+        yield heading, *(_join([read(run.summary) for run in group.runs]) for group in groups)
+    for row in _ROWS:
+        yield row.heading.format(score=score), *(_number_cell(row, group.runs) for group in groups)
+    for key in differing_keys([run for group in groups for run in group.runs]):
+        if key != SEED_KEY:  # which has a row already
+            cells = (_join([format_config_value(run.config.get(key)) for run in group.runs]) for group in groups)
+            yield f"config: {key}", *cells
+
+
+def _join(values: Sequence[str]) -> str:
+    """Return the different values of the runs of a group, in their order."""
+    found = list(dict.fromkeys(values))
+    if len(found) > _MAX_LISTED:
+        return f"{', '.join(found[: _MAX_LISTED - 1])} … ({len(found)} values)"
+    return ", ".join(found)
+
+
+def _number_cell(row: _Row, runs: Sequence[ComparedRun]) -> str:
+    """Return the number of a run, or the mean over runs with its interval and the number of runs if some lack it."""
+    result = mean_result(METRICS[row.metric], runs)
+    if result is None:
+        return NOT_MEASURED
+    text = row.format(result.mean)
+    if result.low is not None and result.low != result.high:
+        text += f" [{row.format(result.low)}, {row.format(result.high)}]"
+    return text if result.runs == len(runs) else f"{text} (n={result.runs})"
 
 
 def _score_name(summaries: Sequence[RunSummary]) -> str:
     """Return the name of the score of all runs; "score" if their tasks name it differently."""
     names = {summary.score_name for summary in summaries}
     return names.pop() if len(names) == 1 else "score"
-
-
-def _config_differences(summaries: Sequence[RunSummary]) -> dict[str, tuple[str, ...]]:
-    """Return the configuration keys whose values differ, each with its value in every run."""
-    configs = [flat_config(summary.config) for summary in summaries]
-    values = {
-        key: tuple(format_config_value(config.get(key)) for config in configs) for key in dict.fromkeys(chain(*configs))
-    }
-    return {key: of_runs for key, of_runs in values.items() if len(set(of_runs)) > 1}
-
-
-def _from_last_round(summary: RunSummary, format_cell: Callable[[RoundSummary], str]) -> str:
-    """Format a value of the last finished round."""
-    return format_cell(summary.finished[-1]) if summary.finished else NOT_MEASURED
-
-
-def _plots(
-    title: str, metric: Callable[[RoundSummary], float], spec: str, summaries: Sequence[RunSummary], width: int
-) -> Iterator[str]:
-    """Yield the lines of one plot per run, on common axes, as many plots side by side as the terminal has room for."""
-    from esper.dots import draw_curve  # numpy, which `compare --help` does not need
-
-    curves = [[metric(finished) for finished in summary.finished] for summary in summaries]
-    value_range = finite_range([value for values in curves for value in values])
-    if value_range is None:
-        yield f"{title}: {NOT_MEASURED}"
-        return
-    low, high = value_range
-    rounds = max(map(len, curves))
-    yield f"{title}, by round, 1 to {rounds}; from {format_number(low, spec)} to {format_number(high, spec)}"
-    per_row = max(1, width // (_LABEL_COLS + 2 + _PLOT_WIDTH + 2))
-    for start in range(0, len(summaries), per_row):
-        shown = range(start, min(start + per_row, len(summaries)))
-        blocks = [
-            [
-                f"{'':{_LABEL_COLS}}  {_plot_title(summaries[index].run)}",
-                *_axis(draw_curve(curves[index], rounds, low, high, _PLOT_WIDTH, _PLOT_HEIGHT), low, high, spec),
-            ]
-            for index in shown
-        ]
-        for line in zip(*blocks, strict=True):
-            yield "  ".join(part.ljust(_LABEL_COLS + 2 + _PLOT_WIDTH) for part in line).rstrip()
-
-
-def _plot_title(run: str) -> str:
-    """Return the name of a run, with an ellipsis if it is wider than the plot."""
-    return run if len(run) <= _PLOT_WIDTH else f"{run[: _PLOT_WIDTH - 1]}…"
-
-
-def _axis(rows: Sequence[str], low: float, high: float, spec: str) -> Iterator[str]:
-    """Put a y axis with labels before the rows of a plot."""
-    labels = {0: format_number(high, spec), len(rows) - 1: format_number(low, spec)}
-    for index, row in enumerate(rows):
-        yield f"{labels.get(index, ''):>{_LABEL_COLS}} {'┤' if index in labels else '│'}{row}"

@@ -14,7 +14,8 @@ from esper.config import ConfigError
 from esper.docstrings import field_docstrings
 from esper.effects import report
 from esper.formatting import suggest
-from esper.history import run_info, summary
+from esper.history import group_summary, run_info, summary
+from esper.history.group_summary import GroupSummary
 from esper.history.run_info import RunInfo
 from esper.history.summary import RunSummary
 from esper.telemetry import events as ev
@@ -25,6 +26,7 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _OUTPUTS: dict[str, tuple[Any, ModuleType, str]] = {
     "show": (RunSummary, summary, "Output of `esper-sanctum show --json`"),
     "compare": (list[RunSummary], summary, "Output of `esper-sanctum compare --json`"),
+    "compare-groups": (list[GroupSummary], group_summary, "Output of `esper-sanctum compare --group-by --json`"),
     "runs": (list[RunInfo], run_info, "Output of `esper-sanctum runs --json`"),
     "whatif": (report.Report, report, "Output of `esper-sanctum whatif --json`"),
 }
