@@ -39,10 +39,11 @@ def _one_thread() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _own_index_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep the indices of the tests' runs out of the user's cache."""
-    directory = tmp_path_factory.getbasetemp() / "run-indices"
-    monkeypatch.setattr("esper.history.run_index._cache_directory", lambda: directory)
+def _own_caches(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep what is read of the tests' runs out of the user's cache."""
+    directory = tmp_path_factory.getbasetemp() / "cache"
+    for module in ("run_index", "curve_cache"):
+        monkeypatch.setattr(f"esper.history.{module}.user_cache_path", lambda _: directory)
 
 
 @pytest.fixture(autouse=True)

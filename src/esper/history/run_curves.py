@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from esper.history.curve_cache import CachedCurves, CacheError, CurveCache, Signature, event_files
 from esper.history.curve_store import CurvePoints, CurveStore, StepAxes, env_of
 from esper.history.history import History
-from esper.history.run_info import is_being_written
+from esper.history.run_status import is_being_written
 from esper.recording.segments import ReadError
 
 if TYPE_CHECKING:

@@ -96,11 +96,7 @@ class _Run:
 def index_cache_path(telemetry_dir: Path) -> Path:
     """Return the path of the cache of an index, which the user's cache directory has for each telemetry directory."""
     name = hashlib.blake2b(os.fsencode(telemetry_dir.resolve()), digest_size=8).hexdigest()
-    return _cache_directory() / f"{name}.sqlite"
-
-
-def _cache_directory() -> Path:
-    return user_cache_path("esper-sanctum") / "runs"
+    return user_cache_path("esper-sanctum") / "runs" / f"{name}.sqlite"
 
 
 class RunIndex:
