@@ -402,7 +402,7 @@ async def test_command_palette_lists_actions_of_the_screen() -> None:
         assert not app.screen.query_one(EnvMap).display
         await pilot.press("ctrl+p", *"map", "down", "enter")
         await until(pilot, lambda: app.screen.query_one(EnvMap).display)
-        await press(pilot, "6")
+        await press(pilot, "6", "f")
         commands = {command.title for command in app.get_system_commands(app.screen)}
         assert {"Search (/)", "Kind (f)", "Severity (v)"} <= commands
         assert "Map (w)" not in commands

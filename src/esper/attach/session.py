@@ -33,6 +33,7 @@ class AttachedRun:
         self.fatal_error: str | None = None
         """Reason, as one sentence, why the run can no longer be followed; None while it can."""
         self._tail = RecordingFollower(directory)
+        self._is_closed = False
         self._thread = NamedThread(target=self._follow, name="follower", daemon=True)
 
     @property
@@ -52,14 +53,15 @@ class AttachedRun:
             self.control.start()
 
     def close(self) -> None:
-        """Stop sending requests. The run continues."""
+        """Stop following the run, and sending requests. The run continues."""
+        self._is_closed = True
         self.control.close()
 
     def _follow(self) -> None:
         try:
             self._fold_existing()
             live = True
-            while live:
+            while live and not self._is_closed:
                 time.sleep(RECORDING_POLL_S)
                 live = is_live(self.directory)  # before the poll, so that the last poll reads everything
                 for record in self._tail.poll():

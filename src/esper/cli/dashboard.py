@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from esper.cli.options import NARRATIONS
@@ -118,7 +119,7 @@ def check_theme(theme: str) -> None:
 
 
 def show_dashboard(
-    source: RunSource,
+    source: RunSource | Path,
     display: DisplayOptions,
     *,
     env: int = 0,
@@ -128,7 +129,7 @@ def show_dashboard(
     """Open the dashboard, wait until the user leaves it, and restore the terminal.
 
     Args:
-        source: Run or recording to show.
+        source: Run or recording to show, or the directory whose runs the workspace shows.
         display: Appearance and notifications.
         env: Index of the env that is selected first.
         initial_view: Name of the view that is shown first.
@@ -146,14 +147,17 @@ def show_dashboard(
     is_asked = display.theme == AUTO_THEME and not _is_served()
     query = BackgroundQuery(sys.stdin.fileno()) if is_asked else None
     try:
-        from esper.sanctum.app import SanctumApp
+        from esper.sanctum.app import SanctumApp, WorkspaceApp
         from esper.sanctum.theme import DEFAULT_THEME, LIGHT_THEME
     finally:
         reply = query.close() if query is not None else b""
     if display.theme == AUTO_THEME:
         display = display._replace(theme=LIGHT_THEME if is_asked and is_light(reply) else DEFAULT_THEME)
 
-    app = SanctumApp(source, **display._asdict(), env=env, initial_view=initial_view, moment=moment, keys=keys)
+    if isinstance(source, Path):
+        app = WorkspaceApp(source, **display._asdict(), keys=keys)
+    else:
+        app = SanctumApp(source, **display._asdict(), env=env, initial_view=initial_view, moment=moment, keys=keys)
     freeze_loaded_objects()
     try:
         app.run()

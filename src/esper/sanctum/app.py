@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual.actions import ActionParseResult
 from textual.app import SystemCommand
@@ -22,11 +22,11 @@ from esper.sanctum.actions.next_steps import NextStepsActions
 from esper.sanctum.actions.run import RunActions
 from esper.sanctum.actions.sharing import SharingActions
 from esper.sanctum.actions.what_if import WhatIfActions
-from esper.sanctum.bindings import APP_CATEGORIES, ENV_VIEW, KEYS, SCREEN_INFO, KeyBinding, bindings
+from esper.sanctum.actions.workspace import WORKSPACE_MODE
+from esper.sanctum.bindings import ACTIONS_WITHOUT_RUN, APP_CATEGORIES, ENV_VIEW, KEYS, KeyBinding, bindings
 from esper.sanctum.driver import ResilientDriver
-from esper.sanctum.screens import open_screen
 from esper.sanctum.screens.base import FULL_COLUMNS, FULL_ROWS, MIN_COLUMNS, MIN_ROWS
-from esper.sanctum.source import RunSource
+from esper.sanctum.source import NoRunSource, RunSource
 from esper.sanctum.symbols import CharsetFilter, detect_charset, key_name
 from esper.sanctum.theme import find_theme, load_themes
 from esper.sanctum.view import ViewState
@@ -45,6 +45,12 @@ NOTICE_SECONDS = 10.0
 _WIDTHS = [(0, "-tiny"), (MIN_COLUMNS, "-slim"), (FULL_COLUMNS, "-narrow"), (110, "-normal"), (160, "-wide")]
 _HEIGHTS = [(0, "-flat"), (MIN_ROWS, "-low"), (FULL_ROWS, "-short"), (34, "-medium"), (50, "-tall")]
 """Minimum width or height, in cells, from which a screen has a CSS class; see `sanctum.tcss`."""
+
+
+_ACTIONS_OF_RUN = (
+    frozenset(key.action.partition("(")[0] for key in KEYS if key.category in APP_CATEGORIES) - ACTIONS_WITHOUT_RUN
+)
+"""Actions of the app that have no effect in the workspace."""
 
 
 class SanctumApp(DiagnosisActions, RunActions, SharingActions, NextStepsActions, WhatIfActions):
@@ -100,8 +106,7 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, NextStepsActions,
         self.view = ViewState(source, palette, env, charset=charset, keys=keys)
         self._initial_view = initial_view
         self._initial_moment = moment
-        for name in SCREEN_INFO:
-            self.add_mode(name, partial(open_screen, name, self.view))  # pyright: ignore[reportUnknownMemberType] (Screen[Any])
+        self.add_run_modes()
         self._ticked = 0.0
         self._num_warned = 0
         self.set_reactive(SanctumApp.theme, palette.name)
@@ -139,13 +144,16 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, NextStepsActions,
         now = time.monotonic()
         elapsed, self._ticked = min(now - self._ticked, MAX_ELAPSED_S), now
         changed = self.source.tick(elapsed) | self.poll_what_if()
+        if self.source is not self.own_source:
+            self.own_source.tick(elapsed)
+        self.tick_workspace()
         trains_here = self.source.live and not self.source.attached  # a run in this process needs the CPU itself
         is_reading = (self.source.fraction_read is not None or self.source.curves.is_waiting) and not trains_here
         (self._reading_timer.resume if is_reading else self._reading_timer.pause)()
         self.run_deferred_action()
         self.offer_next_steps()
         refusals = self.source.requests.pop_refusals() if self.source.requests else []
-        if self.source.failure is not None or self.has_finished_leaving:
+        if self.own_source.failure is not None or self.has_finished_leaving:
             self.exit()
         elif changed or refusals or not self.source.alive:
             self.refresh_view()
@@ -173,7 +181,7 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, NextStepsActions,
 
     def watch_theme(self, name: str) -> None:
         """Redraw everything in the colours of the new theme."""
-        self.view.palette = self.palettes[name]
+        self.use_palette(self.palettes[name])
         self.refresh_view()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -184,6 +192,10 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, NextStepsActions,
         """
         if action == "dismiss_notices":
             return self.shows_notices
+        if action == "leave_run":
+            return self.view.can_leave and not self.shows_workspace
+        if self.shows_workspace and action in _ACTIONS_OF_RUN:
+            return False
         if action == "rejoin":
             is_past = self.source.playback is not None or self.is_loading_history
             return self.source.live and is_past and not (self.screen.is_modal or isinstance(self.focused, Input))
@@ -234,3 +246,17 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, NextStepsActions,
             self.copy_selection()
         else:
             await self.action_quit()
+
+
+class WorkspaceApp(SanctumApp):
+    """Dashboard app that opens on the workspace, without a run.
+
+    Args:
+        telemetry_dir: Directory of the runs.
+        options: Options of `SanctumApp`.
+    """
+
+    DEFAULT_MODE = WORKSPACE_MODE
+
+    def __init__(self, telemetry_dir: Path, **options: Any) -> None:
+        super().__init__(NoRunSource(telemetry_dir), initial_view=WORKSPACE_MODE, **options)

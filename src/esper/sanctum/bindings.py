@@ -119,6 +119,11 @@ ENV_VIEW = "env"
 VIEW_NAMES = (*SCREEN_INFO, ENV_VIEW)
 """View names that an address may contain: the screens with a number key, and one env."""
 
+ACTIONS_WITHOUT_RUN = frozenset(
+    {"next_theme", "save_svg", "command_palette", "explain", "help", "suspend_process", "quit", "interrupt", "runs"}
+)
+"""Actions of the app that have an effect in the workspace, where no run is shown."""
+
 _run_key = partial(KeyBinding, KeyCategory.RUN, when=Availability.LIVE)
 _playback_key = partial(KeyBinding, KeyCategory.TIME, footer=True, when=Availability.REPLAY)
 
@@ -127,6 +132,8 @@ KEYS: tuple[KeyBinding, ...] = (
         KeyBinding(KeyCategory.SCREENS, screen.key, name, screen.description, f"go('{name}')")
         for name, screen in SCREEN_INFO.items()
     ),
+    KeyBinding(KeyCategory.SCREENS, "0", "runs", "all runs: list, overlay, differences; again: return", "runs"),
+    KeyBinding(KeyCategory.SCREENS, "escape", "back to runs", "return to the list of runs", "leave_run"),
     _run_key("p", "pause", "pause after the current step, or resume", "pause", True),
     _run_key("s", "step", "run one step of a paused run", "step"),
     _run_key("c", "checkpoint", "write a checkpoint now", "checkpoint", True),

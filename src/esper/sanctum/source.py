@@ -14,6 +14,7 @@ from esper.history.curve_store import CurveStore
 from esper.history.divergence import GhostRun
 from esper.history.history import History, open_history
 from esper.history.playback import Playback
+from esper.recording.run_lock import is_live
 from esper.recording.segments import ReadError
 from esper.sanctum.requests import PendingRequests, RemotePendingRequests, RequestSink
 from esper.telemetry.state import Keyframe, Record, RunState
@@ -22,6 +23,8 @@ CURVE_BUDGET_S = 0.04
 """Maximum seconds per tick spent on reading curves."""
 CURVE_INTERVAL_S = 2.0
 """Seconds between two updates of the curves of a live run: a page of charts takes longer to draw than other screens."""
+FIRST_READ_S = 0.02
+"""Seconds of reading before a recording is shown; the rest is read in the next ticks."""
 READ_BUDGET_S = 0.08
 """Maximum seconds per tick spent on reading a recording."""
 
@@ -367,11 +370,40 @@ class ReplaySource:
         return changed or has_read
 
 
+class NoRunSource(ReplaySource):
+    """Source without a run, behind the workspace. Its history is empty, and is never read.
+
+    Args:
+        telemetry_dir: Directory of the runs.
+    """
+
+    def __init__(self, telemetry_dir: Path) -> None:
+        super().__init__(Playback(History(telemetry_dir)), hold=True)
+
+    def tick(self, seconds: float) -> bool:  # noqa: ARG002 (the signature of all sources)
+        """Do nothing."""
+        return False
+
+
 RunSource: TypeAlias = LiveSource | ReplaySource
 """Source of the run state that the dashboard shows.
 
 Read `state` again at each use: a keyframe, a seek or a restore replaces the object.
 """
+
+
+def open_run_source(directory: Path) -> RunSource:
+    """Return a source of a recorded run: connected to its process if it is live, else at the end of the recording.
+
+    Raises:
+        ReadError: The recording cannot be read.
+    """
+    try:
+        if is_live(directory):
+            return AttachSource(AttachedRun(directory, read_only=False))
+    except OSError as error:
+        raise ReadError(f"cannot open {directory}: {error.strerror}") from None
+    return ReplaySource(Playback(open_history(directory, FIRST_READ_S)), follow=True)
 
 
 def run_has_ended(source: RunSource) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 from textual.message import Message
 
@@ -13,10 +14,10 @@ from esper.health.incidents import Incident, group_incidents
 from esper.health.thresholds import Thresholds
 from esper.history.curve_store import CurveStore
 from esper.history.timeline import DEFAULT_MARK_GROUP, MarkFilter
-from esper.sanctum.bindings import KEYS, Availability, KeyBinding
+from esper.sanctum.bindings import ACTIONS_WITHOUT_RUN, APP_CATEGORIES, KEYS, Availability, KeyBinding
 from esper.sanctum.chart_view import ChartView
 from esper.sanctum.env_filter import EnvFilter
-from esper.sanctum.source import RunSource, run_has_ended
+from esper.sanctum.source import NoRunSource, RunSource, run_has_ended
 from esper.sanctum.symbols import compact_cell, key_name
 from esper.sanctum.theme import Palette
 from esper.sanctum.what_if import WhatIf
@@ -80,6 +81,8 @@ class ViewState:
     """Characters that the terminal can draw: `braille`, `block` or `ascii`."""
     keys: Sequence[KeyBinding] = KEYS
     """Table of all keys, with the keys of the user."""
+    can_leave: bool = False
+    """True if the workspace was opened, to which a key returns."""
     charts: ChartView = field(default_factory=ChartView)
     """Choices of the user for all charts."""
     frame_stats: FrameStats = field(default_factory=FrameStats)
@@ -119,8 +122,15 @@ class ViewState:
         """Name of the first key of each action in words, for sentences: `Enter`, `Shift-Left`. Keyed by id."""
         return {key.id: key_name(key.label.partition(" ")[0], "ascii") for key in self.keys}
 
+    @property
+    def has_run(self) -> bool:
+        """False in the workspace, where no run is shown."""
+        return not isinstance(self.source, NoRunSource)
+
     def is_available(self, key: KeyBinding) -> bool:
-        """Return True if a key has an effect in the shown run or recording."""
+        """Return True if a key has an effect in the shown run or recording, or in the workspace."""
+        if not self.has_run and key.category in APP_CATEGORIES:
+            return key.action in ACTIONS_WITHOUT_RUN
         if key.when is Availability.LIVE:
             return self.source.live
         return key.when is Availability.ALWAYS or self.source.playback is not None
@@ -228,6 +238,14 @@ class EffectNeeded(Message):
     env: int
     step: int | None
     """Step of the decision; None for all decisions of the episode."""
+
+
+@dataclass
+class OpenRun(Message):
+    """Request to the app: show another run."""
+
+    path: Path
+    """Run directory."""
 
 
 @dataclass

@@ -26,7 +26,7 @@ class BaseApp(App[None]):
     """App for terminals and browser connections that may close, in which equal notifications do not stack.
 
     Args:
-        source: Source of the run.
+        source: Source of the first run.
     """
 
     view: ViewState
@@ -34,8 +34,15 @@ class BaseApp(App[None]):
 
     def __init__(self, source: RunSource) -> None:
         super().__init__()
+        self.own_source = source
+        """Source of the first run. If it trains in this process, it goes on while another run is shown."""
         self.source = source
+        """Source of the shown run."""
         self._state = source.state
+
+    def begin_run(self, view: ViewState) -> None:
+        """Show another run. Each base class with state of the run replaces it."""
+        self.view, self.source, self._state = view, view.source, view.source.state
 
     def refresh_view(self) -> None:
         """Update the visible screens from the state of the source."""

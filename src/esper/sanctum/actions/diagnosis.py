@@ -17,7 +17,7 @@ from esper.sanctum.actions.navigation import NavigationActions
 from esper.sanctum.screens.moment_lists import AnomalyList, RootCauseList
 from esper.sanctum.source import RunSource
 from esper.sanctum.symbols import ellipsise
-from esper.sanctum.view import GoToMoment
+from esper.sanctum.view import GoToMoment, ViewState
 from esper.telemetry import events as ev
 from esper.telemetry.log_lines import LogLine
 
@@ -44,6 +44,11 @@ class DiagnosisActions(NavigationActions):
         self._bell_enabled = bell
         self._notify_protocol = notify_protocol
         self._alerts = Alerts(source)
+
+    def begin_run(self, view: ViewState) -> None:
+        """Watch another run."""
+        super().begin_run(view)
+        self.start_alerts()
 
     def start_alerts(self) -> None:
         """Begin to watch the source, once it has started; events that it has read by then cause no alert."""

@@ -38,9 +38,13 @@ class NavigationActions(PlaybackActions):
 
     def action_go(self, name: str) -> None:
         """Open the screen of a number key, and close all dialogs and env screens."""
+        self.close_screens()
+        self.switch_mode(name)
+
+    def close_screens(self) -> None:
+        """Close all dialogs and env screens."""
         while len(self.screen_stack) > 1:
             self.pop_screen()
-        self.switch_mode(name)
 
     def action_help(self) -> None:
         """Open the help screen."""

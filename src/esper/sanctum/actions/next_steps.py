@@ -15,7 +15,7 @@ from esper.sanctum.actions.harvest import HarvestActions
 from esper.sanctum.actions.navigation import NavigationActions
 from esper.sanctum.screens.dialogs import NextStep, NextStepsDialog
 from esper.sanctum.source import RunSource
-from esper.sanctum.view import EffectNeeded
+from esper.sanctum.view import EffectNeeded, ViewState
 from esper.telemetry.state import EnvState, RunState
 
 
@@ -30,6 +30,11 @@ class NextStepsActions(NavigationActions, HarvestActions):
         super().__init__(source)
         self._was_running = False
         """True if a live run was seen before its end, which was not yet reported."""
+
+    def begin_run(self, view: ViewState) -> None:
+        """Wait for the end of another run."""
+        super().begin_run(view)
+        self._was_running = False
 
     def offer_next_steps(self) -> None:
         """Offer the next steps once if a live run has completed all rounds. Called at every tick."""

@@ -12,7 +12,7 @@ from esper.recording.segments import ReadError
 from esper.sanctum.actions.base import BaseApp
 from esper.sanctum.screens.go_to import GoToDialog
 from esper.sanctum.source import RunSource
-from esper.sanctum.view import GoToMoment
+from esper.sanctum.view import GoToMoment, ViewState
 
 PLAYBACK_SPEEDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, float("inf"))
 """Recorded seconds per second of playing; infinity is as fast as possible."""
@@ -35,6 +35,11 @@ class PlaybackActions(BaseApp):
         super().__init__(source)
         self._deferred_action: Callable[[], None] | None = None
         """Action to run as soon as there is a playhead."""
+
+    def begin_run(self, view: ViewState) -> None:
+        """Drop the action that waits for the past of the previous run."""
+        super().begin_run(view)
+        self._deferred_action = None
 
     @property
     def is_loading_history(self) -> bool:

@@ -9,7 +9,7 @@ import threading
 from types import FrameType
 
 from esper.control import RequestKind
-from esper.sanctum.actions.base import BaseApp
+from esper.sanctum.actions.workspace import WorkspaceActions
 from esper.sanctum.requests import PendingRequests, pause_cause
 from esper.sanctum.screens.dialogs import QuitDialog
 from esper.sanctum.source import RunSource, run_has_ended
@@ -19,7 +19,7 @@ BROWSER_MESSAGE = "This page only shows the run. It cannot control it."
 """Notice in place of a request."""
 
 
-class RunActions(BaseApp):
+class RunActions(WorkspaceActions):
     """Send requests to the engine, and leave the dashboard."""
 
     def __init__(self, source: RunSource) -> None:
@@ -30,7 +30,7 @@ class RunActions(BaseApp):
     @property
     def has_finished_leaving(self) -> bool:
         """True if the run has ended after a stop request, or ended before it was set up."""
-        source = self.source
+        source = self.own_source
         stop_requested = source.requests is not None and source.requests.stop_requested
         return (stop_requested and run_has_ended(source)) or not (source.alive or source.directory)
 
@@ -86,10 +86,13 @@ class RunActions(BaseApp):
             requests.ask(RequestKind.EXPLAIN, env=env.env)
 
     async def action_quit(self) -> None:
-        """Leave at once if that does not end a run with progress; else ask first."""
-        if self.source.requests is None or self.source.attached or run_has_ended(self.source):
+        """Leave at once if that does not end a run with progress; else show that run, and ask first."""
+        source = self.own_source
+        if source.requests is None or source.attached or run_has_ended(source):
             self.exit()
-        elif self.source.live_state.status == "starting":
+            return
+        self.show_own_run()
+        if source.live_state.status == "starting":
             self._request(RequestKind.ABANDON)
         else:
             self.action_stop()
@@ -121,7 +124,7 @@ class RunActions(BaseApp):
         """Suspend the dashboard, as a terminal does with Ctrl+Z, unless this would also suspend the training."""
         if self.is_web:
             self.notify(BROWSER_MESSAGE, severity="warning")
-        elif self.source.live and not self.source.attached and not run_has_ended(self.source):
+        elif self.own_source.live and not self.own_source.attached and not run_has_ended(self.own_source):
             pause = self.view.key_names["run.pause"]
             message = (
                 f"Cannot suspend: the run trains in this process. {pause} pauses it; next time, start with --detach."
@@ -176,9 +179,10 @@ class RunActions(BaseApp):
             self.refresh_view()
 
     def _handle_signal(self, number: int) -> None:
-        requests = self.source.requests
+        source = self.own_source
+        requests = source.requests
         closed = number == signal.SIGHUP  # a closing terminal sends several SIGHUPs: they count as one
-        if requests is None or self.source.attached or run_has_ended(self.source):
+        if requests is None or source.attached or run_has_ended(source):
             self.exit()
         elif requests.stop_requested and not closed:
             requests.ask(RequestKind.ABANDON, origin="signal")

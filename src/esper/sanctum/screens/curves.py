@@ -125,6 +125,10 @@ class CurvesScreen(SearchScreen):
         """Show all charts."""
         self.query_one(SearchBox).value = ""
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave the key to the app if there is no search."""
+        return bool(self._search) if action == "clear" else super().check_action(action, parameters)
+
 
 class CurvesStatus(Panel):
     """Line with the page, the number of charts, the search, and the fraction of the recording that was read."""

@@ -205,6 +205,10 @@ class LogList(Panel, can_focus=True):
         """Reset the filter."""
         self._set_filter(**LogFilter()._asdict())
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave the key to the app if there is no filter."""
+        return self.filter != LogFilter() if action == "clear" else super().check_action(action, parameters)
+
     def search(self, text: str) -> None:
         """Show only lines that contain a text."""
         if text != self.filter.text:

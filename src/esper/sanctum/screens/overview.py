@@ -180,8 +180,11 @@ class OverviewScreen(RunScreen):
 
     def action_clear(self) -> None:
         """Remove the filter."""
-        if self.view.env_filter:
-            self.query_one(FilterBox).clear()
+        self.query_one(FilterBox).clear()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave the key to the app if there is no filter."""
+        return bool(self.view.env_filter) if action == "clear" else super().check_action(action, parameters)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Show how many envs would match; the last confirmed filter remains."""

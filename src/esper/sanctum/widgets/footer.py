@@ -62,6 +62,7 @@ class Footer(Panel):
             self._shows_past,
             bool(self.state.anomalies),
             self._selected_env_has_anomaly,
+            self.view.can_leave,
             self.view.frame_stats.text,
         )
 
@@ -113,6 +114,7 @@ class Footer(Panel):
             "anomalies": bool(self.state.anomalies),
             "next_steps": source.live and run_has_ended(source),
             "why": self._selected_env_has_anomaly,
+            "leave_run": self.view.can_leave,
             "legend": not _SCREENS_WITH_STAGES.isdisjoint(self.categories),
         }
         return self.view.is_available(key) and (key.footer or shown_if.get(key.action, False))
