@@ -124,8 +124,9 @@ def shown(app: SanctumApp, panel: type[Panel]) -> str:
 
 
 def header(app: SanctumApp) -> str:
-    """Text of the header."""
-    return shown(app, Header)
+    """Text of the header, also below a dialog that has opened by itself."""
+    screen = next(screen for screen in reversed(app.screen_stack) if screen.query(Header))
+    return " ".join(screen.query_one(Header).text.split())
 
 
 def screen_text(app: SanctumApp) -> str:
