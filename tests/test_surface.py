@@ -38,7 +38,7 @@ OPTIONS = {
     "attach": "--help --telemetry-dir --read-only --task --theme --symbols --bell --notify --no-tui --narrate",
     "demo": "--help --faults --at --speed --theme --symbols --bell --notify --no-tui --narrate",
     "serve": "--help --telemetry-dir --host --allow-host --port --theme",
-    "runs": "--help --telemetry-dir --filter --sort --json",
+    "runs": "--help --telemetry-dir --filter --sort --json --no-tui --theme --symbols --bell --notify",
     "whatif": "--help --telemetry-dir --round --env --without --do --plan --then --repeats --rounds --sample --task "
     "--devices --json",
     "show": "--help --telemetry-dir --json",

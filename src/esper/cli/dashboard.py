@@ -43,7 +43,21 @@ class DisplayOptions(NamedTuple):
 
 
 def add_screen_options(parser: argparse.ArgumentParser) -> None:
-    """Add an option for each field of `DisplayOptions`, and `--no-tui` and `--narrate`, which replace the dashboard."""
+    """Add the display options, and `--no-tui` and `--narrate`, which replace the dashboard."""
+    add_display_options(parser)
+    parser.add_argument("--no-tui", action="store_true", help="print log lines instead of opening the dashboard")
+    parser.add_argument(
+        "--narrate",
+        nargs="?",
+        const=NARRATIONS[0],
+        choices=NARRATIONS,
+        help="print ASCII sentences instead of opening the dashboard, for screen readers and pipes: summary (rounds, "
+        "anomalies, checkpoints and faults); all (every notable event) (default: summary)",
+    )
+
+
+def add_display_options(parser: argparse.ArgumentParser) -> None:
+    """Add an option for each field of `DisplayOptions`."""
     parser.add_argument(
         "--theme",
         default=AUTO_THEME,
@@ -63,15 +77,6 @@ def add_screen_options(parser: argparse.ArgumentParser) -> None:
         choices=("osc9", "osc777"),
         help="send a desktop notification when an anomaly begins, or when the run is held or ends: osc9 (iTerm2, "
         "kitty); osc777 (foot, rxvt)",
-    )
-    parser.add_argument("--no-tui", action="store_true", help="print log lines instead of opening the dashboard")
-    parser.add_argument(
-        "--narrate",
-        nargs="?",
-        const=NARRATIONS[0],
-        choices=NARRATIONS,
-        help="print ASCII sentences instead of opening the dashboard, for screen readers and pipes: summary (rounds, "
-        "anomalies, checkpoints and faults); all (every notable event) (default: summary)",
     )
 
 

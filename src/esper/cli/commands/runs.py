@@ -1,12 +1,14 @@
-"""`runs [DIR]`: lists the runs of a directory."""
+"""`runs [DIR]`: shows the runs of a directory in the workspace, or prints them."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from esper.cli.dashboard import DisplayOptions, add_display_options, show_dashboard
 from esper.cli.options import EXIT_OK, Parser, print_warnings
 from esper.cli.progress import progress_bar
 from esper.config import Config, ConfigError
@@ -23,14 +25,19 @@ PROGRESS_INTERVAL_S = 0.2
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the runs."""
+    """Open the workspace, or print the runs."""
     options = _parser().parse_args(arguments)
+    display = DisplayOptions.from_options(options)
     if options.directory is not None and options.telemetry_dir is not None:
         raise ConfigError("the directory is given twice; remove DIR or --telemetry-dir")
     directory = options.directory or options.telemetry_dir or Path(Config().telemetry_dir)
     if not directory.is_dir() and directory != Path(Config().telemetry_dir):
         raise ConfigError(f"directory {directory} not found")
-    print_runs(directory, filter_text=options.filter, sort_key=options.sort, as_json=options.json)
+    is_list_wanted = options.no_tui or options.json or options.filter is not None or options.sort is not None
+    if not is_list_wanted and sys.stdin.isatty() and sys.stdout.isatty():
+        return show_dashboard(directory, display)
+    sort_key = options.sort if options.sort is not None else SORT_KEYS[0]
+    print_runs(directory, filter_text=options.filter or "", sort_key=sort_key, as_json=options.json)
     return EXIT_OK
 
 
@@ -93,7 +100,8 @@ def _parser() -> Parser:
     default = Config().telemetry_dir
     parser = Parser(
         prog="esper-sanctum runs",
-        description="List the runs in a directory, the most recently written first",
+        description="Show the runs in a directory on one screen. If the output is no terminal, or with --no-tui, "
+        "--filter, --sort or --json, print them instead, the most recently written first.",
         epilog="A run is live while a process trains it, and crashed if its process exited without recording its end.",
     )
     parser.add_argument(
@@ -102,17 +110,17 @@ def _parser() -> Parser:
     parser.add_argument("--telemetry-dir", type=Path, metavar="DIR", help="the same, as in the other commands")
     parser.add_argument(
         "--filter",
-        default="",
         metavar="TERMS",
         help="list only runs that match all terms, such as 'task=recall ppo.entropy-coef<0.05 tag:baseline state:live'",
     )
     parser.add_argument(
         "--sort",
-        default=SORT_KEYS[0],
         metavar="KEY",
         help=f"{', '.join(SORT_KEYS)}, or a configuration key (default: {SORT_KEYS[0]})",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON list of runs")
+    parser.add_argument("--no-tui", action="store_true", help="print the runs on a terminal, too")
+    add_display_options(parser)
     return parser
 
 
