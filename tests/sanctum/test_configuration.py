@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from esper.config import Config, PPOConfig
-from esper.sanctum.screens.configuration import CHANGED, DEFAULTS, OF_TASK, list_settings
+from esper.history.summary import flat_config
+from esper.sanctum.settings import CHANGED, DEFAULTS, OF_TASK, list_settings
 from esper.telemetry import events as ev
 from tests.factory import run_started, stamp
 from tests.sanctum.driving import opened, press, replay, screen_text
@@ -18,7 +19,7 @@ STARTED = msgspec.structs.replace(run_started(2), config=msgspec.json.decode(msg
 
 
 def test_settings_that_differ_from_the_defaults_come_first() -> None:
-    settings = list_settings(STARTED)
+    settings = list_settings(flat_config(STARTED.config))
     changed = {setting.key: (setting.value, setting.default) for setting in settings if setting.group == CHANGED}
     assert changed == {"envs": ("8", "16"), "ppo.gamma": ("0.97", "1.0")}
     assert [setting.group for setting in settings[:3]] == [CHANGED, CHANGED, OF_TASK]

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-import msgspec
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Input, Static
 
-from esper.config import Config
-from esper.config_fields import list_fields
-from esper.formatting import format_config_value, strip_control
 from esper.history.summary import flat_config
 from esper.sanctum.screens.dialogs import Dialog
+from esper.sanctum.settings import CHANGED, Setting, list_settings
 from esper.sanctum.symbols import ellipsise
 from esper.sanctum.view import ViewState
-from esper.telemetry.events import RunStarted
 
 _DIALOG_COLS, _FRAME_COLS = 120, 7
 """Width of the dialog, as in sanctum.tcss, and the columns of border, padding and scrollbar."""
@@ -27,43 +23,6 @@ _KEY_COLS, _VALUE_COLS = 27, 11
 """Width of a key, and minimum width of a value, without the gap after it."""
 _MIN_DESCRIPTION_COLS = 20
 """Minimum room for a description."""
-CHANGED, OF_TASK, DEFAULTS = "differ from the defaults", "settings of the task", "defaults"
-"""Headings of the groups of settings, in their order."""
-
-
-class Setting(NamedTuple):
-    """A key of the configuration."""
-
-    group: str
-    """Heading of its group."""
-    key: str
-    value: str
-    default: str
-    """Its default if the value differs; else empty."""
-    description: str
-
-    def contains(self, text: str) -> bool:
-        """Return True if the text occurs in the setting, in upper or lower case."""
-        return text.lower() in f"{self.key} {self.value} {self.description}".lower()
-
-
-def list_settings(started: RunStarted) -> list[Setting]:
-    """Return all settings of a run, ordered by group.
-
-    The recording does not have the defaults of a task: its slots and training settings are a group of their own.
-    """
-    defaults = flat_config(msgspec.json.decode(msgspec.json.encode(Config())))
-    descriptions = {field.key: field.description for field in list_fields(Config)}
-    settings: list[Setting] = []
-    for key, value in flat_config(started.config).items():
-        default, group, shown_default = defaults.get(key), DEFAULTS, ""
-        if (key == "slots" or key.startswith("training.")) and default in (None, []):
-            group = OF_TASK
-        elif value not in (None, default):
-            group, shown_default = CHANGED, format_config_value(default)
-        text = strip_control(format_config_value(value))
-        settings.append(Setting(group, key, text, shown_default, descriptions.get(key, "")))
-    return sorted(settings, key=lambda setting: (CHANGED, OF_TASK, DEFAULTS).index(setting.group))
 
 
 class ConfigurationDialog(Dialog[None]):
@@ -85,7 +44,7 @@ class ConfigurationDialog(Dialog[None]):
         self._palette = view.palette
         started = view.source.state.started
         assert started is not None
-        self._settings = list_settings(started)
+        self._settings = list_settings(flat_config(started.config))
 
     def compose(self) -> ComposeResult:
         """Yield the heading, the search box and the settings."""

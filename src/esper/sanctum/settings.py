@@ -1,0 +1,54 @@
+"""Settings of a run for the dashboard: first those that differ from the defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from esper.config import Config
+from esper.config_fields import list_fields
+from esper.formatting import format_config_value, strip_control
+from esper.history.summary import flat_config
+
+CHANGED, OF_TASK, DEFAULTS = "differ from the defaults", "settings of the task", "defaults"
+"""Headings of the groups of settings, in their order."""
+
+
+class Setting(NamedTuple):
+    """A key of the configuration."""
+
+    group: str
+    """Heading of its group."""
+    key: str
+    value: str
+    default: str
+    """Its default if the value differs; else empty."""
+    description: str
+
+    def contains(self, text: str) -> bool:
+        """Return True if the text occurs in the setting, in upper or lower case."""
+        return text.lower() in f"{self.key} {self.value} {self.description}".lower()
+
+
+def list_settings(config: Mapping[str, Any]) -> list[Setting]:
+    """Return all settings of a run, ordered by group.
+
+    The recording does not have the defaults of a task: its slots and training settings are a group of their own.
+
+    Args:
+        config: Recorded configuration, flat, as `flat_config` returns it.
+    """
+    defaults = flat_config(msgspec.json.decode(msgspec.json.encode(Config())))
+    descriptions = {field.key: field.description for field in list_fields(Config)}
+    settings: list[Setting] = []
+    for key, value in config.items():
+        default, group, shown_default = defaults.get(key), DEFAULTS, ""
+        if (key == "slots" or key.startswith("training.")) and default in (None, []):
+            group = OF_TASK
+        elif value not in (None, default):
+            group, shown_default = CHANGED, format_config_value(default)
+        text = strip_control(format_config_value(value))
+        settings.append(Setting(group, key, text, shown_default, descriptions.get(key, "")))
+    return sorted(settings, key=lambda setting: (CHANGED, OF_TASK, DEFAULTS).index(setting.group))
