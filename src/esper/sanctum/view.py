@@ -26,6 +26,8 @@ from esper.telemetry.events import AnomalyFound, RunStarted
 from esper.telemetry.sentences import pluralise
 from esper.telemetry.state import RunState
 
+TOAST_SECONDS = 8.0
+"""Seconds for which a notice with a path or a command stays on the screen."""
 UPDATE_INTERVAL_S = 1.0
 """Seconds for which one text of `FrameStats` stays on the screen, so that it can be read."""
 

@@ -18,9 +18,6 @@ from esper.sanctum.view import ViewState
 if TYPE_CHECKING:
     from textual.notifications import SeverityLevel
 
-TOAST_SECONDS = 8.0
-"""Seconds for which a notice with a path or a command stays on the screen."""
-
 
 class BaseApp(App[None]):
     """App for terminals and browser connections that may close, in which equal notifications do not stack.

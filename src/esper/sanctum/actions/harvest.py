@@ -10,8 +10,9 @@ from pathlib import Path
 from esper.checkpoint.manifest import CheckpointError, read_manifest
 from esper.process import python_command
 from esper.recording.runs import safe_run_name
-from esper.sanctum.actions.base import TOAST_SECONDS, BaseApp
+from esper.sanctum.actions.base import BaseApp
 from esper.sanctum.screens.dialogs import HarvestDialog
+from esper.sanctum.view import TOAST_SECONDS
 from esper.telemetry.events import CheckpointSaved
 
 BROWSER_MESSAGE = "Networks cannot be harvested from the browser. On the server: esper-sanctum harvest RUN --to DIR"

@@ -10,12 +10,11 @@ from textual.screen import ModalScreen
 
 from esper.config import Config
 from esper.recording.runs import shortest_name
-from esper.sanctum.actions.base import TOAST_SECONDS
 from esper.sanctum.actions.harvest import HarvestActions
 from esper.sanctum.actions.navigation import NavigationActions
 from esper.sanctum.screens.dialogs import NextStep, NextStepsDialog
 from esper.sanctum.source import RunSource
-from esper.sanctum.view import EffectNeeded, ViewState
+from esper.sanctum.view import TOAST_SECONDS, EffectNeeded, ViewState
 from esper.telemetry.state import EnvState, RunState
 
 

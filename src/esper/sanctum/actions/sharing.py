@@ -15,9 +15,10 @@ from esper.history.history import open_history
 from esper.process import name_current_thread
 from esper.recording.runs import safe_run_name, shortest_name
 from esper.recording.segments import ReadError
-from esper.sanctum.actions.base import TOAST_SECONDS, BaseApp
+from esper.sanctum.actions.base import BaseApp
 from esper.sanctum.bindings import ENV_VIEW
 from esper.sanctum.screens.env_detail import EnvDetailScreen
+from esper.sanctum.view import TOAST_SECONDS
 from esper.telemetry.codec import encode_json
 
 BROWSER_MESSAGE = "Files cannot be saved from the browser. On the server: esper-sanctum replay RUN"

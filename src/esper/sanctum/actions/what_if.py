@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from esper.sanctum.actions.base import TOAST_SECONDS, BaseApp
-from esper.sanctum.view import EffectNeeded
+from esper.sanctum.actions.base import BaseApp
+from esper.sanctum.view import TOAST_SECONDS, EffectNeeded
 
 BROWSER_MESSAGE = "Effects cannot be computed from the browser. On the server: esper-sanctum replay RUN"
 """Notice in place of a process on the web server."""
