@@ -34,6 +34,7 @@ class QuitDialog(Dialog[RequestKind]):
         attached: True if the run is in another process, which continues when the dashboard closes.
         paused: True if the run is paused.
         cause: Cause of the pause, as in `Paused.cause`; None if no fault holds the run.
+        run: Name of the run, if the screen shows several.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -41,11 +42,13 @@ class QuitDialog(Dialog[RequestKind]):
         Binding("w", "choose('abandon')", "quit without checkpoint"),
     ]
 
-    def __init__(self, key_names: Mapping[str, str], *, attached: bool, paused: bool, cause: str | None) -> None:
+    def __init__(
+        self, key_names: Mapping[str, str], *, attached: bool, paused: bool, cause: str | None, run: str = ""
+    ) -> None:
         super().__init__()
         self._is_saved = cause is not None and RequestKind.CHECKPOINT in pause_cause(cause).refused_requests
         if cause is None:
-            status = "The run is paused." if paused else "The run is live."
+            status = f"{run or 'The run'} is {'paused' if paused else 'live'}."
         elif self._is_saved:
             status = "The run cannot continue; the start of this round is saved."
         else:
@@ -79,7 +82,33 @@ class QuitDialog(Dialog[RequestKind]):
         self.action_choose("abandon" if self._is_saved else "stop")
 
 
-class HarvestDialog(Dialog[bool]):
+class ConfirmDialog(Dialog[bool]):
+    """Dialog that asks whether to do something. Returns True to do so.
+
+    Args:
+        question: Text that names the thing.
+        verb: Text of the answer that does it.
+        is_destructive: Highlight the other answer first.
+    """
+
+    def __init__(self, question: str, verb: str, *, is_destructive: bool = False) -> None:
+        super().__init__()
+        self._question, self._verb, self._is_destructive = question, verb, is_destructive
+
+    def compose(self) -> ComposeResult:
+        """Yield the question and its answers."""
+        with Vertical(id="dialog"):
+            yield Static(self._question, id="question", markup=False)
+            label = "       " if self._is_destructive else "Enter  "
+            answers = [Option(f"{label}{self._verb}", id="yes"), Option("Esc    cancel", id="cancel")]
+            yield OptionList(*(reversed(answers) if self._is_destructive else answers))
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Close with the answer chosen with Enter or a click."""
+        self.dismiss(event.option_id == "yes")
+
+
+class HarvestDialog(ConfirmDialog):
     """Dialog that asks whether to harvest a network. Returns True to do so.
 
     Args:
@@ -89,18 +118,7 @@ class HarvestDialog(Dialog[bool]):
     BINDINGS = bindings_of("dismiss", "view.harvest")
 
     def __init__(self, question: str) -> None:
-        super().__init__()
-        self._question = question
-
-    def compose(self) -> ComposeResult:
-        """Yield the question and its answers."""
-        with Vertical(id="dialog"):
-            yield Static(self._question, id="question", markup=False)
-            yield OptionList(Option("Enter  harvest", id="harvest"), Option("Esc    cancel", id="cancel"))
-
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Close with the answer chosen with Enter or a click."""
-        self.dismiss(event.option_id == "harvest")
+        super().__init__(question, "harvest")
 
 
 class NextStepsDialog(Dialog[NextStep]):

@@ -22,10 +22,17 @@ class ChartGrid(Container):
         charts: All charts, in order.
         next_key: Id of the key that turns the page; the first chart names it and the page in its title. None if
             something else shows the page.
+        min_size: Minimum columns and rows of a chart with its border.
     """
 
-    def __init__(self, charts: Sequence[ChartPanel], next_key: str | None) -> None:
+    def __init__(
+        self,
+        charts: Sequence[ChartPanel],
+        next_key: str | None,
+        min_size: tuple[int, int] = (MIN_CHART_COLUMNS, MIN_CHART_ROWS),
+    ) -> None:
         super().__init__(*charts)
+        self._min_size = min_size
         self._charts = list(charts)
         self._next_key = next_key
         self._page = 0
@@ -49,7 +56,7 @@ class ChartGrid(Container):
     def _shape(self) -> tuple[int, int]:
         """Number of columns and rows of charts: as many as fit; if all fit, those that give charts a good shape."""
         count, (width, height) = max(len(self._charts), 1), self.size
-        columns, rows = max(width // MIN_CHART_COLUMNS, 1), max(height // MIN_CHART_ROWS, 1)
+        columns, rows = (max(room // least, 1) for room, least in zip((width, height), self._min_size, strict=True))
         if count >= columns * rows:
             return columns, rows
         shapes = [(number, -(-count // number)) for number in range(1, columns + 1) if -(-count // number) <= rows]

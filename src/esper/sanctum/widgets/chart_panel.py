@@ -60,6 +60,11 @@ class ChartPanel(Panel, can_focus=True):
     class Left(Message):
         """Notice to the screen: the user leaves the chart."""
 
+    @property
+    def is_ready(self) -> bool:
+        """True if `chart` can be called: by default, if the run has started."""
+        return self.state.started is not None
+
     def chart(self) -> Chart | None:
         """Return the chart of the shown state; None if there is nothing to draw."""
         raise NotImplementedError
@@ -133,7 +138,7 @@ class ChartPanel(Panel, can_focus=True):
     def draw_lines(self, size: Size) -> list[Line] | list[Row]:
         """Draw the chart; its title and the values at the cursor are in the border."""
         self._shown = self._frame_of_plot = None
-        chart = self.chart() if self.state.started is not None else None
+        chart = self.chart() if self.is_ready else None
         if chart is None:
             self.panel_title, self.panel_subtitle = self.name_in_title() or None, None
             return self.message(self.empty_message())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, cast
 
 from textual.binding import BindingType
@@ -194,15 +194,25 @@ class CurveChart(ChartPanel):
         return self.view.curves.x_values(steps, self.view.charts.run_axis)
 
     def _quantity(self) -> Quantity:
-        score = self.state.score_name
-        if self.group.quantity in {score, f"train {score}", f"final {score}"}:
-            return percent(strip_control(self.group.title))
-        return _QUANTITIES.get(self.group.quantity, Quantity(""))._replace(name=strip_control(self.group.title))
+        return quantity_of(self.group.quantity, self.group.title, {self.state.score_name})
 
     def _x_axis(self) -> XAxis:
         axis = self.view.charts.run_axis
         # Charts of one round have an axis "step", too.
         return XAxis("run step" if axis == "step" else axis, *self._x_limits(), axis, axis == "time")
+
+
+def quantity_of(name: str, title: str, scores: Collection[str]) -> Quantity:
+    """Return a recorded quantity with its unit and limits.
+
+    Args:
+        name: Name of the quantity.
+        title: Name that the chart shows.
+        scores: Names of the scores of the shown tasks.
+    """
+    if name.removeprefix("train ").removeprefix("final ") in scores:
+        return percent(strip_control(title))
+    return _QUANTITIES.get(name, Quantity(""))._replace(name=strip_control(title))
 
 
 def _short_name(curve: str) -> str:

@@ -241,7 +241,8 @@ class FilterBox(Horizontal):
         """The filter to apply from now on: the new one after Enter, the previous one after Escape."""
 
     _accepted = True
-    _previous_text = ""
+    previous_text = ""
+    """The last applied filter."""
 
     def compose(self) -> ComposeResult:
         """Yield the slash, the input and the message."""
@@ -254,7 +255,7 @@ class FilterBox(Horizontal):
         self.display = True
         field = self.query_one(Input)
         field.disabled = False
-        self._previous_text = field.value
+        self.previous_text = field.value
         self.screen.set_focus(field)  # at once, so that no key typed meanwhile acts on the run
 
     @property
@@ -297,5 +298,5 @@ class FilterBox(Horizontal):
     def action_cancel(self) -> None:
         """Close the input and restore the previous filter."""
         with self.prevent(Input.Changed):
-            self.query_one(Input).value = self._previous_text
-        self._close(self._previous_text)
+            self.query_one(Input).value = self.previous_text
+        self._close(self.previous_text)

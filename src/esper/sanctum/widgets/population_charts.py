@@ -22,7 +22,7 @@ _STAGES = ("fossilized", "probationary", "blending", "training", "germinated", "
 """Stages from the bottom of the chart to its top."""
 _LETTERS = [stage[0] for stage in _STAGES]
 _NUM_COLOURS = 8
-_TICKS_HEIGHT = 15
+TICKS_HEIGHT = 15
 """Height of an axis, in lines, for about five labels."""
 _LONG_LABEL_MIN_COLS = 44
 """Minimum width of a panel for the names of areas beside their letters."""
@@ -237,7 +237,7 @@ class ScatterChart(ChartPanel):
         corners = [*front, (largest, front[-1][1])]
         return Chart(
             quantity=percent(strip_control(self.state.score_name)),
-            x_axis=XAxis("parameters", 1.0, linear_axis([1.0, max(largest, 1.05)], _TICKS_HEIGHT).high, tick_step=0.01),
+            x_axis=XAxis("parameters", 1.0, linear_axis([1.0, max(largest, 1.05)], TICKS_HEIGHT).high, tick_step=0.01),
             curves=[
                 Curve("front", [ratio for ratio, _ in corners], [score for _, score in corners], "dim", dotted=True)
             ],
