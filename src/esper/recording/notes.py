@@ -14,6 +14,8 @@ from esper.telemetry.codec import DECODE_ERRORS, encode_json
 NOTES_FILE = "notes.json"
 """Name of the file in the directory of a run."""
 MAX_NOTES_BYTES = 1 << 16
+BASELINE_TAG = "baseline"
+"""Tag of the run that others are compared with. Of several, the one written to last is the baseline."""
 
 
 class RunNotes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,0 +1,94 @@
+"""Changes of recorded and live runs in the workspace: notes, deletion, and requests to their engines."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from esper.attach.client import RemoteRequestQueue
+from esper.control import RequestKind
+from esper.history.run_info import LIVE_STATES, RunInfo
+from esper.history.run_status import is_being_written
+from esper.recording.notes import RunNotes, read_notes, write_notes
+from esper.recording.segments import ReadError
+
+
+class RunChangeError(Exception):
+    """A change of a run is refused, or has failed. The message is for the user."""
+
+
+def change_notes(run: RunInfo, change: Callable[[RunNotes], RunNotes]) -> None:
+    """Replace the notes on a run by the result of a function of the stored ones.
+
+    Raises:
+        RunChangeError: The notes cannot be read or written.
+    """
+    directory = Path(run.path)
+    try:
+        write_notes(directory, change(read_notes(directory)))
+    except ReadError as error:
+        raise RunChangeError(str(error)) from None
+    except OSError as error:
+        raise RunChangeError(f"cannot write the notes of {directory}: {error.strerror}") from None
+
+
+def delete_run(run: RunInfo) -> None:
+    """Delete the directory of a run that no process writes to.
+
+    Raises:
+        RunChangeError: The run is live, or the directory cannot be deleted.
+    """
+    directory = Path(run.path)
+    try:
+        if is_being_written(directory, run.written, time.time()):
+            raise RunChangeError(f"{directory} is not deleted: a process writes to it; stop the run first")
+        shutil.rmtree(directory)
+    except OSError as error:
+        raise RunChangeError(f"cannot delete {directory}: {error.strerror}") from None
+
+
+class LiveRunRequests:
+    """Requests to live runs in other processes, with a queue and a thread for each run that gets one."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, RemoteRequestQueue] = {}
+        """Keyed by run."""
+
+    def send(self, run: RunInfo, kind: RequestKind) -> None:
+        """Send a request; a pause of a paused run resumes it.
+
+        Raises:
+            RunChangeError: The run has ended.
+        """
+        if run.state not in LIVE_STATES:
+            raise RunChangeError(f"{run.title} has ended: only a live run can be controlled")
+        if run.run not in self._queues:
+            self._queues[run.run] = RemoteRequestQueue(Path(run.path))
+            self._queues[run.run].start()
+        is_resumed = kind is RequestKind.PAUSE and run.state == "paused"
+        self._queues[run.run].put(RequestKind.RESUME if is_resumed else kind, "keyboard")
+
+    def pending(self, run: str) -> list[str]:
+        """Return the names of the requests that a run has not received yet."""
+        return sorted(kind.value for kind in self._queues[run].unacknowledged) if run in self._queues else []
+
+    def poll(self, runs: Mapping[str, RunInfo]) -> list[str]:
+        """Close the queues of runs that have ended, and return the messages about refused requests.
+
+        Args:
+            runs: All runs, keyed by name.
+        """
+        messages: list[str] = []
+        for name, queue in list(self._queues.items()):
+            run = runs.get(name)
+            while not queue.refusals.empty():
+                kind, sentence = queue.refusals.get()
+                if kind is not None:
+                    queue.unacknowledged.discard(kind)
+                messages.append(f"{run.title if run else name}: {sentence}")
+            if run is None or run.state not in LIVE_STATES:
+                queue.close()
+                del self._queues[name]
+        return messages
