@@ -30,6 +30,8 @@ class KeyCategory(Enum):
     DEVICES = "Devices"
     LOG = "Log"
     CURVES = "Curves"
+    WORKSPACE = "Workspace"
+    RUNS = "Runs of the workspace"
     CHART = "Chart (Tab or a click focuses it)"
     ANOMALIES = "Anomalies panel (Tab focuses it)"
     TIMELINE = "Timeline (Tab focuses it)"
@@ -273,6 +275,68 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.CURVES, "left_square_bracket", "previous env", "curves of the previous env", "move(-1)"),
     KeyBinding(KeyCategory.CURVES, "right_square_bracket", "next env", "curves of the next env", "move(1)"),
     KeyBinding(KeyCategory.CURVES, "escape", "clear search", "show all charts", "clear"),
+    KeyBinding(KeyCategory.RUNS, "up,k", "up", "previous run", "move(-1)"),
+    KeyBinding(KeyCategory.RUNS, "down,j", "down", "next run", "move(1)"),
+    KeyBinding(KeyCategory.RUNS, "pageup", "page up", "one page up", "page(-1)"),
+    KeyBinding(KeyCategory.RUNS, "pagedown", "page down", "one page down", "page(1)"),
+    KeyBinding(KeyCategory.RUNS, "home", "first", "first run", "first"),
+    KeyBinding(KeyCategory.RUNS, "end", "last", "last run", "last"),
+    KeyBinding(KeyCategory.RUNS, "enter", "open", "open the run: attach if it is live, else replay", "open", True),
+    KeyBinding(KeyCategory.WORKSPACE, "space", "select", "draw the curves of the run, or no longer", "select", True),
+    KeyBinding(
+        KeyCategory.WORKSPACE,
+        "slash",
+        "filter",
+        "filter runs: text, task=recall, best>80%, ppo.gamma<1, tag:sweep, state:live; Tab completes",
+        "filter_runs",
+        True,
+    ),
+    KeyBinding(
+        KeyCategory.WORKSPACE,
+        "right_square_bracket",
+        "details",
+        "show or hide the details; in a small terminal, go to the next pane",
+        "pane(1)",
+        True,
+    ),
+    KeyBinding(
+        KeyCategory.WORKSPACE,
+        "left_square_bracket",
+        "runs",
+        "show or hide the list; in a small terminal, go to the previous pane",
+        "pane(-1)",
+    ),
+    KeyBinding(KeyCategory.WORKSPACE, "p", "baseline", "compare with the run, or no longer", "baseline", True),
+    KeyBinding(
+        KeyCategory.WORKSPACE,
+        "v",
+        "group",
+        "one curve for runs that differ only in the random seed, for each run, or by keys",
+        "group",
+        True,
+    ),
+    KeyBinding(KeyCategory.WORKSPACE, "D", "difference", "curves minus those of the baseline", "difference", True),
+    KeyBinding(KeyCategory.WORKSPACE, "o", "sort", "sort by a result, a time or any setting", "sort", True),
+    KeyBinding(KeyCategory.WORKSPACE, "O", "reverse", "reverse the sort order", "reverse"),
+    KeyBinding(KeyCategory.WORKSPACE, "n", "notes", "edit name, tags and note of the run", "edit_notes", True),
+    KeyBinding(KeyCategory.WORKSPACE, "greater_than_sign,full_stop", "charts", "next page of charts", "page(1)", True),
+    KeyBinding(KeyCategory.WORKSPACE, "less_than_sign,comma", "charts back", "previous page of charts", "page(-1)"),
+    KeyBinding(KeyCategory.WORKSPACE, "f", "find", "show only charts whose name contains a text", "search", True),
+    KeyBinding(KeyCategory.WORKSPACE, "A", "select all", "select all listed runs, or none", "select_all"),
+    KeyBinding(KeyCategory.WORKSPACE, "escape", "clear filter", "show all charts, then all runs", "clear"),
+    KeyBinding(KeyCategory.WORKSPACE, "x", "archive", "hide the run in lists, or no longer", "archive"),
+    KeyBinding(
+        KeyCategory.WORKSPACE, "delete", "delete", "delete the directory of the run, after a confirmation", "delete"
+    ),
+    KeyBinding(KeyCategory.WORKSPACE, "P", "pause", "pause a live run, or resume it", "request('pause')"),
+    KeyBinding(KeyCategory.WORKSPACE, "c", "checkpoint", "write a checkpoint of a live run", "request('checkpoint')"),
+    KeyBinding(KeyCategory.WORKSPACE, "Q", "stop", "end a live run, after a confirmation", "stop_run"),
+    KeyBinding(
+        KeyCategory.WORKSPACE, "X", "export", "copy the command that exports the selected runs", "copy('export')"
+    ),
+    KeyBinding(
+        KeyCategory.WORKSPACE, "y", "compare", "copy the command that compares the selected runs", "copy('compare')"
+    ),
     KeyBinding(KeyCategory.CHART, "left", "cursor left", "move the cursor to the left", "move_cursor(-1)"),
     KeyBinding(KeyCategory.CHART, "right", "cursor right", "move the cursor to the right", "move_cursor(1)"),
     KeyBinding(KeyCategory.CHART, "plus,equals_sign", "zoom in", "zoom in around the cursor", "zoom(1)", True),

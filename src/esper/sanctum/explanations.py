@@ -236,6 +236,34 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "focus a chart with {keys[curves.down]} and move its cursor to the step where the curve changes; "
         "{keys[curves.next-env]} selects another env",
     ),
+    "runs": MetricHelp(
+        "all runs of the directory: mark of the selection, • for the baseline, state, last and best score, and the "
+        "median score by round",
+        "%; sparklines of a task have one scale",
+        "the score rises by round",
+        "select runs with {keys[workspace.select]} to draw their curves on common axes",
+    ),
+    "overlay": MetricHelp(
+        "a recorded quantity of the selected runs: the median over the envs of each run; of runs in a group, the mean "
+        "with its 95 % interval (the band, or dotted lines)",
+        "in the title; Δ is the difference to the baseline",
+        "intervals that do not overlap tell settings apart",
+        "press {keys[workspace.group]} to group the runs in another way, {keys[workspace.difference]} for differences",
+    ),
+    "run front": MetricHelp(
+        "final score and parameters of the selected runs (letters) and of the other listed runs of the task (•), and "
+        "the best score for at most so many parameters (dotted line)",
+        "%, and multiples of the host's parameters",
+        "growth pays if the front rises to the right",
+        "runs below the front cost parameters without a better score",
+    ),
+    "run details": MetricHelp(
+        "results, notes and configuration of the highlighted run; first the settings that differ from the baseline, or "
+        "without one from the defaults (in parentheses)",
+        "as in the list",
+        "few differences: then the results show what they do",
+        "press {keys[workspace.baseline]} on another run to compare with it",
+    ),
     "log": MetricHelp(
         "one line for each notable event",
         "local time",

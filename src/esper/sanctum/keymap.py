@@ -24,7 +24,7 @@ from textual.keys import (
 from esper.config import ConfigError
 from esper.config_files import read_toml
 from esper.formatting import suggest
-from esper.sanctum.bindings import APP_CATEGORIES, KEYS, KeyBinding, KeyCategory
+from esper.sanctum.bindings import ACTIONS_WITHOUT_RUN, APP_CATEGORIES, KEYS, KeyBinding, KeyCategory
 
 PRESETS: dict[str, dict[str, str]] = {
     "arrows": {
@@ -49,6 +49,10 @@ PRESETS: dict[str, dict[str, str]] = {
         "log.page-down": "pagedown,ctrl+d",
         "curves.page-up": "pageup,ctrl+u",
         "curves.page": "pagedown,ctrl+d",
+        "runs.page-up": "pageup,ctrl+u",
+        "runs.page-down": "pagedown,ctrl+d",
+        "runs.first": "home,g",
+        "runs.last": "end,G",
         "log.first": "home,g",
         "log.last": "end,G",
     },
@@ -66,6 +70,8 @@ _SCREENS: tuple[tuple[KeyCategory, ...], ...] = (
     (KeyCategory.CURVES,),
 )
 """Categories whose keys apply on the same screen, besides those of `_EVERYWHERE`."""
+_WORKSPACE_SCREENS = ({KeyCategory.WORKSPACE, KeyCategory.RUNS}, {KeyCategory.WORKSPACE, KeyCategory.CHART})
+"""The same for the workspace, where only a few keys of the app apply."""
 _EVERYWHERE = (*APP_CATEGORIES, KeyCategory.ANOMALIES, KeyCategory.TIMELINE)
 _MODIFIERS = frozenset({"alt", "ctrl", "shift"})
 _NAMED_KEYS = [key.value for key in Keys if key.value.isalnum() and key not in {Keys.Return, Keys.Tab}]
@@ -119,7 +125,12 @@ def find_conflicts(keys: Iterable[KeyBinding]) -> Iterator[tuple[KeyBinding, Key
 
 
 def _apply_together(first: KeyBinding, second: KeyBinding) -> bool:
-    return any({first.category, second.category} <= {*_EVERYWHERE, *screen} for screen in _SCREENS)
+    categories = {first.category, second.category}
+    if any(categories <= {*_EVERYWHERE, *screen} for screen in _SCREENS):
+        return True
+    of_app = [key for key in (first, second) if key.category in APP_CATEGORIES]
+    has_no_run = all(key.action in ACTIONS_WITHOUT_RUN for key in of_app)
+    return has_no_run and any(categories <= {*APP_CATEGORIES, *screen} for screen in _WORKSPACE_SCREENS)
 
 
 def _read_actions(table: Mapping[str, object], file: Path) -> Iterator[tuple[str, str]]:

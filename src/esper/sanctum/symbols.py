@@ -81,6 +81,18 @@ STATUS_SYMBOLS = _by_name(
     Symbol("FAILED", "✖", "the run ended with an error; see the log"),
 )
 
+RUN_STATES: dict[str, tuple[Symbol, str]] = {
+    "live": (Symbol("live", "●", "a process trains the run"), "info"),
+    "paused": (Symbol("paused", "‖", "paused between two steps, or held by a fault"), "warning"),
+    "done": (Symbol("done", "✓", "the run has finished"), "dim"),
+    "stopped": (Symbol("stopped", "■", "stopped on request before its last round"), "dim"),
+    "failed": (Symbol("failed", "✖", "ended with an error"), "bad"),
+    "crashed": (Symbol("crashed", "▲", "not ended, but no process writes to it"), "warning"),
+    "unreadable": (Symbol("unreadable", "!", "its files cannot be read"), "bad"),
+    "reading": (Symbol("reading", "…", "its files are not read yet"), "dim"),
+}
+"""Symbol and style role of each state of a run in the workspace."""
+
 MARK_SYMBOLS: dict[MarkKind, tuple[Symbol, str]] = {
     MarkKind.BOOKMARK: (Symbol("bookmark", "◆", "a moment that the user has marked"), "key"),
     MarkKind.DIVERGENCE: (Symbol("divergence", "≠", "first event that differs from the ghost run"), "key"),

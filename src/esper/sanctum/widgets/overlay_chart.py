@@ -1,0 +1,347 @@
+"""Charts of the workspace: one quantity of several runs on common axes, and scores against parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+from rich.cells import cell_len
+from textual.binding import BindingType
+from textual.geometry import Size
+from textual.widget import Widget
+
+from esper.formatting import strip_control
+from esper.history.curves import POPULATION, split_name
+from esper.history.run_groups import GroupCurve
+from esper.history.run_info import RunInfo
+from esper.sanctum.bindings import bindings_of
+from esper.sanctum.symbols import ellipsise, percent_cell
+from esper.sanctum.view import ViewState
+from esper.sanctum.widgets.chart import Chart, ChartMark, Curve, Label, Look, Quantity, XAxis, labels_width, percent
+from esper.sanctum.widgets.chart_panel import ChartPanel
+from esper.sanctum.widgets.curve_chart import CurveGroup, group_of, quantity_of, sort_groups
+from esper.sanctum.widgets.panel import Line, Panel
+from esper.sanctum.widgets.population_charts import TICKS_HEIGHT, pareto_front
+from esper.sanctum.workspace import ShownGroup, Workspace
+from esper.text_plot import linear_axis
+
+MAX_BOUND_GROUPS = 4
+"""Maximum number of groups whose intervals are drawn: that of the highlighted run as a band, the others dotted."""
+_MAX_LABEL_FRACTION, _MAX_LABEL_COLS = 0.35, 28
+"""Maximum fraction of the width for labels beside the curves, and maximum width of one label."""
+_MAX_LEGEND_ROWS, _MAX_LEGEND_COLS = 4, 60
+"""Maximum number of lines of the legend, and maximum width of a name in it."""
+
+
+def shown_curves(names: Iterable[str]) -> list[str]:
+    """Return the curves that have a chart, in the order of the charts.
+
+    Of the curves over all envs only the median has one, because the curves of other runs lie beside it.
+    """
+    kept: dict[CurveGroup, list[str]] = {}
+    for name in names:
+        owner = split_name(name)[1]
+        if owner not in POPULATION or owner == "median":
+            kept.setdefault(group_of(name), []).append(name)
+    finals = [group for group in kept if group.quantity.startswith("final ")]
+    scores = [group.quantity.removeprefix("final ") for group in finals]
+    first = [*finals, *(group for group in kept if group.quantity in {*scores, "return"} and not group.owner)]
+    others = sort_groups([group for group in kept if group not in first], "")
+    return [name for group in (*first, *others) for name in kept[group]]
+
+
+@dataclass(frozen=True)
+class OverlayPlot(Chart):
+    """Curves of groups of runs, which have points at different positions."""
+
+    def readout(self, x: float | None = None) -> str:
+        """Return the values at a position, between two points on the line that connects them."""
+        named = [curve for curve in self.curves if curve.name]
+        values = [_value_at(curve, math.inf if x is None else x) for curve in named]
+        texts = [
+            f"{curve.name} {self.quantity.format(value)}"
+            for curve, value in zip(named, values, strict=True)
+            if value is not None
+        ]
+        if x is None:
+            return "  ".join(texts)
+        return f"{self.x_axis.name} {self.x_axis.format(x)}: {'  '.join(texts)}"
+
+
+def _value_at(curve: Curve, x: float) -> float | None:
+    """Return the value at a position inside the curve; at infinity the last value; None outside."""
+    import numpy as np
+
+    if not len(curve.xs) or not curve.xs[0] <= x:
+        return None
+    if math.isinf(x):
+        return float(cast("float", curve.values[-1]))
+    return None if x > curve.xs[-1] else float(np.interp(x, curve.xs, cast("Sequence[float]", curve.values)))
+
+
+class WorkspaceChart(ChartPanel):
+    """Base class of the charts of the workspace.
+
+    Args:
+        view: State that the panels share.
+        workspace: The runs.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *bindings_of("screen.move_focus(-1)", "curves.up"),
+        *bindings_of("screen.move_focus(1)", "curves.down"),
+        *bindings_of("screen.page(-1)", "curves.page-up"),
+        *bindings_of("screen.page(1)", "curves.page"),
+    ]
+
+    def __init__(self, view: ViewState, workspace: Workspace) -> None:
+        super().__init__(view)
+        self.workspace = workspace
+
+    @property
+    def is_ready(self) -> bool:
+        """True: the chart does not depend on the run of the view."""
+        return True
+
+    def cache_key(self) -> Hashable:
+        """Return the versions of the groups and of their curves, the main group, and the choices of the user."""
+        main = self.workspace.main_group
+        return self.workspace.groups_version, self.workspace.curves_version, main and main.mark, self.chart_key
+
+    @property
+    def title_text(self) -> str:
+        """Text in which the search for a chart looks."""
+        raise NotImplementedError
+
+    def message(self, text: str) -> list[Line]:
+        """Return a line in place of the content that is missing."""
+        return [self.line(f" {text}", "dim")]
+
+
+class OverlayChart(WorkspaceChart):
+    """One quantity of the shown groups of runs.
+
+    Args:
+        view: State that the panels share.
+        workspace: The runs.
+        curve: Name of the curve.
+    """
+
+    METRICS = ("overlay",)
+    HAS_RUN_AXES = True
+
+    def __init__(self, view: ViewState, workspace: Workspace, curve: str) -> None:
+        super().__init__(view, workspace)
+        self.curve = curve
+
+    @property
+    def title_text(self) -> str:
+        """Name of the quantity; of several curves of a quantity, with its owner."""
+        quantity, owner = split_name(self.curve)
+        group = group_of(self.curve)
+        if not group.owner or owner in {"policy", "mean", "sum", "total"}:
+            return group.title
+        return f"{owner}" if quantity == "planted" else f"{quantity} of {owner.removeprefix('head ')}"
+
+    def enlarged(self) -> ChartPanel:
+        """Return another panel with the same curves."""
+        return OverlayChart(self.view, self.workspace, self.curve)
+
+    def empty_message(self) -> str:
+        """Return why there is no chart."""
+        if self.workspace.library.fraction_read < 1:
+            return "reading the recordings"
+        return "only the baseline has this curve" if self.workspace.shows_difference else "no value yet"
+
+    def chart(self) -> Chart | None:
+        """Return the chart; None without a point."""
+        axis = self.view.charts.run_axis
+        found = self.workspace.curves(self.curve, axis)
+        if not found:
+            return None
+        main = self.workspace.main_group
+        found.sort(key=lambda item: item[0] is not main)  # its curve is drawn above the others
+        with_names = self._has_room_for_names([group for group, _ in found])
+        curves = [self._curve(group, curve, with_names=with_names) for group, curve in found]
+        bounds = [item for item in found if item[0] is not main] if len(found) <= MAX_BOUND_GROUPS else []
+        for group, curve in bounds:
+            if _has_interval(curve):
+                curves += [_bound(curve.xs, ys, group.role, dotted=True) for ys in (curve.low, curve.high)]
+        band = next(((c.low, c.high, c.xs) for group, c in found if group is main and _has_interval(c)), None)
+        shows_difference = self.workspace.shows_difference and self.workspace.baseline is not None
+        quantity = self._quantity()
+        if shows_difference:
+            unit = "pp" if quantity.unit == "%" else quantity.unit
+            quantity = quantity._replace(name=f"Δ {quantity.name}", unit=unit, low=None, high=None)
+        return OverlayPlot(
+            quantity=quantity,
+            x_axis=XAxis("run step" if axis == "step" else axis, *self._x_limits(axis), axis, axis == "time"),
+            curves=curves,
+            band=None if band is None else (_bound(band[2], band[0], "band"), _bound(band[2], band[1], "band")),
+            include=0.0 if shows_difference else None,
+            has_labels=len(found) > 1,
+            look=Look(is_logarithmic=split_name(self.curve)[0] == "loss scale" and not shows_difference),
+        )
+
+    def _curve(self, group: ShownGroup, curve: GroupCurve, *, with_names: bool) -> Curve:
+        name = f"{group.letter} {ellipsise(group.label, _MAX_LABEL_COLS)}".strip()
+        short = name if with_names else group.letter or name
+        xs = cast("Sequence[float]", curve.xs)  # an array has all that is used of a sequence
+        return Curve(group.letter or self._kind(group), xs, curve.mean, group.role, label=short)
+
+    def _kind(self, group: ShownGroup) -> str:
+        """Return the name of the values of the only group."""
+        if len(group.group.runs) > 1:
+            return "mean"
+        return "median" if split_name(self.curve)[1] == "median" else "value"
+
+    def _has_room_for_names(self, groups: Sequence[ShownGroup]) -> bool:
+        labels = [Label(0, f"A {ellipsise(group.label, _MAX_LABEL_COLS)}", "dim") for group in groups]
+        width, height = self.size
+        return labels_width(labels, height - 1) <= width * _MAX_LABEL_FRACTION
+
+    def _x_limits(self, axis: str) -> tuple[float, float]:
+        first, last = self.workspace.x_limits(axis)
+        return first, max(first, last)
+
+    def _quantity(self) -> Quantity:
+        scores = {run.score_name for run in self.workspace.shown if run.score_name}
+        return quantity_of(split_name(self.curve)[0], self.title_text, scores)
+
+
+def _has_interval(curve: GroupCurve) -> bool:
+    import numpy as np
+
+    return bool(np.isfinite(curve.low).any())
+
+
+def _bound(xs: object, ys: object, role: str, *, dotted: bool = False) -> Curve:
+    return Curve("", cast("Sequence[float]", xs), cast("Sequence[float]", ys), role, dotted)
+
+
+class GroupLegend(Panel):
+    """Letters and names of the groups of selected runs, in a few lines.
+
+    Args:
+        view: State that the panels share.
+        workspace: The runs.
+    """
+
+    def __init__(self, view: ViewState, workspace: Workspace) -> None:
+        super().__init__(view)
+        self.workspace = workspace
+
+        self._height = 0
+
+    def cache_key(self) -> Hashable:
+        """Return the version of the workspace."""
+        return self.workspace.version
+
+    def update(self) -> None:
+        """Draw the legend, with as many lines as it needs."""
+        parent = self.parent
+        height = len(self._entries(parent.size.width)) if isinstance(parent, Widget) else 0
+        if height != self._height:  # not `height: auto`: a panel without lines has no size, and is not updated
+            self._height = height
+            self.styles.height = height
+        super().update()
+
+    def on_resize(self) -> None:
+        """Draw in the new size."""
+        self.update()
+
+    def draw_lines(self, size: Size) -> list[Line]:
+        """Draw the groups, several in a line."""
+        return self._entries(size.width)
+
+    def _entries(self, width: int) -> list[Line]:
+        workspace = self.workspace
+        groups = workspace.groups if workspace.num_selected else []
+        lines: list[Line] = []
+        for number, group in enumerate(groups):
+            name = ellipsise(group.label, _MAX_LEGEND_COLS)
+            columns = len(group.letter) + 1 + cell_len(name)
+            if not lines or lines[-1].width + columns + 2 > width:
+                if len(lines) == _MAX_LEGEND_ROWS:
+                    rest = f"  {len(groups) - number} more"
+                    lines[-1].append(rest if lines[-1].width + len(rest) <= width else " …", "dim")
+                    break
+                lines.append(self.line(" "))
+            line = lines[-1].append("  " if lines[-1].width > 1 else "")
+            line.append(f"{group.letter} ", group.role).append(name, "normal")
+        return lines
+
+
+class RunScatterChart(WorkspaceChart):
+    """Final score and parameters of the shown runs, beside the other listed runs of the task, and their front."""
+
+    METRICS = ("run front",)
+
+    @property
+    def title_text(self) -> str:
+        """Text in which the search for a chart looks."""
+        return "final score by parameters"
+
+    def cache_key(self) -> Hashable:
+        """Return the version of the workspace, because the highlighted run has a mark."""
+        return self.workspace.version, self.chart_key
+
+    def enlarged(self) -> ChartPanel:
+        """Return another panel with the same points."""
+        return RunScatterChart(self.view, self.workspace)
+
+    def name_in_title(self) -> str:
+        """Return the title."""
+        return f"final {self._score_name} % ─ by parameters, ×host"
+
+    @property
+    def _score_name(self) -> str:
+        names = {run.score_name for run in self.workspace.shown if run.score_name}
+        return strip_control(next(iter(names))) if len(names) == 1 else "score"
+
+    def empty_message(self) -> str:
+        """Return why there is no chart."""
+        return "no finished round yet"
+
+    def summary(self, chart: Chart) -> str:  # noqa: ARG002 (the summary is about the highlighted run)
+        """Return the values of the highlighted run."""
+        run = self.workspace.highlighted
+        point = _point(run) if run is not None else None
+        return "" if point is None else f"◆ {percent_cell(point[1]).text.strip()} at ×{point[0]:.2f}"
+
+    def chart(self) -> Chart | None:
+        """Return the chart; None without a finished round."""
+        shown, highlighted = self.workspace.shown, self.workspace.highlighted
+        tasks = {run.task for run in shown}
+        others = [run for run in self.workspace.listed if run.task in tasks and run not in shown]
+        points = [point for run in (*shown, *others) if (point := _point(run)) is not None]
+        if not points:
+            return None
+        front = list(pareto_front(points))
+        smallest, largest = min(ratio for ratio, _ in points), max(ratio for ratio, _ in points)
+        marks = [ChartMark(*point, "•", "dim") for run in others if (point := _point(run)) is not None]
+        marks += [
+            ChartMark(*point, group.letter or "◆", group.role)
+            for group in reversed(self.workspace.groups)
+            for run in group.group.runs
+            if (point := _point(run)) is not None
+        ]
+        if highlighted is not None and (point := _point(highlighted)) is not None:
+            marks.append(ChartMark(*point, "◆", "key"))
+        corners = [*front, (largest, front[-1][1])] if front else []
+        axis = linear_axis([smallest, max(largest, smallest + 0.05)], TICKS_HEIGHT)
+        return Chart(
+            quantity=percent(f"final {self._score_name}"),
+            x_axis=XAxis("parameters", axis.low, axis.high, tick_step=0.01),
+            curves=[Curve("front", [x for x, _ in corners], [y for _, y in corners], "dim", dotted=True)],
+            marks=marks,
+        )
+
+
+def _point(run: RunInfo) -> tuple[float, float] | None:
+    """Return parameters (×host) and final score of a run; None before the first finished round."""
+    if run.parameter_ratio is None or run.last_score is None:
+        return None
+    return run.parameter_ratio, run.last_score

@@ -1,0 +1,217 @@
+"""Details of the highlighted run of the workspace: state, results, notes and configuration."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Iterator
+from pathlib import Path
+
+from textual.geometry import Size
+
+from esper.formatting import (
+    format_age,
+    format_bytes,
+    format_config_value,
+    format_duration,
+    short_score_name,
+    strip_control,
+)
+from esper.history.run_groups import config_difference
+from esper.history.run_info import RunInfo
+from esper.recording.notes import BASELINE_TAG
+from esper.sanctum.bindings import KeyCategory, bindings
+from esper.sanctum.settings import CHANGED, list_settings
+from esper.sanctum.symbols import RUN_STATES, Cell, compact_cell, percent_cell, wrap_cells
+from esper.sanctum.view import OpenRun, ViewState
+from esper.sanctum.widgets.panel import Line, Panel
+from esper.sanctum.workspace import Workspace
+from esper.telemetry.sentences import pluralise
+
+_LABEL_COLS = 11
+"""Width of a label of a result."""
+_MIN_KEY_COLS, _MAX_KEY_COLS = 14, 28
+"""Width of a configuration key."""
+
+
+class RunDetails(Panel, can_focus=True):
+    """Lines about the highlighted run. While the panel has the focus, the keys of the list scroll it.
+
+    Args:
+        view: State that the panels share.
+        workspace: The runs.
+    """
+
+    METRICS = ("run details",)
+    BINDINGS = bindings(KeyCategory.RUNS)
+
+    def __init__(self, view: ViewState, workspace: Workspace) -> None:
+        super().__init__(view)
+        self.workspace = workspace
+        self._top = 0
+        self._num_lines = 0
+        self._scrolled_run: str | None = None
+        """Run of the scroll position."""
+
+    def cache_key(self) -> Hashable:
+        """Return the version of the workspace, the pending requests, the scroll position and the minute."""
+        run = self.workspace.highlighted
+        pending = tuple(self.workspace.requests.pending(run.run)) if run is not None else ()
+        return self.workspace.version, pending, self._top, self.has_focus, int(time.time() / 60)
+
+    def draw_lines(self, size: Size) -> list[Line]:
+        """Draw the visible lines."""
+        run = self.workspace.highlighted
+        self.panel_title = ("▸ " if self.has_focus else "") + "run"
+        if run is None:
+            self.panel_subtitle = None
+            return []
+        if run.run != self._scrolled_run:
+            self._scrolled_run, self._top = run.run, 0
+        lines = list(self._all_lines(run, size.width))
+        self._num_lines = len(lines)
+        self._top = max(min(self._top, len(lines) - size.height), 0)
+        last = min(self._top + size.height, len(lines))
+        self.panel_subtitle = f"{self._top + 1}–{last} of {len(lines)}" if len(lines) > size.height else None
+        return lines[self._top : last]
+
+    def _all_lines(self, run: RunInfo, width: int) -> Iterator[Line]:
+        baseline = self.workspace.baseline
+        reference = baseline if baseline is not None and baseline.run != run.run else None
+        yield from self._heading(run, width)
+        yield self.line()
+        yield from self._results(run, reference)
+        if run.note:
+            yield self.line()
+            for row in wrap_cells(strip_control(run.note), max(width - 2, 1)):
+                yield self.line(f" {row}", "normal")
+        if run.config:
+            yield self.line()
+            yield from self._configuration(run, reference, width)
+
+    def _heading(self, run: RunInfo, width: int) -> Iterator[Line]:
+        for row in wrap_cells(strip_control(run.title), max(width - 2, 1)):
+            yield self.line(f" {row}", "title")
+        if run.name:
+            yield self.line(f" {strip_control(run.run)}", "dim")
+        symbol, role = RUN_STATES.get(run.state, RUN_STATES["unreadable"])
+        line = self.line(" ").append(symbol.glyph, role).append(f" {run.state}", role)
+        line.append(" archived" if run.archived else "", "dim").append(
+            " baseline" if BASELINE_TAG in run.tags else "", "key"
+        )
+        rounds = f" of {run.rounds}" if run.rounds else ""
+        line.append(f"  round {run.round}{rounds}" if run.round else "", "normal")
+        yield line.append(f"  {format_age(time.time() - run.written)}", "dim")
+        if pending := self.workspace.requests.pending(run.run):
+            yield self.line(f" sending {', '.join(pending)}…", "key")
+        if run.problem:
+            for row in wrap_cells(strip_control(run.problem), max(width - 2, 1)):
+                yield self.line(f" {row}", "warning")
+        if run.study:
+            trial = f", trial {run.trial}" if run.trial is not None else ""
+            yield self.line(" study ", "head").append(f"{strip_control(run.study)}{trial}")
+        if tags := [tag for tag in run.tags if tag != BASELINE_TAG]:
+            yield self.line(" tags  ", "head").append(strip_control(" ".join(tags)))
+
+    def _results(self, run: RunInfo, baseline: RunInfo | None) -> Iterator[Line]:
+        score = short_score_name(run.score_name or "score")
+        heading = "results" if baseline is None else f"results, and difference to {baseline.title}"
+        yield self.line(f" {strip_control(heading)}", "title")
+        for label, field in ((f"best {score}", "best_score"), (f"last {score}", "last_score")):
+            yield self._result(
+                label, percent_cell(getattr(run, field)), "%", _difference(run, baseline, field, 100.0), "pp"
+            )
+        yield self._result("return", _padded(run.last_return), "", _difference(run, baseline, "last_return"), "")
+        ratio = _difference(run, baseline, "parameter_ratio")
+        yield self._result("parameters", _padded(run.parameter_ratio), "×host", ratio, "")
+        anomalies = Cell("    –", "absent") if run.anomalies is None else Cell(f"{run.anomalies:>5}")
+        yield self._result("anomalies", anomalies, "", _difference(run, baseline, "anomalies"), "")
+        size = [pluralise(run.envs, "env")] if run.envs else []
+        size += [pluralise(run.steps, "step")] if run.steps else []
+        size += [format_bytes(run.bytes)] if run.bytes is not None else []
+        size += [format_duration(run.duration)] if run.duration is not None else []
+        yield self.line(f" {'size':<{_LABEL_COLS}}", "head").append("  ".join(size))
+
+    def _result(self, label: str, cell: Cell, unit: str, difference: float | None, difference_unit: str) -> Line:
+        line = (
+            self.line(f" {strip_control(label):<{_LABEL_COLS}}", "head").append_cell(cell).append(f" {unit:<5}", "dim")
+        )
+        if difference is None:
+            return line
+        text = "0" if difference == 0 else f"{difference:+.3g}".replace("-", "−")
+        return line.append(f" {text:>7}", "bright").append(f" {difference_unit}", "dim")
+
+    def _configuration(self, run: RunInfo, baseline: RunInfo | None, width: int) -> Iterator[Line]:
+        key_cols = min(max(width // 2 - 2, _MIN_KEY_COLS), _MAX_KEY_COLS)
+        if baseline is not None:
+            differences = config_difference(run, baseline)
+            count = pluralise(len(differences), "setting")
+            yield self.line(f" {count} {'differs' if len(differences) == 1 else 'differ'} from the baseline", "title")
+            for key, value, other in differences:
+                yield self._setting(key, _value(value), _value(other), key_cols)
+            yield self.line()
+            yield self.line(" other settings", "title")
+            changed = {key for key, _, _ in differences}
+            for key, value in run.config.items():
+                if key not in changed:
+                    yield self._setting(key, _value(value), "", key_cols)
+            return
+        group = ""
+        for setting in list_settings(run.config):
+            if setting.group != group:
+                yield from [self.line()] if group else []
+                group = setting.group
+                yield self.line(f" {'settings that ' if group == CHANGED else ''}{group}", "title")
+            yield self._setting(setting.key, setting.value, setting.default, key_cols)
+
+    def _setting(self, key: str, value: str, other: str, key_cols: int) -> Line:
+        line = self.line(" ").append_fitted(key, key_cols, "head", keep_end=True).append(" ")
+        line.append(value, "bright" if other else "normal")
+        return line.append(f"  ({other})" if other else "", "dim")
+
+    def action_move(self, rows: int) -> None:
+        """Scroll by rows."""
+        self._top = min(max(self._top + rows, 0), max(self._num_lines - self.size.height, 0))
+        self.update()
+
+    def action_page(self, pages: int) -> None:
+        """Scroll by pages."""
+        self.action_move(pages * max(self.size.height - 1, 1))
+
+    def action_first(self) -> None:
+        """Scroll to the first line."""
+        self.action_move(-self._num_lines)
+
+    def action_last(self) -> None:
+        """Scroll to the last line."""
+        self.action_move(self._num_lines)
+
+    def action_open(self) -> None:
+        """Open the run."""
+        run = self.workspace.highlighted
+        if run is not None:
+            self.post_message(OpenRun(Path(run.path)))
+
+    def on_mouse_scroll_down(self) -> None:
+        """Scroll three lines down."""
+        self.action_move(3)
+
+    def on_mouse_scroll_up(self) -> None:
+        """Scroll three lines up."""
+        self.action_move(-3)
+
+
+def _value(value: object) -> str:
+    return strip_control(format_config_value(value))
+
+
+def _padded(value: float | None) -> Cell:
+    """Format a number in five columns, as `percent_cell` does."""
+    text, role = compact_cell(value)
+    return Cell(text.rjust(5), role)
+
+
+def _difference(run: RunInfo, baseline: RunInfo | None, field: str, factor: float = 1.0) -> float | None:
+    if baseline is None:
+        return None
+    value, other = getattr(run, field), getattr(baseline, field)
+    return None if value is None or other is None else (value - other) * factor

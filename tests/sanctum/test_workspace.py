@@ -1,0 +1,459 @@
+"""The workspace: list, filter, groups, differences, notes, panes, run control, live runs."""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+import esper
+from esper.control import RequestKind
+from esper.recording.notes import BASELINE_TAG, RunNotes, read_notes, write_notes
+from esper.recording.run_lock import RunLock
+from esper.sanctum.app import WorkspaceApp
+from esper.sanctum.screens.dialogs import ConfirmDialog, QuitDialog
+from esper.sanctum.screens.workspace import WorkspaceScreen
+from esper.sanctum.screens.workspace_base import WorkspaceChartScreen
+from esper.sanctum.screens.workspace_dialogs import KeyDialog, NotesDialog
+from esper.sanctum.theme import DEFAULT_THEME
+from esper.sanctum.widgets import run_columns
+from esper.sanctum.widgets.overlay_chart import GroupLegend, OverlayChart, RunScatterChart, WorkspaceChart
+from esper.sanctum.widgets.run_details import RunDetails
+from esper.sanctum.widgets.run_list import RunFilterBox, RunList
+from esper.sanctum.widgets.workspace_header import WorkspaceHeader
+from esper.sanctum.workspace import Workspace
+from esper.telemetry import events as ev
+from tests.factory import example_run, stamp
+from tests.recording.recordings import lines, recording, write_segment
+from tests.sanctum.driving import ROOMY, SIZE, notices, opened, press, screen_text, shown, until
+
+ROUNDS = 2
+NOW = 1_790_000_000.0
+
+
+def events_of(*, seed: int = 0, entropy: float = 0.02, shift: float = 0.0, rounds: int = ROUNDS) -> list[ev.AnyEvent]:
+    """Events of a run whose scores differ from those of `example_run` by a constant."""
+    changed: list[ev.AnyEvent] = []
+    for event in example_run(rounds=rounds):
+        match event:
+            case ev.RunStarted():
+                config = {**event.config, "seed": seed, "task": event.task, "ppo": {"entropy-coef": entropy}}
+                changed.append(msgspec.structs.replace(event, seed=seed, config=config))
+            case ev.EnvStepped() | ev.EpisodeEnded():
+                changed.append(msgspec.structs.replace(event, score=event.score + shift))
+            case _:
+                changed.append(event)
+    return stamp(changed)
+
+
+def write_run(folder: Path, name: str, *, age: int = 0, notes: RunNotes | None = None, **changes: Any) -> Path:
+    """Write a run that was last written to `age` hours before the newest one."""
+    path = write_segment(folder / name, 1, recording(events_of(**changes)))
+    os.utime(path, (NOW - 3600 * age, NOW - 3600 * age))
+    if notes is not None:
+        write_notes(path.parent, notes)
+    return path.parent
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    """Two settings with two random seeds each."""
+    folder = tmp_path / "telemetry"
+    folder.mkdir()
+    for index, (entropy, seed) in enumerate([(0.01, 0), (0.01, 1), (0.05, 0), (0.05, 1)]):
+        shift = 0.04 * (entropy == 0.05) + 0.02 * seed
+        write_run(folder, f"run-{index}", age=index, seed=seed, entropy=entropy, shift=shift)
+    return folder
+
+
+@asynccontextmanager
+async def workspace(folder: Path, *keys: str, size: tuple[int, int] = SIZE) -> AsyncIterator[Pilot[None]]:
+    """Open the workspace, read everything and press keys."""
+    async with opened(WorkspaceApp(folder, theme=DEFAULT_THEME), size=size) as pilot:
+        await read(pilot)
+        if keys:
+            await type_(pilot, *keys)
+        yield pilot
+
+
+@contextmanager
+def locked(run: Path) -> Iterator[None]:
+    """Make a run live."""
+    lock = RunLock(run)
+    yield
+    lock.release()
+
+
+def screen_of(pilot: Pilot[None]) -> WorkspaceScreen:
+    return next(screen for screen in pilot.app.screen_stack if isinstance(screen, WorkspaceScreen))
+
+
+def model(pilot: Pilot[None]) -> Workspace:
+    return screen_of(pilot).workspace
+
+
+async def read(pilot: Pilot[None]) -> None:
+    """Read all runs and all curves of the shown ones, and draw them."""
+    screen = screen_of(pilot)
+    for _ in range(3):  # the second time reads what the first has drawn
+        screen.workspace.tick(60.0)
+        screen.update()
+        await pilot.pause()
+
+
+async def type_(pilot: Pilot[None], *keys: str) -> None:
+    await pilot.press(*keys)
+    await read(pilot)
+
+
+def names(pilot: Pilot[None]) -> list[str]:
+    return [run.run for run in model(pilot).listed]
+
+
+def chart(pilot: Pilot[None], curve: str) -> OverlayChart:
+    screen = pilot.app.screen
+    [found] = [panel for panel in screen.query(OverlayChart) if panel.curve == curve]
+    return found
+
+
+def readout(panel: OverlayChart) -> str:
+    return " ".join(str(panel.border_subtitle).split())
+
+
+def panel_text(pilot: Pilot[None], panel: type[RunList | RunDetails | WorkspaceHeader | GroupLegend]) -> str:
+    app = pilot.app
+    assert isinstance(app, WorkspaceApp)
+    return shown(app, panel)
+
+
+def final_score(run: Path, round_: int = ROUNDS) -> float:
+    return 100 * esper.read_run(run).summary.finished[round_ - 1].score.median
+
+
+async def test_list_is_filtered_with_completion(study: Path) -> None:
+    write_notes(study / "run-3", RunNotes(name="the best", tags=("sweep",)))
+    async with workspace(study) as pilot:
+        assert names(pilot) == ["run-0", "run-1", "run-2", "run-3"]
+        text = panel_text(pilot, RunList)
+        assert f"✓ run-0 {final_score(study / 'run-0'):.1f}" in text
+        assert "✓ the best" in text
+        await type_(pilot, "slash", *"ppo.", "tab")
+        field = pilot.app.screen.query_one(RunFilterBox).query_one(Input)
+        assert field.value == "ppo.entropy-coef"
+        await type_(pilot, *"=0.05")
+        assert names(pilot) == ["run-2", "run-3"]  # at once
+        await type_(pilot, "space", *"tag:", "tab")
+        assert field.value == "ppo.entropy-coef=0.05 tag:sweep"
+        await type_(pilot, "enter")
+        assert names(pilot) == ["run-3"]
+        assert "1 of 4" in screen_text_of(pilot)
+        await type_(pilot, "slash", "space", *"bestt<1", "enter")
+        assert "did you mean best?" in screen_text_of(pilot)
+        assert names(pilot) == ["run-3"]  # those of the last valid filter
+        await type_(pilot, "escape", "escape")
+        assert len(names(pilot)) == 4
+        await type_(pilot, "slash", *"nothing", "enter")
+        assert panel_text(pilot, RunList) == "no run matches the filter"
+        await type_(pilot, "escape")
+        assert len(names(pilot)) == 4
+
+
+def screen_text_of(pilot: Pilot[None]) -> str:
+    app = pilot.app
+    assert isinstance(app, WorkspaceApp)
+    return screen_text(app)
+
+
+async def test_any_key_sorts_the_list(study: Path) -> None:
+    async with workspace(study, "o", *"best", "enter") as pilot:
+        assert names(pilot) == ["run-3", "run-2", "run-1", "run-0"]
+        await type_(pilot, "O")
+        assert names(pilot) == ["run-0", "run-1", "run-2", "run-3"]
+        await type_(pilot, "o", *"ppo.e", "tab", "enter", "O")
+        assert names(pilot) == ["run-2", "run-3", "run-0", "run-1"]
+        assert "entropy-coef↓" in panel_text(pilot, RunList)
+        await type_(pilot, "o", *"nothing", "enter")
+        assert isinstance(pilot.app.screen, KeyDialog)
+        assert "unknown key 'nothing'" in screen_text_of(pilot)
+        await type_(pilot, "escape")
+        await pilot.click(RunList, offset=(8, 1))  # the heading of the names
+        assert model(pilot).sort_key == "name"
+
+
+async def test_selected_runs_are_overlaid_in_groups(study: Path) -> None:
+    finals = [final_score(study / f"run-{index}") for index in range(4)]
+    async with workspace(study, size=ROOMY) as pilot:
+        final = chart(pilot, "final accuracy/median")
+        assert readout(final) == f"median {finals[0]:.1f}"
+        await type_(pilot, "A")
+        assert "4 selected in 2 curves" in panel_text(pilot, WorkspaceHeader)
+        assert panel_text(pilot, GroupLegend) == "A entropy-coef 0.01 (2) B entropy-coef 0.05 (2)"
+        assert readout(final) == f"A {sum(finals[:2]) / 2:.1f} B {sum(finals[2:]) / 2:.1f}"
+        assert "░" in final.text  # the interval over the seeds of the highlighted run
+        assert [row.split()[0] for row in pilot.app.screen.query_one(RunList).text.splitlines()[1:5]] == list("AABB")
+        await type_(pilot, "v")
+        assert readout(final) == " ".join(
+            f"{letter} {value:.1f}"
+            for letter, value in zip("ABCD", (finals[index] for index in (0, 2, 1, 3)), strict=True)
+        )
+        await type_(pilot, "v", *"see", "tab", "enter")
+        assert "seed 0 (2)" in panel_text(pilot, GroupLegend)
+        await type_(pilot, "v", "space")
+        assert "3 selected in 2 curves" in panel_text(pilot, WorkspaceHeader)
+        await type_(pilot, "A", "A")
+        assert model(pilot).num_selected == 0
+
+
+async def test_charts_have_axes_search_pages_and_full_screen(study: Path) -> None:
+    async with workspace(study, "A") as pilot:
+        screen = screen_of(pilot)
+        order = [panel.title_text for panel in screen.query(WorkspaceChart)]
+        assert order[:4] == ["final accuracy", "accuracy", "return", "final score by parameters"]
+        final = chart(pilot, "final accuracy/median")
+        await type_(pilot, "tab")
+        assert pilot.app.focused is final
+        await type_(pilot, "left", "left")
+        assert readout(final).startswith("round 1: A ")
+        await type_(pilot, "escape", "b", "left")
+        assert str(final.border_title).endswith("by step")
+        assert readout(final).startswith("run step 10: A ")
+        await type_(pilot, "enter")
+        assert isinstance(pilot.app.screen, WorkspaceChartScreen)
+        assert "A entropy-coef 0.01 (2)" in chart(pilot, "final accuracy/median").text
+        await type_(pilot, "enter", "escape", "escape")
+        assert isinstance(pilot.app.focused, RunList)
+        first = [panel for panel in screen.query(OverlayChart) if panel.display]
+        await type_(pilot, "greater_than_sign")
+        assert not set(first) & {panel for panel in screen.query(OverlayChart) if panel.display}
+        await type_(pilot, "f", *"head op", "enter")
+        assert [panel.curve for panel in screen.query(OverlayChart) if panel.display] == []
+        await type_(pilot, "escape", "escape", "f", *"entropy of op", "enter")
+        assert [panel.curve for panel in screen.query(OverlayChart) if panel.display] == ["entropy/head op"]
+
+
+async def test_scatter_has_all_runs_and_letters_of_selected_ones(study: Path) -> None:
+    async with workspace(study, "down", "space", size=ROOMY) as pilot:
+        scatter = pilot.app.screen.query_one(RunScatterChart)
+        assert "◆" in scatter.text
+        assert f"◆ {final_score(study / 'run-1'):.1f} at ×1.40" in str(scatter.border_subtitle)
+        assert "•" in scatter.text
+
+
+async def test_baseline_is_a_tag_and_has_differences(study: Path) -> None:
+    finals = [final_score(study / f"run-{index}") for index in range(4)]
+    async with workspace(study, "D", size=ROOMY) as pilot:
+        assert notices(pilot.app) == ["Select a run, and press p to make it the baseline."]
+        await type_(pilot, "down", "p")
+        assert read_notes(study / "run-1").tags == (BASELINE_TAG,)
+        assert names(pilot)[0] == "run-1"  # first, in any order
+        await type_(pilot, "end", "p")
+        assert (read_notes(study / "run-1").tags, read_notes(study / "run-3").tags) == ((), (BASELINE_TAG,))
+        await type_(pilot, "home", "down", "D")
+        final = chart(pilot, "final accuracy/median")
+        assert str(final.border_title).startswith("Δ final accuracy pp")
+        assert readout(final) == f"median −{finals[3] - finals[0]:.1f}"
+        details = panel_text(pilot, RunDetails)
+        assert "2 settings differ from the baseline seed 0 (1) ppo.entropy-coef 0.01 (0.05)" in details
+        assert f"last acc {finals[0]:.1f} % −{finals[3] - finals[0]:.3g} pp" in details
+        await type_(pilot, "home", "p")
+        assert not model(pilot).shows_difference
+        assert "settings that differ from the defaults" in panel_text(pilot, RunDetails)
+
+
+async def test_notes_are_edited_and_archived_runs_are_hidden(study: Path) -> None:
+    write_notes(study / "run-0", RunNotes(study="entropy", trial=3))
+    async with workspace(study, "n", *"first", "tab", *"a b a", "tab", *"text", "enter", size=ROOMY) as pilot:
+        stored = RunNotes(name="first", tags=("a", "b"), note="text", study="entropy", trial=3)
+        assert read_notes(study / "run-0") == stored
+        assert "first" in panel_text(pilot, RunList)
+        assert "study entropy, trial 3 tags a b" in panel_text(pilot, RunDetails)
+        await type_(pilot, "n", *"zzz", "escape")
+        assert read_notes(study / "run-0") == stored
+        await type_(pilot, "x")
+        assert names(pilot) == ["run-1", "run-2", "run-3"]
+        await type_(pilot, "slash", *"archived", "enter", "x", "escape")
+        assert len(names(pilot)) == 4
+        (study / "run-1" / "notes.json").mkdir()
+        model(pilot).highlight("run-1")
+        for key in ("x", "n", "p"):
+            await type_(pilot, key)
+            assert not isinstance(pilot.app.screen, NotesDialog)
+            assert "run-1/notes.json" in notices(pilot.app)[-1]
+
+
+async def test_delete_asks_first_and_refuses_a_live_run(study: Path) -> None:
+    with locked(study / "run-1"):
+        write_segment(study / "run-1", 1, recording(events_of()[:-1]))
+        async with workspace(study, "delete") as pilot:  # live runs come first
+            assert notices(pilot.app) == ["run-1 is live: a live run is not deleted. Q stops it."]
+            await type_(pilot, "down", "delete")
+            assert isinstance(pilot.app.screen, ConfirmDialog)
+            text = " ".join(screen_text_of(pilot).replace("│", " ").split())
+            assert str(study)[-20:] in text.replace(" ", "")
+            assert "KiB" in text
+            await type_(pilot, "enter")  # the first answer is to cancel
+            assert (study / "run-0").exists()
+            await type_(pilot, "delete", "down", "enter")
+            assert not (study / "run-0").exists()
+            assert names(pilot) == ["run-1", "run-2", "run-3"]
+            with locked(study / "run-2"):  # meanwhile, it was resumed
+                await type_(pilot, "end", "up", "delete", "down", "enter")
+                assert (study / "run-2").exists()
+                assert "a process writes to it; stop the run first" in notices(pilot.app)[-1]
+
+
+async def test_small_terminals_show_one_pane_at_a_time(study: Path) -> None:
+    for size in ((45, 12), (60, 15), (80, 24)):
+        async with workspace(study, "space", size=size) as pilot:
+            panes = [pilot.app.screen.query_one(f"#{name}") for name in ("runs", "charts", "details")]
+            assert [pane.display for pane in panes] == [True, False, False]
+            assert "✓ run-0" in screen_text_of(pilot)
+            await type_(pilot, "tab")
+            assert [pane.display for pane in panes] == [False, True, False]
+            assert isinstance(pilot.app.focused, OverlayChart)
+            assert "final accuracy" in screen_text_of(pilot)
+            await type_(pilot, "right_square_bracket")
+            assert [pane.display for pane in panes] == [False, False, True]
+            assert "last acc" in screen_text_of(pilot)
+            await type_(pilot, "end")
+            assert ("last acc" in screen_text_of(pilot)) == (size[1] == 24)  # all lines fit
+            await type_(pilot, "tab", "left_square_bracket", "slash")
+            assert [pane.display for pane in panes] == [True, False, False]
+
+
+async def test_brackets_hide_and_show_panes(study: Path) -> None:
+    async with workspace(study) as pilot:
+        panes = [pilot.app.screen.query_one(f"#{name}") for name in ("runs", "charts", "details")]
+        assert [pane.display for pane in panes] == [True, True, False]
+        await type_(pilot, "right_square_bracket")
+        assert all(pane.display for pane in panes)
+        await type_(pilot, "left_square_bracket")
+        assert [pane.display for pane in panes] == [False, True, True]
+        await pilot.resize_terminal(200, 60)
+        assert [pane.display for pane in panes] == [False, True, True]  # as the user has chosen
+
+
+async def test_enter_opens_the_run_and_escape_returns_to_the_same_workspace(study: Path) -> None:
+    async with workspace(study, "slash", *"ppo.entropy-coef=0.05", "enter", "A", "down") as pilot:
+        app = pilot.app
+        assert isinstance(app, WorkspaceApp)
+        await pilot.press("enter")
+        await until(pilot, lambda: app.source.directory == (study / "run-3").resolve())
+        assert not isinstance(app.screen, WorkspaceScreen)
+        await press(pilot, "escape")
+        assert model(pilot).num_selected == 2
+        assert names(pilot) == ["run-2", "run-3"]
+        assert "ppo.entropy-coef=0.05" in screen_text_of(pilot)
+
+
+async def test_commands_are_copied_for_the_selection(study: Path) -> None:
+    async with workspace(study, "A", "X") as pilot:
+        runs = [str(study / f"run-{index}") for index in range(4)]
+        assert pilot.app.clipboard == f"esper-sanctum export {' '.join(runs)} --to csv"
+        await type_(pilot, "y")
+        assert pilot.app.clipboard == f"esper-sanctum compare {' '.join(runs)} --group-by"
+
+
+class FakeQueue:
+    """Stub of `RemoteRequestQueue` that refuses checkpoints."""
+
+    asked: list[tuple[str, RequestKind]]
+
+    def __init__(self, directory: Path) -> None:
+        self._run = directory.name
+        self.unacknowledged: set[RequestKind] = set()
+        self.refusals: queue.SimpleQueue[tuple[RequestKind | None, str]] = queue.SimpleQueue()
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def put(self, kind: RequestKind, origin: str) -> None:
+        self.asked.append((self._run, kind))
+        self.unacknowledged.add(kind)
+        if kind is RequestKind.CHECKPOINT:
+            self.refusals.put((kind, "No checkpoint: refused by the run."))
+
+
+async def test_requests_go_to_the_highlighted_live_run(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esper.sanctum.run_changes.RemoteRequestQueue", FakeQueue)
+    monkeypatch.setattr(FakeQueue, "asked", [], raising=False)
+    started = events_of()[:40]
+    live = write_segment(study / "live", 1, recording(started)).parent
+    with locked(live):
+        async with workspace(study, "P", size=ROOMY) as pilot:
+            assert "sending pause…" in panel_text(pilot, RunDetails)
+            await type_(pilot, "c")
+            assert "live: No checkpoint: refused by the run." in notices(pilot.app)
+            await type_(pilot, "Q")
+            assert isinstance(pilot.app.screen, QuitDialog)
+            assert "live is live. End the run?" in screen_text_of(pilot)
+            await type_(pilot, "c")
+            assert FakeQueue.asked == [
+                ("live", RequestKind.PAUSE), ("live", RequestKind.CHECKPOINT), ("live", RequestKind.STOP),
+            ]  # fmt: skip
+            await type_(pilot, "down", "P")
+            assert notices(pilot.app)[-1] == "run-0 has ended: only a live run can be controlled"
+
+
+async def test_new_and_growing_runs_appear_by_themselves(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("run_index.LIVE_READ_INTERVAL_S", "run_index.SCAN_INTERVAL_S", "run_curves.CHECK_S"):
+        monkeypatch.setattr(f"esper.history.{name}", 0.0)
+    events = events_of(rounds=4)
+    cut = 1 + max(i for i, event in enumerate(events) if isinstance(event, ev.PhaseTimed) and event.round == 2)
+    async with workspace(study, "space") as pilot:
+        path = write_segment(study / "growing", 1, recording(events[:cut]))
+        with locked(path.parent):
+            await read(pilot)
+            assert names(pilot)[0] == "growing"
+            assert "● growing" in panel_text(pilot, RunList)
+            assert "● 1 live" in panel_text(pilot, WorkspaceHeader)
+            await type_(pilot, "home", "space")
+            final = chart(pilot, "final accuracy/median")
+            before = readout(final)
+            with path.open("ab") as file:
+                file.write(lines(events[cut:-1]))
+            await read(pilot)
+            assert len(model(pilot).library.curve(path.parent, "final accuracy/median").steps) == 4
+            assert readout(final) != before
+
+
+async def test_large_list_draws_only_what_is_visible_and_has_changed(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = recording(events_of())
+    for index in range(100):
+        os.utime(write_segment(study / f"many-{index:03d}", 1, content), (NOW - 1e6 - index, NOW - 1e6 - index))
+    drawn: list[str] = []
+    draw = run_columns.draw_row
+
+    def count(*arguments: Any, **options: Any) -> Any:
+        drawn.append(arguments[2].run)
+        return draw(*arguments, **options)
+
+    monkeypatch.setattr(run_columns, "draw_row", count)
+    async with workspace(study) as pilot:
+        height = pilot.app.screen.query_one(RunList).size.height
+        assert len(set(drawn)) == height - 1
+        drawn.clear()
+        await type_(pilot, "down")
+        assert sorted(drawn) == ["run-0", "run-1"]
+        await type_(pilot, "end")
+        assert model(pilot).highlighted is model(pilot).listed[-1]
+        assert "many-099" in panel_text(pilot, RunList)
+        monkeypatch.setattr("esper.sanctum.workspace.MAX_SELECTED", 3)
+        await type_(pilot, "A")
+        assert model(pilot).num_selected == 3
+        await type_(pilot, "space")
+        assert model(pilot).num_selected == 3
+        assert notices(pilot.app) == ["At most 3 runs can be selected."]
+        await type_(pilot, "A")
+        assert model(pilot).num_selected == 0
