@@ -147,8 +147,9 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, NextStepsActions,
         if self.source is not self.own_source:
             self.own_source.tick(elapsed)
         self.tick_workspace()
-        trains_here = self.source.live and not self.source.attached  # a run in this process needs the CPU itself
-        is_reading = (self.source.fraction_read is not None or self.source.curves.is_waiting) and not trains_here
+        trains_here = self.own_source.live and not self.own_source.attached  # the run needs the CPU itself
+        is_waiting = self.source.fraction_read is not None or self.source.curves.is_waiting
+        is_reading = (is_waiting or self.is_reading_runs) and not trains_here
         (self._reading_timer.resume if is_reading else self._reading_timer.pause)()
         self.run_deferred_action()
         self.offer_next_steps()

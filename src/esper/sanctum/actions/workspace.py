@@ -68,6 +68,11 @@ class WorkspaceActions(NavigationActions):
             screen.workspace.tick(WORKSPACE_BUDGET_S)
             screen.update()
 
+    @property
+    def is_reading_runs(self) -> bool:
+        """True while the workspace is shown, and has runs or curves to read."""
+        return self.shows_workspace and self._workspace is not None and self._workspace.workspace.is_reading
+
     def use_palette(self, palette: Palette) -> None:
         """Draw everything in other colours."""
         views = [self.view, self._own_view, self._workspace.view if self._workspace is not None else None]
