@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from esper.history import run_groups
-from esper.history.run_groups import GroupCurve, config_difference, difference_curve, differing_keys, group_curve
+from esper.history.run_groups import (
+    GroupCurve,
+    config_difference,
+    difference_curve,
+    differing_keys,
+    group_curve,
+    round_means,
+)
 from esper.history.run_groups import group_runs as group
 from esper.history.run_info import RunInfo
 
@@ -156,3 +163,22 @@ def test_difference_is_taken_at_common_positions_with_both_intervals() -> None:
         assert curve.high - curve.mean == pytest.approx([3, 3, 3])
     assert np.isnan(difference_curve(alone, alone).low).all()
     assert difference_curve(one, group_curve([])).xs.tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "values", "xs", "means"),
+    [
+        ([1, 2, 3, 4, 5, 6, 7, 8], [1, 3, 5, 7, 2, 4, 6, 8], [4, 8], [4, 5]),
+        ([1, 2, 3, 4, 5, 6], [1, 3, 5, 7, 2, 4], [4], [4]),  # an unfinished round
+        ([1, 2], [1, 3], [2], [2]),  # nothing else is known yet
+        ([4, 8], [1, 2], [4, 8], [1, 2]),  # one point per round
+        ([2, 4, 6, 8], [math.nan, 1, math.nan, math.inf], [4, 8], [1, math.nan]),
+        ([], [], [], []),
+    ],
+)
+def test_round_means_are_those_of_finished_rounds(
+    steps: list[int], values: list[float], xs: list[float], means: list[float]
+) -> None:
+    found = round_means(np.array(steps, float), np.array(values, float), np.array(steps) / 4)
+    np.testing.assert_array_equal(found[0], xs)
+    np.testing.assert_array_equal(found[1], means)

@@ -218,6 +218,8 @@ async def test_charts_have_axes_search_pages_and_full_screen(study: Path) -> Non
         order = [panel.title_text for panel in screen.query(WorkspaceChart)]
         assert order[:4] == ["final accuracy", "accuracy", "return", "final score by parameters"]
         final = chart(pilot, "final accuracy/median")
+        assert str(final.border_title).endswith("by round")
+        assert str(chart(pilot, "accuracy/median").border_title).endswith("by round, mean of a round")
         await type_(pilot, "tab")
         assert pilot.app.focused is final
         await type_(pilot, "left", "left")

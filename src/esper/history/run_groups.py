@@ -183,6 +183,34 @@ def group_curve(curves: Sequence[tuple[ArrayLike, ArrayLike]]) -> GroupCurve:
     return GroupCurve(xs_X, mean_X, mean_X - half_X, mean_X + half_X)
 
 
+def round_means(
+    xs: NDArray[np.float64], values: NDArray[np.float64], rounds: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the mean of the values of each round, at the last position of the round.
+
+    Within an episode, most quantities repeat the same course in every round, which hides their course over the rounds.
+    A last round that is not finished is left out, unless it is the only one. Values that are not finite do not count.
+
+    Args:
+        xs: Positions on the x axis, ascending. [X]
+        values: [X]
+        rounds: Position of each value on an axis on which a round ends at its number. [X]
+    """
+    import numpy as np
+
+    number = np.ceil(rounds - 1e-9)
+    ends = np.flatnonzero(np.append(np.diff(number) > 0, True)) if len(number) else np.zeros(0, int)
+    if len(ends) > 1 and rounds[-1] < number[-1] - 1e-9:
+        ends = ends[:-1]
+    if not len(ends):
+        return xs, values
+    finite = np.isfinite(values)
+    starts = np.append(0, ends[:-1] + 1)
+    counts = np.add.reduceat(finite.astype(float)[: ends[-1] + 1], starts)
+    sums = np.add.reduceat(np.where(finite, values, 0.0)[: ends[-1] + 1], starts)
+    return xs[ends], np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
 def difference_curve(group: GroupCurve, baseline: GroupCurve) -> GroupCurve:
     """Return the mean of a group minus that of a baseline, at the positions of both within their common range.
 

@@ -17,9 +17,10 @@ from msgspec.structs import replace
 from esper.control import RequestKind
 from esper.formatting import strip_control
 from esper.history.curve_cache import default_curve_cache
+from esper.history.curve_store import AXES
 from esper.history.run_curves import MAX_RUNS, RunCurveLibrary
 from esper.history.run_filter import RunFilter, parse_run_filter, sort_runs
-from esper.history.run_groups import GroupCurve, RunGroup, difference_curve, group_curve, group_runs
+from esper.history.run_groups import GroupCurve, RunGroup, difference_curve, group_curve, group_runs, round_means
 from esper.history.run_index import RunIndex, index_cache_path
 from esper.history.run_info import RunInfo
 from esper.recording.notes import BASELINE_TAG, RunNotes
@@ -44,6 +45,8 @@ CURVES_INTERVAL_S = 0.5
 """Seconds between two drawings of the curves while runs are read: a page of charts takes longer than a tick."""
 REREAD_S = 0.05
 """Maximum seconds for reading after a change of a run."""
+
+ROUND_AXIS, STEP_AXIS = AXES[:2]
 
 
 class Grouping(Enum):
@@ -352,7 +355,7 @@ class Workspace:
 
         Args:
             name: Name of the curve.
-            axis: X axis, one of `AXES`.
+            axis: X axis, one of `AXES`. On all but that of steps, each point is the mean of a round.
         """
         baseline = self.baseline if self.shows_difference else None
         self._drop_old_curves()
@@ -365,6 +368,11 @@ class Workspace:
             self._curves[place] = curves
         found = zip(self.groups, self._curves[place], strict=True)
         return [(group, curve) for group, curve in found if len(curve.xs) and not self._is_reference(group, baseline)]
+
+    def is_averaged(self, name: str, axis: str) -> bool:
+        """Return True if a curve has several points per round, of which `curves` returns the mean."""
+        points = (len(self.library.curve(Path(run.path), name).steps) > (run.round or 0) for run in self.shown)
+        return axis != STEP_AXIS and any(points)
 
     def _drop_old_curves(self) -> None:
         key = self.groups_version, self.curves_version
@@ -382,8 +390,12 @@ class Workspace:
         found: list[tuple[ArrayLike, ArrayLike]] = []
         for path in (Path(run.path) for run in runs):
             steps, values = self.library.curve(path, name)
-            if len(steps):
-                found.append((self.library.x_values(path, steps, axis), values))
+            if not len(steps):
+                continue
+            xs = self.library.x_values(path, steps, axis)
+            if axis != STEP_AXIS:
+                xs, values = round_means(xs, values, self.library.x_values(path, steps, ROUND_AXIS))
+            found.append((xs, values))
         return group_curve(found)
 
     def x_limits(self, axis: str) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from rich.cells import cell_len
 from textual.binding import BindingType
@@ -26,6 +26,10 @@ from esper.sanctum.widgets.panel import Line, Panel
 from esper.sanctum.widgets.population_charts import TICKS_HEIGHT, pareto_front
 from esper.sanctum.workspace import ShownGroup, Workspace
 from esper.text_plot import linear_axis
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MAX_BOUND_GROUPS = 4
 """Maximum number of groups whose intervals are drawn: that of the highlighted run as a band, the others dotted."""
@@ -165,21 +169,28 @@ class OverlayChart(WorkspaceChart):
         found.sort(key=lambda item: item[0] is not main)  # its curve is drawn above the others
         with_names = self._has_room_for_names([group for group, _ in found])
         curves = [self._curve(group, curve, with_names=with_names) for group, curve in found]
+        limits = _interval_limits([curve for _, curve in found])
         bounds = [item for item in found if item[0] is not main] if len(found) <= MAX_BOUND_GROUPS else []
         for group, curve in bounds:
             if _has_interval(curve):
-                curves += [_bound(curve.xs, ys, group.role, dotted=True) for ys in (curve.low, curve.high)]
-        band = next(((c.low, c.high, c.xs) for group, c in found if group is main and _has_interval(c)), None)
+                curves += [_bound(curve.xs, ys, limits, group.role, dotted=True) for ys in (curve.low, curve.high)]
+        main_curve = next((curve for group, curve in found if group is main and _has_interval(curve)), None)
+        band = None
+        if main_curve is not None:
+            ends = (main_curve.low, main_curve.high)
+            lower, upper = (_bound(main_curve.xs, ys, limits, "band") for ys in ends)
+            band = lower, upper
         shows_difference = self.workspace.shows_difference and self.workspace.baseline is not None
         quantity = self._quantity()
         if shows_difference:
             unit = "pp" if quantity.unit == "%" else quantity.unit
             quantity = quantity._replace(name=f"Δ {quantity.name}", unit=unit, low=None, high=None)
+        title = f"{axis}, mean of a round" if self.workspace.is_averaged(self.curve, axis) else axis
         return OverlayPlot(
             quantity=quantity,
-            x_axis=XAxis("run step" if axis == "step" else axis, *self._x_limits(axis), axis, axis == "time"),
+            x_axis=XAxis("run step" if axis == "step" else axis, *self._x_limits(axis), title, axis == "time"),
             curves=curves,
-            band=None if band is None else (_bound(band[2], band[0], "band"), _bound(band[2], band[1], "band")),
+            band=band,
             include=0.0 if shows_difference else None,
             has_labels=len(found) > 1,
             look=Look(is_logarithmic=split_name(self.curve)[0] == "loss scale" and not shows_difference),
@@ -217,8 +228,26 @@ def _has_interval(curve: GroupCurve) -> bool:
     return bool(np.isfinite(curve.low).any())
 
 
-def _bound(xs: object, ys: object, role: str, *, dotted: bool = False) -> Curve:
-    return Curve("", cast("Sequence[float]", xs), cast("Sequence[float]", ys), role, dotted)
+def _interval_limits(curves: Sequence[GroupCurve]) -> tuple[float, float]:
+    """Return the range of values in which intervals are drawn: that of the means, and as much below and above it.
+
+    The interval of two runs is thirteen times as wide as their standard error. The y axis would show nothing else.
+    """
+    import numpy as np
+
+    means = np.concatenate([curve.mean for curve in curves])
+    low, high = float(means.min()), float(means.max())
+    return (2 * low - high, 2 * high - low) if high > low else (-math.inf, math.inf)
+
+
+def _bound(
+    xs: NDArray[np.float64], ys: NDArray[np.float64], limits: tuple[float, float], role: str, *, dotted: bool = False
+) -> Curve:
+    """Return an end of an interval. Outside the limits, a dotted one is not drawn, and a band ends at them."""
+    import numpy as np
+
+    within = np.where((ys >= limits[0]) & (ys <= limits[1]), ys, np.nan) if dotted else np.clip(ys, *limits)
+    return Curve("", cast("Sequence[float]", xs), cast("Sequence[float]", within), role, dotted)
 
 
 class GroupLegend(Panel):
