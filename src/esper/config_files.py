@@ -62,7 +62,7 @@ def resolve_config(
     try:
         config = msgspec.convert(values, Config, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(_format_validation_error(str(error), values, given, file)) from None
+        raise ConfigError(format_validation_error(str(error), values, given, file)) from None
     if config.ppo.horizon == "continuing" and config.ppo.gamma == 1:  # the sum of the rewards would have no limit
         raise ConfigError("--ppo.horizon continuing needs a --ppo.gamma below 1, not 1; for example --ppo.gamma 0.99")
     return config
@@ -118,10 +118,22 @@ _TYPE_NAMES = {
 """Plain words for the type names in msgspec's messages."""
 
 
-def _format_validation_error(
-    message: str, values: Mapping[str, Any], given: Mapping[str, Any], file: Path | None
+def format_validation_error(
+    message: str,
+    values: Mapping[str, Any],
+    given: Mapping[str, Any],
+    file: Path | None,
+    section: type[msgspec.Struct] = Config,
 ) -> str:
-    """Convert a message of msgspec (`Expected int >= 1 - at $.envs`) to a sentence with the option and its value."""
+    """Convert a message of msgspec (`Expected int >= 1 - at $.envs`) to a sentence with the option and its value.
+
+    Args:
+        message: Message of the validation error.
+        values: The values that were converted.
+        given: Those of them that are options of the command line, by key.
+        file: File that has the others; None without one.
+        section: Struct to which they were converted.
+    """
     complaint, _, path = message.replace(" | null`", "`").partition(" - at `$.")
     key = path.rstrip("`").split("[")[0]
     value: Any = values
@@ -131,7 +143,7 @@ def _format_validation_error(
     if key in given:
         source = f"--{key} {value!r}"
         complaint = complaint.removesuffix(", got `str`")  # every command-line value is a string
-    choices = next((field.choices for field in list_fields(Config) if field.key == key), None)
+    choices = next((field.choices for field in list_fields(section) if field.key == key), None)
     if choices:
         complaint = suggest(str(value), choices).replace("valid: ", "it must be one of ", 1)
     for term, words in _TYPE_NAMES.items():

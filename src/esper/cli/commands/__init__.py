@@ -13,6 +13,7 @@ COMMANDS = {
     "export": "export:run",
     "evaluate": "evaluate:run",
     "whatif": "whatif:run",
+    "sweep": "sweep:run",
     "grow": "grow:run",
     "harvest": "harvest:run",
     "checkpoints": "checkpoints:run",

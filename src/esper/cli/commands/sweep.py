@@ -1,0 +1,179 @@
+"""`sweep FILE`: runs a study of many runs, and prints its results."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from esper.cli.options import EXIT_OK, Parser, add_telemetry_dir_option, check_extra, print_warnings
+from esper.config import ConfigError
+from esper.config_files import to_toml
+from esper.engine.start_checks import check_start, resolve_policy
+from esper.process import RankInfo
+from esper.stop_signals import replace_handlers, restore_handlers
+from esper.sweeps.places import StudyPlaces
+from esper.sweeps.plan import Setting, SweepPlan, read_plan
+from esper.sweeps.slots import Slot, make_slots
+from esper.tasks import load_task
+from esper.tasks.settings import settings_of
+from esper.telemetry.codec import encode_json
+
+if TYPE_CHECKING:
+    from esper.sweeps.results import StudyResults
+    from esper.sweeps.study import SweepStudy
+
+_CHECKED_KEYS = {"task", "policy", "plan", "init-policy", "slots", "policy-device", "envs", "steps"}
+"""Options that the checks before a start depend on."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Start or continue the study, or print its results."""
+    options = _parser().parse_args(arguments)
+    check_extra("sweep", "sweep", "optuna")
+    if RankInfo.from_environment().world_size > 1:
+        raise ConfigError("sweep cannot be used under torchrun; start the same command on each machine instead")
+    plan = read_plan(options.file)
+    places = StudyPlaces(options.telemetry_dir, plan.name)
+    reads_only = options.results or options.best is not None
+    if options.dry_run and reads_only:
+        raise ConfigError("--dry-run starts no study, so it has no results; remove it, or --results and --best")
+
+    from esper.sweeps.report import plan_text, results_text
+    from esper.sweeps.results import study_results
+    from esper.sweeps.study import SweepStudy, first_random_setting, open_storage
+
+    storage = options.storage or plan.storage
+    if reads_only:
+        study = SweepStudy(plan, places, open_storage(storage, places, create=False), create=False)
+    else:
+        slots = make_slots(plan.config().devices, options.jobs)
+        _check_runs(plan, options.telemetry_dir, slots)
+        if options.dry_run:
+            first = first_random_setting(plan) if plan.sampler == "random" else None
+            print("\n".join(plan_text(plan, slots, first)))
+            return EXIT_OK
+        places.create()
+        study = SweepStudy(plan, places, open_storage(storage, places, create=True), create=True)
+        _work(study, slots)
+    results = study_results(study)
+    if options.best is not None:
+        _write_best(plan, results, options.best)
+    if options.json:
+        print(encode_json(results).decode())
+    else:
+        print("\n".join(results_text(results)))
+    return EXIT_OK
+
+
+def _check_runs(plan: SweepPlan, telemetry_dir: Path, slots: Sequence[Slot]) -> None:
+    """Check everything that a run checks before torch is imported.
+
+    Raises:
+        ConfigError: This machine cannot satisfy the configuration.
+        TaskError: The task name is unknown.
+        ReadError: A run that is named as a policy does not exist.
+        CheckpointError: Such a run has no checkpoint.
+    """
+    settings = iter([Setting(values={})])
+    if plan.sampler == "grid":
+        settings = itertools.islice(plan.grid(), None if plan.vary.keys() & _CHECKED_KEYS else 1)
+    for setting in settings:
+        config = msgspec.structs.replace(plan.config(setting), devices=slots[0], telemetry_dir=str(telemetry_dir))
+        check_start(resolve_policy(config), RankInfo(), is_new=True)
+
+
+def _work(study: SweepStudy, slots: Sequence[Slot]) -> None:
+    """Work on the study until no trial is left, or until a signal."""
+    from esper.sweeps.worker import SweepWorker
+
+    output = threading.Lock()
+
+    def say(sentence: str) -> None:
+        with output:
+            print_warnings([sentence])
+
+    worker = SweepWorker(study, slots, say)
+    num_signals = 0
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        nonlocal num_signals
+        num_signals += 1
+        if num_signals > 1:
+            worker.abort()
+            os._exit(128 + number)
+        worker.stop()
+        print("esper-sanctum: stopping; the runs write checkpoints (again to end at once)", file=sys.stderr)
+
+    handlers = replace_handlers(handle)
+    try:
+        worker.run()
+    finally:
+        restore_handlers(handlers)
+    if study.elsewhere:
+        numbers = ", ".join(map(str, sorted(study.elsewhere)))
+        say(f"left to other machines: trials {numbers}")
+
+
+def _write_best(plan: SweepPlan, results: StudyResults, file: Path) -> None:
+    """Write the configuration of the best setting.
+
+    Raises:
+        ConfigError: There are two objectives, no setting has a result, or the file cannot be written.
+    """
+    if len(plan.objectives) > 1:
+        raise ConfigError(
+            f"--best needs one objective; choose a setting from the front of {' and '.join(plan.objectives)} yourself"
+        )
+    if not results.settings or not results.settings[0].measures:
+        raise ConfigError("--best: no setting has a result yet; wait for the first runs of the sweep")
+    best = Setting(values=results.settings[0].setting)
+    config = plan.config(best, plan.seeds[0])
+    with contextlib.redirect_stdout(sys.stderr):  # which the user's code may print to
+        task = load_task(config.task)
+    try:
+        file.write_text(to_toml(config, settings_of(task)))
+    except OSError as error:
+        raise ConfigError(f"cannot write --best {file}: {error.strerror}") from None
+    print_warnings([f"wrote {best} to {file}"])
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="esper-sanctum sweep",
+        description="Run a study: many runs that differ in chosen options and in the random seed",
+        epilog="The same command continues a study that was interrupted, and shares it with other machines.",
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="TOML file of the sweep")
+    parser.add_argument("--dry-run", action="store_true", help="print the trials and the devices, and start nothing")
+    parser.add_argument(
+        "--jobs", type=_positive, metavar="N", help="runs at once on this machine (default: as many as devices allow)"
+    )
+    parser.add_argument(
+        "--storage", default="", metavar="S", help="journal file or database URL (default: a journal file in studies/)"
+    )
+    parser.add_argument("--results", action="store_true", help="print the results so far, and start nothing")
+    parser.add_argument(
+        "--best", type=Path, metavar="FILE", help="write the configuration of the best setting, and start nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    add_telemetry_dir_option(parser, " and to which runs are written")
+    return parser
+
+
+def _positive(text: str) -> int:
+    try:
+        if (number := int(text)) > 0:
+            return number
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is not valid: it must be a whole number of 1 or more")

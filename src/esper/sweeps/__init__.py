@@ -1,0 +1,1 @@
+"""Sweeps: studies of many runs, with Optuna. Importing this package imports neither torch nor Optuna."""

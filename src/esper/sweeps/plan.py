@@ -1,0 +1,350 @@
+"""The file of a sweep: which options vary, over which random seeds, and how the runs are compared."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias, cast, get_args, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from esper.config import Config, ConfigError, RandomSeed, Section, choices, unit
+from esper.config_fields import ConfigField, list_fields
+from esper.config_files import format_validation_error, read_toml, resolve_config
+from esper.formatting import suggest
+
+Value: TypeAlias = str | int | float
+"""Value of a varied option."""
+SamplerName = Literal["grid", "random", "tpe"]
+ObjectiveName = Literal["return", "score", "parameters"]
+DIRECTIONS: dict[ObjectiveName, Literal["maximize", "minimize"]] = {
+    "return": "maximize",
+    "score": "maximize",
+    "parameters": "minimize",
+}
+"""Direction of each objective."""
+MAX_OBJECTIVES = 2
+MAX_GRID_SETTINGS = 10_000
+"""Limit for a grid, which is a list in the storage."""
+RANGE_KEYS = ("low", "high", "step", "log")
+FILE_KEYS = {
+    "seed": "list the random seeds in seeds = [1, 2, 3], outside the tables",
+    "telemetry-dir": "give it to the command: --telemetry-dir DIR",
+}
+"""Options that neither [run] nor [vary] may have, and what to do instead."""
+
+PLACE_KEYS = frozenset(
+    [
+        "devices",
+        "policy-device",
+        "data-dir",
+        "checkpoint-every",
+        "keep",
+        "sync-seconds",
+        "patience-minutes",
+        "telemetry-dir",
+    ]
+)
+"""Options that say where and how a run is stored and computed. They may differ between the machines of a study."""
+
+
+class _SweepFile(Section, frozen=True, kw_only=True):
+    """Keys of the file of a sweep."""
+
+    name: str = ""
+    """name of the study"""
+    sampler: Annotated[
+        SamplerName,
+        choices(grid="all combinations of the values", random="random draws", tpe="Bayesian optimisation"),
+    ] = "grid"
+    """how settings are chosen"""
+    settings: Annotated[int, Meta(ge=1, le=1_000_000), unit("settings")] | None = None
+    """number of settings to draw"""
+    seeds: Annotated[tuple[RandomSeed, ...], Meta(min_length=1)] = (0,)
+    """random seeds of the runs of every setting"""
+    objective: ObjectiveName | None = None
+    """measure by which the settings are compared"""
+    objectives: Annotated[list[ObjectiveName], Meta(min_length=1, max_length=MAX_OBJECTIVES)] | None = None
+    """two measures by which the settings are compared"""
+    over: Annotated[int, Meta(ge=1, le=1_000_000), unit("rounds")] = 5
+    """last rounds over which a measure is averaged"""
+    prune: bool = False
+    """stop runs that are worse than the median of the others"""
+    storage: str = ""
+    """journal file or database URL"""
+    run: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    """configuration of every run"""
+    vary: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    """options that vary"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueRange:
+    """Range of a numeric option."""
+
+    low: float
+    high: float
+    step: float | None
+    log: bool
+    is_integer: bool
+
+    def __str__(self) -> str:
+        kind = ", log" if self.log else f", step {self.step:g}" if self.step is not None else ""
+        return f"{self.low:g} to {self.high:g}{kind}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Values of the varied options, keyed like `ppo.gamma`, in the order of the file."""
+
+    values: Mapping[str, Value]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{key} {value}" for key, value in self.values.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepPlan:
+    """A checked sweep."""
+
+    file: Path
+    name: str
+    sampler: SamplerName
+    settings: int
+    """Number of settings."""
+    seeds: tuple[int, ...]
+    objectives: tuple[ObjectiveName, ...]
+    over: int
+    """Number of rounds, up to the last one, over which a measure is averaged."""
+    prune: bool
+    storage: str
+    """Journal file or database URL; empty for the default."""
+    run: Mapping[str, Any]
+    """Options of every run, keyed like `ppo.gamma`."""
+    vary: Mapping[str, tuple[Value, ...] | ValueRange]
+
+    @property
+    def num_trials(self) -> int:
+        """Number of runs of the whole study."""
+        return self.settings * len(self.seeds)
+
+    def grid(self) -> Iterator[Setting]:
+        """Yield the settings of a grid: the value of the last option changes first."""
+        axes = [cast("tuple[Value, ...]", values) for values in self.vary.values()]
+        for values in itertools.product(*axes):
+            yield Setting(values=dict(zip(self.vary, values, strict=True)))
+
+    def config(self, setting: Setting | None = None, seed: int = 0) -> Config:
+        """Return the configuration of a run. Raises ConfigError if values do not fit together."""
+        options = {**self.run, **(setting.values if setting else {}), "seed": seed}
+        return resolve_config(self.file, {}, table=nest(options))
+
+    def identity(self) -> dict[str, Any]:
+        """Return everything that must be the same each time the study is started, as JSON values.
+
+        The random seeds and the number of settings are not part of it, because a study may grow.
+        """
+        vary = {key: list(values) if isinstance(values, tuple) else vars(values) for key, values in self.vary.items()}
+        return {
+            "sampler": self.sampler,
+            "objectives": list(self.objectives),
+            "over": self.over,
+            "prune": self.prune,
+            "run": {key: value for key, value in self.run.items() if key not in PLACE_KEYS},
+            "vary": vary,
+        }
+
+
+def read_plan(file: Path) -> SweepPlan:
+    """Read and check the file of a sweep.
+
+    Raises:
+        ConfigError: It cannot be read, or a key or a value is not valid.
+    """
+    table = read_toml(file, f"sweep file {file}")
+    names = [field.encode_name for field in msgspec.structs.fields(_SweepFile)]
+    for key, value in table.items():
+        if key not in names:
+            place = f"; options of the runs belong in [run] of {file}" if key in _fields() else ""
+            raise ConfigError(f"unknown key {key!r} in {file}: {suggest(key, names)}{place}")
+        if isinstance(value, dict) and key not in {"run", "vary"}:
+            raise ConfigError(f"unknown table {key!r} in {file}: {suggest(key, ['run', 'vary'])}")
+    try:
+        found = msgspec.convert(table, _SweepFile)
+    except msgspec.ValidationError as error:
+        raise ConfigError(format_validation_error(str(error), table, {}, file, _SweepFile)) from None
+    vary = {key: _varied(key, value, file) for key, value in _flat(found.vary, "[vary]", file).items()}
+    run = _flat(found.run, "[run]", file)
+    _check_file(found, vary, run, file)
+    plan = SweepPlan(
+        file=file,
+        name=found.name or file.stem,
+        sampler=found.sampler,
+        settings=_num_settings(found, vary, file),
+        seeds=tuple(found.seeds),
+        objectives=_objectives(found, file),
+        over=found.over,
+        prune=found.prune,
+        storage=found.storage,
+        run=run,
+        vary=vary,
+    )
+    _check_values(plan)
+    return plan
+
+
+def check_name(name: str, where: str) -> None:
+    """Check that the name of a study can be a part of a path. Raises ConfigError."""
+    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*", name):
+        raise ConfigError(f"name {name!r} in {where} is not valid; use letters, digits, and - _ . after the first")
+
+
+def nest(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options, keyed like `ppo.gamma`, as tables."""
+    table: dict[str, Any] = {}
+    for key, value in options.items():
+        section, _, name = key.rpartition(".")
+        (table.setdefault(section, {}) if section else table)[name] = value
+    return table
+
+
+def _fields() -> dict[str, ConfigField]:
+    return {field.key: field for field in list_fields(Config)}
+
+
+def _flat(table: Mapping[str, Any], where: str, file: Path, prefix: str = "") -> dict[str, Any]:
+    """Return the options of a table, keyed like `ppo.gamma`, after checking their names."""
+    fields, found = _fields(), dict[str, Any]()
+    sections = {field.table for field in fields.values() if field.table}
+    for name, value in table.items():
+        key = prefix + name
+        if key in sections and isinstance(value, dict):
+            found |= _flat(cast("dict[str, Any]", value), where, file, f"{key}.")
+        elif key in FILE_KEYS:
+            raise ConfigError(f"{key!r} cannot be in {where} of {file}; {FILE_KEYS[key]}")
+        elif key not in fields:
+            raise ConfigError(f"unknown option {key!r} in {where} of {file}: {suggest(key, fields)}")
+        else:
+            found[key] = value
+    return found
+
+
+def _varied(key: str, value: Any, file: Path) -> tuple[Value, ...] | ValueRange:
+    """Return the values of an option, or its range."""
+    where = f"{key} in [vary] of {file}"
+    if key == "devices":
+        raise ConfigError(f"{where} cannot vary; give devices in [run], and they are dealt to the runs")
+    if isinstance(value, dict):
+        return _range(key, cast("dict[str, Any]", value), where)
+    if not isinstance(value, list) or not value:
+        raise ConfigError(
+            f"{where} must be a list of values, such as [0.1, 0.2], or a range: {{ low = 0.1, high = 1.0 }}"
+        )
+    values = cast("list[Any]", value)
+    for item in values:
+        if isinstance(item, bool) or not isinstance(item, str | int | float):
+            raise ConfigError(f"{where} has the value {item!r}; only numbers and texts can vary")
+    if len(set(values)) < len(values):
+        raise ConfigError(f"{where} has a value twice; remove one")
+    return tuple(values)
+
+
+def _range(key: str, table: Mapping[str, Any], where: str) -> ValueRange:
+    for name in table:
+        if name not in RANGE_KEYS:
+            raise ConfigError(f"unknown key {name!r} of {where}: {suggest(name, RANGE_KEYS)}")
+    types = _types(_fields()[key])
+    if not types & {int, float}:
+        raise ConfigError(f"{where} is not a number and has no range; give a list of values")
+    low, high, step, log = (table.get(name) for name in RANGE_KEYS)
+    is_integer = float not in types
+    for name, number in (("low", low), ("high", high), ("step", step)):
+        if number is None and name == "step":
+            continue
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+            raise ConfigError(f"{where} needs a number for {name}, not {number!r}")
+        if is_integer and not isinstance(number, int):
+            raise ConfigError(f"{where} is a whole number; {name} = {number!r} is not")
+    assert isinstance(low, int | float)
+    assert isinstance(high, int | float)
+    if not isinstance(log, bool | None):
+        raise ConfigError(f"{where} needs true or false for log, not {log!r}")
+    if low >= high:
+        raise ConfigError(f"{where} needs a low below high, not {low} and {high}")
+    if log and low <= 0:
+        raise ConfigError(f"{where} needs a low above 0 for log = true, not {low}")
+    if log and step is not None:
+        raise ConfigError(f"{where} cannot have both log and step; remove one")
+    if step is not None and not 0 < step <= high - low:
+        raise ConfigError(f"{where} needs a step above 0 and up to {high - low:g}, not {step}")
+    return ValueRange(low=low, high=high, step=step, log=bool(log), is_integer=is_integer)
+
+
+def _types(field: ConfigField) -> set[type]:
+    """Return the types of the values of an option."""
+    hint = get_type_hints(field.section)[field.name.replace("-", "_")]
+    return {hint, *get_args(hint)}
+
+
+def _objectives(found: _SweepFile, file: Path) -> tuple[ObjectiveName, ...]:
+    if found.objective and found.objectives:
+        raise ConfigError(f"{file} has both objective and objectives; remove one")
+    names: tuple[ObjectiveName, ...] = tuple(found.objectives or ()) or (found.objective or "return",)
+    if len(set(names)) < len(names):
+        raise ConfigError(f"objectives in {file} has {names[0]} twice; remove one")
+    if found.prune and len(names) > 1:
+        raise ConfigError(f"prune in {file} needs one objective; Optuna does not prune with two")
+    return names
+
+
+def _num_settings(found: _SweepFile, vary: Mapping[str, tuple[Value, ...] | ValueRange], file: Path) -> int:
+    if found.sampler == "grid":
+        if found.settings is not None:
+            raise ConfigError(f"settings in {file} is for sampler = random or tpe; a grid has all combinations")
+        for key, values in vary.items():
+            if isinstance(values, ValueRange):
+                raise ConfigError(
+                    f"{key} in [vary] of {file} is a range, which a grid cannot have; "
+                    'give a list of values, or sampler = "random" or "tpe"'
+                )
+        count = math.prod(len(cast("tuple[Value, ...]", values)) for values in vary.values())
+        if count > MAX_GRID_SETTINGS:
+            raise ConfigError(
+                f"the grid of {file} has {count:,} settings; the limit is {MAX_GRID_SETTINGS:,}; "
+                'give fewer values, or sampler = "random" or "tpe"'
+            )
+        return count
+    if found.settings is None:
+        raise ConfigError(f"{file} needs settings = N, the number of settings to draw with sampler = {found.sampler!r}")
+    return found.settings
+
+
+def _check_file(found: _SweepFile, vary: Mapping[str, Any], run: Mapping[str, Any], file: Path) -> None:
+    check_name(found.name or file.stem, f"{file}")
+    if not vary:
+        raise ConfigError(f'{file} varies nothing; list options in [vary], such as "ppo.entropy-coef" = [0.0, 0.02]')
+    if both := sorted(vary.keys() & run.keys()):
+        raise ConfigError(f"{both[0]} is in [run] and in [vary] of {file}; remove one")
+    if len(set(found.seeds)) < len(found.seeds):
+        raise ConfigError(f"seeds in {file} has a random seed twice; remove one")
+
+
+def _check_values(plan: SweepPlan) -> None:
+    """Check every value and every end of a range, and the settings of a grid. Raises ConfigError."""
+    if plan.sampler == "grid":
+        for setting in plan.grid():
+            plan.config(setting)
+        return
+    for option in ({}, *_single_values(plan.vary)):
+        plan.config(Setting(values=option))
+
+
+def _single_values(vary: Mapping[str, tuple[Value, ...] | ValueRange]) -> Iterator[dict[str, Value]]:
+    for key, values in vary.items():
+        ends: Sequence[Value] = values if isinstance(values, tuple) else (values.low, values.high)
+        yield from ({key: value} for value in ends)

@@ -1,0 +1,218 @@
+"""Results of a study: its settings compared over their random seeds."""
+
+from __future__ import annotations
+
+import statistics
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import optuna
+from optuna.trial import TrialState
+
+from esper.intervals import t_interval
+from esper.sweeps.plan import DIRECTIONS, ObjectiveName, SweepPlan, Value
+from esper.sweeps.sampling import make_distributions
+from esper.sweeps.study import REASON_ATTR, RUN_ATTR, SweepStudy, TrialInfo
+
+MIN_IMPORTANCE_SETTINGS = 10
+"""Minimum number of settings with a result for the importance of options: fewer say nothing."""
+IMPORTANCE_EVALUATOR = "PED-ANOVA"
+
+
+class MeasureResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A measure of a setting: mean over the random seeds, and its interval if there are two or more."""
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+    by_seed: dict[str, float]
+    """Value of each random seed."""
+
+
+class SettingResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Results of one setting."""
+
+    setting: dict[str, Value]
+    """Values of the varied options, keyed like `ppo.gamma`."""
+    seeds: int
+    """Number of random seeds of the study."""
+    done: int
+    """Number of runs with a result."""
+    pruned: int = 0
+    failed: int = 0
+    measures: dict[str, MeasureResult] = {}
+    """Measures over the runs that are done; absent before the first."""
+    difference: MeasureResult | None = None
+    """Objective minus that of the best setting, over the random seeds that both have; absent for the best itself, with
+    two objectives, and without a common seed."""
+    is_front: bool = False
+    """With two objectives: no other setting is at least as good in both, and better in one."""
+
+
+class FailedTrial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A trial whose run failed."""
+
+    trial: int
+    setting: dict[str, Value]
+    seed: int
+    reason: str
+    run: str | None = None
+
+
+class StudyResults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Results of a study, as `sweep --json` prints them."""
+
+    study: str
+    sampler: str
+    objectives: tuple[ObjectiveName, ...]
+    over: int
+    """Number of last rounds over which each measure is averaged."""
+    trials: dict[str, int]
+    """Number of trials in each state, and `total`."""
+    settings: list[SettingResult]
+    """Settings with a result, best first."""
+    indistinguishable: int | None = None
+    """Number of settings whose difference to the best has an interval that contains 0; absent if none was computed."""
+    importance: dict[str, dict[str, float]] = {}
+    """Importance of each varied option, keyed by objective and option; they sum to 1."""
+    importance_evaluator: str | None = None
+    importance_problem: str | None = None
+    """Why the importance was not computed."""
+    failed: list[FailedTrial] = []
+
+
+def study_results(study: SweepStudy) -> StudyResults:
+    """Return the current results of a study."""
+    plan, infos = study.plan, study.trials()
+    groups: dict[int, list[TrialInfo]] = {}
+    for info in infos:
+        groups.setdefault(info.group, []).append(info)
+    settings = [_setting_result(plan, group) for group in groups.values() if group[0].setting.values]
+    settings = _rank(plan, [setting for setting in settings if setting.done or setting.pruned or setting.failed])
+    compared = [setting.difference for setting in settings if setting.difference and setting.difference.low is not None]
+    importance, problem = _importance(plan, settings)
+    states = {state.name.lower(): sum(info.state == state for info in infos) for state in TrialState}
+    return StudyResults(
+        study=plan.name,
+        sampler=plan.sampler,
+        objectives=plan.objectives,
+        over=plan.over,
+        trials={**states, "total": plan.num_trials},
+        settings=settings,
+        indistinguishable=sum(_contains_zero(difference) for difference in compared) if compared else None,
+        importance=importance,
+        importance_evaluator=IMPORTANCE_EVALUATOR if importance else None,
+        importance_problem=problem,
+        failed=[_failed_trial(info) for info in infos if info.state == TrialState.FAIL],
+    )
+
+
+def _setting_result(plan: SweepPlan, group: Sequence[TrialInfo]) -> SettingResult:
+    done = [info for info in group if info.state == TrialState.COMPLETE]
+    by_measure = {
+        name: {info.seed: info.frozen.user_attrs[name] for info in done if name in info.frozen.user_attrs}
+        for name in DIRECTIONS
+    }
+    return SettingResult(
+        setting=dict(group[0].setting.values),
+        seeds=len(plan.seeds),
+        done=len(done),
+        pruned=sum(info.state == TrialState.PRUNED for info in group),
+        failed=sum(info.state == TrialState.FAIL for info in group),
+        measures={name: _measure(values) for name, values in by_measure.items() if values},
+    )
+
+
+def _measure(by_seed: Mapping[int, float]) -> MeasureResult:
+    """Return the mean of values, keyed by random seed, with its interval."""
+    values = list(by_seed.values())
+    named = {str(seed): value for seed, value in sorted(by_seed.items())}
+    if len(values) < 2:
+        return MeasureResult(mean=values[0], by_seed=named)
+    interval = t_interval(values)
+    return MeasureResult(mean=statistics.fmean(values), low=interval.low, high=interval.high, by_seed=named)
+
+
+def _rank(plan: SweepPlan, settings: list[SettingResult]) -> list[SettingResult]:
+    """Return the settings, best first, with the front or the differences to the best."""
+    first = plan.objectives[0]
+    measured = sorted((setting for setting in settings if setting.measures), key=lambda setting: _loss(setting, first))
+    others = [setting for setting in settings if not setting.measures]
+    if len(plan.objectives) > 1:
+        front = [_is_on_front(setting, measured, plan.objectives) for setting in measured]
+        measured = [
+            msgspec.structs.replace(setting, is_front=is_front)
+            for setting, is_front in zip(measured, front, strict=True)
+        ]
+        measured.sort(key=lambda setting: not setting.is_front)
+    elif measured:
+        best, *rest = measured
+        measured = [best, *(_with_difference(setting, best, first) for setting in rest)]
+    return [*measured, *others]
+
+
+def _loss(setting: SettingResult, objective: ObjectiveName) -> float:
+    """Return the mean of an objective, with the sign that makes smaller values better."""
+    mean = setting.measures[objective].mean
+    return mean if DIRECTIONS[objective] == "minimize" else -mean
+
+
+def _is_on_front(setting: SettingResult, others: Sequence[SettingResult], objectives: Sequence[ObjectiveName]) -> bool:
+    losses = [_loss(setting, objective) for objective in objectives]
+    for other in others:
+        theirs = [_loss(other, objective) for objective in objectives]
+        if theirs != losses and all(their <= loss for their, loss in zip(theirs, losses, strict=True)):
+            return False
+    return True
+
+
+def _with_difference(setting: SettingResult, best: SettingResult, objective: ObjectiveName) -> SettingResult:
+    """Add the difference to the best setting: the settings share the random seeds, so the values are paired."""
+    theirs, ours = setting.measures[objective].by_seed, best.measures[objective].by_seed
+    differences = {int(seed): value - ours[seed] for seed, value in theirs.items() if seed in ours}
+    return msgspec.structs.replace(setting, difference=_measure(differences)) if differences else setting
+
+
+def _contains_zero(difference: MeasureResult) -> bool:
+    assert difference.low is not None
+    assert difference.high is not None
+    return difference.low <= 0 <= difference.high
+
+
+def _importance(plan: SweepPlan, settings: Sequence[SettingResult]) -> tuple[dict[str, dict[str, float]], str | None]:
+    """Return the importance of each option for each objective, or why it was not computed.
+
+    It is computed over the means of the settings, so that the luck of a random seed counts less.
+    """
+    measured = [setting for setting in settings if setting.measures]
+    if len(plan.vary) < 2:
+        return {}, "only one option varies"
+    if len(measured) < MIN_IMPORTANCE_SETTINGS:
+        return {}, f"{len(measured)} settings have a result; {MIN_IMPORTANCE_SETTINGS} are needed"
+    distributions, found = make_distributions(plan), dict[str, dict[str, float]]()
+    for objective in plan.objectives:
+        study = optuna.create_study()  # in memory, and minimising
+        for setting in measured:
+            study.add_trial(
+                optuna.create_trial(
+                    params=dict[str, Any](setting.setting), distributions=distributions, value=_loss(setting, objective)
+                )
+            )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that all are equal, which the numbers show
+            evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+            found[objective] = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    return found, None
+
+
+def _failed_trial(info: TrialInfo) -> FailedTrial:
+    attrs = info.frozen.user_attrs
+    return FailedTrial(
+        trial=info.trial,
+        setting=dict(info.setting.values),
+        seed=info.seed,
+        reason=attrs.get(REASON_ATTR, "no reason is stored"),
+        run=attrs.get(RUN_ATTR),
+    )

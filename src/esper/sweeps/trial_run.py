@@ -1,0 +1,358 @@
+"""The run of a trial: found by its notes, followed, resumed, or started in a child process.
+
+A run of a trial is never trained twice. Its notes name the trial from the moment its directory exists, and until then
+the child process holds a lock that it inherited. So a sweep that is started after a kill finds it in any case.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from esper.checkpoint.catalog import list_checkpoints
+from esper.config import ConfigError
+from esper.disk import numbered_paths
+from esper.formatting import format_config_value
+from esper.history.run_info import RunEnd, RunInfo, read_run_info
+from esper.policy.loading import is_own_policy
+from esper.recording.notes import NOTES_FILE, read_notes, write_notes
+from esper.recording.run_lock import is_live, read_holder
+from esper.recording.runs import last_write_time
+from esper.recording.segments import ReadError
+from esper.sweeps.measures import RoundMeasures, RunMeasures, mean_over
+from esper.sweeps.memory import tree_memory
+from esper.sweeps.places import FileLock
+from esper.sweeps.plan import PLACE_KEYS
+from esper.sweeps.run_lookup import find_run
+from esper.sweeps.study import ClaimedTrial
+from esper.tasks import is_built_in
+
+POLL_S = 1.0
+"""Seconds between two checks of a run."""
+MAX_STARTS = 4
+"""Number of times that a run is started without a new checkpoint in between, after its process was killed."""
+RESTART_DELAY_S = 2.0
+"""Seconds before a run whose process was killed is started again."""
+
+
+class RunProcess(Protocol):
+    """A child process, as `subprocess.Popen`."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while the process runs."""
+        ...
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        ...
+
+
+StartProcess = Callable[[Sequence[str], Path, int], RunProcess]
+"""Function that starts a child process: its arguments, its output, and the file descriptor that it inherits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialOutcome:
+    """The end of the work on a trial in this process."""
+
+    kind: Literal["done", "pruned", "failed", "refused", "stopped", "interrupted"]
+    """stopped: by the user, in the dashboard for example. interrupted: this process ends. refused: exit code 2."""
+    run: Path | None = None
+    rounds: Sequence[RoundMeasures] = ()
+    reason: str = ""
+    memory: int | None = None
+    """Maximum resident bytes of its processes; None if they were not seen."""
+    is_left_running: bool = False
+    """True if the run goes on, because another process had started it."""
+
+
+def start_process(arguments: Sequence[str], output: Path, inherited: int) -> RunProcess:
+    """Start a run in a new session, which signals of this terminal do not reach."""
+    # -P: do not import modules from the working directory.
+    command = [sys.executable, "-P", "-m", "esper", *arguments]
+    with output.open("wb") as file:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            pass_fds=(inherited,),
+        )
+
+
+class TrialRun:
+    """Work on the run of one trial.
+
+    Args:
+        trial: The trial, which this process owns.
+        devices: Devices of its slot.
+        stopping: Set if this process shall end.
+        say: Function that receives a sentence about the progress.
+        start: Function that starts a process.
+        poll_s: Seconds between two checks.
+    """
+
+    def __init__(
+        self,
+        trial: ClaimedTrial,
+        devices: Sequence[str],
+        stopping: threading.Event,
+        say: Callable[[str], None],
+        start: StartProcess = start_process,
+        poll_s: float = POLL_S,
+    ) -> None:
+        self._trial = trial
+        self._plan = trial.plan
+        self._places = trial.places
+        self._devices = devices
+        self._stopping = stopping
+        self._say = say
+        self._start = start
+        self._poll_s = poll_s
+        self._is_pruned = False
+        self._reported = 0
+        """Last round that was reported to the pruner."""
+        self._measures: RunMeasures | None = None
+        self._memory: int | None = None
+        self.process: RunProcess | None = None
+        """Child process that trains the run; None while there is none."""
+
+    def work(self) -> TrialOutcome:
+        """Bring the run to its end, and return how it ended.
+
+        Raises:
+            ConfigError: The notes of a run name this trial, but the run has another configuration.
+        """
+        starts, checkpoint = 0, ""
+        while True:
+            run = self._find()
+            if self._stopping.is_set() and not (run and self._info(run).state == "done"):
+                return TrialOutcome(kind="interrupted", run=run, is_left_running=run is not None and is_live(run))
+            if run is not None:
+                self._check_configuration(run)
+                if is_live(run):
+                    if (outcome := self._follow(run)) is not None:
+                        return outcome
+                    continue
+                info = self._info(run)
+                if info.state in {"done", "failed"}:
+                    return self._ended(run, info)
+                if info.state == "stopped" and self._is_pruned:
+                    return self._with_measures("pruned", run)
+                newest = list_checkpoints(run)[-1:]
+                if not newest:
+                    self._archive(run)
+            else:
+                newest = []
+            name = str(newest[0]) if newest else ""
+            starts, checkpoint = (starts + 1, checkpoint) if name == checkpoint else (1, name)
+            if starts > MAX_STARTS:
+                reason = f"its process was killed {MAX_STARTS} times without a checkpoint in between"
+                return TrialOutcome(kind="failed", run=run, reason=reason)
+            outcome = self._train(run if newest else None)
+            if outcome is not None:
+                return outcome
+
+    def _find(self) -> Path | None:
+        """Return the run; wait for one that a process of an earlier sweep is about to create."""
+        while True:
+            lock = FileLock.try_acquire(self._places.run_lock(self._trial.number))
+            run = find_run(self._places.telemetry_dir, self._plan.name, self._trial.number)
+            if lock is not None:
+                lock.release()
+                return run
+            if (run is not None and is_live(run)) or self._stopping.is_set():
+                return run
+            self._stopping.wait(self._poll_s)
+
+    def _info(self, run: Path) -> RunInfo:
+        return read_run_info(run, last_write_time(run) or 0.0, time.time())
+
+    def _archive(self, run: Path) -> None:
+        """Hide a run that was killed before its first checkpoint, and release its name as the run of the trial."""
+        write_notes(run, msgspec.structs.replace(read_notes(run), archived=True))
+
+    def _train(self, resume: Path | None) -> TrialOutcome | None:
+        """Start a process for the run, and follow it. Return None if it must be looked at again."""
+        lock = FileLock.try_acquire(self._places.run_lock(self._trial.number))
+        if lock is None:
+            return None
+        try:
+            output = self._places.output(self._trial.number)
+            self.process = self._start(self._arguments(resume), output, lock.file)
+        finally:
+            lock.release()
+        if self._stopping.is_set():  # the signal came while the process was being started
+            self.process.terminate()
+        self._say(f"{self._trial} {'resumes' if resume else 'starts'}")
+        try:
+            return self._watch(resume, output)
+        finally:
+            self.process = None
+
+    def _watch(self, run: Path | None, output: Path) -> TrialOutcome | None:
+        """Follow the child process until it ends."""
+        process = self.process
+        assert process is not None
+        is_terminated = False
+        while (code := process.poll()) is None:
+            if run is None or output.exists():
+                run = run or find_run(self._places.telemetry_dir, self._plan.name, self._trial.number)
+                if run is not None and is_live(run):
+                    _move_output(output, run)
+            if not is_terminated and (self._stopping.is_set() or self._should_prune(run)):
+                process.terminate()
+                is_terminated = True
+            if (memory := tree_memory(process.pid)) is not None:
+                self._memory = max(self._memory or 0, memory)
+            if is_terminated or not self._stopping.wait(self._poll_s):
+                time.sleep(self._poll_s if is_terminated else 0)
+        run = run or find_run(self._places.telemetry_dir, self._plan.name, self._trial.number)
+        if run is not None and output.exists():
+            _move_output(output, run)
+        return self._judge(code, run, output)
+
+    def _judge(self, code: int, run: Path | None, output: Path) -> TrialOutcome | None:
+        """Return the outcome of a process that has ended; None if the run has to be resumed or started again."""
+        state = self._info(run).state if run else ""
+        if run and state in {"done", "failed"}:
+            return None  # the next look finds it
+        if run and state == "stopped":
+            if self._is_pruned:
+                return None
+            return TrialOutcome(kind="interrupted" if self._stopping.is_set() else "stopped", run=run)
+        if self._stopping.is_set():
+            return TrialOutcome(kind="interrupted", run=run)
+        if code in {1, 2}:
+            kind = "refused" if code == 2 else "failed"
+            return TrialOutcome(kind=kind, run=run, reason=_last_line(output, run) or f"exit code {code}")
+        self._say(f"the process of {self._trial} ended with code {code}; it is started again")
+        self._stopping.wait(RESTART_DELAY_S)
+        return None
+
+    def _follow(self, run: Path) -> TrialOutcome | None:
+        """Follow a run that another process trains, until it ends."""
+        self._say(f"{self._trial} is already running as {run.name}")
+        while is_live(run):
+            if self._should_prune(run):
+                holder = read_holder(run)
+                if holder is not None and holder.host == socket.gethostname():
+                    with suppress(ProcessLookupError):
+                        os.kill(holder.pid, signal.SIGTERM)
+            if self._stopping.wait(self._poll_s):
+                return TrialOutcome(kind="interrupted", run=run, is_left_running=True)
+        if self._info(run).state == "stopped" and not self._is_pruned:
+            return TrialOutcome(kind="stopped", run=run)
+        return None
+
+    def _should_prune(self, run: Path | None) -> bool:
+        """Report finished rounds to the pruner; return True, once, if the run shall be stopped."""
+        if run is None or not self._plan.prune or self._is_pruned:
+            return False
+        with suppress(ReadError, OSError):  # the first line may not be complete yet
+            self._measures = self._measures or RunMeasures(run)
+            self._measures.poll()
+            rounds = self._measures.rounds
+            total = self._plan.config(self._trial.setting, self._trial.seed).rounds
+            for count in range(self._reported + 1, len(rounds) + 1):
+                if count == total:  # nothing would be saved
+                    break
+                value = mean_over(list(rounds.values())[:count], self._plan.objectives[0], self._plan.over)
+                self._reported = count
+                if self._trial.report(count, value):
+                    self._is_pruned = True
+                    return True
+        return False
+
+    def _ended(self, run: Path, info: RunInfo) -> TrialOutcome:
+        if info.state == "failed":
+            return TrialOutcome(kind="failed", run=run, reason=_failure(run), memory=self._memory)
+        return self._with_measures("done", run)
+
+    def _with_measures(self, kind: Literal["done", "pruned"], run: Path) -> TrialOutcome:
+        measures = RunMeasures(run)
+        measures.poll()
+        rounds = list(measures.rounds.values())
+        if kind == "done" and not rounds:
+            return TrialOutcome(kind="failed", run=run, reason="its recording has no finished round")
+        return TrialOutcome(kind=kind, run=run, rounds=rounds, memory=self._memory)
+
+    def _arguments(self, resume: Path | None) -> list[str]:
+        """Return the arguments of the child process."""
+        options: dict[str, Any] = {**self._plan.run, **self._trial.setting.values, "seed": self._trial.seed}
+        options["devices"] = list(self._devices)
+        config = self._plan.config(self._trial.setting, self._trial.seed)
+        if resume is not None:  # the checkpoint has all options, but code of the user must be named again
+            own = {"task"} if not is_built_in(config.task) else set[str]()
+            own |= {"policy"} if is_own_policy(config.policy) else set[str]()
+            options = {key: value for key, value in options.items() if key in own | {"devices"}}
+        arguments = ["--no-tui", "--study", self._plan.name, "--trial", str(self._trial.number)]
+        arguments += ["--telemetry-dir", str(self._places.telemetry_dir)]
+        if resume is not None:
+            arguments += ["--resume", str(resume)]
+        for key, value in options.items():
+            if isinstance(value, list | tuple):
+                arguments += [f"--{key}", *map(str, value)] if value else []  # pyright: ignore[reportUnknownArgumentType]
+            else:
+                arguments.append(f"--{key}={value}")
+        return arguments
+
+    def _check_configuration(self, run: Path) -> None:
+        """Refuse a run whose notes name this trial, but whose configuration is another one."""
+        info = self._info(run)
+        if not info.config:  # not started yet
+            return
+        wanted = {**self._plan.run, **self._trial.setting.values, "seed": self._trial.seed}
+        for key, value in wanted.items():
+            recorded = info.config.get(key)
+            if key not in PLACE_KEYS and key not in {"policy", "init-policy"} and not _same(recorded, value):
+                raise ConfigError(
+                    f"the notes of {run} name trial {self._trial.number} of study {self._plan.name}, but its {key} is "
+                    f"{format_config_value(recorded)} and not {format_config_value(value)}; correct {run / NOTES_FILE}"
+                )
+
+
+def _same(recorded: Any, wanted: Any) -> bool:
+    if isinstance(wanted, list | tuple):
+        return list(recorded or ()) == list(wanted)  # pyright: ignore[reportUnknownArgumentType]
+    return recorded == wanted
+
+
+def _failure(run: Path) -> str:
+    """Return the recorded reason of a failure."""
+    return RunEnd(run).read().reason or "it recorded no reason"
+
+
+def _move_output(output: Path, run: Path) -> None:
+    """Move the output of a run into its directory."""
+    with suppress(FileNotFoundError):
+        output.rename(next(path for path in numbered_paths(run, "output", ".log") if not path.exists()))
+
+
+def _last_line(output: Path, run: Path | None) -> str:
+    """Return the last line that a process has printed."""
+    paths = (
+        [output, *sorted(run.glob("output*.log"), key=lambda path: path.stat().st_mtime, reverse=True)]
+        if run
+        else [output]
+    )
+    for path in paths:
+        if path.exists():
+            lines = path.read_text(errors="replace").split("\n")
+            return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return ""

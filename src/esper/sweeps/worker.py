@@ -1,0 +1,170 @@
+"""Work of one process on a study: a thread per slot claims trials and brings their runs to the end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from optuna.trial import TrialState
+
+from esper.config import ConfigError
+from esper.formatting import format_bytes, format_value
+from esper.process import NamedThread
+from esper.sweeps.measures import mean_over
+from esper.sweeps.memory import available_memory
+from esper.sweeps.slots import Slot
+from esper.sweeps.study import MEMORY_ATTR, ClaimedTrial, SweepStudy
+from esper.sweeps.trial_run import POLL_S, StartProcess, TrialOutcome, TrialRun, start_process
+
+JOIN_S = 0.2
+"""Seconds between two checks of the threads, in which the main thread handles signals."""
+
+
+class SweepWorker:
+    """Work on a study in this process.
+
+    Args:
+        study: The study.
+        slots: Slots of this machine.
+        say: Function that receives a sentence about the progress. It is called in any thread.
+        start: Function that starts a run.
+        poll_s: Seconds between two checks of a run.
+    """
+
+    def __init__(
+        self,
+        study: SweepStudy,
+        slots: Sequence[Slot],
+        say: Callable[[str], None],
+        start: StartProcess = start_process,
+        poll_s: float = POLL_S,
+    ) -> None:
+        self._study = study
+        self._slots = slots
+        self._say = say
+        self._start = start
+        self._poll_s = poll_s
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._active: dict[int, TrialRun] = {}
+        """Runs in progress, keyed by slot."""
+        self._errors: list[BaseException] = []
+        self._held: list[ClaimedTrial] = []
+        """Trials whose runs the user has stopped: while this process lives, no other one resumes them."""
+        self._said_memory = False
+
+    @property
+    def stopped_by_user(self) -> list[str]:
+        """Descriptions of the trials whose runs were stopped by the user."""
+        return [str(trial) for trial in self._held]
+
+    def run(self) -> None:
+        """Work until no trial is left, or `stop` was called.
+
+        Raises:
+            ConfigError: A run was refused by its process, or a run with the notes of a trial is another one.
+        """
+        threads = [
+            NamedThread(target=self._work, args=(index, slot), name=f"slot {index}", daemon=True)
+            for index, slot in enumerate(self._slots)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(JOIN_S)
+        for trial in self._held:
+            trial.release()
+        if self._errors:
+            raise self._errors[0]
+
+    def stop(self) -> None:
+        """Stop all runs that this process started, with a checkpoint, and begin no other. Can be called in a signal."""
+        self._stopping.set()
+
+    def abort(self) -> None:
+        """Send the runs a second signal, which ends them at once."""
+        for run in list(self._active.values()):
+            if (process := run.process) is not None:
+                process.terminate()
+
+    def _work(self, index: int, slot: Slot) -> None:
+        try:
+            while not self._stopping.is_set():
+                trial = self._study.claim()
+                if trial is None:
+                    return
+                self._work_on(trial, index, slot)
+        except BaseException as error:  # noqa: BLE001 (raised again in the main thread)
+            self._errors.append(error)
+            self._stopping.set()
+        finally:
+            self._active.pop(index, None)
+
+    def _work_on(self, trial: ClaimedTrial, index: int, slot: Slot) -> None:
+        self._wait_for_memory(index)
+        run = TrialRun(trial, slot, self._stopping, self._say, self._start, self._poll_s)
+        self._active[index] = run
+        try:
+            outcome = run.work()
+            if outcome.kind == "stopped":
+                with self._lock:
+                    self._held.append(trial)
+            self._store(trial, outcome)
+        finally:
+            self._active.pop(index, None)
+            if trial not in self._held:
+                trial.release()
+
+    def _store(self, trial: ClaimedTrial, outcome: TrialOutcome) -> None:
+        """Store an outcome in the study, and print it."""
+        name = outcome.run.name if outcome.run else "no run"
+        match outcome.kind:
+            case "done" | "pruned":
+                assert outcome.run is not None
+                values = [mean_over(outcome.rounds, kind, trial.plan.over) for kind in trial.plan.objectives]
+                if not all(value == value for value in values):
+                    trial.fail("its result is not a number", outcome.run)
+                    self._say(f"{trial} failed: its result is not a number; run {name}; {self._left()}")
+                    return
+                store = trial.complete if outcome.kind == "done" else trial.prune
+                store(outcome.run, outcome.rounds, outcome.memory)
+                text = ", ".join(
+                    f"{kind} {format_value(value)}" for kind, value in zip(trial.plan.objectives, values, strict=True)
+                )
+                rounds = len(outcome.rounds)
+                verb = "done" if outcome.kind == "done" else f"pruned after round {rounds}"
+                self._say(f"{trial} {verb}: {text}; run {name}; {self._left()}")
+            case "failed":
+                trial.fail(outcome.reason, outcome.run)
+                self._say(f"{trial} failed: {outcome.reason}; run {name}; {self._left()}")
+            case "refused":
+                raise ConfigError(f"{trial} could not start: {outcome.reason.removeprefix('esper-sanctum: ')}")
+            case "stopped":
+                self._say(f"{trial} was stopped by the user; the next start of the sweep resumes it")
+            case "interrupted":
+                left = "its run goes on" if outcome.is_left_running else "it goes on at the next start of the sweep"
+                self._say(f"{trial} is not done; {left}")
+
+    def _left(self) -> str:
+        done = sum(info.state.is_finished() for info in self._study.trials())
+        return f"{self._study.plan.num_trials - done} left"
+
+    def _wait_for_memory(self, index: int) -> None:
+        """Wait while the memory that a run of this study needs is not free, and another run of this process may end."""
+        needed = max((info.frozen.user_attrs.get(MEMORY_ATTR, 0) for info in self._study.trials()), default=0)
+        while self._active.keys() - {index} and available_memory() < needed:
+            if not self._said_memory:
+                self._said_memory = True
+                self._say(
+                    f"waiting for memory: a run of this study needs {format_bytes(needed)}, "
+                    f"and {format_bytes(available_memory())} are free"
+                )
+            if self._stopping.wait(self._poll_s):
+                return
+
+
+def count_states(study: SweepStudy) -> dict[str, int]:
+    """Return the number of trials in each state: complete, pruned, fail, running, waiting."""
+    infos = study.trials()
+    return {state.name.lower(): sum(info.state == state for info in infos) for state in TrialState}
