@@ -309,6 +309,8 @@ class ClaimedTrial:
         self.plan = study.plan
         self.places = study.places
         self._study = study.study
+        self.last_report = max(info.frozen.intermediate_values, default=0)
+        """Last round, from 1, whose objective was reported; 0 before the first."""
         self._trial = trial
         self._lock = lock
 

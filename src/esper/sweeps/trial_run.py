@@ -125,7 +125,7 @@ class TrialRun:
         self._start = start
         self._poll_s = poll_s
         self._is_pruned = False
-        self._reported = 0
+        self._reported = trial.last_report
         """Last round that was reported to the pruner."""
         self._measures: RunMeasures | None = None
         self._memory: int | None = None
@@ -267,16 +267,17 @@ class TrialRun:
         with suppress(ReadError, OSError):  # the first line may not be complete yet
             self._measures = self._measures or RunMeasures(run)
             self._measures.poll()
-            rounds = self._measures.rounds
+            rounds = list(self._measures.rounds.values())
             total = self._plan.config(self._trial.setting, self._trial.seed).rounds
-            for count in range(self._reported + 1, len(rounds) + 1):
-                if count == total:  # nothing would be saved
-                    break
-                value = mean_over(list(rounds.values())[:count], self._plan.objectives[0], self._plan.over)
-                self._reported = count
-                if self._trial.report(count, value):
-                    self._is_pruned = True
-                    return True
+            self._is_pruned = self._report(rounds[: total - 1])  # stopping a run after its last round saves nothing
+        return self._is_pruned
+
+    def _report(self, rounds: Sequence[RoundMeasures]) -> bool:
+        """Report the rounds that were not reported yet. Return True if the pruner stops the run."""
+        for count in range(self._reported + 1, len(rounds) + 1):
+            self._reported = count
+            if self._trial.report(count, mean_over(rounds[:count], self._plan.objectives[0], self._plan.over)):
+                return True
         return False
 
     def _ended(self, run: Path, info: RunInfo) -> TrialOutcome:
@@ -290,6 +291,8 @@ class TrialRun:
         rounds = list(measures.rounds.values())
         if kind == "done" and not rounds:
             return TrialOutcome(kind="failed", run=run, reason="its recording has no finished round")
+        if kind == "done" and self._plan.prune:  # the pruner compares other runs with it
+            self._report(rounds)
         return TrialOutcome(kind=kind, run=run, rounds=rounds, memory=self._memory)
 
     def _arguments(self, resume: Path | None) -> list[str]:
