@@ -46,6 +46,7 @@ OPTIONS = {
     "export": "--help --telemetry-dir --to --out --per-env",
     "evaluate": "--help --checkpoint --telemetry-dir --task --accept-changed-task --policies --episodes --seed "
     "--search-episodes --devices --figure --json",
+    "sweep": "--help --dry-run --jobs --storage --results --best --json --telemetry-dir",
     "grow": "--help --help-all --envs --devices --policy-device --task --policy --plan --init-policy "
     "--rounds --steps --slots --reward --counterfactual --amp --scaler --seed --context-seed --telemetry-dir "
     "--checkpoint-every --keep --sync-seconds --patience-minutes --data-dir --config --patience "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ class EndedProcess:
 
     pid = 2**30
 
-    def __init__(self, code: int) -> None:
+    def __init__(self, code: int | None) -> None:
         self.code = code
 
     def poll(self) -> int | None:
@@ -121,7 +122,7 @@ class FakeRuns:
         """Trial, and name of the run that was resumed, of each process."""
 
     def __call__(self, arguments: Sequence[str], output: Path, inherited: int) -> EndedProcess:
-        words = dict(zip(arguments, arguments[1:], strict=False))
+        words = dict(pairwise(arguments))
         trial, telemetry_dir = int(words["--trial"]), Path(words["--telemetry-dir"])
         resumed = Path(words["--resume"]) if "--resume" in words else None
         self.started.append((trial, resumed.name if resumed else None))

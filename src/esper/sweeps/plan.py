@@ -53,6 +53,11 @@ PLACE_KEYS = frozenset(
 """Options that say where and how a run is stored and computed. They may differ between the machines of a study."""
 
 
+_OBJECTIVE_CHOICES = choices(
+    **{"return": "of an episode, net of rent", "score": "final one", "parameters": "relative to the bare host"}
+)
+
+
 class _SweepFile(Section, frozen=True, kw_only=True):
     """Keys of the file of a sweep."""
 
@@ -67,9 +72,12 @@ class _SweepFile(Section, frozen=True, kw_only=True):
     """number of settings to draw"""
     seeds: Annotated[tuple[RandomSeed, ...], Meta(min_length=1)] = (0,)
     """random seeds of the runs of every setting"""
-    objective: ObjectiveName | None = None
+    objective: Annotated[ObjectiveName, _OBJECTIVE_CHOICES] | None = None
     """measure by which the settings are compared"""
-    objectives: Annotated[list[ObjectiveName], Meta(min_length=1, max_length=MAX_OBJECTIVES)] | None = None
+    objectives: (
+        Annotated[list[Annotated[ObjectiveName, _OBJECTIVE_CHOICES]], Meta(min_length=1, max_length=MAX_OBJECTIVES)]
+        | None
+    ) = None
     """two measures by which the settings are compared"""
     over: Annotated[int, Meta(ge=1, le=1_000_000), unit("rounds")] = 5
     """last rounds over which a measure is averaged"""
@@ -105,7 +113,7 @@ class Setting:
     values: Mapping[str, Value]
 
     def __str__(self) -> str:
-        return ", ".join(f"{key} {value}" for key, value in self.values.items())
+        return ", ".join(f"{key} {value_text(value)}" for key, value in self.values.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,12 +176,10 @@ def read_plan(file: Path) -> SweepPlan:
     """
     table = read_toml(file, f"sweep file {file}")
     names = [field.encode_name for field in msgspec.structs.fields(_SweepFile)]
-    for key, value in table.items():
+    for key in table:
         if key not in names:
             place = f"; options of the runs belong in [run] of {file}" if key in _fields() else ""
             raise ConfigError(f"unknown key {key!r} in {file}: {suggest(key, names)}{place}")
-        if isinstance(value, dict) and key not in {"run", "vary"}:
-            raise ConfigError(f"unknown table {key!r} in {file}: {suggest(key, ['run', 'vary'])}")
     try:
         found = msgspec.convert(table, _SweepFile)
     except msgspec.ValidationError as error:
@@ -196,6 +202,11 @@ def read_plan(file: Path) -> SweepPlan:
     )
     _check_values(plan)
     return plan
+
+
+def value_text(value: Value) -> str:
+    """Return a value of a varied option for people: numbers with six digits."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def check_name(name: str, where: str) -> None:

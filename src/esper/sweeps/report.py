@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from esper.formatting import NOT_MEASURED, align_columns, format_number
-from esper.sweeps.plan import DIRECTIONS, ObjectiveName, Setting, SweepPlan, ValueRange
+from esper.sweeps.plan import DIRECTIONS, ObjectiveName, Setting, SweepPlan, ValueRange, value_text
 from esper.sweeps.results import MeasureResult, SettingResult, StudyResults
 from esper.sweeps.slots import Slot
 
@@ -47,7 +47,7 @@ def _table(results: StudyResults) -> Iterator[str]:
     head += ["minus best"] if has_difference else ["front"] if has_front else []
     rows = [head]
     for setting in results.settings:
-        row = [_value_text(setting.setting[key]) for key in keys]
+        row = [value_text(setting.setting[key]) for key in keys]
         row.append(f"{setting.done}/{setting.seeds}")
         row += [str(setting.pruned)] if has_pruned else []
         row += [str(setting.failed)] if has_failed else []
@@ -58,10 +58,6 @@ def _table(results: StudyResults) -> Iterator[str]:
             row.append("yes" if setting.is_front else "")
         rows.append(row)
     yield from align_columns(rows, list(right))
-
-
-def _value_text(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:.6g}"
 
 
 def _measure_text(measure: MeasureResult | None, name: str) -> str:
@@ -133,10 +129,10 @@ def plan_text(plan: SweepPlan, slots: Sequence[Slot], first: Setting | None) -> 
     if plan.sampler == "grid":
         rows = [["trial", "seed", *plan.vary]]
         for trial, (seed, setting) in enumerate(itertools.product(plan.seeds, plan.grid())):
-            rows.append([str(trial), str(seed), *map(_value_text, setting.values.values())])
+            rows.append([str(trial), str(seed), *map(value_text, setting.values.values())])
         yield from align_columns(rows, (0, 1))
         return
     for key, values in plan.vary.items():
-        yield f"{key}: {values if isinstance(values, ValueRange) else ', '.join(map(_value_text, values))}"
+        yield f"{key}: {values if isinstance(values, ValueRange) else ', '.join(map(value_text, values))}"
     if first is not None:
         yield f"first setting: {first}"

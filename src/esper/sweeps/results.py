@@ -72,7 +72,7 @@ class StudyResults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     trials: dict[str, int]
     """Number of trials in each state, and `total`."""
     settings: list[SettingResult]
-    """Settings with a result, best first."""
+    """Settings with a finished trial: those with all random seeds first, and of these the best first."""
     indistinguishable: int | None = None
     """Number of settings whose difference to the best has an interval that contains 0; absent if none was computed."""
     importance: dict[str, dict[str, float]] = {}
@@ -138,7 +138,9 @@ def _measure(by_seed: Mapping[int, float]) -> MeasureResult:
 def _rank(plan: SweepPlan, settings: list[SettingResult]) -> list[SettingResult]:
     """Return the settings, best first, with the front or the differences to the best."""
     first = plan.objectives[0]
-    measured = sorted((setting for setting in settings if setting.measures), key=lambda setting: _loss(setting, first))
+    measured = [setting for setting in settings if setting.measures]
+    # A mean over some of the random seeds is no fair rival: their level differs, and the pruner leaves the good ones.
+    measured.sort(key=lambda setting: (setting.done < setting.seeds, _loss(setting, first)))
     others = [setting for setting in settings if not setting.measures]
     if len(plan.objectives) > 1:
         front = [_is_on_front(setting, measured, plan.objectives) for setting in measured]

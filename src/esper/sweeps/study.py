@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator, Sequence
@@ -45,6 +46,11 @@ UNOWNED_S = 60.0
 """Seconds after which a trial counts as abandoned if no process has written that it works on it."""
 STARTUP_TRIALS = 5
 """Number of finished trials before the pruner stops any."""
+
+
+def silence_optuna() -> None:
+    """Keep Optuna from printing a line for each trial."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 def open_storage(text: str, places: StudyPlaces, *, create: bool) -> BaseStorage | str:
@@ -107,7 +113,7 @@ class SweepStudy:
     """
 
     def __init__(self, plan: SweepPlan, places: StudyPlaces, storage: BaseStorage | str, *, create: bool) -> None:
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        silence_optuna()
         self.plan = plan
         self.places = places
         self.elsewhere: set[int] = set()
@@ -143,7 +149,7 @@ class SweepStudy:
             raise ConfigError(f"the storage has no study {self.plan.name!r}; start the sweep first") from None
         except Exception as error:  # noqa: BLE001 (of the database's driver: refused, not found, no such driver)
             reason = " ".join(str(error).split("\n")[0].split())
-            raise ConfigError(f"cannot use the storage {storage}: {reason}") from None
+            raise ConfigError(f"cannot use the storage {_without_password(storage)}: {reason}") from None
 
     def _check_identity(self, *, create: bool) -> None:
         """Refuse to continue a study with other options than it was started with."""
@@ -353,6 +359,11 @@ class ClaimedTrial:
             self._trial.set_user_attr(MEMORY_ATTR, memory)
 
 
+def _without_password(storage: BaseStorage | str) -> str:
+    """Return the URL of a database, or the word for another storage, for a message."""
+    return re.sub(r"//[^/]*@", "//", storage) if isinstance(storage, str) else "journal file"
+
+
 def _difference(before: Any, value: Any) -> str:
     """Describe the first difference between two values of the identity of a plan."""
     if isinstance(before, dict) and isinstance(value, dict):
@@ -366,6 +377,7 @@ def _difference(before: Any, value: Any) -> str:
 
 def first_random_setting(plan: SweepPlan) -> Setting:
     """Return the setting of the first trial of random draws, which depends on the name of the study only."""
+    silence_optuna()
     study = optuna.create_study(sampler=NumberedSampler("random", plan.name))
     trial = study.ask(make_distributions(plan))
     return Setting(values=trial.params)
