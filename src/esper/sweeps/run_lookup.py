@@ -13,7 +13,7 @@ from esper.recording.runs import last_write_time
 from esper.recording.segments import ReadError
 
 ABANDONED_S = 600.0
-"""Seconds without a write after which an ended run of another machine counts as abandoned."""
+"""Seconds after which a trial of another machine counts as abandoned if nothing writes to its run."""
 
 
 def find_run(telemetry_dir: Path, study: str, trial: int) -> Path | None:

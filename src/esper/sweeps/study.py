@@ -30,7 +30,7 @@ from esper.config import ConfigError
 from esper.sweeps.measures import RoundMeasures, mean_over
 from esper.sweeps.places import FileLock, StudyPlaces
 from esper.sweeps.plan import DIRECTIONS, Setting, SweepPlan
-from esper.sweeps.run_lookup import find_run, is_left_alone
+from esper.sweeps.run_lookup import ABANDONED_S, find_run, is_left_alone
 from esper.sweeps.sampling import NumberedSampler, make_distributions, suggest_value
 
 PLAN_ATTR = "plan"
@@ -62,8 +62,12 @@ def open_storage(text: str, places: StudyPlaces, *, create: bool) -> BaseStorage
         create: Create a journal file that does not exist.
 
     Raises:
-        ConfigError: The journal file does not exist, or cannot be written.
+        ConfigError: The journal file does not exist or cannot be written, or the kind of storage is not supported.
     """
+    if text.startswith("redis"):
+        raise ConfigError(
+            "a redis storage is not supported, because Optuna unpickles what it reads from it; use a database"
+        )
     if "://" in text:
         return text
     path = Path(text) if text else places.journal
@@ -252,8 +256,7 @@ class SweepStudy:
             return None
         host, directory = attrs.get(HOST_ATTR), attrs.get(DIRECTORY_ATTR)
         if host is None:
-            started = info.frozen.datetime_start
-            if started is not None and datetime.now() - started < timedelta(seconds=UNOWNED_S):
+            if not _is_older(info, UNOWNED_S):
                 return None
         elif (host, directory) != self._here and not self._is_abandoned(info):
             self.elsewhere.add(info.trial)
@@ -265,9 +268,14 @@ class SweepStudy:
         return socket.gethostname(), str(self.places.telemetry_dir.resolve())
 
     def _is_abandoned(self, info: TrialInfo) -> bool:
-        """True if the run of a trial of another machine has ended, and its process did not report it for a while."""
+        """True if nothing was written for a while to the run of a trial of another machine.
+
+        It can be seen only if both machines share the telemetry directory.
+        """
+        if info.frozen.user_attrs.get(DIRECTORY_ATTR) != self._here[1]:
+            return False
         run = find_run(self.places.telemetry_dir, self.plan.name, info.trial)
-        return run is not None and is_left_alone(run)
+        return _is_older(info, ABANDONED_S) if run is None else is_left_alone(run)
 
     def _own(self, info: TrialInfo, asked: Trial | None) -> ClaimedTrial | None:
         """Lock a trial for this process, and draw its setting if that was not done."""
@@ -357,6 +365,11 @@ class ClaimedTrial:
                 self._trial.set_user_attr(name, mean_over(rounds, name, self.plan.over))
         if memory is not None:
             self._trial.set_user_attr(MEMORY_ATTR, memory)
+
+
+def _is_older(info: TrialInfo, seconds: float) -> bool:
+    started = info.frozen.datetime_start
+    return started is None or datetime.now() - started > timedelta(seconds=seconds)
 
 
 def _without_password(storage: BaseStorage | str) -> str:

@@ -48,7 +48,7 @@ RESTART_DELAY_S = 2.0
 
 
 class RunProcess(Protocol):
-    """A child process, as `subprocess.Popen`."""
+    """A child process, or what a test has in its place."""
 
     pid: int
 

@@ -91,7 +91,8 @@ class SweepWorker:
     def _work(self, index: int, slot: Slot) -> None:
         try:
             while not self._stopping.is_set():
-                trial = self._study.claim()
+                self._wait_for_memory(index)
+                trial = None if self._stopping.is_set() else self._study.claim()
                 if trial is None:
                     return
                 self._work_on(trial, index, slot)
@@ -102,7 +103,6 @@ class SweepWorker:
             self._active.pop(index, None)
 
     def _work_on(self, trial: ClaimedTrial, index: int, slot: Slot) -> None:
-        self._wait_for_memory(index)
         run = TrialRun(trial, slot, self._stopping, self._say, self._start, self._poll_s)
         self._active[index] = run
         try:
