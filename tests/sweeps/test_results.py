@@ -24,7 +24,7 @@ def results_of(folder: Path, text: str, value: Callable[[ClaimedTrial], float | 
             trial.fail("no disk")
         else:
             rounds = [RoundMeasures(mean_return=measured, score=0.5, parameters=2 + measured)]
-            trial.complete(Path("run"), rounds, None)
+            trial.complete(Path("run"), rounds)
         trial.release()
     return study_results(study)
 

@@ -14,6 +14,7 @@ import pytest
 from optuna.trial import TrialState
 
 from esper.checkpoint.catalog import list_checkpoints
+from esper.history.run_info import read_run_info
 from esper.recording.notes import read_notes
 from esper.recording.run_lock import is_live, read_holder
 from esper.recording.runs import list_runs
@@ -92,3 +93,21 @@ def test_killed_process_loses_no_trial(tmp_path: Path) -> None:
     values = {(str(info.setting), info.seed): info.frozen.value for info in infos}
     assert len(set(values.values())) > 3  # real results
     assert " resumes" in (tmp_path / "sweep.log").read_text()
+
+
+@pytest.mark.slow
+def test_sigterm_stops_the_runs_with_a_checkpoint(tmp_path: Path) -> None:
+    telemetry = tmp_path / "telemetry"
+    plan = make_plan(tmp_path, SWEEP.replace("[1, 2, 3]", "[1]").replace("[0.0, 0.02, 0.04, 0.08]", "[0.02]"))
+    sweep = start(tmp_path)
+    wait_for(lambda: live_run_with_a_round(telemetry, {0}), tmp_path)
+    sweep.terminate()
+    assert sweep.wait(TIMEOUT_S) == 0
+    (run,) = list_runs(telemetry)
+    assert read_run_info(run, 0.0, 0.0).state == "stopped"
+    assert [info.state for info in open_study(plan, telemetry).trials()] == [TrialState.RUNNING]
+    assert start(tmp_path).wait(TIMEOUT_S) == 0
+    assert list_runs(telemetry) == [run]
+    assert read_run_info(run, 0.0, 0.0).state == "done"
+    assert [info.state for info in open_study(plan, telemetry).trials()] == [TrialState.COMPLETE]
+    assert sorted(path.name for path in run.glob("output*")) == ["output-2.log", "output.log"]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import optuna
 import pytest
 from optuna.trial import TrialState
 
 from esper.config import ConfigError
 from esper.recording.notes import RunNotes, read_notes
 from esper.recording.run_lock import RunLock
-from esper.sweeps import trial_run
+from esper.sweeps import memory, trial_run, worker
 from esper.sweeps.places import FileLock
 from esper.sweeps.results import study_results
 from esper.sweeps.worker import SweepWorker
@@ -172,3 +174,28 @@ def test_pruned_run_keeps_its_last_report(tmp_path: Path) -> None:
     last = study.trials()[7]
     assert (last.state, last.frozen.value) == (TrialState.PRUNED, -9)
     assert [setting.pruned for setting in study_results(study).settings] == [0, 1]  # a setting with all seeds is better
+
+
+def test_run_waits_for_the_memory_that_the_largest_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA counts the visible GPUs, and NVML all of them."""
+    study = open_study(make_plan(tmp_path), tmp_path / "telemetry", optuna.storages.InMemoryStorage())
+    said: list[str] = []
+    running = SweepWorker(study, [("cuda:1",)], said.append, FakeRuns(), poll_s=0.01)
+    free = {"host": 2**30, 5: 2**30}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    monkeypatch.setattr(worker, "available_memory", lambda: free["host"])
+    nvml = SimpleNamespace(
+        nvmlDeviceGetHandleByIndex=int, nvmlDeviceGetMemoryInfo=lambda n: SimpleNamespace(free=free[n])
+    )
+    monkeypatch.setattr(memory, "load_nvml", lambda: nvml)
+    assert running._missing_memory(("cuda:1",)) == ""  # nothing was measured yet
+    for host, gpu in ((2**29, None), (2**28, 2**29)):
+        trial = study.claim()
+        assert trial is not None
+        trial.note_memory(host, gpu)
+    assert running._missing_memory(("cuda:1",)) == ""
+    free[5] = 2**28
+    expected = "a run of this study needs 512.0 MiB on cuda:1, and 256.0 MiB are free"
+    assert running._missing_memory(("cuda:1",)) == expected
+    free["host"] = 2**28
+    assert running._missing_memory(("cpu:0",)) == "a run of this study needs 512.0 MiB, and 256.0 MiB are free"

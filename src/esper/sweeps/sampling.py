@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from typing import Any, cast
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial
@@ -63,7 +65,10 @@ class NumberedSampler(BaseSampler):
         """Make the sampler for a trial."""
         digest = hashlib.blake2b(f"{self._study}\n{trial.number}".encode(), digest_size=4).digest()
         seed = int.from_bytes(digest, "big")
-        self._sampler = TPESampler(seed=seed, constant_liar=True) if self._kind == "tpe" else RandomSampler(seed=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)  # `constant_liar`, before Optuna 5
+            is_tpe = self._kind == "tpe"
+            self._sampler = TPESampler(seed=seed, constant_liar=True) if is_tpe else RandomSampler(seed=seed)
         self._sampler.before_trial(study, trial)
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:

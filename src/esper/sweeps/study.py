@@ -40,8 +40,10 @@ SETTING_ATTR, SEED_ATTR, TRIAL_ATTR = "setting", "seed", "trial"
 in the grid."""
 HOST_ATTR, DIRECTORY_ATTR = "host", "telemetry-dir"
 """Attributes of a trial: machine and telemetry directory of the process that works on it."""
-RUN_ATTR, REASON_ATTR, SURPLUS_ATTR, MEMORY_ATTR = "run", "reason", "surplus", "memory-bytes"
-"""Attributes of a trial: its run, why it failed, whether it is one more than the study needs, memory of its run."""
+RUN_ATTR, REASON_ATTR, SURPLUS_ATTR = "run", "reason", "surplus"
+"""Attributes of a trial: its run, why it failed, and whether it is one more than the study needs."""
+MEMORY_ATTR, GPU_MEMORY_ATTR = "memory-bytes", "gpu-memory-bytes"
+"""Attributes of a trial: maximum memory of its run, in bytes."""
 UNOWNED_S = 60.0
 """Seconds after which a trial counts as abandoned if no process has written that it works on it."""
 STARTUP_TRIALS = 5
@@ -101,6 +103,11 @@ class TrialInfo:
     def state(self) -> TrialState:
         """State in the storage."""
         return self.frozen.state
+
+    @property
+    def is_running(self) -> bool:
+        """True if a process works on the trial, or did when it ended."""
+        return self.state == TrialState.RUNNING
 
 
 class SweepStudy:
@@ -230,7 +237,7 @@ class SweepStudy:
             while True:
                 infos = self.trials()
                 for info in infos:
-                    if info.state == TrialState.RUNNING and (claimed := self._take_over(info)):
+                    if info.is_running and (claimed := self._take_over(info)):
                         return claimed
                 num_drawn = len({info.group for info in infos})
                 is_waiting = any(trial.state == TrialState.WAITING for trial in self._study.get_trials(deepcopy=False))
@@ -298,6 +305,10 @@ class SweepStudy:
             self._add_other_seeds(infos[info.group, info.seed], infos.keys())
         return ClaimedTrial(self, info, Setting(values=values), asked, lock)
 
+    def needed_memory(self, key: str) -> int:
+        """Return the maximum of MEMORY_ATTR or GPU_MEMORY_ATTR over the trials; 0 before the first was measured."""
+        return max((info.frozen.user_attrs.get(key, 0) for info in self.trials()), default=0)
+
     @property
     def study(self) -> Study:
         """The study of Optuna."""
@@ -336,15 +347,15 @@ class ClaimedTrial:
         self._trial.report(value, number)
         return self._trial.should_prune()
 
-    def complete(self, run: Path, rounds: Sequence[RoundMeasures], memory: int | None) -> None:
+    def complete(self, run: Path, rounds: Sequence[RoundMeasures]) -> None:
         """Store the result of a run that is done."""
-        self._store_measures(run, rounds, memory)
+        self._store_measures(run, rounds)
         values = [mean_over(rounds, name, self.plan.over) for name in self.plan.objectives]
         self._study.tell(self._trial, values, state=TrialState.COMPLETE, skip_if_finished=True)
 
-    def prune(self, run: Path, rounds: Sequence[RoundMeasures], memory: int | None) -> None:
+    def prune(self, run: Path, rounds: Sequence[RoundMeasures]) -> None:
         """Store that the run was stopped by the pruner. Its value is the last one that was reported."""
-        self._store_measures(run, rounds, memory)
+        self._store_measures(run, rounds)
         self._study.tell(self._trial, state=TrialState.PRUNED, skip_if_finished=True)
 
     def fail(self, reason: str, run: Path | None = None) -> None:
@@ -358,13 +369,17 @@ class ClaimedTrial:
         """Release the lock: another process may take the trial over if it has no result."""
         self._lock.release()
 
-    def _store_measures(self, run: Path, rounds: Sequence[RoundMeasures], memory: int | None) -> None:
+    def note_memory(self, memory: int | None, gpu_memory: int | None) -> None:
+        """Store the maximum memory of the run, in bytes; None if it was not measured."""
+        for key, value in ((MEMORY_ATTR, memory), (GPU_MEMORY_ATTR, gpu_memory)):
+            if value is not None:
+                self._trial.set_user_attr(key, value)
+
+    def _store_measures(self, run: Path, rounds: Sequence[RoundMeasures]) -> None:
         self._trial.set_user_attr(RUN_ATTR, run.name)
         for name in DIRECTIONS:
             if rounds:
                 self._trial.set_user_attr(name, mean_over(rounds, name, self.plan.over))
-        if memory is not None:
-            self._trial.set_user_attr(MEMORY_ATTR, memory)
 
 
 def _is_older(info: TrialInfo, seconds: float) -> bool:

@@ -26,13 +26,14 @@ from esper.config import ConfigError
 from esper.disk import numbered_paths
 from esper.formatting import format_config_value
 from esper.history.run_info import RunEnd, RunInfo, read_run_info
+from esper.history.summary import flat_config
 from esper.policy.loading import is_own_policy
 from esper.recording.notes import NOTES_FILE, read_notes, write_notes
 from esper.recording.run_lock import is_live, read_holder
 from esper.recording.runs import last_write_time
 from esper.recording.segments import ReadError
 from esper.sweeps.measures import RoundMeasures, RunMeasures, mean_over
-from esper.sweeps.memory import tree_memory
+from esper.sweeps.memory import reserved_gpu_memory, tree_memory
 from esper.sweeps.places import FileLock
 from esper.sweeps.plan import PLACE_KEYS
 from esper.sweeps.run_lookup import find_run
@@ -76,6 +77,8 @@ class TrialOutcome:
     reason: str = ""
     memory: int | None = None
     """Maximum resident bytes of its processes; None if they were not seen."""
+    gpu_memory: int | None = None
+    """Maximum bytes that it reserved on a GPU; None without one."""
     is_left_running: bool = False
     """True if the run goes on, because another process had started it."""
 
@@ -186,6 +189,7 @@ class TrialRun:
     def _archive(self, run: Path) -> None:
         """Hide a run that was killed before its first checkpoint, and release its name as the run of the trial."""
         write_notes(run, msgspec.structs.replace(read_notes(run), archived=True))
+        self._measures = None
 
     def _train(self, resume: Path | None) -> TrialOutcome | None:
         """Start a process for the run, and follow it. Return None if it must be looked at again."""
@@ -220,8 +224,10 @@ class TrialRun:
                 is_terminated = True
             if (memory := tree_memory(process.pid)) is not None:
                 self._memory = max(self._memory or 0, memory)
-            if is_terminated or not self._stopping.wait(self._poll_s):
-                time.sleep(self._poll_s if is_terminated else 0)
+            if is_terminated:
+                time.sleep(self._poll_s)
+            else:
+                self._stopping.wait(self._poll_s)
         run = run or find_run(self._places.telemetry_dir, self._plan.name, self._trial.number)
         if run is not None and output.exists():
             _move_output(output, run)
@@ -287,13 +293,18 @@ class TrialRun:
 
     def _with_measures(self, kind: Literal["done", "pruned"], run: Path) -> TrialOutcome:
         measures = RunMeasures(run)
-        measures.poll()
+        try:
+            measures.poll()
+            gpu_memory = reserved_gpu_memory(RunEnd(run).read())
+        except (ReadError, OSError) as error:
+            return TrialOutcome(kind="failed", run=run, reason=str(error))
         rounds = list(measures.rounds.values())
         if kind == "done" and not rounds:
             return TrialOutcome(kind="failed", run=run, reason="its recording has no finished round")
         if kind == "done" and self._plan.prune:  # the pruner compares other runs with it
-            self._report(rounds)
-        return TrialOutcome(kind=kind, run=run, rounds=rounds, memory=self._memory)
+            while self._report(rounds):
+                continue
+        return TrialOutcome(kind=kind, run=run, rounds=rounds, memory=self._memory, gpu_memory=gpu_memory)
 
     def _arguments(self, resume: Path | None) -> list[str]:
         """Return the arguments of the child process."""
@@ -320,20 +331,17 @@ class TrialRun:
         info = self._info(run)
         if not info.config:  # not started yet
             return
-        wanted = {**self._plan.run, **self._trial.setting.values, "seed": self._trial.seed}
-        for key, value in wanted.items():
-            recorded = info.config.get(key)
-            if key not in PLACE_KEYS and key not in {"policy", "init-policy"} and not _same(recorded, value):
+        config = self._plan.config(self._trial.setting, self._trial.seed)
+        # The run resolves the policy to a checkpoint, and the reference of a task of the user to its name.
+        ignored = PLACE_KEYS | {"policy", "init-policy"} | ({"task"} if not is_built_in(config.task) else set[str]())
+        resolved = flat_config(msgspec.to_builtins(config))
+        for key in ({*self._plan.run, *self._trial.setting.values, "seed"}) - ignored:
+            value, recorded = resolved[key], info.config.get(key)
+            if recorded != (list(value) if isinstance(value, tuple) else value):  # pyright: ignore[reportUnknownArgumentType]
                 raise ConfigError(
                     f"the notes of {run} name trial {self._trial.number} of study {self._plan.name}, but its {key} is "
                     f"{format_config_value(recorded)} and not {format_config_value(value)}; correct {run / NOTES_FILE}"
                 )
-
-
-def _same(recorded: Any, wanted: Any) -> bool:
-    if isinstance(wanted, list | tuple):
-        return list(recorded or ()) == list(wanted)  # pyright: ignore[reportUnknownArgumentType]
-    return recorded == wanted
 
 
 def _failure(run: Path) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from optuna.trial import TrialState
+from optuna.exceptions import StorageInternalError
 
 from esper.config import ConfigError
 from esper.formatting import format_bytes, format_value
 from esper.process import NamedThread
 from esper.sweeps.measures import mean_over
-from esper.sweeps.memory import available_memory
+from esper.sweeps.memory import available_memory, free_gpu_memory
 from esper.sweeps.slots import Slot
-from esper.sweeps.study import MEMORY_ATTR, ClaimedTrial, SweepStudy
+from esper.sweeps.study import GPU_MEMORY_ATTR, MEMORY_ATTR, ClaimedTrial, SweepStudy
 from esper.sweeps.trial_run import POLL_S, StartProcess, TrialOutcome, TrialRun, start_process
 
 JOIN_S = 0.2
@@ -91,16 +91,23 @@ class SweepWorker:
     def _work(self, index: int, slot: Slot) -> None:
         try:
             while not self._stopping.is_set():
-                self._wait_for_memory(index)
+                self._wait_for_memory(index, slot)
                 trial = None if self._stopping.is_set() else self._study.claim()
                 if trial is None:
                     return
                 self._work_on(trial, index, slot)
+        except StorageInternalError as error:
+            reason = " ".join(str(error.__cause__ or error).split())
+            self._fail(ConfigError(f"the storage of the study fails ({reason}); start the sweep again to continue"))
         except BaseException as error:  # noqa: BLE001 (raised again in the main thread)
-            self._errors.append(error)
-            self._stopping.set()
+            self._fail(error)
         finally:
             self._active.pop(index, None)
+
+    def _fail(self, error: BaseException) -> None:
+        """Keep an error for the main thread, and stop the runs."""
+        self._errors.append(error)
+        self._stopping.set()
 
     def _work_on(self, trial: ClaimedTrial, index: int, slot: Slot) -> None:
         run = TrialRun(trial, slot, self._stopping, self._say, self._start, self._poll_s)
@@ -128,7 +135,8 @@ class SweepWorker:
                     self._say(f"{trial} failed: its result is not a number; run {name}; {self._left()}")
                     return
                 store = trial.complete if outcome.kind == "done" else trial.prune
-                store(outcome.run, outcome.rounds, outcome.memory)
+                trial.note_memory(outcome.memory, outcome.gpu_memory)
+                store(outcome.run, outcome.rounds)
                 text = ", ".join(
                     f"{kind} {format_value(value)}" for kind, value in zip(trial.plan.objectives, values, strict=True)
                 )
@@ -150,21 +158,22 @@ class SweepWorker:
         done = sum(info.state.is_finished() for info in self._study.trials())
         return f"{self._study.plan.num_trials - done} left"
 
-    def _wait_for_memory(self, index: int) -> None:
+    def _wait_for_memory(self, index: int, slot: Slot) -> None:
         """Wait while the memory that a run of this study needs is not free, and another run of this process may end."""
-        needed = max((info.frozen.user_attrs.get(MEMORY_ATTR, 0) for info in self._study.trials()), default=0)
-        while self._active.keys() - {index} and available_memory() < needed:
+        while self._active.keys() - {index} and (missing := self._missing_memory(slot)):
             if not self._said_memory:
                 self._said_memory = True
-                self._say(
-                    f"waiting for memory: a run of this study needs {format_bytes(needed)}, "
-                    f"and {format_bytes(available_memory())} are free"
-                )
+                self._say(f"waiting for memory: {missing}")
             if self._stopping.wait(self._poll_s):
                 return
 
-
-def count_states(study: SweepStudy) -> dict[str, int]:
-    """Return the number of trials in each state: complete, pruned, fail, running, waiting."""
-    infos = study.trials()
-    return {state.name.lower(): sum(info.state == state for info in infos) for state in TrialState}
+    def _missing_memory(self, slot: Slot) -> str:
+        """Return which memory is not free for another run, in words; empty if it is free, or was never measured."""
+        needed, free = self._study.needed_memory(MEMORY_ATTR), available_memory()
+        if free < needed:
+            return f"a run of this study needs {format_bytes(needed)}, and {format_bytes(free)} are free"
+        for lane in slot:
+            needed, found = self._study.needed_memory(GPU_MEMORY_ATTR), free_gpu_memory(lane)
+            if found is not None and found < needed:
+                return f"a run of this study needs {format_bytes(needed)} on {lane}, and {format_bytes(found)} are free"
+        return ""

@@ -119,9 +119,8 @@ def _work(study: SweepStudy, slots: Sequence[Slot]) -> None:
         worker.run()
     finally:
         restore_handlers(handlers)
-    if study.elsewhere:
-        numbers = ", ".join(map(str, sorted(study.elsewhere)))
-        say(f"left to other machines: trials {numbers}")
+    if numbers := sorted(info.trial for info in study.trials() if info.trial in study.elsewhere and info.is_running):
+        say(f"left to other machines: trials {', '.join(map(str, numbers))}")
 
 
 def _write_best(plan: SweepPlan, results: StudyResults, file: Path) -> None:
