@@ -83,6 +83,13 @@ def test_options_can_be_tables_or_dotted_keys(tmp_path: Path) -> None:
     assert [isinstance(values, ValueRange) and values.is_integer for values in ranges] == [False, True]
 
 
+def test_value_may_need_a_value_of_another_option(tmp_path: Path) -> None:
+    text = 'sampler = "random"\nsettings = 3\n[run]\nppo.horizon = "continuing"\n[vary]\nppo.gamma = '
+    assert make_plan(tmp_path, text + "{ low = 0.8, high = 0.9 }\nppo.clip = [0.1]\n").base.ppo.gamma == 0.8
+    with pytest.raises(ConfigError, match=r"needs a --ppo.gamma below 1"):
+        make_plan(tmp_path, text + "[0.9, 1.0]\n")
+
+
 def test_grid_changes_the_last_option_first(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, f'{GRID}task = ["digits", "recall"]\n')
     assert [str(setting) for setting in plan.grid()] == [
@@ -91,7 +98,7 @@ def test_grid_changes_the_last_option_first(tmp_path: Path) -> None:
         "ppo.entropy-coef 0.08, task digits",
         "ppo.entropy-coef 0.08, task recall",
     ]
-    assert (plan.name, plan.num_trials, plan.config(seed=2).seed) == ("s", 8, 2)
+    assert (plan.name, plan.num_trials, plan.config(next(plan.grid()), 2).seed) == ("s", 8, 2)
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,13 @@ def test_study_can_grow_by_settings_and_seeds(tmp_path: Path) -> None:
     assert {setting for _, setting, _ in before} == {setting for _, setting, seed in added if seed == 7 and _ < 9}
 
 
+def test_random_seed_added_in_front_takes_new_numbers(tmp_path: Path) -> None:
+    """The notes of runs name the numbers, so none may be used twice."""
+    before = finish(open_study(make_plan(tmp_path), tmp_path / "telemetry"))
+    added = finish(open_study(make_plan(tmp_path, GRID.replace("[1, 2]", "[3, 1, 2]")), tmp_path / "telemetry"))
+    assert [(number, seed) for number, _, seed in before + added] == [(0, 1), (1, 1), (2, 2), (3, 2), (4, 3), (5, 3)]
+
+
 def test_trial_without_setting_is_completed_by_the_next_process(tmp_path: Path) -> None:
     """A kill between the creation of a trial and its draws leaves a trial without anything."""
     study = open_study(make_plan(tmp_path, DRAWN), tmp_path / "telemetry")

@@ -141,6 +141,30 @@ def test_refused_start_ends_the_sweep_with_its_sentence(tmp_path: Path, case: st
         assert states(tmp_path) == [TrialState.COMPLETE] * 4
 
 
+def test_drawn_values_that_do_not_fit_together_fail(tmp_path: Path) -> None:
+    """The check of the program before the start, or only the run itself, detects it."""
+    text = """
+sampler = "random"
+settings = 6
+[run]
+rounds = 3
+envs = 2
+[vary]
+"ppo.gamma" = [0.9, 1.0]
+"ppo.horizon" = ["episode", "continuing"]
+"""
+    runs = FakeRuns(lambda trial, attempt: "refused" if trial == 5 else "done", lambda options: 1.0)
+    work(tmp_path, runs, text)
+    study = open_study(make_plan(tmp_path, text), tmp_path / "telemetry")
+    reasons = {failed.trial: failed.reason for failed in study_results(study).failed}
+    unfit = {
+        info.trial for info in study.trials() if info.setting.values == {"ppo.gamma": 1.0, "ppo.horizon": "continuing"}
+    }
+    assert unfit
+    assert reasons.keys() == unfit | {5}
+    assert all("needs a --ppo.gamma below 1" in reasons[trial] for trial in unfit)
+
+
 def test_pruned_run_keeps_its_last_report(tmp_path: Path) -> None:
     text = GRID.replace("seeds = [1, 2]", "seeds = [1, 2, 3, 4]\nprune = true").replace("rounds = 3", "rounds = 6")
     study = open_study(make_plan(tmp_path, text), tmp_path / "telemetry")

@@ -55,9 +55,13 @@ class StudyPlaces:
     @contextmanager
     def planning(self) -> Generator[None]:
         """Wait until no other process of this machine adds trials to the study, and keep it from that."""
-        file = _open(self._directory / "planning")
+        path = self._directory / "planning"
+        file = _open(path)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError as error:
+                raise _no_lock(path, error) from None
             yield
         finally:
             os.close(file)
@@ -85,14 +89,16 @@ class FileLock:
             return None
         except OSError as error:
             os.close(file)
-            raise ConfigError(
-                f"cannot lock {path} ({error.strerror}), which a sweep needs; give another --telemetry-dir"
-            ) from None
+            raise _no_lock(path, error) from None
         return cls(file)
 
     def release(self) -> None:
         """Close the file. A child process that inherited the lock keeps it."""
         os.close(self.file)
+
+
+def _no_lock(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot lock {path} ({error.strerror}), which a sweep needs; give another --telemetry-dir")
 
 
 def _open(path: Path) -> int:

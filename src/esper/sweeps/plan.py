@@ -6,7 +6,8 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, cast, get_args, get_type_hints
 
@@ -135,6 +136,8 @@ class SweepPlan:
     run: Mapping[str, Any]
     """Options of every run, keyed like `ppo.gamma`."""
     vary: Mapping[str, tuple[Value, ...] | ValueRange]
+    base: Config = field(default_factory=Config)
+    """Configuration of one of the possible settings, for the options that do not vary."""
 
     @property
     def num_trials(self) -> int:
@@ -147,9 +150,9 @@ class SweepPlan:
         for values in itertools.product(*axes):
             yield Setting(values=dict(zip(self.vary, values, strict=True)))
 
-    def config(self, setting: Setting | None = None, seed: int = 0) -> Config:
+    def config(self, setting: Setting, seed: int = 0) -> Config:
         """Return the configuration of a run. Raises ConfigError if values do not fit together."""
-        options = {**self.run, **(setting.values if setting else {}), "seed": seed}
+        options = {**self.run, **setting.values, "seed": seed}
         return resolve_config(self.file, {}, table=nest(options))
 
     def identity(self) -> dict[str, Any]:
@@ -175,7 +178,7 @@ def read_plan(file: Path) -> SweepPlan:
         ConfigError: It cannot be read, or a key or a value is not valid.
     """
     table = read_toml(file, f"sweep file {file}")
-    names = [field.encode_name for field in msgspec.structs.fields(_SweepFile)]
+    names = [item.encode_name for item in msgspec.structs.fields(_SweepFile)]
     for key in table:
         if key not in names:
             place = f"; options of the runs belong in [run] of {file}" if key in _fields() else ""
@@ -200,8 +203,7 @@ def read_plan(file: Path) -> SweepPlan:
         run=run,
         vary=vary,
     )
-    _check_values(plan)
-    return plan
+    return replace(plan, base=_check_values(plan))
 
 
 def value_text(value: Value) -> str:
@@ -225,13 +227,13 @@ def nest(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fields() -> dict[str, ConfigField]:
-    return {field.key: field for field in list_fields(Config)}
+    return {item.key: item for item in list_fields(Config)}
 
 
 def _flat(table: Mapping[str, Any], where: str, file: Path, prefix: str = "") -> dict[str, Any]:
     """Return the options of a table, keyed like `ppo.gamma`, after checking their names."""
     fields, found = _fields(), dict[str, Any]()
-    sections = {field.table for field in fields.values() if field.table}
+    sections = {item.table for item in fields.values() if item.table}
     for name, value in table.items():
         key = prefix + name
         if key in sections and isinstance(value, dict):
@@ -345,14 +347,29 @@ def _check_file(found: _SweepFile, vary: Mapping[str, Any], run: Mapping[str, An
         raise ConfigError(f"seeds in {file} has a random seed twice; remove one")
 
 
-def _check_values(plan: SweepPlan) -> None:
-    """Check every value and every end of a range, and the settings of a grid. Raises ConfigError."""
+def _check_values(plan: SweepPlan) -> Config:
+    """Check all settings of a grid, or else all values and ends of ranges. Return one configuration.
+
+    Raises:
+        ConfigError: A value is not valid, or fits no value of another option.
+    """
     if plan.sampler == "grid":
-        for setting in plan.grid():
-            plan.config(setting)
-        return
-    for option in ({}, *_single_values(plan.vary)):
-        plan.config(Setting(values=option))
+        configs = [plan.config(setting) for setting in plan.grid()]
+    else:
+        singles = list(_single_values(plan.vary))
+        configs = [_check_value(plan, single, singles) for single in singles]
+    return configs[0]
+
+
+def _check_value(plan: SweepPlan, single: dict[str, Value], others: Sequence[dict[str, Value]]) -> Config:
+    """Check a value of an option, alone or with a value of another one. Return a configuration with it."""
+    try:
+        return plan.config(Setting(values=single))
+    except ConfigError:
+        for other in others:
+            with suppress(ConfigError):
+                return plan.config(Setting(values={**other, **single}))
+        raise
 
 
 def _single_values(vary: Mapping[str, tuple[Value, ...] | ValueRange]) -> Iterator[dict[str, Value]]:

@@ -12,7 +12,7 @@ import json
 import re
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -76,12 +76,12 @@ def open_storage(text: str, places: StudyPlaces, *, create: bool) -> BaseStorage
     if not create and not path.exists():
         raise ConfigError(f"the study has no storage at {path} yet; start the sweep first, without --results")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab"):
-            pass
+        if create:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.open("ab").close()
         return JournalStorage(JournalFileBackend(str(path)))
     except OSError as error:
-        raise ConfigError(f"cannot write the storage {path}: {error.strerror}") from None
+        raise ConfigError(f"cannot use the storage {path}: {error.strerror}") from None
     except ValueError as error:
         raise ConfigError(f"{path} is not a journal file of Optuna ({error}); give another storage") from None
 
@@ -141,10 +141,11 @@ class SweepStudy:
 
     def _open(self, storage: BaseStorage | str, *, create: bool) -> Study:
         sampler = NumberedSampler(self.plan.sampler, self.plan.name)
-        rounds = self.plan.config().rounds
         pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
         if self.plan.prune:
-            pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP_TRIALS, n_warmup_steps=rounds // 3)
+            pruner = optuna.pruners.MedianPruner(
+                n_startup_trials=STARTUP_TRIALS, n_warmup_steps=self.plan.base.rounds // 3
+            )
         try:
             if create:
                 return optuna.create_study(
@@ -213,17 +214,20 @@ class SweepStudy:
         """Add the trials of a grid, or the other random seeds of settings that were drawn."""
         known = {(info.group, info.seed): info for info in self.trials()}
         if self.plan.sampler == "grid":
+            used = {info.trial for info in known.values()}
             for place, (seed, (index, setting)) in enumerate(
                 itertools.product(self.plan.seeds, enumerate(self.plan.grid()))
             ):
                 if (index, seed) not in known:
-                    self._enqueue(setting, {SETTING_ATTR: index, SEED_ATTR: seed, TRIAL_ATTR: place})
+                    number = max(used) + 1 if place in used else place  # taken if the seeds were not added at the end
+                    used.add(number)
+                    self._enqueue(setting, {SETTING_ATTR: index, SEED_ATTR: seed, TRIAL_ATTR: number})
             return
         for (group, _), info in list(known.items()):
             if info.frozen.number == group and info.setting.values:
                 self._add_other_seeds(info, known.keys())
 
-    def _add_other_seeds(self, drawn: TrialInfo, known: Any) -> None:
+    def _add_other_seeds(self, drawn: TrialInfo, known: Collection[tuple[int, int]]) -> None:
         for seed in self.plan.seeds:
             if seed != drawn.seed and (drawn.group, seed) not in known:
                 self._enqueue(drawn.setting, {SETTING_ATTR: drawn.group, SEED_ATTR: seed})

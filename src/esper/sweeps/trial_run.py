@@ -141,6 +141,10 @@ class TrialRun:
         Raises:
             ConfigError: The notes of a run name this trial, but the run has another configuration.
         """
+        try:
+            self._plan.config(self._trial.setting, self._trial.seed)
+        except ConfigError as error:  # values that were drawn do not fit together
+            return TrialOutcome(kind="failed", reason=str(error))
         starts, checkpoint = 0, ""
         while True:
             run = self._find()

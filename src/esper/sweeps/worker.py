@@ -52,6 +52,8 @@ class SweepWorker:
         self._held: list[ClaimedTrial] = []
         """Trials whose runs the user has stopped: while this process lives, no other one resumes them."""
         self._said_memory = False
+        self._has_trained = False
+        """A run that this process has started has trained, so the machine is able to."""
 
     @property
     def stopped_by_user(self) -> list[str]:
@@ -126,6 +128,7 @@ class SweepWorker:
     def _store(self, trial: ClaimedTrial, outcome: TrialOutcome) -> None:
         """Store an outcome in the study, and print it."""
         name = outcome.run.name if outcome.run else "no run"
+        self._has_trained |= outcome.kind in {"done", "pruned", "failed"} and outcome.memory is not None
         match outcome.kind:
             case "done" | "pruned":
                 assert outcome.run is not None
@@ -143,11 +146,11 @@ class SweepWorker:
                 rounds = len(outcome.rounds)
                 verb = "done" if outcome.kind == "done" else f"pruned after round {rounds}"
                 self._say(f"{trial} {verb}: {text}; run {name}; {self._left()}")
-            case "failed":
+            case "refused" if not self._has_trained:
+                raise ConfigError(f"{trial} could not start: {outcome.reason.removeprefix('esper-sanctum: ')}")
+            case "failed" | "refused":
                 trial.fail(outcome.reason, outcome.run)
                 self._say(f"{trial} failed: {outcome.reason}; run {name}; {self._left()}")
-            case "refused":
-                raise ConfigError(f"{trial} could not start: {outcome.reason.removeprefix('esper-sanctum: ')}")
             case "stopped":
                 self._say(f"{trial} was stopped by the user; the next start of the sweep resumes it")
             case "interrupted":

@@ -76,7 +76,7 @@ REFUSED = {
     ("--storage", "s.toml"): "s.toml is not a journal file of Optuna",
     ("--storage", "sqlite:////proc/x/y"): "cannot use the storage sqlite:////proc/x/y: ",
     ("--storage", "nonsense://u:secret@h/x"): "cannot use the storage nonsense://h/x: ",
-    ("--storage", "/proc/none/x"): "cannot write the storage /proc/none/x: ",
+    ("--storage", "/proc/none/x"): "cannot use the storage /proc/none/x: ",
     ("--telemetry-dir", "/proc/none"): "cannot record to /proc/none: ",
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import os
 import sys
 import threading
@@ -56,7 +55,7 @@ def run(arguments: Sequence[str]) -> int:
     if reads_only:
         study = SweepStudy(plan, places, open_storage(storage, places, create=False), create=False)
     else:
-        slots = make_slots(plan.config().devices, options.jobs)
+        slots = make_slots(plan.base.devices, options.jobs)
         _check_runs(plan, options.telemetry_dir, slots)
         if options.dry_run:
             first = first_random_setting(plan) if plan.sampler == "random" else None
@@ -84,11 +83,11 @@ def _check_runs(plan: SweepPlan, telemetry_dir: Path, slots: Sequence[Slot]) -> 
         ReadError: A run that is named as a policy does not exist.
         CheckpointError: Such a run has no checkpoint.
     """
-    settings = iter([Setting(values={})])
-    if plan.sampler == "grid":
-        settings = itertools.islice(plan.grid(), None if plan.vary.keys() & _CHECKED_KEYS else 1)
-    for setting in settings:
-        config = msgspec.structs.replace(plan.config(setting), devices=slots[0], telemetry_dir=str(telemetry_dir))
+    configs = iter([plan.base])
+    if plan.sampler == "grid" and plan.vary.keys() & _CHECKED_KEYS:
+        configs = map(plan.config, plan.grid())
+    for config in configs:
+        config = msgspec.structs.replace(config, devices=slots[0], telemetry_dir=str(telemetry_dir))
         check_start(resolve_policy(config), RankInfo(), is_new=True)
 
 
