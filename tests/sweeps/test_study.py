@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
+import time
 from pathlib import Path
 
 import optuna
@@ -11,9 +13,10 @@ import pytest
 from optuna.trial import TrialState
 
 from esper.config import ConfigError
+from esper.recording.notes import RunNotes
 from esper.sweeps.results import study_results
 from esper.sweeps.study import HOST_ATTR, SweepStudy, first_random_setting, open_storage
-from tests.sweeps.fakes import GRID, make_plan, open_study
+from tests.sweeps.fakes import GRID, make_plan, open_study, write_run
 
 DRAWN = """
 sampler = "random"
@@ -101,6 +104,28 @@ def test_trial_without_setting_is_completed_by_the_next_process(tmp_path: Path) 
     study.study._storage.set_trial_user_attr(study.study.trials[0]._trial_id, HOST_ATTR, "other")
     assert study.claim().number == 2  # pyright: ignore[reportOptionalMemberAccess]
     assert study.elsewhere == {0}
+
+
+@pytest.mark.parametrize(("age", "is_taken"), [(60.0, False), (700.0, True)])
+def test_trial_of_another_machine_is_taken_over_once_its_run_is_silent(
+    tmp_path: Path, age: float, is_taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Locks may not work between machines, so only time tells."""
+    telemetry = tmp_path / "telemetry"
+    plan = make_plan(tmp_path)
+    with monkeypatch.context() as other:
+        other.setattr("socket.gethostname", lambda: "other")
+        theirs = open_study(plan, telemetry).claim()
+    assert theirs is not None
+    theirs.release()
+    options = {"envs": 2, "rounds": 3, "seed": 1, "ppo.entropy-coef": 0.0}
+    run = write_run(telemetry / "theirs", options, RunNotes(study="s", trial=0), [1.0], None)
+    for path in run.iterdir():
+        os.utime(path, (time.time() - age, time.time() - age))
+    study = open_study(plan, telemetry)
+    found = study.claim()
+    assert found is not None
+    assert (found.number, study.elsewhere) == ((0, set()) if is_taken else (1, {0}))
 
 
 @pytest.mark.parametrize(

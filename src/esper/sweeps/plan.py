@@ -298,9 +298,9 @@ def _range(key: str, table: Mapping[str, Any], where: str) -> ValueRange:
     return ValueRange(low=low, high=high, step=step, log=bool(log), is_integer=is_integer)
 
 
-def _types(field: ConfigField) -> set[type]:
+def _types(option: ConfigField) -> set[type]:
     """Return the types of the values of an option."""
-    hint = get_type_hints(field.section)[field.name.replace("-", "_")]
+    hint = get_type_hints(option.section)[option.name.replace("-", "_")]
     return {hint, *get_args(hint)}
 
 

@@ -97,8 +97,9 @@ def _comparison(results: StudyResults) -> Iterator[str]:
             "(the intervals of the differences over common random seeds contain 0)"
         )
     else:
+        rivals = "every other setting" if compared == others else f"{compared} of {others} others"
         yield (
-            f"the best setting, {best}, differs from {'all' if compared == others else compared} of {others} others "
+            f"the best setting, {best}, differs from {rivals} "
             "(no interval of a difference over common random seeds contains 0)"
         )
 
