@@ -34,7 +34,9 @@ def coefficient(trial: ClaimedTrial) -> float:
 
 
 def test_importance_is_computed_over_settings(tmp_path: Path) -> None:
-    text = GRID.replace("[0.0, 0.08]", "[0.0, 0.01, 0.02, 0.03, 0.04, 0.05]\n'ppo.gamma' = [0.9, 1.0]")
+    text = GRID.replace("[1, 2]", "[1]").replace(
+        "[0.0, 0.08]", "[0.0, 0.01, 0.02, 0.03, 0.04, 0.05]\n'ppo.gamma' = [0.9, 1.0]"
+    )
     results = results_of(tmp_path, text, coefficient)
     importance = results.importance["return"]
     assert importance["ppo.entropy-coef"] > 0.9

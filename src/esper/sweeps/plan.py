@@ -53,6 +53,8 @@ PLACE_KEYS = frozenset(
 )
 """Options that say where and how a run is stored and computed. They may differ between the machines of a study."""
 
+_RETURN_KEYS = {"reward", "ppo.gamma", "ppo.horizon", "counterfactual"}
+"""Options on which the return of the same episode depends, besides the table `reward-weights`."""
 
 _OBJECTIVE_CHOICES = choices(
     **{"return": "of an episode, net of rent", "score": "final one", "parameters": "relative to the bare host"}
@@ -138,6 +140,16 @@ class SweepPlan:
     vary: Mapping[str, tuple[Value, ...] | ValueRange]
     base: Config = field(default_factory=Config)
     """Configuration of one of the possible settings, for the options that do not vary."""
+
+    @property
+    def warning(self) -> str:
+        """Why the objective does not compare the settings, one sentence for the user; empty if it does."""
+        rulers = [key for key in self.vary if key in _RETURN_KEYS or key.startswith("reward-weights.")]
+        if "return" not in self.objectives or not rulers:
+            return ""
+        return (
+            f'{rulers[0]} changes how the return is measured, so settings differ in it anyway; use objective = "score"'
+        )
 
     @property
     def num_trials(self) -> int:

@@ -37,6 +37,15 @@ def test_dry_run_lists_the_trials_and_writes_nothing(folder: Path, capsys: pytes
     assert sorted(path.name for path in folder.iterdir()) == ["s.toml"]
 
 
+def test_option_that_changes_the_return_is_warned_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_plan(folder, f"{GRID}reward-weights.rent = [0.0, 0.1]\n")
+    assert main(["sweep", "s.toml", "--dry-run"]) == 0
+    assert "reward-weights.rent changes how the return is measured" in capsys.readouterr().err
+    make_plan(folder, f'objective = "score"\n{GRID}reward-weights.rent = [0.0, 0.1]\n')
+    assert main(["sweep", "s.toml", "--dry-run"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_results_compare_settings_over_common_seeds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The level of a random seed moves both settings, so the difference is exact although the intervals overlap."""
     run_study(folder, value=lambda options: float(options["ppo.entropy-coef"]) + 10 * int(options["seed"]))

@@ -42,6 +42,7 @@ def run(arguments: Sequence[str]) -> int:
     if RankInfo.from_environment().world_size > 1:
         raise ConfigError("sweep cannot be used under torchrun; start the same command on each machine instead")
     plan = read_plan(options.file)
+    print_warnings([plan.warning] if plan.warning else [])
     places = StudyPlaces(options.telemetry_dir, plan.name)
     reads_only = options.results or options.best is not None
     if options.dry_run and reads_only:
