@@ -18,6 +18,7 @@ from esper.config import Config, ConfigError, RandomSeed, Section, choices, unit
 from esper.config_fields import ConfigField, list_fields
 from esper.config_files import format_validation_error, read_toml, resolve_config
 from esper.formatting import suggest
+from esper.history.run_groups import PLACE_KEYS
 
 Value: TypeAlias = str | int | float
 """Value of a varied option."""
@@ -38,20 +39,6 @@ FILE_KEYS = {
     "telemetry-dir": "give it to the command: --telemetry-dir DIR",
 }
 """Options that neither [run] nor [vary] may have, and what to do instead."""
-
-PLACE_KEYS = frozenset(
-    [
-        "devices",
-        "policy-device",
-        "data-dir",
-        "checkpoint-every",
-        "keep",
-        "sync-seconds",
-        "patience-minutes",
-        "telemetry-dir",
-    ]
-)
-"""Options that say where and how a run is stored and computed. They may differ between the machines of a study."""
 
 _RETURN_KEYS = {"reward", "ppo.gamma", "ppo.horizon", "counterfactual"}
 """Options on which the return of the same episode depends, besides the table `reward-weights`."""

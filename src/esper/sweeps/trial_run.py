@@ -25,6 +25,7 @@ from esper.checkpoint.catalog import list_checkpoints
 from esper.config import ConfigError
 from esper.disk import numbered_paths
 from esper.formatting import format_config_value
+from esper.history.run_groups import PLACE_KEYS
 from esper.history.run_info import RunEnd, RunInfo, read_run_info
 from esper.history.summary import flat_config
 from esper.policy.loading import is_own_policy
@@ -35,7 +36,6 @@ from esper.recording.segments import ReadError
 from esper.sweeps.measures import RoundMeasures, RunMeasures, mean_over
 from esper.sweeps.memory import reserved_gpu_memory, tree_memory
 from esper.sweeps.places import FileLock
-from esper.sweeps.plan import PLACE_KEYS
 from esper.sweeps.run_lookup import find_run
 from esper.sweeps.study import ClaimedTrial
 from esper.tasks import is_built_in
