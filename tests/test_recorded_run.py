@@ -76,6 +76,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_polars_frames_equal_the_export(run: esper.RecordedRun, exported: Path) -> None:
     polars: Any = pytest.importorskip("polars")
     for table in TABLES:
@@ -84,6 +85,7 @@ def test_polars_frames_equal_the_export(run: esper.RecordedRun, exported: Path) 
         assert frame.equals(wanted)
 
 
+@pytest.mark.slow
 def test_pandas_frames_equal_the_export(
     run: esper.RecordedRun, exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +103,7 @@ def test_pandas_frames_equal_the_export(
 
 
 @pytest.mark.parametrize("library", ["polars", "pandas"])
+@pytest.mark.slow
 def test_types_of_a_frame_do_not_depend_on_its_values(
     run: esper.RecordedRun, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

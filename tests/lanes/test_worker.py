@@ -106,6 +106,7 @@ def test_lane_with_two_workers_has_the_results_of_its_thread(
     assert {pid for _, pid in sent} == set(busy.lanes[0].pids)
 
 
+@pytest.mark.slow
 def test_dead_worker_leaves_no_pending_reply_of_another(busy: EnvPool, wanted: list[list[EpochResult]]) -> None:
     for index in range(2):
         play(busy, 0, 1)

@@ -321,6 +321,7 @@ def learn_to(reward_of, steps: int, cue_steps: int, rounds: int = 25, learning_r
     return rollout.reward_ET.sum(dim=1).mean().item()
 
 
+@pytest.mark.slow
 def test_learner_solves_a_contextual_bandit() -> None:
     score = learn_to(lambda chosen, cue: (chosen == cue.unsqueeze(-1)).float(), steps=3, cue_steps=3)
     assert score > 2.7  # of 3; chance is 1

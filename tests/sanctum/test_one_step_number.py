@@ -33,6 +33,7 @@ def demo() -> History:
     return open_history(find_demo(faults=True))
 
 
+@pytest.mark.slow
 async def test_every_way_to_an_anomaly_of_the_demo_shows_its_step(demo: History) -> None:
     anomalies = steps_of_anomalies(demo)
     assert anomalies

@@ -64,6 +64,7 @@ async def fetch(port: int, **headers: str) -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
+@pytest.mark.slow
 async def test_serve_replays_a_run_until_ctrl_c(tmp_path: Path) -> None:
     write_segment(tmp_path / "over", 1, recording(example_run()))
     with served(tmp_path, "over") as (process, port, line):

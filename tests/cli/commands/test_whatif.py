@@ -94,6 +94,7 @@ def test_nothing_is_simulated_twice(
     assert ask(capsys, run, "--rounds", "1-2", "--sample", "2") == first
 
 
+@pytest.mark.slow
 def test_interrupted_question_keeps_its_results(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +123,7 @@ def test_interrupted_question_keeps_its_results(
     assert complete.groups["op"]["germinate"].n == 8
 
 
+@pytest.mark.slow
 def test_results_are_described_as_they_come(run: Path) -> None:
     def inquire(**question: object) -> tuple[list[str], Report | None]:
         asked = Question(run=str(run), devices=["cpu:0"], **question)  # pyright: ignore[reportArgumentType]
