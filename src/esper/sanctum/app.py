@@ -146,7 +146,7 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, NextStepsActions,
         changed = self.source.tick(elapsed) | self.poll_what_if()
         if self.source is not self.own_source:
             self.own_source.tick(elapsed)
-        self.tick_workspace()
+        changed |= self.tick_workspace()
         trains_here = self.own_source.live and not self.own_source.attached  # the run needs the CPU itself
         is_waiting = self.source.fraction_read is not None or self.source.curves.is_waiting
         is_reading = (is_waiting or self.is_reading_runs) and not trains_here

@@ -380,6 +380,11 @@ class NoRunSource(ReplaySource):
     def __init__(self, telemetry_dir: Path) -> None:
         super().__init__(Playback(History(telemetry_dir)), hold=True)
 
+    @property
+    def fraction_read(self) -> None:
+        """None: nothing is read."""
+        return None
+
     def tick(self, seconds: float) -> bool:  # noqa: ARG002 (the signature of all sources)
         """Do nothing."""
         return False

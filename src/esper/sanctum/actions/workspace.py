@@ -61,12 +61,11 @@ class WorkspaceActions(NavigationActions):
         for name in SCREEN_INFO:
             self.add_mode(name, partial(open_screen, name, self.view))  # pyright: ignore[reportUnknownMemberType] (Screen[Any])
 
-    def tick_workspace(self) -> None:
-        """Read further runs for the workspace, and update it. Called at every tick."""
-        screen = self._workspace
-        if self.shows_workspace and screen is not None and screen.is_mounted:
-            screen.workspace.tick(WORKSPACE_BUDGET_S)
-            screen.update()
+    def tick_workspace(self) -> bool:
+        """Read further runs for the shown workspace. Called at every tick. Return True if anything has changed."""
+        if not self.shows_workspace or self._workspace is None:
+            return False
+        return self._workspace.workspace.tick(WORKSPACE_BUDGET_S)
 
     @property
     def is_reading_runs(self) -> bool:
