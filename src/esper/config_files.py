@@ -144,7 +144,7 @@ def format_validation_error(
         source = f"--{key} {value!r}"
         complaint = complaint.removesuffix(", got `str`")  # every command-line value is a string
     choices = next((field.choices for field in list_fields(section) if field.key == key), None)
-    if choices:
+    if choices and "array" not in complaint:
         complaint = suggest(str(value), choices).replace("valid: ", "it must be one of ", 1)
     for term, words in _TYPE_NAMES.items():
         complaint = complaint.replace(f"`{term}`", words)

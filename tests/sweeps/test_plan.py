@@ -15,12 +15,17 @@ WRONG = {
     'sampler = "gird"\n': "sampler = 'gird' in {file} is not valid: did you mean grid?",
     'objective = "scores"\n': "objective = 'scores' in {file} is not valid: did you mean score?",
     "sample = 1\n": "unknown key 'sample' in {file}: did you mean sampler?",
-    "rounds = 3\n": "unknown key 'rounds' in {file}: ",
+    "rounds = 3\n": "'rounds' in {file} is an option of the runs; move it to [run] or [vary]",
+    "[ppo]\ngamma = 0.5\n": "'ppo' in {file} is an option of the runs; move it to [run] or [vary]",
+    'objectives = "score"\n': "objectives = 'score' in {file} is not valid: it must be a list, not a text",
+    'objectives = ["score", "score", "score"]\n': "objectives = ['score', 'score', 'score'] in {file} is not valid: it",
     'seeds = ["a"]\n': "seeds = ['a'] in {file} is not valid: it must be a whole number, not a text",
     'objectives = ["scores"]\n': "objectives = ['scores'] in {file} is not valid: did you mean score?",
     "seeds = []\n": "seeds = [] in {file} is not valid: it must be a list of length >= 1",
     "seeds = [1, 1]\n": "seeds in {file} has a random seed twice; remove one",
-    'name = "../x"\n': "name '../x' in {file} is not valid; use letters, digits, and - _ . after the first",
+    'name = "../x"\n': "name '../x' in {file} is not valid; use letters, digits, -, _ and ., and no",
+    'name = "-x"\n': "name '-x' in {file} is not valid; use letters",
+    f'name = "{"x" * 101}"\n': "name in {file} has 101 characters; the limit is 100",
     "settings = 3\n": "settings in {file} is for sampler = random or tpe; a grid has all combinations",
     'sampler = "tpe"\n': "{file} needs settings = N, the number of settings to draw with sampler = 'tpe'",
     'objective = "score"\nobjectives = ["score"]\n': "{file} has both objective and objectives; remove one",
@@ -35,7 +40,8 @@ WRONG = {
     "[vary]\nenvs = []\n": "envs in [vary] of {file} must be a list of values",
     "[vary]\nenvs = [3, 3]\n": "envs in [vary] of {file} has a value twice; remove one",
     '[vary]\nslots = [["early"]]\n': "slots in [vary] of {file} has the value ['early']; only numbers and",
-    '[vary]\ndevices = ["cpu:0"]\n': "devices in [vary] of {file} cannot vary; give devices in [run], and they are",
+    '[vary]\ndevices = ["cpu:0"]\n': "devices in [vary] of {file} cannot vary, because it does not change what is",
+    "[vary]\nppo = 3\n": "'ppo' in [vary] of {file} is a table of options; give one of them, such as ppo.learning-rate",
     "[vary]\nenvs = [0, 3]\n": "envs = 0 in {file} is not valid: it must be a whole number >= 1",
     "[vary]\nenvs = { low = 1, high = 3 }\n": "envs in [vary] of {file} is a range, which a grid cannot have; ",
     "[run]\nenvs = 3\n[vary]\nenvs = [3]\n": "envs is in [run] and in [vary] of {file}; remove one",
@@ -44,12 +50,13 @@ WRONG = {
 }
 WRONG_RANGES = {
     "{ low = 1, hgh = 2 }": "unknown key 'hgh' of envs in [vary] of {file}: did you mean high?",
-    "{ low = 1 }": "envs in [vary] of {file} needs a number for high, not None",
+    "{ low = 1 }": "envs in [vary] of {file} has no high; a range is",
     "{ low = 1.5, high = 3 }": "envs in [vary] of {file} is a whole number; low = 1.5 is not",
     "{ low = 3, high = 3 }": "envs in [vary] of {file} needs a low below high, not 3 and 3",
     "{ low = -3, high = 3, log = true }": "envs in [vary] of {file} needs a low above 0 for log = true, not -3",
     "{ low = 1, high = 3, log = true, step = 1 }": "envs in [vary] of {file} cannot have both log and step; remove one",
     "{ low = 1, high = 3, step = 5 }": "envs in [vary] of {file} needs a step above 0 and up to 2, not 5",
+    "{ low = 1, high = 8, step = 3 }": "envs in [vary] of {file} does not reach high = 8 in steps of 3; the last",
     "{ low = 0, high = 3 }": "envs = 0 in {file} is not valid: it must be a whole number >= 1",
 }
 
@@ -81,6 +88,10 @@ def test_options_can_be_tables_or_dotted_keys(tmp_path: Path) -> None:
     assert plan.vary["ppo.clip"] == (0.1,)
     ranges = [plan.vary["training.momentum"], plan.vary["ppo.minibatches"]]
     assert [isinstance(values, ValueRange) and values.is_integer for values in ranges] == [False, True]
+
+
+def test_measures_are_averaged_over_rounds_that_exist(tmp_path: Path) -> None:
+    assert make_plan(tmp_path, GRID.replace("over = 2", "over = 5")).over == 3
 
 
 def test_value_may_need_a_value_of_another_option(tmp_path: Path) -> None:

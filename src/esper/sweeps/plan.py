@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, cast, get_args, get_type_hints
 
@@ -31,6 +32,8 @@ DIRECTIONS: dict[ObjectiveName, Literal["maximize", "minimize"]] = {
 }
 """Direction of each objective."""
 MAX_OBJECTIVES = 2
+MAX_NAME_CHARACTERS = 100
+"""Limit for the name of a study, which is a part of the names of files."""
 MAX_GRID_SETTINGS = 10_000
 """Limit for a grid, which is a list in the storage."""
 RANGE_KEYS = ("low", "high", "step", "log")
@@ -178,10 +181,10 @@ def read_plan(file: Path) -> SweepPlan:
     """
     table = read_toml(file, f"sweep file {file}")
     names = [item.encode_name for item in msgspec.structs.fields(_SweepFile)]
-    for key in table:
-        if key not in names:
-            place = f"; options of the runs belong in [run] of {file}" if key in _fields() else ""
-            raise ConfigError(f"unknown key {key!r} in {file}: {suggest(key, names)}{place}")
+    for key in table.keys() - names:
+        if key in _fields() or key in _sections():
+            raise ConfigError(f"{key!r} in {file} is an option of the runs; move it to [run] or [vary]")
+        raise ConfigError(f"unknown key {key!r} in {file}: {suggest(key, names)}")
     try:
         found = msgspec.convert(table, _SweepFile)
     except msgspec.ValidationError as error:
@@ -202,7 +205,8 @@ def read_plan(file: Path) -> SweepPlan:
         run=run,
         vary=vary,
     )
-    return replace(plan, base=_check_values(plan))
+    base = _check_values(plan)
+    return replace(plan, base=base, over=plan.over if "rounds" in vary else min(plan.over, base.rounds))
 
 
 def value_text(value: Value) -> str:
@@ -212,8 +216,12 @@ def value_text(value: Value) -> str:
 
 def check_name(name: str, where: str) -> None:
     """Check that the name of a study can be a part of a path. Raises ConfigError."""
-    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*", name):
-        raise ConfigError(f"name {name!r} in {where} is not valid; use letters, digits, and - _ . after the first")
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+        raise ConfigError(
+            f"name {name!r} in {where} is not valid; use letters, digits, -, _ and ., and no - or . at the beginning"
+        )
+    if len(name) > MAX_NAME_CHARACTERS:
+        raise ConfigError(f"name in {where} has {len(name)} characters; the limit is {MAX_NAME_CHARACTERS}")
 
 
 def nest(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,14 +237,21 @@ def _fields() -> dict[str, ConfigField]:
     return {item.key: item for item in list_fields(Config)}
 
 
+def _sections() -> set[str]:
+    return {item.table for item in _fields().values() if item.table}
+
+
 def _flat(table: Mapping[str, Any], where: str, file: Path, prefix: str = "") -> dict[str, Any]:
     """Return the options of a table, keyed like `ppo.gamma`, after checking their names."""
     fields, found = _fields(), dict[str, Any]()
-    sections = {item.table for item in fields.values() if item.table}
+    sections = _sections()
     for name, value in table.items():
         key = prefix + name
         if key in sections and isinstance(value, dict):
             found |= _flat(cast("dict[str, Any]", value), where, file, f"{key}.")
+        elif key in sections:
+            first = next(option for option in fields if option.startswith(f"{key}."))
+            raise ConfigError(f"{key!r} in {where} of {file} is a table of options; give one of them, such as {first}")
         elif key in FILE_KEYS:
             raise ConfigError(f"{key!r} cannot be in {where} of {file}; {FILE_KEYS[key]}")
         elif key not in fields:
@@ -249,8 +264,8 @@ def _flat(table: Mapping[str, Any], where: str, file: Path, prefix: str = "") ->
 def _varied(key: str, value: Any, file: Path) -> tuple[Value, ...] | ValueRange:
     """Return the values of an option, or its range."""
     where = f"{key} in [vary] of {file}"
-    if key == "devices":
-        raise ConfigError(f"{where} cannot vary; give devices in [run], and they are dealt to the runs")
+    if key in PLACE_KEYS:
+        raise ConfigError(f"{where} cannot vary, because it does not change what is trained; move it to [run]")
     if isinstance(value, dict):
         return _range(key, cast("dict[str, Any]", value), where)
     if not isinstance(value, list) or not value:
@@ -278,6 +293,8 @@ def _range(key: str, table: Mapping[str, Any], where: str) -> ValueRange:
     for name, number in (("low", low), ("high", high), ("step", step)):
         if number is None and name == "step":
             continue
+        if number is None:
+            raise ConfigError(f"{where} has no {name}; a range is {{ low = 0.1, high = 1.0 }}")
         if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
             raise ConfigError(f"{where} needs a number for {name}, not {number!r}")
         if is_integer and not isinstance(number, int):
@@ -294,6 +311,10 @@ def _range(key: str, table: Mapping[str, Any], where: str) -> ValueRange:
         raise ConfigError(f"{where} cannot have both log and step; remove one")
     if step is not None and not 0 < step <= high - low:
         raise ConfigError(f"{where} needs a step above 0 and up to {high - low:g}, not {step}")
+    if step is not None and (rest := (Decimal(str(high)) - Decimal(str(low))) % Decimal(str(step))):
+        raise ConfigError(
+            f"{where} does not reach high = {high} in steps of {step}; the last step is at {Decimal(str(high)) - rest}"
+        )
     return ValueRange(low=low, high=high, step=step, log=bool(log), is_integer=is_integer)
 
 
