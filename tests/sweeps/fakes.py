@@ -15,7 +15,8 @@ from esper.history.run_info import flat_config
 from esper.recording.notes import RunNotes, write_notes
 from esper.sweeps.places import StudyPlaces
 from esper.sweeps.plan import SweepPlan, nest, read_plan
-from esper.sweeps.study import SweepStudy, open_storage
+from esper.sweeps.storage import open_storage
+from esper.sweeps.study import SweepStudy
 from esper.telemetry import events as ev
 from tests.factory import run_started, stamp
 from tests.recording.recordings import recording, write_segment

@@ -52,7 +52,7 @@ def test_setting_with_a_failed_seed_is_no_rival(tmp_path: Path) -> None:
     assert (best.setting["ppo.entropy-coef"], best.done, other.done, other.failed) == (0.0, 2, 1, 1)
     assert other.measures["return"].low is None  # one value has no spread
     lines = list(results_text(results))
-    assert lines[0] == "study s: 4 of 4 trials finished (3 done, 0 pruned, 1 failed), 0 running"
+    assert lines[0] == "study s: 4 of 4 trials finished (3 done, 0 pruned, 1 failed), 0 more started"
     assert "failed: trial 1 (ppo.entropy-coef 0.08, seed 1): no disk" in lines
     assert any("intervals of differences need two random seeds that settings share" in line for line in lines)
 
@@ -64,7 +64,7 @@ def test_settings_within_the_noise_are_not_distinguishable(tmp_path: Path) -> No
         tmp_path, text, lambda trial: -10 * (coefficient(trial) > 1) + noise.get((coefficient(trial), trial.seed), 0.0)
     )
     assert results.indistinguishable == 1
-    assert any("is not distinguishable from 1 of 2 others" in line for line in results_text(results))
+    assert any("is not distinguishable from 1 of the 2 other settings" in line for line in results_text(results))
 
 
 def test_dominated_setting_is_not_on_the_front(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import optuna
 import pytest
@@ -15,7 +16,8 @@ from optuna.trial import TrialState
 from esper.config import ConfigError
 from esper.recording.notes import RunNotes
 from esper.sweeps.results import study_results
-from esper.sweeps.study import HOST_ATTR, SweepStudy, first_random_setting, open_storage
+from esper.sweeps.storage import open_storage
+from esper.sweeps.study import HOST_ATTR, SweepStudy, first_random_setting
 from tests.sweeps.fakes import GRID, make_plan, open_study, write_run
 
 DRAWN = """
@@ -131,14 +133,16 @@ def test_trial_of_another_machine_is_taken_over_once_its_run_is_silent(
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
-        ("[0.0, 0.08, 0.1]", r"another \[vary\] than .*: ppo.entropy-coef was \[0.0, 0.08\], now \[0.0, 0.08, 0.1\]"),
-        ("[0.08, 0.0]", r"another \[vary\] than .*: ppo.entropy-coef was \[0.0, 0.08\], now \[0.08, 0.0\]"),
+        ("[0.0, 0.08, 0.1]", r"\[vary\] ppo.entropy-coef was \[0.0, 0.08\], now \[0.0, 0.08, 0.1\]"),
+        ("[0.08, 0.0]", r"\[vary\] ppo.entropy-coef was \[0.0, 0.08\], now \[0.08, 0.0\]"),
     ],
 )
 def test_study_with_other_options_is_refused(tmp_path: Path, change: str, difference: str) -> None:
     open_study(make_plan(tmp_path), tmp_path / "telemetry")
     with pytest.raises(ConfigError, match=difference):
         open_study(make_plan(tmp_path, GRID.replace("[0.0, 0.08]", change)), tmp_path / "telemetry")
+    with pytest.raises(ConfigError, match=r"another version of .*: seeds had 1, 2; restore it"):
+        open_study(make_plan(tmp_path, GRID.replace("[1, 2]", "[3]")), tmp_path / "telemetry")
     moved = GRID.replace("[run]", '[run]\ndevices = ["cpu:0"]\n')
     open_study(make_plan(tmp_path, moved), tmp_path / "telemetry")  # another machine may have other devices
 
@@ -149,3 +153,27 @@ def test_results_of_a_study_without_storage_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no storage at .* yet; start the sweep first"):
         open_storage("", study.places, create=False)
     assert not study.places.journal.exists()
+
+
+def test_journal_with_incomplete_line_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Optuna would append to the line that a loss of power has cut, and could never read the file again."""
+    monkeypatch.chdir(tmp_path)  # the path of the journal file is relative, as it is by default
+    plan = make_plan(tmp_path)
+    journal = open_study(plan, Path("telemetry")).places.journal
+    journal.write_bytes(journal.read_bytes()[:-20])
+    claimed = open_study(plan, Path("telemetry")).claim()
+    assert claimed is not None
+    assert all(line.startswith(b"{") for line in journal.read_bytes().splitlines())
+    assert len(open_study(plan, Path("telemetry")).trials()) == 4
+
+
+def test_lock_of_killed_process_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that is a link to a relative path is broken, and Optuna would wait for it for ever."""
+    monkeypatch.chdir(tmp_path)
+    plan = make_plan(tmp_path)
+    journal = open_study(plan, Path("telemetry")).places.journal
+    clock = SimpleNamespace(monotonic=itertools.count(0.0, 20.0).__next__, sleep=lambda _: None)
+    monkeypatch.setattr("optuna.storages.journal._file.time", clock)
+    Path(f"{journal}.lock").touch()
+    assert open_study(plan, Path("telemetry")).claim() is not None
+    assert not Path(f"{journal}.lock").exists()

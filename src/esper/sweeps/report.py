@@ -20,7 +20,8 @@ def results_text(results: StudyResults) -> Iterator[str]:
     finished = states["complete"] + states["pruned"] + states["fail"]
     yield (
         f"study {results.study}: {finished} of {states['total']} trials finished "
-        f"({states['complete']} done, {states['pruned']} pruned, {states['fail']} failed), {states['running']} running"
+        f"({states['complete']} done, {states['pruned']} pruned, {states['fail']} failed), "
+        f"{states['running']} more started"
     )
     if not results.settings:
         return
@@ -93,15 +94,21 @@ def _comparison(results: StudyResults) -> Iterator[str]:
         yield f"the best mean is that of {best}; intervals of differences need two random seeds that settings share"
     elif results.indistinguishable:
         yield (
-            f"the best setting, {best}, is not distinguishable from {results.indistinguishable} of {others} others "
-            "(the intervals of the differences over common random seeds contain 0)"
+            f"the best setting, {best}, is not distinguishable from {_count_text(results.indistinguishable, others)} "
+            "(the interval of the difference over common random seeds contains 0)"
         )
     else:
-        rivals = "every other setting" if compared == others else f"{compared} of {others} others"
         yield (
-            f"the best setting, {best}, differs from {rivals} "
+            f"the best setting, {best}, differs from {_count_text(compared, others)} "
             "(no interval of a difference over common random seeds contains 0)"
         )
+
+
+def _count_text(count: int, others: int) -> str:
+    """Return how many of the other settings."""
+    if count < others:
+        return f"{count} of the {others} other settings"
+    return "the other setting" if others == 1 else f"all {others} other settings"
 
 
 def _importance(results: StudyResults) -> Iterator[str]:

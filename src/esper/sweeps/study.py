@@ -21,8 +21,7 @@ from typing import Any, cast
 
 import optuna
 from optuna.distributions import BaseDistribution
-from optuna.storages import BaseStorage, JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages import BaseStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -32,6 +31,7 @@ from esper.sweeps.places import FileLock, StudyPlaces
 from esper.sweeps.plan import DIRECTIONS, Setting, SweepPlan
 from esper.sweeps.run_lookup import ABANDONED_S, find_run, is_left_alone
 from esper.sweeps.sampling import NumberedSampler, make_distributions, suggest_value
+from esper.sweeps.storage import storage_errors
 
 PLAN_ATTR = "plan"
 """Attribute of the study: `SweepPlan.identity`."""
@@ -53,37 +53,6 @@ STARTUP_TRIALS = 5
 def silence_optuna() -> None:
     """Keep Optuna from printing a line for each trial."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-
-
-def open_storage(text: str, places: StudyPlaces, *, create: bool) -> BaseStorage | str:
-    """Return the storage of a study: a journal file, or the URL of a database.
-
-    Args:
-        text: Path or URL; empty for the default journal file.
-        places: Paths of the study.
-        create: Create a journal file that does not exist.
-
-    Raises:
-        ConfigError: The journal file does not exist or cannot be written, or the kind of storage is not supported.
-    """
-    if text.startswith("redis"):
-        raise ConfigError(
-            "a redis storage is not supported, because Optuna unpickles what it reads from it; use a database"
-        )
-    if "://" in text:
-        return text
-    path = Path(text) if text else places.journal
-    if not create and not path.exists():
-        raise ConfigError(f"the study has no storage at {path} yet; start the sweep first, without --results")
-    try:
-        if create:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.open("ab").close()
-        return JournalStorage(JournalFileBackend(str(path)))
-    except OSError as error:
-        raise ConfigError(f"cannot use the storage {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"{path} is not a journal file of Optuna ({error}); give another storage") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,10 +103,11 @@ class SweepStudy:
         self._mutex = threading.RLock()
         self._distributions: dict[str, BaseDistribution] = make_distributions(plan)
         self._study = self._open(storage, create=create)
-        self._check_identity(create=create)
-        if create:
-            with places.planning():
-                self._add_missing_trials()
+        with storage_errors():
+            self._check_identity(create=create)
+            if create:
+                with places.planning():
+                    self._add_missing_trials()
 
     def _open(self, storage: BaseStorage | str, *, create: bool) -> Study:
         sampler = NumberedSampler(self.plan.sampler, self.plan.name)
@@ -175,10 +145,19 @@ class SweepStudy:
             if json.dumps(before) == json.dumps(value):  # with the order of the options, on which a grid depends
                 continue
             place = f"[{key}]" if isinstance(value, dict) else key
-            raise ConfigError(
-                f"study {self.plan.name!r} was started with another {place} than {self.plan.file} has: "
-                f"{_difference(before, value)}; restore it, or give the sweep another name"
-            )
+            raise self._changed(f"{place} {_difference(before, value)}")
+        trials = [trial.user_attrs for trial in self._study.get_trials(deepcopy=False)]
+        if lost := sorted({attrs[SEED_ATTR] for attrs in trials if SEED_ATTR in attrs} - set(self.plan.seeds)):
+            raise self._changed(f"seeds had {', '.join(map(str, lost))}")
+        num_drawn = sum(SETTING_ATTR not in attrs and HOST_ATTR in attrs for attrs in trials)
+        if self.plan.sampler != "grid" and num_drawn > self.plan.settings:
+            raise self._changed(f"settings was {num_drawn} or more, now {self.plan.settings}")
+
+    def _changed(self, difference: str) -> ConfigError:
+        return ConfigError(
+            f"study {self.plan.name!r} was started with another version of {self.plan.file}: {difference}; "
+            "restore it, or give the sweep another name"
+        )
 
     def trials(self) -> list[TrialInfo]:
         """Return the trials that count, in the order of their numbers."""
@@ -281,12 +260,12 @@ class SweepStudy:
     def _is_abandoned(self, info: TrialInfo) -> bool:
         """True if nothing was written for a while to the run of a trial of another machine.
 
-        It can be seen only if both machines share the telemetry directory.
+        It can be seen only if both machines share the telemetry directory, maybe under different paths.
         """
-        if info.frozen.user_attrs.get(DIRECTORY_ATTR) != self._here[1]:
-            return False
         run = find_run(self.places.telemetry_dir, self.plan.name, info.trial)
-        return _is_older(info, ABANDONED_S) if run is None else is_left_alone(run)
+        if run is not None:
+            return is_left_alone(run)
+        return info.frozen.user_attrs.get(DIRECTORY_ATTR) == self._here[1] and _is_older(info, ABANDONED_S)
 
     def _own(self, info: TrialInfo, asked: Trial | None) -> ClaimedTrial | None:
         """Lock a trial for this process, and draw its setting if that was not done."""
@@ -404,7 +383,7 @@ def _difference(before: Any, value: Any) -> str:
             if old.get(key) != new.get(key):
                 return f"{key} was {old.get(key, 'not given')}, now {new.get(key, 'not given')}"
         return "the order of the options differs"
-    return f"{before} before, now {value}"
+    return f"was {before}, now {value}"
 
 
 def first_random_setting(plan: SweepPlan) -> Setting:

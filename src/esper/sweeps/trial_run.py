@@ -149,7 +149,8 @@ class TrialRun:
         while True:
             run = self._find()
             if self._stopping.is_set() and not (run and self._info(run).state == "done"):
-                return TrialOutcome(kind="interrupted", run=run, is_left_running=run is not None and is_live(run))
+                is_running = (run is not None and is_live(run)) or self._is_training()
+                return TrialOutcome(kind="interrupted", run=run, is_left_running=is_running)
             if run is not None:
                 self._check_configuration(run)
                 if is_live(run):
@@ -178,14 +179,18 @@ class TrialRun:
     def _find(self) -> Path | None:
         """Return the run; wait for one that a process of an earlier sweep is about to create."""
         while True:
-            lock = FileLock.try_acquire(self._places.run_lock(self._trial.number))
+            is_training = self._is_training()
             run = find_run(self._places.telemetry_dir, self._plan.name, self._trial.number)
-            if lock is not None:
-                lock.release()
-                return run
-            if (run is not None and is_live(run)) or self._stopping.is_set():
+            if not is_training or (run is not None and is_live(run)) or self._stopping.is_set():
                 return run
             self._stopping.wait(self._poll_s)
+
+    def _is_training(self) -> bool:
+        """True if a process that a sweep of this machine has started trains the run, or is about to create it."""
+        lock = FileLock.try_acquire(self._places.run_lock(self._trial.number))
+        if lock is not None:
+            lock.release()
+        return lock is None
 
     def _info(self, run: Path) -> RunInfo:
         return read_run_info(run, last_write_time(run) or 0.0, time.time())
@@ -210,6 +215,9 @@ class TrialRun:
         self._say(f"{self._trial} {'resumes' if resume else 'starts'}")
         try:
             return self._watch(resume, output)
+        except BaseException:  # the sweep ends, for example because its storage fails
+            self.process.terminate()
+            raise
         finally:
             self.process = None
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from optuna.exceptions import StorageInternalError
-
 from esper.config import ConfigError
 from esper.formatting import format_bytes, format_value
 from esper.process import NamedThread
 from esper.sweeps.measures import mean_over
 from esper.sweeps.memory import available_memory, free_gpu_memory
 from esper.sweeps.slots import Slot
+from esper.sweeps.storage import storage_errors
 from esper.sweeps.study import GPU_MEMORY_ATTR, MEMORY_ATTR, ClaimedTrial, SweepStudy
 from esper.sweeps.trial_run import POLL_S, StartProcess, TrialOutcome, TrialRun, start_process
 
@@ -92,15 +91,13 @@ class SweepWorker:
 
     def _work(self, index: int, slot: Slot) -> None:
         try:
-            while not self._stopping.is_set():
-                self._wait_for_memory(index, slot)
-                trial = None if self._stopping.is_set() else self._study.claim()
-                if trial is None:
-                    return
-                self._work_on(trial, index, slot)
-        except StorageInternalError as error:
-            reason = " ".join(str(error.__cause__ or error).split())
-            self._fail(ConfigError(f"the storage of the study fails ({reason}); start the sweep again to continue"))
+            with storage_errors():
+                while not self._stopping.is_set():
+                    self._wait_for_memory(index, slot)
+                    trial = None if self._stopping.is_set() else self._study.claim()
+                    if trial is None:
+                        return
+                    self._work_on(trial, index, slot)
         except BaseException as error:  # noqa: BLE001 (raised again in the main thread)
             self._fail(error)
         finally:
@@ -154,7 +151,7 @@ class SweepWorker:
             case "stopped":
                 self._say(f"{trial} was stopped by the user; the next start of the sweep resumes it")
             case "interrupted":
-                left = "its run goes on" if outcome.is_left_running else "it goes on at the next start of the sweep"
+                left = "its run goes on" if outcome.is_left_running else "the next start of the sweep resumes it"
                 self._say(f"{trial} is not done; {left}")
 
     def _left(self) -> str:

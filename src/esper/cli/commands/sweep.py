@@ -45,12 +45,13 @@ def run(arguments: Sequence[str]) -> int:
     print_warnings([plan.warning] if plan.warning else [])
     places = StudyPlaces(options.telemetry_dir, plan.name)
     reads_only = options.results or options.best is not None
-    if options.dry_run and reads_only:
-        raise ConfigError("--dry-run starts no study, so it has no results; remove it, or --results and --best")
+    if options.dry_run and (reads_only or options.json):
+        raise ConfigError("--dry-run has no results; remove it, or --results, --best and --json")
 
     from esper.sweeps.report import plan_text, results_text
     from esper.sweeps.results import study_results
-    from esper.sweeps.study import SweepStudy, first_random_setting, open_storage
+    from esper.sweeps.storage import open_storage
+    from esper.sweeps.study import SweepStudy, first_random_setting
 
     storage = options.storage or plan.storage
     if reads_only:
@@ -112,7 +113,9 @@ def _work(study: SweepStudy, slots: Sequence[Slot]) -> None:
             worker.abort()
             os._exit(128 + number)
         worker.stop()
-        print("esper-sanctum: stopping; the runs write checkpoints (again to end at once)", file=sys.stderr)
+        print(
+            "esper-sanctum: stopping; the runs write checkpoints (a second signal ends them at once)", file=sys.stderr
+        )
 
     handlers = replace_handlers(handle)
     try:
@@ -120,7 +123,7 @@ def _work(study: SweepStudy, slots: Sequence[Slot]) -> None:
     finally:
         restore_handlers(handlers)
     if numbers := sorted(info.trial for info in study.trials() if info.trial in study.elsewhere and info.is_running):
-        say(f"left to other machines: trials {', '.join(map(str, numbers))}")
+        say(f"left to other machines, or other telemetry directories: trials {', '.join(map(str, numbers))}")
 
 
 def _write_best(plan: SweepPlan, results: StudyResults, file: Path) -> None:
