@@ -44,6 +44,7 @@ WRONG = {
     "[vary]\nppo = 3\n": "'ppo' in [vary] of {file} is a table of options; give one of them, such as ppo.learning-rate",
     "[vary]\nenvs = [0, 3]\n": "envs = 0 in {file} is not valid: it must be a whole number >= 1",
     "[vary]\nenvs = { low = 1, high = 3 }\n": "envs in [vary] of {file} is a range, which a grid cannot have; ",
+    f"seeds = {[*range(5001)]}\n": "the grid of {file} has 10,002 trials (settings × random seeds), and",
     "[run]\nenvs = 3\n[vary]\nenvs = [3]\n": "envs is in [run] and in [vary] of {file}; remove one",
     "[run]\nenvs = 3\n": "{file} varies nothing; list options in [vary], such as ",
     '[vary]\nppo.horizon = ["continuing"]\n': "--ppo.horizon continuing needs a --ppo.gamma below 1",

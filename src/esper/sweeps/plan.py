@@ -34,8 +34,8 @@ DIRECTIONS: dict[ObjectiveName, Literal["maximize", "minimize"]] = {
 MAX_OBJECTIVES = 2
 MAX_NAME_CHARACTERS = 100
 """Limit for the name of a study, which is a part of the names of files."""
-MAX_GRID_SETTINGS = 10_000
-"""Limit for a grid, which is a list in the storage."""
+MAX_GRID_TRIALS = 10_000
+"""Limit for a grid, which is a list in the storage: a journal file receives about a hundred trials per second."""
 RANGE_KEYS = ("low", "high", "step", "log")
 FILE_KEYS = {
     "seed": "list the random seeds in seeds = [1, 2, 3], outside the tables",
@@ -346,10 +346,10 @@ def _num_settings(found: _SweepFile, vary: Mapping[str, tuple[Value, ...] | Valu
                     'give a list of values, or sampler = "random" or "tpe"'
                 )
         count = math.prod(len(cast("tuple[Value, ...]", values)) for values in vary.values())
-        if count > MAX_GRID_SETTINGS:
+        if (num_trials := count * len(found.seeds)) > MAX_GRID_TRIALS:
             raise ConfigError(
-                f"the grid of {file} has {count:,} settings; the limit is {MAX_GRID_SETTINGS:,}; "
-                'give fewer values, or sampler = "random" or "tpe"'
+                f"the grid of {file} has {num_trials:,} trials (settings × random seeds), and the limit is "
+                f'{MAX_GRID_TRIALS:,}; give fewer values or seeds, or sampler = "random" or "tpe"'
             )
         return count
     if found.settings is None:

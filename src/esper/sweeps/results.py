@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import warnings
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ import msgspec
 import optuna
 from optuna.trial import TrialState
 
+from esper.history.group_summary import METRICS
 from esper.intervals import t_interval
 from esper.sweeps.plan import DIRECTIONS, ObjectiveName, SweepPlan, Value
 from esper.sweeps.sampling import make_distributions
@@ -19,6 +21,12 @@ from esper.sweeps.study import REASON_ATTR, RUN_ATTR, SweepStudy, TrialInfo
 MIN_IMPORTANCE_SETTINGS = 10
 """Minimum number of settings with a result for the importance of options: fewer say nothing."""
 IMPORTANCE_EVALUATOR = "PED-ANOVA"
+LIMITS: dict[ObjectiveName, tuple[float, float]] = {
+    "return": METRICS["last_return"].limits,
+    "score": METRICS["last_score"].limits,
+    "parameters": METRICS["last_parameter_ratio"].limits,
+}
+"""Minimum and maximum of each measure."""
 
 
 class MeasureResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -121,17 +129,17 @@ def _setting_result(plan: SweepPlan, group: Sequence[TrialInfo]) -> SettingResul
         done=len(done),
         pruned=sum(info.state == TrialState.PRUNED for info in group),
         failed=sum(info.state == TrialState.FAIL for info in group),
-        measures={name: _measure(values) for name, values in by_measure.items() if values},
+        measures={name: _measure(values, LIMITS[name]) for name, values in by_measure.items() if values},
     )
 
 
-def _measure(by_seed: Mapping[int, float]) -> MeasureResult:
-    """Return the mean of values, keyed by random seed, with its interval."""
+def _measure(by_seed: Mapping[int, float], limits: tuple[float, float] = (-math.inf, math.inf)) -> MeasureResult:
+    """Return the mean of values, keyed by random seed, with its interval inside the limits."""
     values = list(by_seed.values())
     named = {str(seed): value for seed, value in sorted(by_seed.items())}
     if len(values) < 2:
         return MeasureResult(mean=values[0], by_seed=named)
-    interval = t_interval(values)
+    interval = t_interval(values).clip(*limits)
     return MeasureResult(mean=statistics.fmean(values), low=interval.low, high=interval.high, by_seed=named)
 
 
