@@ -8,10 +8,14 @@ import hashlib
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import subprocess
 
 GEN0_THRESHOLD = 10_000
 """Containers allocated, minus those freed, between two collections of the youngest generation."""
@@ -53,6 +57,27 @@ class NamedThread(threading.Thread):
         """Name the thread, then call its target."""
         name_current_thread(self.name)
         super().run()
+
+
+def spawn_program(arguments: Sequence[str], output: Path, *inherited: int) -> subprocess.Popen[bytes]:
+    """Start this program in a new session, which signals of this terminal do not reach.
+
+    Args:
+        arguments: Arguments of the program.
+        output: File that is created for everything that it prints.
+        inherited: File descriptors that it keeps open.
+
+    Raises:
+        OSError: The file exists or cannot be written, or the process cannot be started.
+    """
+    import subprocess  # imported here to keep other commands' start-up fast
+
+    # -P: do not import modules from the working directory.
+    command = [sys.executable, "-P", "-m", "esper", *arguments]
+    with output.open("xb") as file:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, pass_fds=inherited
+        )
 
 
 def name_current_thread(name: str) -> None:

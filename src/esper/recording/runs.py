@@ -32,6 +32,12 @@ def make_run_directory(task: str, now: datetime, telemetry_dir: Path) -> Path:
     raise AssertionError("the numbers do not end")
 
 
+def move_output(output: Path, run: Path) -> None:
+    """Move the output of a background process into the directory of its run, if another process has not done so."""
+    with suppress(FileNotFoundError):
+        output.rename(next(path for path in numbered_paths(run, "output", ".log") if not path.exists()))
+
+
 def stem_of(recording: Path) -> str:
     """Return the name of a recording's directory or file, without endings such as `.jsonl.zst`."""
     return recording.resolve().name.partition(".")[0]

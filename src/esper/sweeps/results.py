@@ -21,7 +21,7 @@ from esper.sweeps.study import REASON_ATTR, RUN_ATTR, SweepStudy, TrialInfo
 MIN_IMPORTANCE_SETTINGS = 10
 """Minimum number of settings with a result for the importance of options: fewer say nothing."""
 IMPORTANCE_EVALUATOR = "PED-ANOVA"
-LIMITS: dict[ObjectiveName, tuple[float, float]] = {
+LIMITS: dict[str, tuple[float, float]] = {
     "return": METRICS["last_return"].limits,
     "score": METRICS["last_score"].limits,
     "parameters": METRICS["last_parameter_ratio"].limits,

@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,15 +21,15 @@ import msgspec
 
 from esper.checkpoint.catalog import list_checkpoints
 from esper.config import ConfigError
-from esper.disk import numbered_paths
 from esper.formatting import format_config_value
 from esper.history.run_groups import PLACE_KEYS
 from esper.history.run_info import RunEnd, RunInfo, read_run_info
 from esper.history.summary import flat_config
 from esper.policy.loading import is_own_policy
+from esper.process import spawn_program
 from esper.recording.notes import NOTES_FILE, read_notes, write_notes
 from esper.recording.run_lock import is_live, read_holder
-from esper.recording.runs import last_write_time
+from esper.recording.runs import last_write_time, move_output
 from esper.recording.segments import ReadError
 from esper.sweeps.measures import RoundMeasures, RunMeasures, mean_over
 from esper.sweeps.memory import reserved_gpu_memory, tree_memory
@@ -84,18 +82,9 @@ class TrialOutcome:
 
 
 def start_process(arguments: Sequence[str], output: Path, inherited: int) -> RunProcess:
-    """Start a run in a new session, which signals of this terminal do not reach."""
-    # -P: do not import modules from the working directory.
-    command = [sys.executable, "-P", "-m", "esper", *arguments]
-    with output.open("wb") as file:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-            pass_fds=(inherited,),
-        )
+    """Start a run in the background."""
+    output.unlink(missing_ok=True)  # of a process that was killed before its run had a directory
+    return spawn_program(arguments, output, inherited)
 
 
 class TrialRun:
@@ -230,7 +219,7 @@ class TrialRun:
             if run is None or output.exists():
                 run = run or find_run(self._places.telemetry_dir, self._plan.name, self._trial.number)
                 if run is not None and is_live(run):
-                    _move_output(output, run)
+                    move_output(output, run)
             if not is_terminated and (self._stopping.is_set() or self._should_prune(run)):
                 process.terminate()
                 is_terminated = True
@@ -242,7 +231,7 @@ class TrialRun:
                 self._stopping.wait(self._poll_s)
         run = run or find_run(self._places.telemetry_dir, self._plan.name, self._trial.number)
         if run is not None and output.exists():
-            _move_output(output, run)
+            move_output(output, run)
         return self._judge(code, run, output)
 
     def _judge(self, code: int, run: Path | None, output: Path) -> TrialOutcome | None:
@@ -359,12 +348,6 @@ class TrialRun:
 def _failure(run: Path) -> str:
     """Return the recorded reason of a failure."""
     return RunEnd(run).read().reason or "it recorded no reason"
-
-
-def _move_output(output: Path, run: Path) -> None:
-    """Move the output of a run into its directory."""
-    with suppress(FileNotFoundError):
-        output.rename(next(path for path in numbered_paths(run, "output", ".log") if not path.exists()))
 
 
 def _last_line(output: Path, run: Path | None) -> str:

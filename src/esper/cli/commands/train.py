@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -43,13 +42,12 @@ from esper.cli.options import (
 from esper.cli.run_display import print_engine_error, run_headless, run_in_dashboard, run_silently
 from esper.config import Config, ConfigError
 from esper.config_files import read_config_file, resolve_config
-from esper.disk import numbered_paths
 from esper.domain import VERSION
 from esper.engine.start_checks import check_start, resolve_policy
-from esper.process import RankInfo
+from esper.process import RankInfo, spawn_program
 from esper.recording.notes import RunNotes, encode_notes, update_notes
 from esper.recording.run_lock import LockHolder, read_holder
-from esper.recording.runs import list_runs, resolve_run
+from esper.recording.runs import list_runs, move_output, resolve_run
 from esper.stop_signals import replace_handlers, restore_handlers
 from esper.tasks import is_built_in
 
@@ -287,7 +285,8 @@ def start_detached(
     with _received_signals() as received:
         print("starting a background process, which loads torch first; Ctrl+C cancels", file=sys.stderr)
         try:
-            process = _spawn(arguments, output)
+            options = [word for word in arguments if word not in {"--detach", "--no-tui"}]
+            process = spawn_program([*options, "--no-tui"], output)
         except OSError:
             _remove_output(output, created)
             raise
@@ -297,8 +296,7 @@ def start_detached(
                 directory = _find_run_directory(process.pid, telemetry_dir, output)
             directory = directory or _find_run_directory(process.pid, telemetry_dir, output)
             if directory:
-                logs = numbered_paths(directory, "output", ".log")
-                output.rename(next(path for path in logs if not path.exists()))
+                move_output(output, directory)
         finally:
             if received or not directory:
                 process.terminate()
@@ -331,15 +329,6 @@ def _received_signals() -> Generator[list[int]]:
         yield received
     finally:
         restore_handlers(previous_handlers)
-
-
-def _spawn(arguments: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
-    """Start a headless run in a new session, which signals of this terminal do not reach."""
-    options = [word for word in arguments if word not in {"--detach", "--no-tui"}]
-    # -P: do not import modules from the working directory.
-    command = [sys.executable, "-P", "-m", "esper", *options, "--no-tui"]
-    with output.open("xb") as file:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
 
 
 def _find_run_directory(pid: int, telemetry_dir: Path, output: Path) -> Path | None:
