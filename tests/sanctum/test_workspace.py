@@ -33,7 +33,7 @@ from esper.sanctum.workspace import Workspace
 from esper.telemetry import events as ev
 from tests.factory import example_run, stamp
 from tests.recording.recordings import lines, recording, write_segment
-from tests.sanctum.driving import ROOMY, SIZE, notices, opened, press, screen_text, shown, until
+from tests.sanctum.driving import ROOMY, SIZE, notices, opened, press, screen_text, settle, shown, until
 
 ROUNDS = 2
 NOW = 1_790_000_000.0
@@ -354,6 +354,19 @@ async def test_enter_opens_the_run_and_escape_returns_to_the_same_workspace(stud
         assert model(pilot).num_selected == 2
         assert names(pilot) == ["run-2", "run-3"]
         assert "ppo.entropy-coef=0.05" in screen_text_of(pilot)
+
+
+async def test_name_that_is_not_utf_8_is_listed_drawn_and_opened(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "run-\udcff")
+    async with workspace(tmp_path) as pilot:
+        app = pilot.app
+        assert isinstance(app, WorkspaceApp)
+        assert readout(chart(pilot, "final accuracy/median"))
+        await pilot.press("enter")
+        await until(pilot, lambda: app.source.directory == run.resolve())
+        await settle(pilot)
+    async with workspace(tmp_path) as pilot:  # with the curves of the cache
+        assert readout(chart(pilot, "final accuracy/median"))
 
 
 async def test_commands_are_copied_for_the_selection(study: Path) -> None:

@@ -39,7 +39,7 @@ class EffectStore:
 
     def __init__(self, recording: Path) -> None:
         directory = recording if recording.is_dir() else recording.parent
-        name = hashlib.blake2b(str(recording.resolve()).encode(), digest_size=8).hexdigest()
+        name = hashlib.blake2b(os.fsencode(recording.resolve()), digest_size=8).hexdigest()
         self._paths = directory / RESULTS_FILE, user_cache_path("esper-sanctum") / "what-if" / f"{name}.jsonl"
         self._sizes: dict[Path, int] = {}
         self._simulations: dict[Path, list[Simulation]] = {}

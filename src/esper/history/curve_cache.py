@@ -7,6 +7,7 @@ names of the curves, and the place and the checksum of each array. The arrays fo
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 import tempfile
 import zlib
@@ -75,7 +76,7 @@ class _Block(msgspec.Struct, array_like=True):
 
 class _Header(msgspec.Struct, kw_only=True):
     format: str
-    path: str
+    path: bytes
     signature: Signature
     steps_per_round: int
     axes: tuple[_Block, _Block, _Block]
@@ -168,7 +169,7 @@ class CurveCache:
             return None  # it is written again
         if zlib.crc32(encoded) != crc or (header.format, header.path, header.signature) != (
             FORMAT,
-            str(run.resolve()),
+            os.fsencode(run.resolve()),
             signature,
         ):
             return None
@@ -188,7 +189,7 @@ class CurveCache:
         axes = store.axes
         header = _Header(
             format=FORMAT,
-            path=str(run.resolve()),
+            path=os.fsencode(run.resolve()),
             signature=signature,
             steps_per_round=axes.steps_per_round,
             axes=(arrays.add(axes.steps, "steps"), arrays.add(axes.env_steps), arrays.add(axes.seconds)),
@@ -216,7 +217,7 @@ class CurveCache:
 
     def _path(self, run: Path) -> Path:
         assert self._directory is not None
-        digest = hashlib.blake2b(str(run.resolve()).encode(errors="surrogateescape"), digest_size=12).hexdigest()
+        digest = hashlib.blake2b(os.fsencode(run.resolve()), digest_size=12).hexdigest()
         return self._directory / f"{digest}{_SUFFIX}"
 
     def _delete_oldest(self) -> None:
