@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -170,6 +172,15 @@ def screen_text_of(pilot: Pilot[None]) -> str:
     app = pilot.app
     assert isinstance(app, WorkspaceApp)
     return screen_text(app)
+
+
+async def test_filter_has_all_characters_of_a_terminal_that_sends_them_at_once(study: Path) -> None:
+    async with workspace(study) as pilot:
+        for character in "/run-2":
+            pilot.app.post_message(Key("slash" if character == "/" else character, character))
+        await pilot.pause()
+        await type_(pilot, "enter")
+        assert names(pilot) == ["run-2"]
 
 
 async def test_any_key_sorts_the_list(study: Path) -> None:
@@ -356,7 +367,7 @@ async def test_enter_opens_the_run_and_escape_returns_to_the_same_workspace(stud
         assert "ppo.entropy-coef=0.05" in screen_text_of(pilot)
 
 
-async def test_name_that_is_not_utf_8_is_listed_drawn_and_opened(tmp_path: Path) -> None:
+async def test_name_that_is_not_utf_8_is_listed_drawn_opened_and_deleted(tmp_path: Path) -> None:
     run = write_run(tmp_path, "run-\udcff")
     async with workspace(tmp_path) as pilot:
         app = pilot.app
@@ -367,6 +378,9 @@ async def test_name_that_is_not_utf_8_is_listed_drawn_and_opened(tmp_path: Path)
         await settle(pilot)
     async with workspace(tmp_path) as pilot:  # with the curves of the cache
         assert readout(chart(pilot, "final accuracy/median"))
+        shutil.rmtree(run)
+        model(pilot).index.poll()
+        assert not model(pilot).runs
 
 
 async def test_commands_are_copied_for_the_selection(study: Path) -> None:

@@ -8,7 +8,9 @@ from textual.app import App
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.drivers.web_driver import WebDriver
+from textual.events import Key
 from textual.notifications import Notify
+from textual.widgets import Input
 
 from esper.sanctum.driver import BrowserDriver, ResilientDriver
 from esper.sanctum.screens.base import RunScreen
@@ -93,6 +95,16 @@ class BaseApp(App[None]):
         """
         if self.screen_stack:
             super().clear_selection()
+
+    def on_key(self, event: Key) -> None:
+        """Insert a character that was typed before its input had the focus: it was sent to the former widget.
+
+        A terminal sends several characters at once if the user types quickly or the dashboard is busy.
+        """
+        field = self.focused
+        if isinstance(field, Input) and event.is_printable and event.character:  # an input keeps all that it receives
+            event.prevent_default()
+            field.insert_text_at_cursor(event.character)
 
     def on_notify(self, event: Notify) -> None:
         """Remove any notification with the same text; Textual then shows the new one."""
