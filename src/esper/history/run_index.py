@@ -272,7 +272,8 @@ class RunIndex:
             with closing(sqlite3.connect(self._cache, timeout=_LOCK_TIMEOUT_S)) as connection, connection:
                 connection.execute("CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, format, files, info)")
                 connection.execute("DELETE FROM runs WHERE format != ?", (CACHE_FORMAT,))
-                connection.executemany("DELETE FROM runs WHERE run = ?", [(name,) for name in self._removed])
+                removed = [(name,) for name in self._removed if name.isprintable()]  # as in _can_be_saved
+                connection.executemany("DELETE FROM runs WHERE run = ?", removed)
                 connection.executemany(
                     "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?)",
                     [
