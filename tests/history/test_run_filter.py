@@ -90,6 +90,12 @@ def test_filter_matches(text: str, names: str) -> None:
     assert matching(text) == names
 
 
+def test_live_runs_include_paused_ones() -> None:
+    runs = [info(state, state=state) for state in RUN_STATES]
+    assert [run.state for run in runs if parse_run_filter("state:live", runs).matches(run)] == ["live", "paused"]
+    assert [run.state for run in runs if parse_run_filter("state:paused", runs).matches(run)] == ["paused"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     {

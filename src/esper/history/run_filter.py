@@ -76,7 +76,7 @@ _FRACTIONS = ("best", "last", "smoothed")
 """Fractions that are shown as percentages: a filter may compare them with 0.5, 50% or 50."""
 _WORDS: dict[str, Callable[[RunInfo], Sequence[str | None]]] = {
     "tag": lambda info: info.tags,
-    "state": lambda info: (info.state,),
+    "state": lambda info: ("live", info.state) if info.state in LIVE_STATES else (info.state,),
     "study": lambda info: (info.study,),
     "policy": lambda info: (info.policy,),
     "task": lambda info: (info.task,),
