@@ -292,7 +292,10 @@ async def test_notes_are_edited_and_archived_runs_are_hidden(study: Path) -> Non
         assert read_notes(study / "run-0") == stored
         await type_(pilot, "x")
         assert names(pilot) == ["run-1", "run-2", "run-3"]
+        assert notices(pilot.app) == ["first: archived. The filter `archived` lists it."]
+        pilot.app.clear_notifications()
         await type_(pilot, "slash", *"archived", "enter", "x", "escape")
+        assert not notices(pilot.app)
         assert len(names(pilot)) == 4
         (study / "run-1" / "notes.json").mkdir()
         model(pilot).highlight("run-1")

@@ -71,7 +71,7 @@ class RunChangesScreen(WorkspaceBase):
         """Archive the highlighted run, or no longer."""
         run = self.workspace.highlighted
         self._change(self.workspace.toggle_archived)
-        if run is not None and run not in self.workspace.listed:
+        if run is not None and not run.archived and all(other.run != run.run for other in self.workspace.listed):
             self.notify(f"{run.title}: archived. The filter `archived` lists it.", timeout=5)
 
     def action_delete(self) -> None:
