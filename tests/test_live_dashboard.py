@@ -57,6 +57,7 @@ async def test_keys_pause_checkpoint_and_resume_a_real_engine(tmp_path: Path) ->
     assert engine.run_error is None
 
 
+@pytest.mark.slow
 async def test_fault_holds_the_run_until_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train, failed = Env.train_epoch, threading.Event()
 

@@ -142,6 +142,7 @@ def test_results_are_described_as_they_come(run: Path) -> None:
     assert [line.partition(":")[0] for line in lines] == ["round 2, env 0", "round 2, env 1"]
 
 
+@pytest.mark.slow
 def test_changes_policies_and_repeats(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     episode = ["--round", "1", "--env", "0"]
     same = ask(capsys, run, *episode, "--do", "1: germinate conv_light early")
