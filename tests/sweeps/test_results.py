@@ -52,7 +52,7 @@ def test_setting_with_a_failed_seed_is_no_rival(tmp_path: Path) -> None:
     assert (best.setting["ppo.entropy-coef"], best.done, other.done, other.failed) == (0.0, 2, 1, 1)
     assert other.measures["return"].low is None  # one value has no spread
     lines = list(results_text(results))
-    assert lines[0] == "study s: 4 of 4 trials finished (3 done, 0 pruned, 1 failed), 0 more started"
+    assert lines[0] == "study s: 4 of 4 trials finished (3 done, 0 pruned, 1 failed)"
     assert "failed: trial 1 (ppo.entropy-coef 0.08, seed 1): no disk" in lines
     assert any("intervals of differences need two random seeds that settings share" in line for line in lines)
 

@@ -20,8 +20,8 @@ def results_text(results: StudyResults) -> Iterator[str]:
     finished = states["complete"] + states["pruned"] + states["fail"]
     yield (
         f"study {results.study}: {finished} of {states['total']} trials finished "
-        f"({states['complete']} done, {states['pruned']} pruned, {states['fail']} failed), "
-        f"{states['running']} more started"
+        f"({states['complete']} done, {states['pruned']} pruned, {states['fail']} failed)"
+        + (f"; {states['running']} more started" if states["running"] else "")
     )
     if not results.settings:
         return
