@@ -204,7 +204,10 @@ def main() -> None:
 def measure_apart(setting: dict[str, Any]) -> Result:
     """Measure a setting in a process of its own."""
     command = [sys.executable, __file__, "--setting", msgspec.json.encode(setting).decode()]
-    return msgspec.json.decode(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout, type=Result)
+    finished = subprocess.run(command, check=False, stdout=subprocess.PIPE)
+    if finished.returncode:
+        sys.exit(f"the run of {setting['envs']} envs failed with exit code {finished.returncode}; its error is above")
+    return msgspec.json.decode(finished.stdout, type=Result)
 
 
 def print_result(result: Result, previous: Result | None, plain: float | None) -> None:

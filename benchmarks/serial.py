@@ -275,10 +275,10 @@ def main() -> None:
         clock.wrap(None, place)
     recorded = RecordedEpochs(clock)
 
-    def replayed(env: Env, step: int, timer: PhaseTimer, *, last: bool) -> list[Tensor]:
-        return recorded.run_epoch(env, step, timer, last=last)
+    def run_epoch(self: Env, step: int, timer: PhaseTimer, *, last: bool) -> list[Tensor]:
+        return recorded.run_epoch(self, step, timer, last=last)
 
-    Env.run_epoch = replayed
+    Env.run_epoch = run_epoch
     torch.set_num_threads(1)  # as `Run.train` does
     loads = [os.getloadavg()[0]]
     with tempfile.TemporaryDirectory() as directory:
