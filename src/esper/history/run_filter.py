@@ -260,6 +260,8 @@ _DESCENDING: dict[str, Measure] = {
     "started": lambda info: info.started,
     **{name: NUMBERS[name] for name in ("best", "last", "smoothed", "return", "parameters", "anomalies")},
 }
+DESCENDING_KEYS = frozenset(_DESCENDING)
+"""Sort keys whose order begins with the largest value, unless it is reversed."""
 _ASCENDING: dict[str, Measure] = {"state": lambda info: RUN_STATES.index(info.state), "age": _age}
 
 SORT_KEYS = (

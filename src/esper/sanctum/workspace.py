@@ -19,7 +19,7 @@ from esper.formatting import strip_control
 from esper.history.curve_cache import default_curve_cache
 from esper.history.curve_store import AXES
 from esper.history.run_curves import MAX_RUNS, RunCurveLibrary
-from esper.history.run_filter import RunFilter, parse_run_filter, sort_runs
+from esper.history.run_filter import DESCENDING_KEYS, RunFilter, parse_run_filter, sort_runs
 from esper.history.run_groups import GroupCurve, RunGroup, difference_curve, group_curve, group_runs, round_means
 from esper.history.run_index import RunIndex, index_cache_path
 from esper.history.run_info import RunInfo
@@ -37,9 +37,6 @@ NUM_COLOURS = 8
 """Number of colours of selected runs; letters tell apart those with equal colours."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 """Letters of selected runs; after the last one they repeat."""
-DESCENDING_KEYS = frozenset({"written", "started", "best", "last", "smoothed", "return", "parameters", "anomalies"})
-"""Sort keys whose order begins with the largest value, unless it is reversed."""
-
 
 CURVES_INTERVAL_S = 0.5
 """Seconds between two drawings of the curves while runs are read: a page of charts takes longer than a tick."""
