@@ -8,10 +8,11 @@ from pathlib import Path
 import optuna
 import pytest
 
-from esper.sweeps.measures import RoundMeasures
+from esper.history.summary import RoundSummary
 from esper.sweeps.report import results_text
 from esper.sweeps.results import StudyResults, study_results
 from esper.sweeps.study import ClaimedTrial
+from esper.telemetry.series import five_numbers
 from tests.sweeps.fakes import GRID, make_plan, open_study
 
 
@@ -23,7 +24,8 @@ def results_of(folder: Path, text: str, value: Callable[[ClaimedTrial], float | 
         if measured is None:
             trial.fail("no disk")
         else:
-            rounds = [RoundMeasures(mean_return=measured, score=0.5, parameters=2 + measured)]
+            score = five_numbers([0.5])
+            rounds = [RoundSummary(round=1, score=score, episode_return=measured, parameter_ratio=2 + measured)]
             trial.complete(Path("run"), rounds)
         trial.release()
     return study_results(study)

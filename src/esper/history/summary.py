@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, cast
 
 import msgspec
@@ -26,6 +26,21 @@ class RoundSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Undiscounted return, mean over the envs."""
     parameter_ratio: float
     """Parameters of host and seeds at the end, relative to those of the bare host; mean over the envs."""
+
+
+def summarise_round(number: int, episodes: Collection[ev.EpisodeEnded]) -> RoundSummary:
+    """Return the results of a finished round.
+
+    Args:
+        number: Number of the round, from 1.
+        episodes: The ended episode of each env.
+    """
+    return RoundSummary(
+        round=number,
+        score=five_numbers([episode.score for episode in episodes]),
+        episode_return=statistics.fmean(episode.episode_return for episode in episodes),
+        parameter_ratio=statistics.fmean(episode.parameter_ratio for episode in episodes),
+    )
 
 
 class BestResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,20 +245,12 @@ class _SummaryBuilder:
         self._episodes[event.env] = event
         if len(self._episodes) < len(self._summary.lanes):
             return
-        episodes = self._episodes.values()
         names = dict.fromkeys(name for metrics in self._metrics.values() for name in metrics)
         self._summary.metrics = {
             name: five_numbers([metrics[name] for metrics in self._metrics.values() if name in metrics])
             for name in names
         }
-        self._summary.finished.append(
-            RoundSummary(
-                round=event.round,
-                score=five_numbers([episode.score for episode in episodes]),
-                episode_return=statistics.fmean(episode.episode_return for episode in episodes),
-                parameter_ratio=statistics.fmean(episode.parameter_ratio for episode in episodes),
-            )
-        )
+        self._summary.finished.append(summarise_round(event.round, self._episodes.values()))
 
 
 def flat_config(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
-
 from esper.history.history import History
+from esper.history.summary import RoundSummary, summarise_round
 from esper.sweeps.plan import ObjectiveName
 from esper.telemetry import events as ev
+from esper.telemetry.state import RunState
 
-
-class RoundMeasures(msgspec.Struct, frozen=True, kw_only=True):
-    """Measures of one finished round."""
-
-    mean_return: float
-    """Undiscounted return of an episode, mean over the envs."""
-    score: float
-    """Final score of an episode, median over the envs."""
-    parameters: float
-    """Parameters of host and seeds at the end, relative to the bare host; mean over the envs."""
-
-    def value(self, objective: ObjectiveName) -> float:
-        """Return one measure by the name that it has in the file of a sweep."""
-        return {"return": self.mean_return, "score": self.score, "parameters": self.parameters}[objective]
+MEASURES: dict[ObjectiveName, Callable[[RoundSummary], float]] = {
+    "return": lambda finished: finished.episode_return,
+    "score": lambda finished: finished.score.median,
+    "parameters": lambda finished: finished.parameter_ratio,
+}
+"""Measure of a finished round, keyed by the name that it has in the file of a sweep."""
 
 
 class RunMeasures:
@@ -62,20 +54,21 @@ class RunMeasures:
         self.read(0, list(self._history.events(0, position)))
 
     @property
-    def rounds(self) -> dict[int, RoundMeasures]:
-        """Measures of each finished round, keyed by round from 1, in order."""
-        return {
-            number: RoundMeasures(
-                mean_return=statistics.fmean(end.episode_return for end in ends.values()),
-                score=statistics.median(end.score for end in ends.values()),
-                parameters=statistics.fmean(end.parameter_ratio for end in ends.values()),
-            )
+    def rounds(self) -> list[RoundSummary]:
+        """Results of the finished rounds, in order."""
+        return [
+            summarise_round(number, ends.values())
             for number, ends in sorted(self._ends.items())
             if len(ends) == self._envs
-        }
+        ]
+
+    @property
+    def last_state(self) -> RunState:
+        """State of the run after the last event that was read."""
+        return self._history.state_at(self._history.length)
 
 
-def mean_over(rounds: Sequence[RoundMeasures], objective: ObjectiveName, over: int) -> float:
+def mean_over(rounds: Sequence[RoundSummary], objective: ObjectiveName, over: int) -> float:
     """Return a measure, averaged over the last rounds.
 
     Args:
@@ -83,11 +76,4 @@ def mean_over(rounds: Sequence[RoundMeasures], objective: ObjectiveName, over: i
         objective: The measure.
         over: Number of rounds.
     """
-    return statistics.fmean(measures.value(objective) for measures in rounds[-over:])
-
-
-def read_measures(run: Path) -> list[RoundMeasures]:
-    """Return the measures of the finished rounds of a run. Raises ReadError."""
-    measures = RunMeasures(run)
-    measures.poll()
-    return list(measures.rounds.values())
+    return statistics.fmean(map(MEASURES[objective], rounds[-over:]))

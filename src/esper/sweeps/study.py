@@ -26,7 +26,8 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from esper.config import ConfigError
-from esper.sweeps.measures import RoundMeasures, mean_over
+from esper.history.summary import RoundSummary
+from esper.sweeps.measures import mean_over
 from esper.sweeps.places import FileLock, StudyPlaces
 from esper.sweeps.plan import DIRECTIONS, Setting, SweepPlan
 from esper.sweeps.run_lookup import ABANDONED_S, find_run, is_left_alone
@@ -330,13 +331,13 @@ class ClaimedTrial:
         self._trial.report(value, number)
         return self._trial.should_prune()
 
-    def complete(self, run: Path, rounds: Sequence[RoundMeasures]) -> None:
+    def complete(self, run: Path, rounds: Sequence[RoundSummary]) -> None:
         """Store the result of a run that is done."""
         self._store_measures(run, rounds)
         values = [mean_over(rounds, name, self.plan.over) for name in self.plan.objectives]
         self._study.tell(self._trial, values, state=TrialState.COMPLETE, skip_if_finished=True)
 
-    def prune(self, run: Path, rounds: Sequence[RoundMeasures]) -> None:
+    def prune(self, run: Path, rounds: Sequence[RoundSummary]) -> None:
         """Store that the run was stopped by the pruner. Its value is the last one that was reported."""
         self._store_measures(run, rounds)
         self._study.tell(self._trial, state=TrialState.PRUNED, skip_if_finished=True)
@@ -358,7 +359,7 @@ class ClaimedTrial:
             if value is not None:
                 self._trial.set_user_attr(key, value)
 
-    def _store_measures(self, run: Path, rounds: Sequence[RoundMeasures]) -> None:
+    def _store_measures(self, run: Path, rounds: Sequence[RoundSummary]) -> None:
         self._trial.set_user_attr(RUN_ATTR, run.name)
         for name in DIRECTIONS:
             if rounds:

@@ -20,18 +20,18 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from esper.checkpoint.catalog import list_checkpoints
-from esper.config import ConfigError
+from esper.config import Config, ConfigError
 from esper.formatting import format_config_value
 from esper.history.run_groups import PLACE_KEYS
 from esper.history.run_info import RunEnd, RunInfo, read_run_info
-from esper.history.summary import flat_config
+from esper.history.summary import RoundSummary, flat_config
 from esper.policy.loading import is_own_policy
 from esper.process import spawn_program
 from esper.recording.notes import NOTES_FILE, read_notes, write_notes
 from esper.recording.run_lock import is_live, read_holder
 from esper.recording.runs import last_write_time, move_output
 from esper.recording.segments import ReadError
-from esper.sweeps.measures import RoundMeasures, RunMeasures, mean_over
+from esper.sweeps.measures import RunMeasures, mean_over
 from esper.sweeps.memory import reserved_gpu_memory, tree_memory
 from esper.sweeps.places import FileLock
 from esper.sweeps.run_lookup import find_run
@@ -71,7 +71,7 @@ class TrialOutcome:
     kind: Literal["done", "pruned", "failed", "refused", "stopped", "interrupted"]
     """stopped: by the user, in the dashboard for example. interrupted: this process ends. refused: exit code 2."""
     run: Path | None = None
-    rounds: Sequence[RoundMeasures] = ()
+    rounds: Sequence[RoundSummary] = ()
     reason: str = ""
     memory: int | None = None
     """Maximum resident bytes of its processes; None if they were not seen."""
@@ -98,6 +98,9 @@ class TrialRun:
         start: Function that starts a process.
         poll_s: Seconds between two checks.
     """
+
+    _config: Config
+    """Configuration of the run, set by `work`."""
 
     def __init__(
         self,
@@ -131,7 +134,7 @@ class TrialRun:
             ConfigError: The notes of a run name this trial, but the run has another configuration.
         """
         try:
-            self._plan.config(self._trial.setting, self._trial.seed)
+            self._config = self._plan.config(self._trial.setting, self._trial.seed)
         except ConfigError as error:  # values that were drawn do not fit together
             return TrialOutcome(kind="failed", reason=str(error))
         starts, checkpoint = 0, ""
@@ -274,12 +277,13 @@ class TrialRun:
         with suppress(ReadError, OSError):  # the first line may not be complete yet
             self._measures = self._measures or RunMeasures(run)
             self._measures.poll()
-            rounds = list(self._measures.rounds.values())
-            total = self._plan.config(self._trial.setting, self._trial.seed).rounds
-            self._is_pruned = self._report(rounds[: total - 1])  # stopping a run after its last round saves nothing
+            rounds = self._measures.rounds
+            self._is_pruned = self._report(
+                rounds[: self._config.rounds - 1]
+            )  # stopping a run after its last round saves nothing
         return self._is_pruned
 
-    def _report(self, rounds: Sequence[RoundMeasures]) -> bool:
+    def _report(self, rounds: Sequence[RoundSummary]) -> bool:
         """Report the rounds that were not reported yet. Return True if the pruner stops the run."""
         for count in range(self._reported + 1, len(rounds) + 1):
             self._reported = count
@@ -296,10 +300,10 @@ class TrialRun:
         measures = RunMeasures(run)
         try:
             measures.poll()
-            gpu_memory = reserved_gpu_memory(RunEnd(run).read())
+            gpu_memory = reserved_gpu_memory(measures.last_state)
         except (ReadError, OSError) as error:
             return TrialOutcome(kind="failed", run=run, reason=str(error))
-        rounds = list(measures.rounds.values())
+        rounds = measures.rounds
         if kind == "done" and not rounds:
             return TrialOutcome(kind="failed", run=run, reason="its recording has no finished round")
         if kind == "done" and self._plan.prune:  # the pruner compares other runs with it
@@ -311,7 +315,7 @@ class TrialRun:
         """Return the arguments of the child process."""
         options: dict[str, Any] = {**self._plan.run, **self._trial.setting.values, "seed": self._trial.seed}
         options["devices"] = list(self._devices)
-        config = self._plan.config(self._trial.setting, self._trial.seed)
+        config = self._config
         if resume is not None:  # the checkpoint has all options, but code of the user must be named again
             own = {"task"} if not is_built_in(config.task) else set[str]()
             own |= {"policy"} if is_own_policy(config.policy) else set[str]()
@@ -332,7 +336,7 @@ class TrialRun:
         info = self._info(run)
         if not info.config:  # not started yet
             return
-        config = self._plan.config(self._trial.setting, self._trial.seed)
+        config = self._config
         # The run resolves the policy to a checkpoint, and the reference of a task of the user to its name.
         ignored = PLACE_KEYS | {"policy", "init-policy"} | ({"task"} if not is_built_in(config.task) else set[str]())
         resolved = flat_config(msgspec.to_builtins(config))

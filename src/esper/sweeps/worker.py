@@ -54,11 +54,6 @@ class SweepWorker:
         self._has_trained = False
         """A run that this process has started has trained, so the machine is able to."""
 
-    @property
-    def stopped_by_user(self) -> list[str]:
-        """Descriptions of the trials whose runs were stopped by the user."""
-        return [str(trial) for trial in self._held]
-
     def run(self) -> None:
         """Work until no trial is left, or `stop` was called.
 
