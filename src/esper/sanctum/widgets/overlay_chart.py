@@ -22,8 +22,9 @@ from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart import Chart, ChartMark, Curve, Label, Look, Quantity, XAxis, labels_width, percent
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.curve_chart import CurveGroup, group_of, quantity_of, sort_groups
-from esper.sanctum.widgets.panel import Line, Panel
+from esper.sanctum.widgets.panel import Line
 from esper.sanctum.widgets.population_charts import TICKS_HEIGHT, pareto_front
+from esper.sanctum.widgets.workspace_panel import WorkspacePanel
 from esper.sanctum.workspace import ShownGroup, Workspace
 from esper.text_plot import linear_axis
 
@@ -250,7 +251,7 @@ def _bound(
     return Curve("", cast("Sequence[float]", xs), cast("Sequence[float]", within), role, dotted)
 
 
-class GroupLegend(Panel):
+class GroupLegend(WorkspacePanel):
     """Letters and names of the groups of selected runs, in a few lines.
 
     Args:
@@ -259,9 +260,7 @@ class GroupLegend(Panel):
     """
 
     def __init__(self, view: ViewState, workspace: Workspace) -> None:
-        super().__init__(view)
-        self.workspace = workspace
-
+        super().__init__(view, workspace)
         self._height = 0
 
     def cache_key(self) -> Hashable:

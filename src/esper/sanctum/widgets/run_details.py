@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Iterator
-from pathlib import Path
 
 from textual.geometry import Size
 
@@ -19,11 +18,11 @@ from esper.formatting import (
 from esper.history.run_groups import config_difference
 from esper.history.run_info import RunInfo
 from esper.recording.notes import BASELINE_TAG
-from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.settings import CHANGED, list_settings
 from esper.sanctum.symbols import RUN_STATES, Cell, compact_cell, percent_cell, wrap_cells
-from esper.sanctum.view import OpenRun, ViewState
-from esper.sanctum.widgets.panel import Line, Panel
+from esper.sanctum.view import ViewState
+from esper.sanctum.widgets.panel import Line
+from esper.sanctum.widgets.workspace_panel import RunKeysPanel
 from esper.sanctum.workspace import Workspace
 from esper.telemetry.sentences import pluralise
 
@@ -33,7 +32,7 @@ _MIN_KEY_COLS, _MAX_KEY_COLS = 14, 28
 """Width of a configuration key."""
 
 
-class RunDetails(Panel, can_focus=True):
+class RunDetails(RunKeysPanel):
     """Lines about the highlighted run. While the panel has the focus, the keys of the list scroll it.
 
     Args:
@@ -42,11 +41,9 @@ class RunDetails(Panel, can_focus=True):
     """
 
     METRICS = ("run details",)
-    BINDINGS = bindings(KeyCategory.RUNS)
 
     def __init__(self, view: ViewState, workspace: Workspace) -> None:
-        super().__init__(view)
-        self.workspace = workspace
+        super().__init__(view, workspace)
         self._top = 0
         self._num_lines = 0
         self._scrolled_run: str | None = None
@@ -168,36 +165,20 @@ class RunDetails(Panel, can_focus=True):
         line.append(value, "bright" if other else "normal")
         return line.append(f"  ({other})" if other else "", "dim")
 
+    @property
+    def num_rows(self) -> int:
+        """Number of lines."""
+        return self._num_lines
+
+    @property
+    def rows_per_page(self) -> int:
+        """Number of visible lines."""
+        return self.size.height
+
     def action_move(self, rows: int) -> None:
         """Scroll by rows."""
         self._top = min(max(self._top + rows, 0), max(self._num_lines - self.size.height, 0))
         self.update()
-
-    def action_page(self, pages: int) -> None:
-        """Scroll by pages."""
-        self.action_move(pages * max(self.size.height - 1, 1))
-
-    def action_first(self) -> None:
-        """Scroll to the first line."""
-        self.action_move(-self._num_lines)
-
-    def action_last(self) -> None:
-        """Scroll to the last line."""
-        self.action_move(self._num_lines)
-
-    def action_open(self) -> None:
-        """Open the run."""
-        run = self.workspace.highlighted
-        if run is not None:
-            self.post_message(OpenRun(Path(run.path)))
-
-    def on_mouse_scroll_down(self) -> None:
-        """Scroll three lines down."""
-        self.action_move(3)
-
-    def on_mouse_scroll_up(self) -> None:
-        """Scroll three lines up."""
-        self.action_move(-3)
 
 
 def _value(value: object) -> str:

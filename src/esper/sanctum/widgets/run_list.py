@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable
-from pathlib import Path
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -16,11 +15,11 @@ from textual.widgets import Input, Static
 
 from esper.history.run_filter import FilterError, IncompleteFilterError, complete_filter
 from esper.history.run_info import RunInfo
-from esper.sanctum.bindings import KeyCategory, bindings
-from esper.sanctum.view import OpenRun, ViewState
+from esper.sanctum.view import ViewState
 from esper.sanctum.widgets import run_columns
 from esper.sanctum.widgets.env_table import FilterBox
-from esper.sanctum.widgets.panel import Line, Panel, Row
+from esper.sanctum.widgets.panel import Line, Row
+from esper.sanctum.widgets.workspace_panel import RunKeysPanel
 from esper.sanctum.workspace import Workspace
 
 AGE_INTERVAL_S = 60.0
@@ -29,7 +28,7 @@ MAX_COMPLETIONS = 6
 """Maximum number of completions beside the filter."""
 
 
-class RunList(Panel, can_focus=True):
+class RunList(RunKeysPanel):
     """Heading and rows of the listed runs; only rows that changed are drawn again.
 
     Args:
@@ -38,11 +37,9 @@ class RunList(Panel, can_focus=True):
     """
 
     METRICS = ("runs",)
-    BINDINGS = bindings(KeyCategory.RUNS)
 
     def __init__(self, view: ViewState, workspace: Workspace) -> None:
-        super().__init__(view)
-        self.workspace = workspace
+        super().__init__(view, workspace)
         self._top = 0
         """Index of the first visible run."""
         self._num_visible = 0
@@ -123,31 +120,20 @@ class RunList(Panel, can_focus=True):
         count, total = len(workspace.listed), len(workspace.runs)
         self.panel_subtitle = f"{count} of {total}" if count != total else f"{total}"
 
-    def _update_all(self) -> None:
-        self.update_screen()
+    @property
+    def num_rows(self) -> int:
+        """Number of listed runs."""
+        return len(self.workspace.listed)
+
+    @property
+    def rows_per_page(self) -> int:
+        """Number of visible runs."""
+        return self._num_visible
 
     def action_move(self, rows: int) -> None:
         """Move the cursor by rows."""
         self.workspace.move(rows)
-        self._update_all()
-
-    def action_page(self, pages: int) -> None:
-        """Move the cursor by pages."""
-        self.action_move(pages * max(self._num_visible - 1, 1))
-
-    def action_first(self) -> None:
-        """Move the cursor to the first row."""
-        self.action_move(-len(self.workspace.listed))
-
-    def action_last(self) -> None:
-        """Move the cursor to the last row."""
-        self.action_move(len(self.workspace.listed))
-
-    def action_open(self) -> None:
-        """Open the run under the cursor."""
-        run = self.workspace.highlighted
-        if run is not None:
-            self.post_message(OpenRun(Path(run.path)))
+        self.update_screen()
 
     def on_click(self, event: Click) -> None:
         """Sort by the clicked heading, or highlight the clicked row; open its run on a double click."""
@@ -163,15 +149,7 @@ class RunList(Panel, can_focus=True):
             self.workspace.highlight(self.workspace.listed[self._top + offset.y - 1].run)
             if event.chain == 2:
                 self.action_open()
-        self._update_all()
-
-    def on_mouse_scroll_down(self) -> None:
-        """Move the cursor three rows down."""
-        self.action_move(3)
-
-    def on_mouse_scroll_up(self) -> None:
-        """Move the cursor three rows up."""
-        self.action_move(-3)
+        self.update_screen()
 
 
 class RunFilterBox(FilterBox):

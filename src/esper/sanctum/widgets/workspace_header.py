@@ -10,10 +10,10 @@ from textual.geometry import Size
 
 from esper.formatting import strip_control
 from esper.sanctum.symbols import RUN_STATES, ellipsise
-from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.env_columns import PIN_GLYPH
-from esper.sanctum.widgets.panel import Line, Panel
-from esper.sanctum.workspace import Grouping, Workspace
+from esper.sanctum.widgets.panel import Line
+from esper.sanctum.widgets.workspace_panel import WorkspacePanel
+from esper.sanctum.workspace import Grouping
 from esper.telemetry.sentences import pluralise
 
 _MAX_TITLE_COLS = 32
@@ -21,17 +21,8 @@ _GROUPINGS = {Grouping.SEEDS: "seeds together", Grouping.ALONE: "each run alone"
 """Names of the groupings without keys."""
 
 
-class WorkspaceHeader(Panel):
-    """One line: directory, number of runs, selection, grouping, baseline and progress of reading.
-
-    Args:
-        view: State that the panels share.
-        workspace: The runs.
-    """
-
-    def __init__(self, view: ViewState, workspace: Workspace) -> None:
-        super().__init__(view)
-        self.workspace = workspace
+class WorkspaceHeader(WorkspacePanel):
+    """One line: directory, number of runs, selection, grouping, baseline and progress of reading."""
 
     def cache_key(self) -> Hashable:
         """Return the version of the workspace, and how much was read."""
