@@ -5,15 +5,15 @@ rewards, the gates, the events and their recording, and the policy's update afte
 CPU lane, with PPO and the recorder, by the product's own loop. Only one function is replaced:
 
     Env.run_epoch    returns recorded results at once. The first epoch of every env is trained and validated, and its
-                     losses, scores and gradient norm of the host are returned from then on. What belongs to seeds
-                     (gradient norms, contributions, Shapley values) comes from one real epoch for each combination of
+                     losses, scores and gradient norm of the host are returned from then on. The values of seeds
+                     (gradient norms, contributions, Shapley values) come from one real epoch for each combination of
                      trained and measured slots, which all envs share. So weights do not change, and no env breaks down.
 
 Counted is CPU time of the thread that does the work, because other programs may use the same cores; for phases that
 contain others, without them. Not counted, because they belong to another part of a run: the hosts and first
 validations of a round (`EnvPool.reset`), the epochs that are recorded in passing, and the checkpoint at the end of each
 turn. "recorder" is the thread that writes the events beside the engine. "wall" is the wall time of the whole loop
-without what is not counted. The clock itself costs about 0.05 ms per env-step.
+without the uncounted parts. The clock itself costs about 0.05 ms per env-step.
 
 A turn is one round of each number of envs; the turns alternate, after one warm-up round. The table shows medians over
 the turns in ms per env-step. The digest of each column is that of all events of its envs, in any order within a step:
@@ -95,12 +95,12 @@ class PhaseClock:
         self.seconds: defaultdict[str | None, float] = defaultdict(float)
         """CPU time by phase; that under None is not counted, with everything inside."""
         self.uncounted_wall = 0.0
-        """Wall time of what is not counted."""
+        """Wall time of the uncounted parts."""
         self._thread = threading.local()
 
     @contextmanager
     def measure(self, phase: str | None) -> Iterator[None]:
-        """Add the block to a phase; None: not counted, nor what it contains."""
+        """Add the block to a phase; None: count neither the block nor the blocks inside it."""
         stack: list[str | None] = self._thread.__dict__.setdefault("stack", [])
         inner = None if stack and stack[-1] is None else phase
         wall = time.perf_counter()
@@ -127,7 +127,7 @@ class PhaseClock:
         *owners, name = path.split(".")
         owner: Any = functools.reduce(getattr, owners, import_module(module))
         if not hasattr(owner, name):
-            raise SystemExit(f"{place} does not exist any more; name what does its work in PHASES of {__file__}")
+            raise SystemExit(f"{place} does not exist any more; name its successor in PHASES of {__file__}")
         function = getattr(owner, name)
 
         @functools.wraps(function)

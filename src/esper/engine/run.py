@@ -135,7 +135,7 @@ class Run:
         """
         lock = RunLock(self.directory)
         opened.callback(lock.release)
-        if notes is not None:  # first of all, so that no event of a run precedes the notes by which it is found
+        if notes is not None:  # first of all: a sweep finds its runs by their notes
             try:
                 update_notes(self.directory, notes)
             except OSError as error:

@@ -1,4 +1,4 @@
-"""Cache of the curves of ended runs: one file per run, of which single curves are read.
+"""Cache of the curves of ended runs: one file per run, from which single curves can be read.
 
 A file starts with the size and the checksum of its header. The header is msgpack: the identity of the recording, the
 names of the curves, and the place and the checksum of each array. The arrays follow, little-endian.

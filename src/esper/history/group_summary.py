@@ -92,7 +92,7 @@ class GroupSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     label: str
     """Values by which the group differs from the others."""
     values: dict[str, Any]
-    """Values of the configuration keys by which the runs were grouped."""
+    """Configuration that the runs of the group share: the values of the grouping keys."""
     runs: list[str]
     """Names of the runs."""
     results: dict[str, MeanResult]

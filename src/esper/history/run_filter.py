@@ -208,7 +208,7 @@ def _term_names(keys: Iterable[str]) -> list[str]:
 
 
 def complete_filter(text: str, runs: Sequence[RunInfo]) -> list[str]:
-    """Return words with which the last term of a filter can be replaced, at most MAX_COMPLETIONS.
+    """Return possible replacements of the last term of a filter, at most MAX_COMPLETIONS.
 
     Before a symbol or a colon, these are keys, first those whose values differ between the runs; after it, terms with
     the values that exist. Values with spaces are left out, because a term has none.

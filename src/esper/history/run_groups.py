@@ -23,7 +23,7 @@ PLACE_KEYS = frozenset({
     "telemetry-dir", "data-dir", "devices", "policy-device", "checkpoint-every", "keep", "sync-seconds",
     "patience-minutes",
 })  # fmt: skip
-"""Keys that say where a run computes and what it stores, not what it trains. The context seed is not one of them:
+"""Keys of the place and the storage of a run, not of its training. The context seed is not one of them:
 unless it is 0, it fixes the contexts of a family for all random seeds."""
 _TASK_SETTINGS = ("slots", "training.")
 """Starts of the keys whose defaults depend on the task."""

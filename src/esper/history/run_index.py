@@ -261,7 +261,7 @@ class RunIndex:
         return None
 
     def _save(self) -> None:
-        """Write what has changed to the cache."""
+        """Write changed information to the cache."""
         self._saved_at = monotonic()
         unsaved = {name: run for name, run in self._runs.items() if not run.is_saved and _can_be_saved(run)}
         if self._cache is None or not (unsaved or self._removed):

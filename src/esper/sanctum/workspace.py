@@ -47,7 +47,7 @@ ROUND_AXIS, STEP_AXIS = AXES[:2]
 
 
 class Grouping(Enum):
-    """Which of the shown runs one curve stands for."""
+    """Ways to group the shown runs; each group has one curve."""
 
     SEEDS = "runs that differ only in the random seed"
     ALONE = "each run alone"

@@ -72,7 +72,7 @@ def print_runs(directory: Path, *, filter_text: str, sort_key: str, as_json: boo
 
 
 def _read_all(index: RunIndex) -> None:
-    """Read all runs, with a progress bar if that takes long. An interruption loses little of what was read."""
+    """Read all runs, with a progress bar if that takes long. An interruption loses only the last runs."""
     index.poll(SAVE_INTERVAL_S)
     if index.is_complete:
         return

@@ -217,7 +217,7 @@ def _train_parser() -> Parser:
 
 def _add_notes_options(parser: Parser) -> None:
     """Add the options whose values are stored as notes on the run."""
-    parser.add_argument("--name", metavar="TEXT", help="name of the run in lists, by which it is also found")
+    parser.add_argument("--name", metavar="TEXT", help="name of the run in lists; commands accept it as RUN")
     parser.add_argument(
         "--tag", action="append", metavar="TAG", help="tag of the run, one word; give the option again for more tags"
     )

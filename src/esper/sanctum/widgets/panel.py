@@ -215,7 +215,7 @@ class Panel(Widget):
             self.refresh(*(Region(-left, first, width, count) for first, count in changed))
 
     def update_screen(self) -> None:
-        """Update all panels of the screen, for a change of what they share: the selected env or step, or the cursor."""
+        """Update all panels of the screen after a change of shared state, such as the selected env or the cursor."""
         for panel in self.screen.query(Panel):
             panel.update()
 
