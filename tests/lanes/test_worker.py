@@ -4,37 +4,31 @@ from __future__ import annotations
 
 import errno
 import os
-import pickle
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from multiprocessing import Pipe
 from pathlib import Path
 from typing import NoReturn
 
 import psutil
 import pytest
-import torch
-from torch import Tensor
 
-from esper.config import Config, ConfigError
+from esper.config import ConfigError
 from esper.control import RequestKind
 from esper.domain import Op, Stage
 from esper.envs.env import Env
-from esper.envs.env_state import env_state_tensors, export_states
+from esper.envs.env_state import env_state_tensors
 from esper.envs.epoch_result import EpochResult
 from esper.lanes import worker
 from esper.lanes.errors import FaultError
 from esper.lanes.lane import Lane
 from esper.lanes.pool import EnvPool
-from esper.lanes.worker import EpochRequest, WorkerInit, write_worker_data
 from esper.policy.actions import Action
 from esper.telemetry import events as ev
-from tests.engine.populations import digits_profile, measurements, play, population
+from tests.engine.populations import measurements, play, population
 from tests.runs import LiveRun, computed, recorded
 
 TWO_LANES = ("cpu:0", "cpu:1")
@@ -214,7 +208,8 @@ def test_worker_replaces_a_seed_of_the_same_blueprint(pool: EnvPool) -> None:
             slot = each.envs[1].network.slots[0]
             for step in range(4):
                 measurements(each, [WAIT, plant if step == 0 else WAIT, WAIT, WAIT], step)
-                each.tick()
+                for env in each.envs:
+                    env.tick()
             assert slot.stage is Stage.TRAINING
             slot.reset()
             found.append(
@@ -235,28 +230,6 @@ def test_worker_without_memory_is_refused_before_start(monkeypatch: pytest.Monke
     with pytest.raises(ConfigError, match=f"^{sentence}$"), population(envs=2, lanes=TWO_LANES):
         pass
     assert workers() == before
-
-
-def test_worker_stops_before_next_env_if_run_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    with population(envs=3) as pool, tempfile.TemporaryFile() as data:
-        write_worker_data(pool.lanes[0].data, data, is_family=False)
-        run, line = Pipe()
-        trained: list[int] = []
-
-        def epoch(env: Env, *_: object, **__: object) -> list[Tensor]:
-            trained.append(env.index)
-            run.close()
-            return [torch.zeros(1)]
-
-        monkeypatch.setattr(Env, "run_epoch", epoch)
-        run.send_bytes(pickle.dumps(WorkerInit(pool.envs[0].task, digits_profile(), Config(envs=3), data.fileno())))
-        run.send_bytes(
-            pickle.dumps(
-                EpochRequest([0, 1, 2], [env.key for env in pool.envs], export_states(pool.envs), 0, last=False)
-            )
-        )
-        worker.serve(line, "cpu:1")
-        assert trained == [0]
 
 
 PROGRAM = """

@@ -13,6 +13,7 @@ from functools import cached_property
 from multiprocessing.connection import Connection, Pipe
 from typing import IO
 
+from esper.lanes.channel import FILES, Channel, open_message_file
 from esper.process import NamedThread, name_current_thread, python_command
 
 _PROGRAM = "from esper.lanes import spawn; line = spawn.connect(); from esper.lanes.worker import serve; serve(*line)"
@@ -23,7 +24,7 @@ Not `-m`: as `__main__`, the classes would have other names, which pickle could 
 
 
 class SpawnedWorker:
-    """A worker process and the pipe to it.
+    """A worker process and the channel to it.
 
     Args:
         data_fd: File descriptor of the data, which the process inherits.
@@ -34,28 +35,32 @@ class SpawnedWorker:
 
     def __init__(self, lane: str, data_fd: int) -> None:
         with contextlib.ExitStack() as opened:
-            self.pipe, worker_end = Pipe()
-            opened.enter_context(self.pipe)
+            pipe, worker_end = Pipe()
+            opened.enter_context(pipe)
             self.output = opened.enter_context(tempfile.TemporaryFile())
+            files = [opened.enter_context(open_message_file()).fileno() for _ in range(FILES)]
+            self.channel = Channel(pipe, files, owns_files=True)
             with worker_end:
-                command, environment = python_command(_PROGRAM, str(worker_end.fileno()), lane)
+                inherited = worker_end.fileno(), *files
+                command, environment = python_command(_PROGRAM, lane, *map(str, inherited))
                 self.process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=self.output,
                     stderr=self.output,
-                    pass_fds=(worker_end.fileno(), data_fd),
+                    pass_fds=(*inherited, data_fd),
                     env=environment,
                     start_new_session=True,  # signals of the terminal are for the main process
                 )
-            opened.pop_all()
+            self._opened = opened.pop_all()
+        self.is_open = True
 
     def close(self) -> None:
         """Kill the process, which holds no state that is needed later. May be called again."""
         self.process.kill()
         self.process.wait()
-        self.pipe.close()
-        self.output.close()
+        self._opened.close()
+        self.is_open = False
 
 
 class WorkerSpawner:
@@ -88,12 +93,12 @@ class WorkerSpawner:
             self.data_file.close()
 
 
-def connect() -> tuple[Connection, str]:
-    """Return the pipe to the main process and the name of the lane, in a worker. It exits when the pipe is closed."""
-    pipe, lane = Connection(int(sys.argv[1])), sys.argv[2]
+def connect() -> tuple[Channel, str]:
+    """Return the channel to the main process and the name of the lane, in a worker, which exits with that process."""
+    lane, pipe, *files = sys.argv[1], *map(int, sys.argv[2:])
     name_current_thread(f"lane {lane}")
-    NamedThread(target=_exit_with_main_process, args=(pipe.fileno(),), name="hangup", daemon=True).start()
-    return pipe, lane
+    NamedThread(target=_exit_with_main_process, args=(pipe,), name="hangup", daemon=True).start()
+    return Channel(Connection(pipe), files, owns_files=False), lane
 
 
 def _exit_with_main_process(descriptor: int) -> None:

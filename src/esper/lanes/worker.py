@@ -4,7 +4,7 @@ The envs live in the main process. For each epoch it sends the complete state: s
 buffers, momenta and loss scale. The worker returns the results and the new tensors. It keeps only modules to load that
 state into, so a worker that dies costs one step, and a new one replaces it.
 
-All envs of a step travel in one message each way: between two epochs the code of the transfer has left the CPU caches,
+All envs of a group travel in one message each way: between two epochs the code of the transfer has left the CPU caches,
 and runs several times slower (`docs/log/2026-11.md`, "One message per lane and step").
 """
 
@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import io
-import pickle
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -30,6 +28,7 @@ from esper.envs.epoch_result import max_result_width
 from esper.envs.hosts import HostFactory
 from esper.envs.precision import make_scaler_factory, resolve_amp, set_float32_precision
 from esper.growth.outputs import map_tensors
+from esper.lanes.channel import Channel
 from esper.lanes.devices import torch_device
 from esper.lanes.errors import FaultError
 from esper.lanes.runner import DeviceResults, EnvRunner, with_context
@@ -112,10 +111,10 @@ class WorkerProcess:
         self._start()
 
     def _start(self) -> None:
-        """Start the process. On OSError, the closed pipe of the previous process stays in place."""
+        """Start the process. On OSError, the closed handle of the previous process stays in place."""
         self._worker = self._spawner.spawn(self._lane)
         with contextlib.suppress(ConnectionError):  # the process has ended: the next `send` or `receive` reports how
-            _send(self._worker.pipe, self._init)
+            self._worker.channel.send(self._init)
 
     @property
     def pid(self) -> int:
@@ -128,7 +127,7 @@ class WorkerProcess:
         Raises:
             FaultError: The process has ended, or a new one cannot be started.
         """
-        if self._worker.pipe.closed:
+        if not self._worker.is_open:
             try:
                 self._start()
             except OSError as error:
@@ -137,18 +136,18 @@ class WorkerProcess:
                 ) from None
         request = EpochRequest([env.index for env in envs], [env.key for env in envs], export_states(envs), step, last)
         try:
-            _send(self._worker.pipe, request)
+            self._worker.channel.send(request)
         except OSError:
             raise self._worker_died() from None
 
     def receive(self, envs: Sequence[Env]) -> EpochReply:
-        """Wait for the reply to `send`, and load the new states into the envs.
+        """Wait for the reply to the first `send` without one, and load the new states into its envs.
 
         Raises:
             FaultError: An env failed, or the process has ended.
         """
         try:
-            reply: EpochReply | FaultError = pickle.loads(self._worker.pipe.recv_bytes())
+            reply: EpochReply | FaultError = self._worker.channel.receive()
         except (EOFError, OSError):
             raise self._worker_died() from None
         if isinstance(reply, FaultError):
@@ -164,6 +163,8 @@ class WorkerProcess:
 
     def _worker_died(self) -> FaultError:
         """Return how the process ended. It has closed its pipe, so it ends soon if not yet; `send` starts another."""
+        if not self._worker.is_open:  # it was closed when its previous request failed
+            return FaultError(f"the worker process of lane {self._lane} has ended")
         code = self._worker.process.wait()
         self._worker.output.seek(0)
         output = self._worker.output.read().decode(errors="replace")
@@ -176,22 +177,14 @@ class WorkerProcess:
         self._worker.close()
 
 
-def _send(pipe: Connection, message: object) -> None:
-    pipe.send_bytes(pickle.dumps(message, protocol=5))
-
-
-def serve(pipe: Connection, lane: str) -> None:
-    """Train envs of a lane on request until the main process has closed the pipe."""
+def serve(channel: Channel, lane: str) -> None:
+    """Train envs of a lane on request until the main process has closed the channel."""
     with contextlib.suppress(EOFError, ConnectionError), contextlib.redirect_stdout(io.StringIO()) as printed:
-        _serve(pipe, lane, printed)
+        _serve(channel, lane, printed)
 
 
-class _RunGoneError(BaseException):
-    """The main process has closed the pipe. Not an Exception, because it is no fault of an env."""
-
-
-def _serve(pipe: Connection, lane: str, printed: io.StringIO) -> None:
-    init: WorkerInit = pickle.loads(pipe.recv_bytes())
+def _serve(channel: Channel, lane: str, printed: io.StringIO) -> None:
+    init: WorkerInit = channel.receive()
     config, device = init.config, torch_device(lane)
     torch.set_num_threads(1)
     set_float32_precision(config.amp)
@@ -210,37 +203,24 @@ def _serve(pipe: Connection, lane: str, printed: io.StringIO) -> None:
     envs: dict[int, Env] = {}
     freeze_loaded_objects()
     while True:
-        content = pipe.recv_bytes()
+        channel.wait()
         start = time.perf_counter()
-        request: EpochRequest = pickle.loads(content)
+        request: EpochRequest = channel.receive()
         for index in request.envs:
             if index not in envs:
                 envs[index] = Env(index, hosts, data, config, scaler())
-        try:
-            reply = _run_epochs([envs[index] for index in request.envs], request, runner, start, pipe)
-        except _RunGoneError:
-            return
+        reply = _run_epochs([envs[index] for index in request.envs], request, runner, start)
         if isinstance(reply, EpochReply):
             reply = reply._replace(printed=printed.getvalue()[:MAX_PRINTED_CHARACTERS])
             printed.seek(0)
             printed.truncate()
-        _send(pipe, reply)
+        channel.send(reply)
 
 
-def _run_epochs(
-    envs: Sequence[Env], request: EpochRequest, runner: EnvRunner, start: float, pipe: Connection
-) -> EpochReply | FaultError:
-    """Train and validate the envs of a request, which arrived at `start`.
-
-    The main process sends nothing before it has received the result, so a readable pipe means EOF.
-
-    Raises:
-        _RunGoneError: The main process has closed the pipe.
-    """
+def _run_epochs(envs: Sequence[Env], request: EpochRequest, runner: EnvRunner, start: float) -> EpochReply | FaultError:
+    """Train and validate the envs of a request, which arrived at `start`."""
 
     def train_and_validate(env: Env) -> DeviceResults:
-        if pipe.poll():
-            raise _RunGoneError
         return env.run_epoch(request.step, runner.stopwatch, last=request.last)
 
     try:

@@ -1,0 +1,64 @@
+"""Channel: the connection of the main process and a worker.
+
+A pipe announces the messages; their content travels in files that both processes have open. So a message never waits
+for its receiver to read it, and the main process can send the next request while the worker still trains.
+
+A message takes one of the files, which then belongs to its receiver, who uses it for a later message.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+from collections import deque
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import IO, Any, cast
+
+FILES = 3
+"""Number of files: for the first message, which has no reply, and for two requests that are not answered yet."""
+
+
+class Channel:
+    """One end of the connection.
+
+    Args:
+        pipe: This end of the pipe.
+        files: File descriptors of the files, in the same order in both processes.
+        owns_files: True in the process that sends the first message.
+    """
+
+    def __init__(self, pipe: Connection, files: Sequence[int], *, owns_files: bool) -> None:
+        self._pipe = pipe
+        self._files = files
+        self._own = deque(range(len(files) if owns_files else 0))
+        """Indices of the files that belong to this process."""
+
+    def send(self, message: object) -> None:
+        """Send a message. Raises OSError."""
+        content = memoryview(pickle.dumps(message, protocol=5))
+        index, written = self._own.popleft(), 0
+        while written < len(content):
+            written += os.pwrite(self._files[index], content[written:], written)
+        self._pipe.send((index, len(content)))
+
+    def wait(self) -> None:
+        """Wait until a message has arrived, or the other process has ended."""
+        self._pipe.poll(None)
+
+    def receive(self) -> Any:
+        """Wait for a message and return it. Raises EOFError or OSError if the other process has ended."""
+        index, size = cast("tuple[int, int]", self._pipe.recv())
+        content = bytearray()
+        while len(content) < size:
+            content += os.pread(self._files[index], size - len(content), len(content))
+        self._own.append(index)
+        return pickle.loads(content)
+
+
+def open_message_file() -> IO[bytes]:
+    """Return a new file without a name, in memory where the system has such files. Raises OSError."""
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("message"), "r+b")
+    return tempfile.TemporaryFile()
