@@ -59,7 +59,7 @@ PHASES = {
     "masks": ["esper.ppo.agent:write_masks"],
     "decide": ["esper.ppo.agent:PPOAgent.act", "esper.ppo.agent:PPOAgent.begin_round"],
     "apply ops": ["esper.envs.env:Env.apply_action"],
-    "lane": ["esper.lanes.pool:EnvPool.step", "esper.lanes.runner:EnvRunner.run"],
+    "lane": ["esper.lanes.pool:EnvPool.start_step", "esper.lanes.runner:EnvRunner.run"],
     "unpack results": ["esper.envs.env:Env.unpack_results"],
     "reward": ["esper.engine.episode:Episode.record_step", "esper.ppo.agent:PPOAgent.record_rewards"],
     "last good state": ["esper.envs.governor:LastGoodState.save"],

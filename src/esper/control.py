@@ -60,6 +60,10 @@ class RequestQueue:
         self.stop_requested |= kind in ENDING_KINDS
         self._inbox.put(Request(kind, origin, path, env))
 
+    def has_request(self) -> bool:
+        """Return True if a request waits."""
+        return not self._inbox.empty()
+
     def get(self, timeout: float = 0.0) -> Request | None:
         """Return the oldest request, or None if none arrives within `timeout` seconds."""
         try:

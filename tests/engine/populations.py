@@ -92,7 +92,8 @@ def play(pool: EnvPool, round_index: int, steps: int) -> list[list[EpochResult]]
         actions = [script(env.index, step, env.network.slots) for env in pool.envs]
         for measured, now in zip(found, measurements(pool, actions, step), strict=True):
             measured.append(now)
-        pool.tick()
+        for env in pool.envs:
+            env.tick()
     return found
 
 

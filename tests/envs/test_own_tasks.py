@@ -88,7 +88,8 @@ def test_language_model_grows_and_learns() -> None:
 def epoch(pool: EnvPool, step: int, action: Action) -> EpochResult:
     (found,) = pool.step([action], step)
     assert found is not None
-    pool.tick()
+    for env in pool.envs:
+        env.tick()
     return found.measured
 
 

@@ -75,7 +75,8 @@ def test_cpu_lanes_split_envs_by_time(two: EnvPool, taken: dict[str, list[int]])
     for env, seconds in zip(two.envs, [1.0, 2.0, 9.0, 7.0, 4.0], strict=True):
         env.epoch_seconds = seconds
     two.step([WAIT] * 5, 1)
-    assert taken == {"cpu:0": [2, 1, 0], "cpu:1": [3, 4]}
+    # The first lane had one env more in the last step.
+    assert taken == {"cpu:0": [3, 4], "cpu:1": [2, 1, 0]}
 
 
 def test_cpu_lanes_with_a_shared_scale_keep_their_envs(
@@ -125,7 +126,8 @@ def test_envs_of_one_host_differ_only_by_decisions(two: EnvPool) -> None:
     for step in range(6):
         grow = plant if step == 0 else advance if two.envs[1].network.slots[1].can_advance else WAIT
         epochs = two.step([WAIT, grow, grow, WAIT, plant if step == 3 else WAIT], step)
-        two.tick()
+        for env in two.envs:
+            env.tick()
     assert epochs[1] == epochs[2] != epochs[0]
     assert epochs[3] != epochs[0]
     assert same(weights(two, 1), weights(two, 2))

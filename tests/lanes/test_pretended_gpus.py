@@ -54,7 +54,8 @@ def test_episode_stays_on_device_with_one_wait_per_step(
             stages |= {slot.stage for env in pool.envs for slot in env.network.slots}
             for good in kept:
                 good.save()
-            pool.tick()
+            for env in pool.envs:
+                env.tick()
         assert stages >= {Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.FOSSILIZED}
         for good in kept:
             good.rollback()

@@ -34,8 +34,9 @@ def play(agent: PPOAgent) -> tuple[torch.Tensor, torch.Tensor]:
     nets = [network(), network()]
     agent.begin_round(torch.rand(2, 3, len(HEADS), generator=torch.Generator().manual_seed(1)))
     for step in range(3):
-        agent.act(step, [view(env, net, step) for env, net in enumerate(nets)])
-        agent.record_rewards(step, [0.1, 0.2], [False, False])
+        views = [view(env, net, step) for env, net in enumerate(nets)]
+        agent.act(step, views)
+        agent.record_rewards(step, views, [0.1, 0.2], [False, False])
     state = agent.hidden[0].clone()
     return state, agent._bootstrap([view(env, net, 3) for env, net in enumerate(nets)])
 

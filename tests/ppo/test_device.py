@@ -18,7 +18,7 @@ from esper.policy import masks
 from esper.policy.agent import EnvStatus
 from esper.policy.observation import ObservationShape
 from esper.ppo.agent import CPU, PPOAgent
-from esper.ppo.rollout import InputStaging, PolicyInputs
+from esper.ppo.rollout import InputBuffer, InputStaging
 from tests.growth.hosts import network, site
 
 META = torch.device("meta")
@@ -63,9 +63,9 @@ def test_policy_decides_and_learns_on_its_device(monkeypatch: pytest.MonkeyPatch
     agent = agent_on(META)
     agent.begin_round(torch.rand(ENVS, STEPS, len(HEADS)))
     for step in range(STEPS):
-        decided = agent._decide(step, views(step))
+        decided = agent._decide(step, views(step), slice(ENVS))
         assert (decided.device, decided.shape) == (META, (ENVS, 2 * len(HEADS) + 1 + len(Op)))
-        agent.record_rewards(step, [0.0] * ENVS, [False] * ENVS)
+        agent.record_rewards(step, views(step), [0.0] * ENVS, [False] * ENVS)
     assert agent._bootstrap(views(STEPS)).device == META
     rollout = agent.rollout
     obs_ETF = agent.observations.normalise(rollout.obs_ETF)
@@ -86,17 +86,18 @@ def test_default_device_is_the_cpu_without_copies() -> None:
     agent = agent_on(CPU)
     assert {tensor.device for tensor in agent.state_tensors().values()} == {CPU}
     staging = InputStaging(ENVS, SHAPE, CPU)
-    assert staging.to_device() is staging.host
+    assert staging.to_device().obs_EF is staging.host.obs_EF
 
 
 def test_situation_is_moved_in_one_copy() -> None:
-    here, there = (PolicyInputs(ENVS, SHAPE, CPU) for _ in range(2))
+    source, target = (InputBuffer(ENVS, SHAPE, CPU) for _ in range(2))
+    here, there = source.inputs, target.inputs
     here.obs_EF.normal_()
     here.known_E.normal_()
     here.blueprint_ES.random_(0, 9)
     for mask in here.masks:
         mask.random_(0, 2)
-    there.copy_(here)
+    target.copy_(source)
     assert torch.equal(there.obs_EF, here.obs_EF)
     assert torch.equal(there.known_E, here.known_E)
     assert torch.equal(there.blueprint_ES, here.blueprint_ES)

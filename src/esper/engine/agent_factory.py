@@ -56,7 +56,7 @@ def build_agent(
         case "periodic":
             return PeriodicAgent(blueprints, PLANT_INTERVAL_STEPS)
         case "random":
-            return RandomAgent(blueprints)
+            return RandomAgent(blueprints, ranks.env_range(config.envs).start)
         case "static":
             return StaticAgent()
         case "full":

@@ -14,6 +14,7 @@ from esper.config import TaskError
 from esper.control import ENDING_KINDS, RequestKind, RequestQueue
 from esper.domain import VERSION, Severity
 from esper.engine.commands import harvest_command
+from esper.engine.episode import Episode
 from esper.engine.growth import Growth, Variant
 from esper.engine.reporter import control_requested
 from esper.engine.training_state import TrainingState
@@ -88,13 +89,15 @@ class GrowthObserver:
         """Completed steps."""
         self._started = self._ended = time.perf_counter()
 
-    def observe(self) -> None:
-        """Look at the networks after a step, before their slots tick: in the state in which they were validated."""
+    def observe(self, episodes: Sequence[Episode]) -> None:
+        """Keep the best network of some envs after a step, before their slots tick: as they were validated."""
+        scores = [(episode.view.scores[-1], episode.env) for episode in episodes if not episode.inactive]
+        self._best = better_network(self._best, scores, self._training.step + 1)
+
+    def end_step(self) -> None:
+        """End the run if no network has become better for long."""
         self._steps = self._training.step + 1
         self._ended = time.perf_counter()
-        active = [episode for episode in self._training.episodes if not episode.inactive]
-        scores = [(episode.view.scores[-1], episode.env) for episode in active]
-        self._best = better_network(self._best, scores, self._steps)
         left = self._training.config.steps - self._steps
         if self._steps == 1 and left:
             seconds = self._ended - self._started

@@ -117,7 +117,7 @@ class Run:
                 control=control if ranks.is_single else RankedRequestQueue(control, ranks),
                 checkpointer=Checkpointer(self.directory, config.keep),
                 interactive=interactive and ranks.is_single,
-                after_validation=self._growth.observe if self._growth else None,
+                observer=self._growth,
             )
             if resume:
                 self.trainer.run_control.restore(resume, "command line")

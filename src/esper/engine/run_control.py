@@ -107,6 +107,11 @@ class RunController:
 
     # Requests
 
+    def may_go_ahead(self) -> bool:
+        """Return True if `handle_requests` would do nothing now. All ranks call this together."""
+        is_recorded = not self._training.ranks.is_single or self._hub.failure is None
+        return not self._control.has_request() and self._single_step is None and is_recorded
+
     def handle_requests(self) -> bool:
         """Handle the requests received since the last step; block while paused. Return False if the run must end.
 
@@ -329,3 +334,7 @@ class RankedRequestQueue(RequestQueue):
             received = self._ranks.all_gather_object(self._local.get(timeout))
             self._agreed.extend(request for request in received if request)
         return self._agreed.popleft() if self._agreed else None
+
+    def has_request(self) -> bool:
+        """Return True if any rank has a request, like `RequestQueue.has_request`. All ranks must call it together."""
+        return bool(self._agreed) or any(self._ranks.all_gather_object(self._local.has_request()))

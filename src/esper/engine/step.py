@@ -1,15 +1,22 @@
-"""One step of all envs, the same in training and in evaluation: act, apply, train, validate, record."""
+"""Steps of all envs, the same in training and in evaluation: act, apply, train, validate, record.
+
+The envs are two groups that alternate: while one trains, the other is rewarded, recorded and decided. So the lanes
+always have work (double-buffered sampling; Petrenko et al., 2020, "Sample Factory"). The groups depend only on the
+number of envs, because the policy decides for a group at a time, and a matrix product may round differently for
+another number of rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from esper.engine.episode import Episode, StepOutcome, revalidate
 from esper.envs.stopwatch import PhaseTimer
 from esper.growth.lifecycle import StageTransition
 from esper.lanes.errors import FaultError
-from esper.lanes.pool import EnvEpoch, EnvPool
+from esper.lanes.pool import EnvEpoch, EnvPool, PendingEpochs
 from esper.policy.actions import Decision
 from esper.policy.agent import Agent, EnvStatus
 
@@ -18,8 +25,11 @@ MAX_SHOWN = 200
 
 
 class StepResult(NamedTuple):
-    """Result of one step, one entry per env."""
+    """Result of one step of one group, one entry per env."""
 
+    step: int
+    """Index of the step, from 0."""
+    episodes: Sequence[Episode]
     decisions: list[Decision]
     epochs: list[EnvEpoch | None]
     """None for an env that is inactive after a rollback."""
@@ -37,34 +47,111 @@ class StepResult(NamedTuple):
         return [bool(outcome and outcome.breakdown) for outcome in self.outcomes]
 
 
-def play_step(pool: EnvPool, episodes: Sequence[Episode], agent: Agent, step: int, stopwatch: PhaseTimer) -> StepResult:
-    """Let the agent decide for every env, then apply its decisions, train, validate and record the results.
+class _StartedStep(NamedTuple):
+    """A step of a group whose envs train."""
 
-    Envs that break down are rolled back and validated again.
+    step: int
+    decisions: list[Decision]
+    epochs: PendingEpochs
 
-    The slots do not tick here; the caller ends the step with `tick_slots`. Training ticks right after the step, so that
-    its transitions are reported with it. Evaluation ticks only before the next step: after the last one, the test split
-    must be measured with the alphas of the last validation.
+
+class StepPlayer:
+    """Plays the steps of a population.
+
+    Envs that break down are rolled back and validated again. The slots do not tick here, but in `end`, with
+    `tick_slots`.
 
     Args:
         episodes: Their episodes, in the order of `pool.envs`.
         stopwatch: Measures the phases `act` and `reward`.
-
-    Raises:
-        FaultError: The policy failed; or a lane, and the envs are then in an inconsistent state.
+        end: Called with the result of each step of a group, to record it. No env of the group trains then.
+        begin: Called with the index of a step and the episodes of a group, before the policy decides for them.
     """
-    with stopwatch("act"):
-        choices = _decide(agent, step, [episode.view for episode in episodes])
-    actions = [None if episode.inactive else choice.action for episode, choice in zip(episodes, choices, strict=True)]
-    epochs = pool.step(actions, step)
-    with stopwatch("reward"):
-        outcomes = [
-            episode.record_step(choice.action, epoch) if epoch else None
-            for episode, choice, epoch in zip(episodes, choices, epochs, strict=True)
-        ]
-        result = StepResult(choices, epochs, outcomes)
-        revalidate(pool, [episode for episode, broken in zip(episodes, result.broke_down, strict=True) if broken])
-    return result
+
+    def __init__(
+        self,
+        pool: EnvPool,
+        episodes: Sequence[Episode],
+        agent: Agent,
+        stopwatch: PhaseTimer,
+        end: Callable[[StepResult], None],
+        begin: Callable[[int, Sequence[Episode]], None] | None = None,
+    ) -> None:
+        self._pool = pool
+        self._agent = agent
+        self._stopwatch = stopwatch
+        self._begin, self._end = begin, end
+        # Envs that share a loss scale train one after another.
+        first = len(episodes) if pool.shares_loss_scale else -(-len(episodes) // 2)
+        self._groups = [group for group in (episodes[:first], episodes[first:]) if group]
+        self._started: dict[int, _StartedStep] = {}
+        """Steps in progress, keyed by the index of the group."""
+
+    @property
+    def is_ahead(self) -> bool:
+        """True if a group has started the step after the last one that was played."""
+        return bool(self._started)
+
+    def play(self, step: int, may_go_ahead: Callable[[], bool] = lambda: False) -> None:
+        """Play a step of all envs.
+
+        Args:
+            step: Index of the step, from 0; that of the last call plus 1 if a group is ahead.
+            may_go_ahead: Asked once: may the groups that have ended this step start the next one before the other
+                group has ended this one?
+
+        Raises:
+            FaultError: The policy failed; or a lane, and the envs are then in an inconsistent state. No env trains any
+                more.
+        """
+        try:
+            for index in range(len(self._groups)):
+                if index not in self._started:
+                    self._start(index, step)
+            for index, group in enumerate(self._groups):
+                self._end(self._finish(index, group))
+                if index < len(self._groups) - 1 and may_go_ahead():
+                    self._start(index, step + 1)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Wait for the envs that train, and discard their results."""
+        for started in self._started.values():
+            with contextlib.suppress(FaultError):
+                started.epochs()
+        self._started.clear()
+
+    def _start(self, index: int, step: int) -> None:
+        """Decide for a group, and let its envs train."""
+        group = self._groups[index]
+        if self._begin:
+            self._begin(step, group)
+        with self._stopwatch("act"):
+            decisions = _decide(self._agent, step, [episode.view for episode in group])
+        actions = {
+            episode.env: decision.action
+            for episode, decision in zip(group, decisions, strict=True)
+            if not episode.inactive
+        }
+        self._started[index] = _StartedStep(step, decisions, self._pool.start_step(actions, step))
+
+    def _finish(self, index: int, group: Sequence[Episode]) -> StepResult:
+        """Wait for the envs of a group, and reward them."""
+        step, decisions, pending = self._started.pop(index)
+        measured = pending()
+        epochs = [measured.get(episode.env) for episode in group]
+        with self._stopwatch("reward"):
+            outcomes = [
+                episode.record_step(decision.action, epoch) if epoch else None
+                for episode, decision, epoch in zip(group, decisions, epochs, strict=True)
+            ]
+            result = StepResult(step, group, decisions, epochs, outcomes)
+            revalidate(
+                self._pool, [episode for episode, broken in zip(group, result.broke_down, strict=True) if broken]
+            )
+        return result
 
 
 def _decide(agent: Agent, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
@@ -85,13 +172,16 @@ def _decide(agent: Agent, step: int, views: Sequence[EnvStatus]) -> list[Decisio
     raise fault
 
 
-def tick_slots(pool: EnvPool, episodes: Sequence[Episode]) -> list[list[StageTransition]]:
-    """Tick the slots of every env, which may remove seeds, and update the parameter ratios that policies see.
+def tick_slots(episodes: Sequence[Episode]) -> list[list[StageTransition]]:
+    """Tick the slots of envs, which may remove seeds, and update the parameter ratios that policies see.
+
+    Training ticks right after the step, so that its transitions are reported with it. Evaluation does not tick after
+    the last step: the test split must be measured with the alphas of the last validation.
 
     Returns:
         The transitions of each env.
     """
-    moves = pool.tick()
+    moves = [episode.env.tick() for episode in episodes]
     for episode in episodes:
         episode.update_parameter_ratio()
     return moves

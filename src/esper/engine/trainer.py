@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from esper.control import RequestQueue
-from esper.domain import Stage
+from esper.domain import Stage, StepNumber
 from esper.engine import reporter
 from esper.engine.checkpointer import Checkpointer
+from esper.engine.episode import Episode
 from esper.engine.reporter import MemoryAccountant
 from esper.engine.run_control import RunController
-from esper.engine.step import StepResult, play_step, tick_slots
+from esper.engine.step import StepPlayer, StepResult, tick_slots
 from esper.engine.training_state import TrainingState
 from esper.envs.epoch_result import EpochResult
 from esper.growth.lifecycle import StageTransition
@@ -23,12 +25,24 @@ from esper.seeding import make_generator
 from esper.telemetry import events as ev
 
 
+class StepObserver(Protocol):
+    """Looks at the networks in every step, and may end the run after it."""
+
+    def observe(self, episodes: Sequence[Episode]) -> None:
+        """Look at the networks of some envs after a step, before their slots tick: as they were validated."""
+        ...
+
+    def end_step(self) -> None:
+        """Draw conclusions once all envs have been looked at."""
+        ...
+
+
 class Trainer:
     """Trains a population of envs and the policy that grows them.
 
     Args:
         interactive: Hold the run on a fault and wait for the user. If False, a fault ends the run.
-        after_validation: Called in each step, before the slots tick.
+        observer: Looks at the networks in every step; None for an ordinary run.
     """
 
     def __init__(
@@ -38,12 +52,15 @@ class Trainer:
         control: RequestQueue,
         checkpointer: Checkpointer,
         interactive: bool = False,
-        after_validation: Callable[[], None] | None = None,
+        observer: StepObserver | None = None,
     ) -> None:
         self.state = state
-        self._after_validation = after_validation
+        self._observer = observer
         self.run_control = RunController(state, control, checkpointer, interactive=interactive)
         self._memory = MemoryAccountant(state.pool, state.agent)
+        self._player = StepPlayer(state.pool, state.episodes, state.agent, state.timer, self._end_of_group)
+        self._measured: list[EpochResult | None] = []
+        """Results of the envs in the step in progress."""
 
     def run(self) -> str:
         """Train until the last round or a stop request.
@@ -60,7 +77,7 @@ class Trainer:
             fault = self._run_next()
             if fault is not None:
                 self.run_control.hold_after_fault(fault)
-            elif state.step and not self.run_control.handle_requests():
+            elif state.step and not self._player.is_ahead and not self.run_control.handle_requests():
                 return "stopped"
         return "done"
 
@@ -77,23 +94,40 @@ class Trainer:
         except (RankLostError, RecordingError, RunFailedError):
             raise
         except FaultError as fault:
-            return fault
+            found = fault
         except Exception as error:  # noqa: BLE001 (any error holds or ends the run, with its message)
-            return FaultError.from_exception(error, "the engine")
-        return None
+            found = FaultError.from_exception(error, "the engine")
+        else:
+            return None
+        self._player.abandon()
+        return found
 
     def _step(self) -> None:
         state = self.state
-        result = play_step(state.pool, state.episodes, state.agent, state.step, state.timer)
-        if self._after_validation:
-            self._after_validation()
-        with state.timer("reward"):
-            state.agent.record_rewards(state.step, result.rewards, result.broke_down)
-            ticked = tick_slots(state.pool, state.episodes)
+        self._measured = []
+        self._player.play(state.step, self._may_go_ahead)
+        if self._observer:
+            self._observer.end_step()
         state.step += 1
+        self._emit_timing(self._measured)
+
+    def _may_go_ahead(self) -> bool:
+        """Return True if no request and no observer must be heard between this step and the next."""
+        is_last = self.state.step + 1 == self.state.config.steps
+        return not is_last and not self._observer and self.run_control.may_go_ahead()
+
+    def _end_of_group(self, result: StepResult) -> None:
+        """Record the step of a group of envs."""
+        state = self.state
+        if self._observer:
+            self._observer.observe(result.episodes)
+        with state.timer("reward"):
+            views = [episode.view for episode in result.episodes]
+            state.agent.record_rewards(result.step, views, result.rewards, result.broke_down)
+            ticked = tick_slots(result.episodes)
         with state.timer("telemetry"):
             self._emit_step(result, ticked)
-        self._emit_timing([epoch and epoch.measured for epoch in result.epochs])
+        self._measured += [epoch and epoch.measured for epoch in result.epochs]
 
     def _begin_round(self) -> None:
         state = self.state
@@ -124,8 +158,9 @@ class Trainer:
 
     def _emit_step(self, result: StepResult, ticked: Sequence[list[StageTransition]]) -> None:
         state = self.state
-        at, emit = state.step_number, state.hub.emit
-        for index, episode in enumerate(state.episodes):
+        at = StepNumber.from_completed(state.round, result.step + 1, state.config.steps)
+        emit = state.hub.emit
+        for index, episode in enumerate(result.episodes):
             epoch, outcome = result.epochs[index], result.outcomes[index]
             if epoch is None or outcome is None:
                 continue

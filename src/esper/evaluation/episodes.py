@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from esper.config import Config
 from esper.engine.episode import Episode
-from esper.engine.step import play_step, tick_slots
+from esper.engine.step import StepPlayer, StepResult, tick_slots
 from esper.envs.stopwatch import PhaseTimer
 from esper.evaluation.results import EpisodeResult
 from esper.harvest.model import grown_seeds, plant_grown
@@ -75,16 +75,22 @@ def play_episodes(
     Returns:
         True for each env that broke down.
     """
-    broke_down = [False] * len(episodes)
+    broke_down: set[int] = set()
+    """Indices of the envs that broke down."""
+    last = config.steps - 1
+
+    def end(result: StepResult) -> None:
+        broken = zip(result.episodes, result.broke_down, strict=True)
+        broke_down.update(episode.env.index for episode, now in broken if now)
+        if result.step < last:
+            tick_slots(result.episodes)
+
     agent.begin_round(decision_uniforms(config.seed, range(len(episodes)), config.steps, round_index))
-    timer = PhaseTimer()  # required by `play_step`; the times are not reported
+    player = StepPlayer(pool, episodes, agent, PhaseTimer(), end)  # the times are not reported
     for step in range(config.steps):
-        if step > 0:
-            tick_slots(pool, episodes)
-        result = play_step(pool, episodes, agent, step, timer)
-        broke_down = [before or now for before, now in zip(broke_down, result.broke_down, strict=True)]
+        player.play(step, lambda step=step: step < last)
         on_step()
-    return broke_down
+    return [episode.env.index in broke_down for episode in episodes]
 
 
 def _result(episode: Episode, test_before: float, test_after: float, broke_down: bool) -> EpisodeResult:

@@ -78,5 +78,7 @@ class OneAgentPerEnv(NonLearningAgent):
 
     def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
         """Return the decision of each env's agent."""
-        decisions = [agent.act(step, [view])[0] for agent, view in zip(self._agents, views, strict=False)]
-        return decisions + [WAIT_DECISION] * (len(views) - len(decisions))
+        return [
+            self._agents[view.env].act(step, [view])[0] if view.env < len(self._agents) else WAIT_DECISION
+            for view in views
+        ]

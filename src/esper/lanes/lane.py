@@ -109,6 +109,12 @@ class Lane:
             prepare(env)
             return env.run_epoch(step, self.stopwatch, last=last)
 
+        if self.device.type == "cpu":
+            # This lane and the engine's thread would contend for the GIL, so it works only while that thread waits.
+            def run_now() -> dict[int, HostResults]:
+                return self.submit(envs, train_and_validate)()
+
+            return run_now
         return self.submit(envs, train_and_validate)
 
     def _split(self, envs: Sequence[Env]) -> list[tuple[WorkerProcess, list[Env]]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +22,7 @@ from esper.lanes.errors import FaultError
 from esper.lanes.gpu_workers import MIN_LAUNCHING, fitting_workers, useful_workers
 from esper.lanes.lane import Lane, PendingResults, open_lanes, start_all
 from esper.lanes.measurements import measure_epoch, measure_launching
-from esper.lanes.runner import DeviceResults, HostResults
+from esper.lanes.runner import DeviceResults
 from esper.lanes.spawn import WorkerSpawner
 from esper.lanes.worker import WorkerInit, write_worker_data
 from esper.policy.actions import Action
@@ -42,10 +44,14 @@ class EnvEpoch:
     measured: EpochResult
 
 
+PendingEpochs = Callable[[], dict[Env, EnvEpoch]]
+"""Waits for the epochs of some envs and returns their results. Raises FaultError."""
+
+
 class EnvPool:
     """Envs on lanes: dealt round-robin to lanes of one kind, and by measured speed to lanes of different kinds.
 
-    CPU lanes are interchangeable: their envs are redistributed at every step to balance the load.
+    CPU lanes are interchangeable: the envs of a step are distributed anew to balance the load.
 
     Args:
         data: Data of the task, on the CPU.
@@ -91,6 +97,11 @@ class EnvPool:
         cpu_lanes = [lane for lane in self.lanes if lane.device.type == "cpu"]
         self.interchangeable_lanes = cpu_lanes if len(cpu_lanes) > 1 and not single_stream else []
         """Lanes that may train the envs of each other."""
+        self._lead: dict[Lane, float] = {}
+        """Seconds of work that each interchangeable lane was given beyond that of the least loaded one."""
+        self._own_seconds: deque[float] = deque([0.0, 0.0], maxlen=2)
+        """Seconds that this thread worked between two waits for results, in the last two of these times."""
+        self._waited_until = time.perf_counter()
         self._spawner = spawner or WorkerSpawner()
         self._config = config
         self._hosts_on = {
@@ -169,6 +180,11 @@ class EnvPool:
         return self.lanes[self.lane_indices[env - self._first]]
 
     @property
+    def shares_loss_scale(self) -> bool:
+        """True if the envs of a lane share a loss scale, so that the order of their epochs matters."""
+        return self._config.shares_loss_scale
+
+    @property
     def lane_by_env(self) -> list[str]:
         """Name of the lane of each env, in the order of `envs`."""
         return [self._lane_of(env.index).name for env in self.envs]
@@ -195,7 +211,7 @@ class EnvPool:
 
             return lane.submit(envs, work)
 
-        found = self._run_on_lanes(list(keys), start)
+        found = self._start_on_lanes(list(keys), start)()
         return [(loss, score) for [[loss, score, *_]] in (found[env.index] for env in keys)]
 
     def reset_loss_scales(self) -> None:
@@ -206,29 +222,39 @@ class EnvPool:
 
     def step(self, actions: Sequence[Action | None], step: int) -> list[EnvEpoch | None]:
         """Apply a decision to each env, train it for an epoch and validate it; None for one whose action is None."""
-        decided = {env.index: action for env, action in zip(self.envs, actions, strict=True) if action is not None}
-        moves: dict[int, list[StageTransition]] = {}
+        decided = {env: action for env, action in zip(self.envs, actions, strict=True) if action is not None}
+        found = self.start_step(decided, step)()
+        return [found.get(env) for env in self.envs]
+
+    def start_step(self, actions: Mapping[Env, Action], step: int) -> PendingEpochs:
+        """Apply a decision to each of some envs, and start to train them for an epoch and to validate them.
+
+        Other envs may be in the middle of a step. Results must be waited for in the order of the starts.
+        """
+        moves: dict[Env, list[StageTransition]] = {}
 
         def apply(env: Env) -> None:
-            moves[env.index] = env.apply_action(decided[env.index], step)
+            moves[env] = env.apply_action(actions[env], step)
 
         def start(lane: Lane, envs: Sequence[Env]) -> PendingResults:
             return lane.submit_epochs(envs, apply, step, last=step == self._config.steps - 1)
 
-        found = self._run_on_lanes([env for env in self.envs if env.index in decided], start)
-        return [
-            EnvEpoch(moves[env.index], env.unpack_results(*found[env.index])) if env.index in decided else None
-            for env in self.envs
-        ]
+        load = self._loads()
+        pending = self._start_on_lanes(list(actions), start, load)
+        self._note_loads(load, actions)
+
+        def wait() -> dict[Env, EnvEpoch]:
+            self._own_seconds.append(time.perf_counter() - self._waited_until)
+            found = pending()
+            self._waited_until = time.perf_counter()
+            return {env: EnvEpoch(moves[env], env.unpack_results(*found[env.index])) for env in actions}
+
+        return wait
 
     def validate(self, envs: Sequence[Env]) -> list[tuple[float, float]]:
         """Return validation loss and score of some envs in their current state."""
-        found = self._run_on_lanes(envs, lambda lane, part: lane.submit(part, _validate_seeded))
+        found = self._start_on_lanes(envs, lambda lane, part: lane.submit(part, _validate_seeded))()
         return [(loss, score) for [[loss, score, *_]] in (found[env.index] for env in envs)]
-
-    def tick(self) -> list[list[StageTransition]]:
-        """Tick the slots of every env, and return the transitions of each."""
-        return [env.tick() for env in self.envs]
 
     def test_scores(self) -> list[float]:
         """Return the score of every env on the test split. For `evaluate` only."""
@@ -237,7 +263,7 @@ class EnvPool:
             with env.seeded("test"):
                 return [env.test_score()]
 
-        found = self._run_on_lanes(self.envs, lambda lane, envs: lane.submit(envs, work))
+        found = self._start_on_lanes(self.envs, lambda lane, envs: lane.submit(envs, work))()
         return [found[env.index][0][0] for env in self.envs]
 
     def close(self) -> None:
@@ -246,27 +272,32 @@ class EnvPool:
             lane.close()
         self._spawner.close()
 
-    def _run_on_lanes(
-        self, envs: Sequence[Env], start: Callable[[Lane, Sequence[Env]], PendingResults]
-    ) -> dict[int, HostResults]:
-        """Start work on every lane for its part of the envs, wait for all lanes, and return the results by env index.
+    def _start_on_lanes(
+        self,
+        envs: Sequence[Env],
+        start: Callable[[Lane, Sequence[Env]], PendingResults],
+        load: dict[Lane, float] | None = None,
+    ) -> PendingResults:
+        """Start work on every lane for its part of the envs.
 
-        Raises:
-            FaultError: A lane failed. No lane is running any more.
+        The returned function waits for all lanes. It raises FaultError if a lane failed; no lane runs this work then.
+
+        Args:
+            load: Seconds of work that each interchangeable lane has already; the work is added.
         """
+        load = dict.fromkeys(self.interchangeable_lanes, 0.0) if load is None else load
         # Send to the workers before a thread runs, and receive after it has finished: threads of one interpreter slow
         # each other down.
-        parts = sorted(self._assign_envs(envs), key=lambda assigned: not assigned[0].has_workers)
-        return start_all(partial(start, lane, part) for lane, part in parts)()
+        parts = sorted(self._assign_envs(envs, load), key=lambda assigned: not assigned[0].has_workers)
+        return start_all(partial(start, lane, part) for lane, part in parts)
 
-    def _assign_envs(self, envs: Sequence[Env]) -> list[tuple[Lane, list[Env]]]:
+    def _assign_envs(self, envs: Sequence[Env], load: dict[Lane, float]) -> list[tuple[Lane, list[Env]]]:
         """Assign envs to lanes.
 
         Envs of interchangeable lanes go, longest last epoch first, to the least loaded lane, preferring their own (LPT;
         Graham, 1969, "Bounds on multiprocessing timing anomalies"). All other envs go to their own lane.
         """
         parts: dict[Lane, list[Env]] = {lane: [] for lane in self.lanes}
-        load = dict.fromkeys(self.interchangeable_lanes, 0.0)
         shared: list[Env] = []
         for env in envs:
             own = self._lane_of(env.index)
@@ -277,6 +308,23 @@ class EnvPool:
             load[lane] += env.epoch_seconds
             parts[lane].append(env)
         return [(lane, part) for lane, part in parts.items() if part]
+
+    def _loads(self) -> dict[Lane, float]:
+        """Return the load of each interchangeable lane before a group of envs is started, in seconds of work.
+
+        It is the work that it was given beyond that of the others, and for a lane without a worker, the work of this
+        thread.
+        """
+        own = min(self._own_seconds)  # once in a while, this thread also updates the policy or writes a checkpoint
+        return {
+            lane: self._lead.get(lane, 0.0) + (0.0 if lane.has_workers else own) for lane in self.interchangeable_lanes
+        }
+
+    def _note_loads(self, load: Mapping[Lane, float], envs: Iterable[Env]) -> None:
+        """Remember how much more work a lane was given than the others: at most its share of these envs."""
+        least = min(load.values(), default=0.0)
+        share = sum(env.epoch_seconds for env in envs) / max(len(load), 1)
+        self._lead = {lane: min(seconds - least, share) for lane, seconds in load.items()}
 
 
 def can_be_imported(task: Task) -> bool:

@@ -29,19 +29,24 @@ class Agent(Protocol):
         ...
 
     def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
-        """Return a decision for every env. The decision for an inactive env is ignored.
+        """Return a decision for each of some envs. The decision for an inactive env is ignored.
+
+        In each step, every env is decided once: the first half of the envs, then the second half.
 
         Args:
             step: Index of the step, from 0.
-            views: One view per env.
+            views: One view per env, of consecutive envs.
         """
         ...
 
-    def record_rewards(self, step: int, rewards: Sequence[float | None], terminated: Sequence[bool]) -> None:
-        """Receive the results of the decisions of a step.
+    def record_rewards(
+        self, step: int, views: Sequence[EnvStatus], rewards: Sequence[float | None], terminated: Sequence[bool]
+    ) -> None:
+        """Receive the results of the decisions for some envs.
 
         Args:
             step: Index of the step, from 0.
+            views: One view per env, after the step.
             rewards: Reward of each env; None if it was inactive.
             terminated: True for each env whose episode ended early in this step.
         """
@@ -151,6 +156,16 @@ class UpdateStats:
     stopped_early: bool
     head_grad_norms: dict[str, float | None]
     head_entropies: dict[str, float | None]
+
+
+def rows_of(views: Sequence[EnvStatus], first_env: int) -> slice:
+    """Return the rows of consecutive envs in a tensor with one row per env of this process.
+
+    Args:
+        first_env: Index of the first env of this process.
+    """
+    first = views[0].env - first_env
+    return slice(first, first + len(views))
 
 
 def strip_prefix(prefix: str, named: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from esper.domain import HEADS, HEADS_BY_OP, Curve, Op
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, Blend
 from esper.growth.slot import Slot
 from esper.policy.actions import WAIT_DECISION, Action, Decision, head_sizes
-from esper.policy.agent import EnvStatus
+from esper.policy.agent import EnvStatus, rows_of
 from esper.policy.masks import legal_ops, legal_styles
 from esper.ranks import SINGLE_RANK, RankGroup
 
@@ -33,7 +33,9 @@ class NonLearningAgent:
     def begin_round(self, uniforms_ETH: Tensor) -> None:
         """Do nothing."""
 
-    def record_rewards(self, step: int, rewards: Sequence[float | None], terminated: Sequence[bool]) -> None:
+    def record_rewards(
+        self, step: int, views: Sequence[EnvStatus], rewards: Sequence[float | None], terminated: Sequence[bool]
+    ) -> None:
         """Do nothing."""
 
     def learn(self, views: Sequence[EnvStatus], round_index: int, generator: torch.Generator) -> None:
@@ -65,10 +67,12 @@ class RandomAgent(NonLearningAgent):
 
     Args:
         blueprints: Blueprints that the policy can select, in the order of the head.
+        first_env: Index of the first env of this process.
     """
 
-    def __init__(self, blueprints: Sequence[str]) -> None:
+    def __init__(self, blueprints: Sequence[str], first_env: int = 0) -> None:
         self._blueprints = blueprints
+        self._first_env = first_env
         self._uniform_ETH = torch.empty(0)
 
     def begin_round(self, uniforms_ETH: Tensor) -> None:
@@ -77,8 +81,9 @@ class RandomAgent(NonLearningAgent):
 
     def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
         """Return a random legal action for every env."""
+        rows = rows_of(views, self._first_env)
         # The types of PyTorch do not say what `tolist` returns.
-        uniform_EH: list[list[float]] = cast("Any", self._uniform_ETH[:, step]).tolist()
+        uniform_EH: list[list[float]] = cast("Any", self._uniform_ETH[rows, step]).tolist()
         return [self._choose(view, uniform_H) for view, uniform_H in zip(views, uniform_EH, strict=True)]
 
     def _choose(self, view: EnvStatus, uniform_H: Sequence[float]) -> Decision:

@@ -15,7 +15,7 @@ from esper.config import PPOConfig
 from esper.domain import HEADS, Op
 from esper.growth.site import SlotSite
 from esper.policy.actions import Action, Decision
-from esper.policy.agent import EnvStatus, UpdateStats, strip_prefix
+from esper.policy.agent import EnvStatus, UpdateStats, rows_of, strip_prefix
 from esper.policy.masks import ActionMasks, write_masks
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import ObservationShape, write_observation
@@ -56,7 +56,8 @@ class PPOAgent:
         device: torch.device = CPU,
     ) -> None:
         self._device = device
-        self._ranks, envs = ranks, len(ranks.env_range(envs))
+        own = ranks.env_range(envs)
+        self._ranks, self._first_env, envs = ranks, own.start, len(own)
         shape = ObservationShape(len(sites), len(blueprints))
         self._blueprints = tuple(blueprints)
         self._stochastic_heads = stochastic_heads
@@ -81,11 +82,11 @@ class PPOAgent:
         self.hidden = self.network.initial_state(len(uniforms_ETH))
 
     def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
-        """Decide for all envs in one batched forward pass, with one copy to the policy's device and one back."""
-        heads = len(HEADS)
+        """Decide for envs in one batched forward pass, with one copy to the policy's device and one back."""
+        heads, chosen = len(HEADS), rows_of(views, self._first_env)
         # The types of PyTorch do not say what `tolist` returns.
-        rows: list[list[float]] = cast("Any", self._decide(step, views)).tolist()
-        legal_EO: list[list[bool]] = cast("Any", self._staging.host.masks.op_EO).tolist()
+        rows: list[list[float]] = cast("Any", self._decide(step, views, chosen)).tolist()
+        legal_EO: list[list[bool]] = cast("Any", self._staging.host.masks.op_EO[chosen]).tolist()
         return [
             Decision(
                 action=Action(*map(int, row[:heads])),
@@ -97,46 +98,50 @@ class PPOAgent:
         ]
 
     @torch.no_grad()
-    def _decide(self, step: int, views: Sequence[EnvStatus]) -> Tensor:
-        """Decide for all envs, and store the inputs and the decisions in the rollout buffer.
+    def _decide(self, step: int, views: Sequence[EnvStatus], rows: slice) -> Tensor:
+        """Decide for envs, and store the inputs and the decisions in their rows of the rollout buffer.
 
         Returns:
-            [E, 2 H + 1 + O] float32 on the policy's device: actions, their probabilities, value, and probability of
-            every op.
+            [E, 2 H + 1 + O] float32 on the policy's device, for E views: actions, their probabilities, value, and
+            probability of every op.
         """
-        rollout, inputs = self.rollout, self._observe(views)
-        rollout.obs_ETF[:, step] = inputs.obs_EF
-        rollout.blueprint_ETS[:, step] = inputs.blueprint_ES
+        rollout, inputs = self.rollout, self._observe(views, rows)
+        rollout.obs_ETF[rows, step] = inputs.obs_EF
+        rollout.blueprint_ETS[rows, step] = inputs.blueprint_ES
         for stored, mask in zip(rollout.masks.at_step(step), inputs.masks, strict=True):
-            stored.copy_(mask)
-        features_ED = self._features(inputs)
+            stored[rows] = mask
+        features_ED = self._features(inputs, rows)
         actions_EH, probs_EO, evaluation = self.network.act(
-            features_ED, inputs.masks, self._uniform_ETH[:, step], stochastic_heads=self._stochastic_heads
+            features_ED, inputs.masks, self._uniform_ETH[rows, step], stochastic_heads=self._stochastic_heads
         )
         values_E = self._values(evaluation.value, inputs)
-        rollout.actions_ETH[:, step] = actions_EH
-        rollout.log_prob_ETH[:, step] = evaluation.log_prob_H
-        rollout.value_ET[:, step] = values_E
-        rollout.known_ET[:, step] = inputs.known_E
+        rollout.actions_ETH[rows, step] = actions_EH
+        rollout.log_prob_ETH[rows, step] = evaluation.log_prob_H
+        rollout.value_ET[rows, step] = values_E
+        rollout.known_ET[rows, step] = inputs.known_E
         chosen_EH = evaluation.log_prob_H.exp()
         return torch.cat((actions_EH.float(), chosen_EH, values_E.unsqueeze(1), probs_EO), dim=1)
 
-    def _observe(self, views: Sequence[EnvStatus]) -> PolicyInputs:
-        inputs = self._staging.host
+    def _observe(self, views: Sequence[EnvStatus], rows: slice) -> PolicyInputs:
+        """Return the inputs of the policy for envs, on its device, given their rows."""
+        inputs = self._staging.host.rows(rows)
         write_observation(views, inputs.obs_EF, inputs.blueprint_ES, self._blueprints)
         inputs.known_E.numpy()[:] = [view.known_return for view in views]
         write_masks(views, inputs.masks, self._blueprints)
-        return self._staging.to_device()
+        return self._staging.to_device().rows(rows)
 
     def _values(self, output_E: Tensor, inputs: PolicyInputs) -> Tensor:
         """Return the values [E] in units of return: the critic's output, which is the unknown part, plus the known."""
         return self.returns.denormalise(output_E) + inputs.known_E
 
-    def record_rewards(self, step: int, rewards: Sequence[float | None], terminated: Sequence[bool]) -> None:
+    def record_rewards(
+        self, step: int, views: Sequence[EnvStatus], rewards: Sequence[float | None], terminated: Sequence[bool]
+    ) -> None:
         """Store the results of a step; see `Agent.record_rewards`."""
-        self.rollout.reward_ET[:, step] = torch.tensor([0.0 if reward is None else reward for reward in rewards])
-        self.rollout.valid_ET[:, step] = torch.tensor([reward is not None for reward in rewards])
-        self.rollout.terminal_ET[:, step] = torch.tensor(terminated)
+        rows = rows_of(views, self._first_env)
+        self.rollout.reward_ET[rows, step] = torch.tensor([0.0 if reward is None else reward for reward in rewards])
+        self.rollout.valid_ET[rows, step] = torch.tensor([reward is not None for reward in rewards])
+        self.rollout.terminal_ET[rows, step] = torch.tensor(terminated)
 
     @torch.no_grad()
     def _bootstrap(self, views: Sequence[EnvStatus]) -> Tensor:
@@ -147,8 +152,9 @@ class PPOAgent:
         """
         if self._terminal_at_limit:
             return torch.zeros(len(views), device=self._device)
-        inputs = self._observe(views)
-        return self._values(self.network.value(self._features(inputs)), inputs)
+        rows = slice(len(views))
+        inputs = self._observe(views, rows)
+        return self._values(self.network.value(self._features(inputs, rows)), inputs)
 
     def learn(self, views: Sequence[EnvStatus], round_index: int, generator: torch.Generator) -> UpdateStats | None:
         """Train the policy on the round, then update the normaliser of the observations; not if heads are greedy.
@@ -166,9 +172,13 @@ class PPOAgent:
         self.observations.update(gather(self.rollout.obs_ETF)[gather(self.rollout.valid_ET)])
         return stats
 
-    def _features(self, inputs: PolicyInputs) -> Tensor:
+    def _features(self, inputs: PolicyInputs, rows: slice) -> Tensor:
+        """Return the features for the heads, and advance the LSTM state of these rows."""
         obs_E1F = self.observations.normalise(inputs.obs_EF).unsqueeze(1)
-        features_E1D, self.hidden = self.network.encode(obs_E1F, inputs.blueprint_ES.unsqueeze(1), self.hidden)
+        before = self.hidden[0][:, rows], self.hidden[1][:, rows]
+        features_E1D, after = self.network.encode(obs_E1F, inputs.blueprint_ES.unsqueeze(1), before)
+        for state, new in zip(before, after, strict=True):
+            state.copy_(new)
         return features_E1D.squeeze(1)
 
     def explain(self, row: int, step: int) -> Explanation:

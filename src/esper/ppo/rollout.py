@@ -113,8 +113,22 @@ class RolloutBuffer:
             )
 
 
-class PolicyInputs:
-    """Observations, known returns and masks of one step: views of one byte buffer, so that one copy transfers all.
+class PolicyInputs(NamedTuple):
+    """Observations, known returns and masks of one step."""
+
+    blueprint_ES: Tensor
+    obs_EF: Tensor
+    known_E: Tensor
+    masks: ActionMasks
+
+    def rows(self, rows: slice) -> PolicyInputs:
+        """Return views of some rows."""
+        masks = ActionMasks(*(mask[rows] for mask in self.masks))
+        return PolicyInputs(self.blueprint_ES[rows], self.obs_EF[rows], self.known_E[rows], masks)
+
+
+class InputBuffer:
+    """Policy inputs that are views of one byte buffer, so that one copy transfers all.
 
     Args:
         pinned: Allocate pinned memory, from which a GPU copies without blocking the host.
@@ -137,13 +151,11 @@ class PolicyInputs:
         num_bytes = [math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, dtypes, strict=True)]
         self._bytes = torch.zeros(sum(num_bytes), dtype=torch.uint8, device=device, pin_memory=pinned)
         parts = zip(torch.split(self._bytes, num_bytes), dtypes, shapes, strict=True)
-        self.blueprint_ES, self.obs_EF, self.known_E, *masks = (
-            part.view(dtype).view(shape) for part, dtype, shape in parts
-        )
-        self.masks = ActionMasks(*masks)
+        blueprint_ES, obs_EF, known_E, *masks = (part.view(dtype).view(shape) for part, dtype, shape in parts)
+        self.inputs = PolicyInputs(blueprint_ES, obs_EF, known_E, ActionMasks(*masks))
 
-    def copy_(self, other: PolicyInputs) -> None:
-        """Copy the contents of other inputs of the same shape, on the current stream."""
+    def copy_(self, other: InputBuffer) -> None:
+        """Copy the contents of another buffer of the same shape, on the current stream."""
         self._bytes.copy_(other._bytes, non_blocking=True)
 
 
@@ -151,11 +163,16 @@ class InputStaging:
     """Policy inputs on the CPU, and their copy on the policy's device. For a policy on a CPU, both are the same."""
 
     def __init__(self, envs: int, shape: ObservationShape, device: torch.device) -> None:
-        self.host = PolicyInputs(envs, shape, torch.device("cpu"), pinned=device.type == "cuda")
-        self._device = self.host if device.type == "cpu" else PolicyInputs(envs, shape, device)
+        self._host = InputBuffer(envs, shape, torch.device("cpu"), pinned=device.type == "cuda")
+        self._device = self._host if device.type == "cpu" else InputBuffer(envs, shape, device)
+
+    @property
+    def host(self) -> PolicyInputs:
+        """The inputs on the CPU."""
+        return self._host.inputs
 
     def to_device(self) -> PolicyInputs:
         """Copy `host` to the policy's device and return the copy, which the next call overwrites."""
-        if self._device is not self.host:
-            self._device.copy_(self.host)
-        return self._device
+        if self._device is not self._host:
+            self._device.copy_(self._host)
+        return self._device.inputs

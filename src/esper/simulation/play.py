@@ -18,7 +18,7 @@ from esper.domain import StepNumber
 from esper.effects.results import Trajectory
 from esper.engine import reporter
 from esper.engine.episode import Episode, EpisodeSnapshot, capture_episode, install_episode
-from esper.engine.step import StepResult, play_step, tick_slots
+from esper.engine.step import StepPlayer, StepResult, tick_slots
 from esper.envs.env import Env
 from esper.envs.stopwatch import PhaseTimer
 from esper.lanes.pool import EnvPool
@@ -123,7 +123,6 @@ class Players:
         self._blueprints = prepared.profile.blueprints
         self._pool = EnvPool(prepared.task, prepared.profile, prepared.data, lanes, self._config)
         self._episodes = [Episode(env, self._config) for env in self._pool.envs]
-        self._timer = PhaseTimer()  # required by `play_step`; the times are not reported
 
     @property
     def capacity(self) -> int:
@@ -139,7 +138,7 @@ class Players:
 
         Args:
             plays: At most `capacity`; their results are set.
-            on_step: Called after each step with the number of episodes that took it.
+            on_step: Called after each step of some envs with the number of episodes that took it.
             fallback: Policy for the steps that the scripts leave open. All plays must then start from a fresh host,
                 because a policy can remember earlier steps.
 
@@ -148,29 +147,38 @@ class Players:
         """
         agent = ScriptedAgent(self._blueprints, [play.script for play in plays], fallback)
         agent.begin_round(self._uniforms(plays))
-        seats = list(zip(self._episodes, plays, strict=False))
+        seats = dict(zip(self._episodes, plays, strict=False))
         for episode in self._episodes:
             episode.inactive = True
-        courses = self._begin([(episode, play) for episode, play in seats if play.start is None])
-        for step in range(min(play.first for play in plays), max(play.steps for play in plays)):
-            for row, (episode, play) in enumerate(seats):
+        courses = self._begin([(episode, play) for episode, play in seats.items() if play.start is None])
+
+        def begin(step: int, episodes: Sequence[Episode]) -> None:
+            for episode in episodes:
+                play = seats.get(episode)
+                if play is None:
+                    continue
                 if play.start and play.first == step:
                     courses[play] = _resume(episode, play.start[1], play.key)
-                    agent.waited[row].clear()
+                    agent.waited[episode.env.index].clear()
                 if play in courses and not episode.inactive and step in play.keep:
                     _keep(play, step, episode, courses[play], MAX_SNAPSHOT_BYTES // len(plays))
                 if step == play.steps:
                     episode.inactive = True
-            active = [(row, *seat) for row, seat in enumerate(seats) if not seat[0].inactive]
-            if not active:  # a later one can still begin
-                continue
-            result = play_step(self._pool, self._episodes, agent, step, self._timer)
-            tick_slots(self._pool, self._episodes)
-            for row, episode, play in active:
-                self._record(row, step, episode, play, courses[play], result)
-            on_step(len(active))
-        for row, (episode, play) in enumerate(seats):
-            play.trajectory = _trajectory(episode, courses[play], agent.waited[row])
+
+        def end(result: StepResult) -> None:
+            tick_slots(result.episodes)
+            taken = [row for row, epoch in enumerate(result.epochs) if epoch]
+            for row in taken:
+                play = seats[result.episodes[row]]
+                self._record(row, play, courses[play], result)
+            on_step(len(taken))
+
+        player = StepPlayer(self._pool, self._episodes, agent, PhaseTimer(), end, begin)  # the times are not reported
+        last = max(play.steps for play in plays) - 1
+        for step in range(min(play.first for play in plays), last + 1):
+            player.play(step, lambda step=step: step < last)
+        for episode, play in seats.items():
+            play.trajectory = _trajectory(episode, courses[play], agent.waited[episode.env.index])
             play.end_scaler = episode.env.scaler.state_dict() if episode.env.scaler else None
 
     def _begin(self, fresh: Sequence[tuple[Episode, Play]]) -> dict[Play, _Course]:
@@ -188,16 +196,16 @@ class Players:
             courses[play] = _Course(scores=[score])
         return courses
 
-    def _record(self, row: int, step: int, episode: Episode, play: Play, course: _Course, result: StepResult) -> None:
-        """Add a step to the course of a play, after the slots ticked, as training reports it."""
-        epoch, outcome = result.epochs[row], result.outcomes[row]
+    def _record(self, row: int, play: Play, course: _Course, result: StepResult) -> None:
+        """Add a step of one env to the course of its play, after the slots ticked, as training reports it."""
+        episode, epoch, outcome = result.episodes[row], result.epochs[row], result.outcomes[row]
         assert epoch is not None
         assert outcome is not None
         course.scores.append(epoch.measured.score)
         course.rewards.append(sum(outcome.reward_parts.values()))
         course.ratios.append(episode.view.parameter_ratio)
         course.broke_down = outcome.breakdown is not None
-        at = StepNumber(play.key.round + 1, step + 1)
+        at = StepNumber(play.key.round + 1, result.step + 1)
         decision = result.decisions[row]
         play.events.append(reporter.env_stepped(episode, decision, epoch.measured, outcome.reward_parts, at))
 

@@ -20,7 +20,7 @@ class ScriptedAgent(NonLearningAgent):
 
     Args:
         blueprints: Blueprints that the policy can select, in the order of the head.
-        scripts: Script of each env, in the order of the views. All of its choices exist.
+        scripts: Script of each env, by its index. All of its choices exist.
         fallback: Decides where a script has nothing; None: the env waits.
 
     Attributes:
@@ -41,19 +41,17 @@ class ScriptedAgent(NonLearningAgent):
     def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
         """Return the decision of each env's script, or of the fallback."""
         others = self._fallback.act(step, views) if self._fallback else [WAIT_DECISION] * len(views)
-        return [
-            self._decide(row, step, view, other) for row, (view, other) in enumerate(zip(views, others, strict=True))
-        ]
+        return [self._decide(step, view, other) for view, other in zip(views, others, strict=True)]
 
-    def _decide(self, row: int, step: int, view: EnvStatus, other: Decision) -> Decision:
-        script = self._scripts[row] if row < len(self._scripts) else ()
+    def _decide(self, step: int, view: EnvStatus, other: Decision) -> Decision:
+        script = self._scripts[view.env] if view.env < len(self._scripts) else ()
         choices = script[step] if step < len(script) else None
         if choices is None:
             return other
         action = self._action(choices, view)
         if action is not None and is_legal(action, view.slots, self._blueprints):
             return Decision(action)
-        self.waited[row].append(step + 1)
+        self.waited[view.env].append(step + 1)
         return WAIT_DECISION
 
     def _action(self, choices: Mapping[str, str], view: EnvStatus) -> Action | None:

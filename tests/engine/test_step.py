@@ -1,0 +1,109 @@
+"""Tests of steps in two groups: same results as without overlap, and requests between two steps of all envs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from esper.control import RequestKind
+from esper.engine.episode import Episode
+from esper.engine.run_control import RunController
+from esper.engine.step import StepPlayer, StepResult, tick_slots
+from esper.envs.stopwatch import PhaseTimer
+from esper.lanes.errors import FaultError
+from esper.lanes.pool import EnvPool
+from esper.policy.actions import WAIT_DECISION, Decision
+from esper.policy.agent import EnvStatus
+from esper.policy.baselines import NonLearningAgent, StaticAgent
+from esper.telemetry import events as ev
+from tests.engine.populations import population
+from tests.runs import LiveRun, computed, recorded
+
+TWO_LANES = ("cpu:0", "cpu:1")
+
+
+def test_groups_that_go_ahead_change_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five envs make unequal groups."""
+    ahead: list[bool] = []
+    play = StepPlayer.play
+
+    def note_and_play(player: StepPlayer, *args: object) -> None:
+        ahead.append(player.is_ahead)
+        play(player, *args)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(StepPlayer, "play", note_and_play)
+    overlapping = LiveRun(tmp_path / "overlapping", envs=5, devices=TWO_LANES).start()
+    assert overlapping.finish().status == "done"
+    assert ahead == [False, True, True, True] * 3
+    with monkeypatch.context() as patch:
+        patch.setattr(RunController, "may_go_ahead", lambda _: False)
+        alone = LiveRun(tmp_path / "alone", envs=5).start()
+        alone.finish()
+    assert ahead[12:] == [False] * 12
+    assert computed(recorded(overlapping.run.directory)) == computed(recorded(alone.run.directory))
+
+
+def test_pause_holds_all_envs_after_the_same_step(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, rounds=20, policy="static").start()
+    live.wait_for(ev.EnvStepped)
+    live.control.put(RequestKind.PAUSE, "test")
+    live.wait_for(ev.Paused)
+    steps = [event.env for event in live.events if isinstance(event, ev.EnvStepped)]
+    assert steps == [0, 1, 2] * (len(steps) // 3)
+    live.control.put(RequestKind.STOP, "test")
+    assert live.finish().status == "stopped"
+
+
+class Noting(NonLearningAgent):
+    """A policy that notes its envs, and fails in the call of a number."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.seen: list[tuple[int, list[int]]] = []
+        self._fails_at = fails_at
+
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+        self.seen.append((step, [view.env for view in views]))
+        if len(self.seen) == self._fails_at:
+            raise ValueError("out of ideas")
+        return [WAIT_DECISION] * len(views)
+
+
+def episodes_of(pool: EnvPool) -> list[Episode]:
+    episodes = [Episode(env, pool._config) for env in pool.envs]
+    for episode, (loss, score) in zip(episodes, pool.reset(0), strict=True):
+        episode.begin(loss, score)
+    return episodes
+
+
+def test_fault_of_one_group_leaves_the_other_idle() -> None:
+    with population(envs=3, lanes=TWO_LANES) as pool:
+        agent, ended = Noting(fails_at=3), list[StepResult]()
+
+        def end(result: StepResult) -> None:
+            tick_slots(result.episodes)
+            ended.append(result)
+
+        player = StepPlayer(pool, episodes_of(pool), agent, PhaseTimer(), end)
+        with pytest.raises(FaultError, match="the policy failed: ValueError: out of ideas"):
+            player.play(0, lambda: True)
+        assert agent.seen == [(0, [0, 1]), (0, [2]), (1, [0, 1])]
+        assert not player.is_ahead
+        ended.clear()
+        player = StepPlayer(pool, episodes_of(pool), StaticAgent(), PhaseTimer(), end)
+        for step in range(2):
+            player.play(step, lambda: True)
+        player.abandon()
+    order = [(result.step, [episode.env.index for episode in result.episodes]) for result in ended]
+    assert [step for step, _ in groupby(order, key=lambda entry: entry[0])] == [0, 1]
+    assert [envs for _, envs in order] == [[0, 1], [2]] * 2
+
+
+def test_envs_with_a_shared_loss_scale_are_one_group() -> None:
+    """The epoch of each starts with the scale that the one before has left."""
+    with population(envs=3, amp="fp16", scaler="device") as pool:
+        agent = Noting()
+        StepPlayer(pool, episodes_of(pool), agent, PhaseTimer(), lambda _: None).play(0, lambda: True)
+    assert agent.seen == [(0, [0, 1, 2])]
