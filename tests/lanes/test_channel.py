@@ -16,12 +16,9 @@ LARGE = 3_000_000
 def test_no_message_waits_for_its_receiver() -> None:
     """A main process and a worker that both send large messages before they receive any."""
     with ExitStack() as opened:
-        ends = Pipe()
+        left, right = map(opened.enter_context, Pipe())
         files = [opened.enter_context(open_message_file()).fileno() for _ in range(FILES)]
-        main, worker = (
-            Channel(opened.enter_context(end), files, owns_files=first)
-            for end, first in zip(ends, (True, False), strict=True)
-        )
+        main, worker = Channel(left, files, owns_files=True), Channel(right, files, owns_files=False)
         main.send("settings")
         main.send(bytes([0]) * LARGE)
         assert worker.receive() == "settings"
