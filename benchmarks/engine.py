@@ -50,6 +50,8 @@ class Result(msgspec.Struct):
     """Env-steps per second of wall time."""
     env_steps_per_cpu_second: float | None
     """Env-steps per second of CPU time, summed over all threads and processes; None if the limit ended round 1."""
+    busy: dict[str, float]
+    """Fraction of the time in which each lane trained or validated, keyed by lane."""
     phase_fractions: dict[str, float]
     """Fraction of the wall time (0 to 1) per phase."""
     rss_mib: list[float]
@@ -94,14 +96,17 @@ def measure(setting: Setting) -> Result:
         start = time.monotonic()
         thread.start()
         processes = [psutil.Process(pid) for pid in {pid for lane in run.pool.lanes for pid in lane.pids}]
-        timed, cpu_start, cpu, used = list[ev.PhaseTimed](), 0.0, 0.0, dict[str, int]()
+        timed, sampled = list[ev.PhaseTimed](), list[ev.DeviceSampled]()
+        cpu_start, cpu, used = 0.0, 0.0, dict[str, int]()
         rss, checkpoints = list[float](), list[tuple[int, float]]()
         while thread.is_alive() or not records.empty():
             record = records.get()
             if isinstance(record, ev.RoundStarted) and record.round == 2:
                 cpu_start = cpu_seconds(processes)
-            if isinstance(record, ev.DeviceSampled) and record.launching is not None and record.used is not None:
-                used[record.device] = max(record.used, used.get(record.device, 0))
+            if isinstance(record, ev.DeviceSampled) and not control.stop_requested:
+                sampled.append(record)
+                if record.launching is not None and record.used is not None:
+                    used[record.device] = max(record.used, used.get(record.device, 0))
             if isinstance(record, ev.PhaseTimed) and not control.stop_requested:
                 timed.append(record)
                 if 0 < setting.seconds < time.monotonic() - start:
@@ -118,6 +123,11 @@ def measure(setting: Setting) -> Result:
     env_steps_per_cpu_second = setting.envs * len(measured) / cpu if measured else None
     measured = measured or timed[2:] or timed
     wall = sum(step.wall for step in measured)
+    busy: dict[str, float] = {}
+    for index, sample in enumerate(sampled):
+        step = timed[index * len(timed) // len(sampled)]  # each step ends with one sample per lane
+        if step in measured:
+            busy[sample.device] = busy.get(sample.device, 0.0) + sample.busy * step.wall / wall
     seconds_by_phase: dict[str, float] = {}
     for step in measured:
         for name, seconds in step.phases.items():
@@ -126,6 +136,7 @@ def measure(setting: Setting) -> Result:
         envs=setting.envs,
         env_steps_per_second=setting.envs * len(measured) / wall,
         env_steps_per_cpu_second=env_steps_per_cpu_second,
+        busy=busy,
         phase_fractions={name: seconds / wall for name, seconds in seconds_by_phase.items()},
         rss_mib=rss,
         checkpoints=checkpoints,
@@ -187,7 +198,7 @@ def main() -> None:
     print(", ".join(f"{name} {value}" for name, value in options.items()), "(after one warm-up round)")
     if not memory:
         print(f"{'envs':>5} {'env-steps/s':>12} {'× plain':>8} {'per CPU-s':>10} {'RSS':>10} {'per env':>9}", end="")
-        print(f" {'GPU':>10} {'per env':>9}  % of wall time by phase", flush=True)
+        print(f" {'GPU':>10} {'per env':>9}  % of wall time: busy lanes | by phase", flush=True)
     plain_rates = [plain_epochs_per_second(options["task"])] if with_plain else []
     previous: Result | None = None
     for count in envs:
@@ -230,10 +241,11 @@ def print_result(result: Result, previous: Result | None, plain: float | None) -
     by_size = sorted(result.phase_fractions.items(), key=lambda item: -item[1])
     phases = "  ".join(f"{name} {fraction:.1%}" for name, fraction in by_size)
     cpu = result.env_steps_per_cpu_second
+    busy = " ".join(f"{100 * fraction:.1f}" for fraction in result.busy.values())
     print(
         f"{result.envs:5} {result.env_steps_per_second:12.1f} "
         f"{'' if plain is None else f'{result.env_steps_per_second / plain:.2f}':>8} "
-        f"{'' if cpu is None else f'{cpu:.1f}':>10} {memory} {on_gpu}  {phases}"
+        f"{'' if cpu is None else f'{cpu:.1f}':>10} {memory} {on_gpu}  {busy} | {phases}"
         + (f"  (cut by the limit: {result.steps} steps measured)" if result.is_cut else ""),
         flush=True,
     )
