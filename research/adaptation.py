@@ -87,7 +87,7 @@ class Forgetful(Whole):
 
     def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
         """Decide as in the first step."""
-        self._agent.hidden = self._agent.network.initial_state(len(views))
+        self._agent.hidden = self._agent.network.initial_state(self._agent.hidden[0].shape[1])
         return super().act(step, views)
 
 

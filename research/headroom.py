@@ -90,7 +90,7 @@ class Observer(RentMeter):
 
     def played(self, net_return: float) -> Played:
         """Return the episode, given its net return."""
-        (view,), (grown,) = self.views, self.sums()
+        (view,), (grown,) = self.views.values(), self.sums()
         sites = [slot.site for slot in view.slots]
         visible = [view.host_parameters, view.kernel_size, view.train_samples, len(sites)]
         for site in (sites[0], sites[len(sites) // 2], sites[-1]):
