@@ -126,7 +126,7 @@ def measure(setting: Setting) -> Result:
     busy: dict[str, float] = {}
     for index, sample in enumerate(sampled):
         step = timed[index * len(timed) // len(sampled)]  # each step ends with one sample per lane
-        if step in measured:
+        if step in measured and sample.busy is not None:
             busy[sample.device] = busy.get(sample.device, 0.0) + sample.busy * step.wall / wall
     seconds_by_phase: dict[str, float] = {}
     for step in measured:
