@@ -83,7 +83,7 @@ def test_stopwatch_times_gpu_with_reused_events(
             with stopwatch(phase):
                 pass
         stopwatch.read_cuda_events()
-    assert Event.made == 1 + 2 * 3
+    assert Event.made == 2 + 2 * 3
     found = stopwatch.pop_seconds()
     assert {phase: seconds for phase, seconds in found.items() if seconds} == pytest.approx(expected)
     assert stopwatch.pop_seconds() == {}
@@ -95,9 +95,28 @@ def test_stopwatch_discards_open_phases_after_an_error(monkeypatch: pytest.Monke
     stopwatch.begin()
     with stopwatch("train"):
         pass
+    stopwatch.discard()
     stopwatch.begin()
     stopwatch.read_cuda_events()
     assert stopwatch.pop_seconds() == {}
+
+
+def test_group_that_waits_for_the_last_one_was_not_launching_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both groups are launched at once. The GPU reaches the second one three milliseconds later."""
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr("esper.envs.stopwatch.time.perf_counter", lambda: 1.0)
+    stopwatch = CudaPhaseTimer()
+    for phase in ("train", "validate"):
+        stopwatch.begin()
+        with stopwatch(phase):
+            pass
+    monkeypatch.setattr("esper.envs.stopwatch.time.perf_counter", lambda: 1.002)
+    with stopwatch("validate"):  # launched before the GPU has reached the second group
+        pass
+    for _ in range(2):
+        stopwatch.read_cuda_events()
+    found = {phase: seconds for phase, seconds in stopwatch.pop_seconds().items() if seconds}
+    assert found == pytest.approx({"train": 0.001, "validate": 0.002})
 
 
 def test_stopwatch_times_cpu_by_the_clock() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -38,8 +38,11 @@ class PhaseTimer:
     def begin(self) -> None:
         """Start a group of blocks. Does nothing with the host clock."""
 
+    def discard(self) -> None:
+        """Discard the last group, because one of its blocks failed. Does nothing with the host clock."""
+
     def read_cuda_events(self) -> None:
-        """Add the durations of the blocks since `begin`, once the device has finished them. Here it does nothing."""
+        """Add the durations of the oldest group, which the device has finished. Does nothing with the host clock."""
 
     def pop_seconds(self) -> dict[str, float]:
         """Return the seconds per phase since the last call, and reset them."""
@@ -94,11 +97,30 @@ class StepTimer(PhaseTimer):
 
 
 class Span(NamedTuple):
-    """Start and end of a block, in seconds since `begin`."""
+    """Start and end of a block, in seconds since the device began its group."""
 
     phase: str
     start: float
     end: float
+
+
+class _Launched(NamedTuple):
+    """A block whose work was launched."""
+
+    phase: str
+    start: torch.cuda.Event
+    end: torch.cuda.Event
+    until: float
+    """Time of the host after the last launch."""
+
+
+class _BlockGroup(NamedTuple):
+    """Blocks that were launched together."""
+
+    origin: torch.cuda.Event
+    begun: float
+    """Time of the host when the origin was launched; the device may reach it later."""
+    blocks: list[_Launched]
 
 
 class CudaPhaseTimer(PhaseTimer):
@@ -109,16 +131,14 @@ class CudaPhaseTimer(PhaseTimer):
     not show these gaps. Only after the last launch is the GPU certainly busy with the block. The time before counts as
     `launch`, unless the GPU is certainly busy with another block. It is an upper limit of the time that was wasted.
 
-    Events are reused, so that a steady state creates none.
+    Events are reused, so that a steady state creates none. A group can begin before the last one has been read.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._origin = torch.cuda.Event(enable_timing=True)
-        self._begun = 0.0
-        """Time of the host at the origin."""
-        self._running: list[tuple[str, torch.cuda.Event, torch.cuda.Event, float]] = []
-        """Phase, start and end of each block, and the time of the host after its last launch."""
+        self._groups: deque[_BlockGroup] = deque()
+        self._reached: tuple[torch.cuda.Event, float] | None = None
+        """Origin of the group that was read last, and the time of the host when the device reached it."""
         self._idle: list[torch.cuda.Event] = []
 
     @contextmanager
@@ -128,26 +148,34 @@ class CudaPhaseTimer(PhaseTimer):
         start.record()
         yield
         end.record()
-        self._running.append((phase, start, end, time.perf_counter()))
+        self._groups[-1].blocks.append(_Launched(phase, start, end, time.perf_counter()))
 
     def begin(self) -> None:
-        """Start a group of blocks, on an idle stream that all of them wait for; discard unread blocks of a failure."""
-        self._running.clear()
-        self._origin.record()
-        self._begun = time.perf_counter()
+        """Start a group of blocks, on a stream that all of them wait for."""
+        origin = self._event()
+        origin.record()
+        self._groups.append(_BlockGroup(origin, time.perf_counter(), []))
+
+    def discard(self) -> None:
+        """Discard the last group, because one of its blocks failed."""
+        self._groups.pop()
 
     def read_cuda_events(self) -> None:
-        """Add the durations of the blocks since `begin`. The caller has waited for all of them."""
-        elapsed = self._origin.elapsed_time  # milliseconds
+        """Add the durations of the oldest group. The caller has waited for all of its blocks."""
+        origin, begun, blocks = self._groups.popleft()
+        if self._reached:
+            before, reached = self._reached
+            begun = max(begun, reached + before.elapsed_time(origin) / 1000)
+            self._idle.append(before)
+        self._reached = origin, begun
         spans: list[Span] = []
-        for phase, start_event, end_event, launched in self._running:
-            start, end = elapsed(start_event) / 1000, elapsed(end_event) / 1000
-            certain = min(max(start, launched - self._begun), end)
+        for phase, start_event, end_event, launched in blocks:
+            start, end = origin.elapsed_time(start_event) / 1000, origin.elapsed_time(end_event) / 1000
+            certain = min(max(start, launched - begun), end)
             spans += [Span(LAUNCH, start, certain), Span(phase, certain, end)]
             self._idle += [start_event, end_event]
         for phase, seconds in split_overlaps(spans).items():
             self.add(phase, seconds)
-        self._running.clear()
 
     def _event(self) -> torch.cuda.Event:
         return self._idle.pop() if self._idle else torch.cuda.Event(enable_timing=True)

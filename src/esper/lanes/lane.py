@@ -17,14 +17,11 @@ import torch
 from esper.envs.env import Env
 from esper.lanes.devices import torch_device
 from esper.lanes.errors import FaultError
-from esper.lanes.runner import DeviceResults, EnvRunner, EnvTask, HostResults, with_context
+from esper.lanes.runner import DeviceResults, EnvRunner, EnvTask, HostResults, PendingResults, with_context
 from esper.lanes.spawn import WorkerSpawner
 from esper.lanes.worker import WorkerInit, WorkerProcess
 from esper.process import name_current_thread
 from esper.tasks.splits import TaskData, move_data
-
-PendingResults = Callable[[], dict[int, HostResults]]
-"""Waits for a submitted task and returns its results, keyed by env index."""
 
 
 class Lane:
@@ -115,7 +112,8 @@ class Lane:
                 return self.submit(envs, train_and_validate)()
 
             return run_now
-        return self.submit(envs, train_and_validate)
+        launched = self._thread.submit(with_context, self.name, self._runner.launch, envs, train_and_validate).result()
+        return partial(with_context, self.name, launched)
 
     def _split(self, envs: Sequence[Env]) -> list[tuple[WorkerProcess, list[Env]]]:
         """Return the workers that have envs, each with its own. A worker keeps the modules of its envs."""

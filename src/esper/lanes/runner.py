@@ -2,11 +2,12 @@
 
 On a GPU it only launches kernels. The envs are dealt to a few streams, so that the small kernels of different envs
 overlap; the stream of an env orders its steps. One thread launches, so more streams would hardly overlap more, and each
-costs an allocator cache and a workspace of cuBLAS. Before each task, the stream of the env waits for the default stream
-of the device, on which all other code launches (for example when a checkpoint is saved or restored). After the task,
-also if it failed, the default stream waits for the streams of all envs. No tensor that is used on several streams can
-be freed meanwhile: the data and the result buffer live as long as the runner, and the tensors of an env are used on its
-stream only. So no tensor needs `record_stream`.
+costs an allocator cache and a workspace of cuBLAS. The next envs can be launched before the results of the last ones
+have been waited for, so that the GPU always has work. Before each task, the stream of the env waits for the default
+stream of the device, on which all other code launches (for example when a checkpoint is saved or restored). After the
+task, also if it failed, the default stream waits for the streams of all envs. No tensor that is used on several streams
+can be freed meanwhile: the data and the result buffers live as long as the runner, and the tensors of an env are used
+on its stream only. So no tensor needs `record_stream`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ DeviceResults = list[Tensor]
 """Results of a task for one env: float32 vectors on the device."""
 HostResults = list[list[float]]
 """The same vectors on the host."""
+PendingResults = Callable[[], dict[int, HostResults]]
+"""Waits for a task of several envs and returns its results, keyed by env index."""
 EnvTask = Callable[[Env], DeviceResults]
 """A task that is run for an env."""
 MAX_STREAMS = 4
@@ -46,6 +49,7 @@ class ResultBuffer:
         self._device_RW = torch.zeros(rows, width, device=device)
         pinned = torch.zeros(rows, width, pin_memory=True) if device.type == "cuda" else None
         self._host_RW = self._device_RW if pinned is None else pinned
+        self._copied = torch.cuda.Event(blocking=True) if pinned is not None else None
         self._sizes: dict[int, list[int]] = {}
         """Lengths of the vectors of each env, keyed by env index in the order of the rows."""
 
@@ -59,18 +63,19 @@ class ResultBuffer:
         sizes = self._sizes[env] = [len(vector) for vector in vectors]
         torch.cat(list(vectors), out=row[: sum(sizes)])
 
-    def start_copy(self) -> None:
-        """Start to copy the rows to the host, on the current stream."""
-        if self._host_RW is not self._device_RW:
-            rows = len(self._sizes)
-            self._host_RW[:rows].copy_(self._device_RW[:rows], non_blocking=True)
+    def start_copy(self, stopwatch: PhaseTimer) -> None:
+        """Start to copy the rows to the host, on the current stream, as the phase `fetch` of a stopwatch."""
+        with stopwatch("fetch"):
+            if self._copied:
+                rows = len(self._sizes)
+                self._host_RW[:rows].copy_(self._device_RW[:rows], non_blocking=True)
+        if self._copied:  # waiting for it includes the end of the phase
+            self._copied.record()
 
     def wait(self) -> dict[int, HostResults]:
         """Return the copied vectors, keyed by env index. This is the only place where the host waits for the GPU."""
-        if self._host_RW is not self._device_RW:
-            copied = torch.cuda.Event(blocking=True)
-            copied.record()
-            copied.synchronize()
+        if self._copied:
+            self._copied.synchronize()
         # The types of PyTorch do not say what `tolist` returns.
         rows: list[list[float]] = cast("Any", self._host_RW[: len(self._sizes)]).tolist()
         return {env: _split(row, sizes) for (env, sizes), row in zip(self._sizes.items(), rows, strict=True)}
@@ -82,7 +87,7 @@ def _split(row: list[float], sizes: Sequence[int]) -> HostResults:
 
 
 class EnvRunner:
-    """Streams, timer and result buffer of a device.
+    """Streams, timer and result buffers of a device.
 
     Args:
         lane: Name of the lane, for messages.
@@ -95,7 +100,9 @@ class EnvRunner:
         self.device = device
         self.stopwatch = CudaPhaseTimer() if device.type == "cuda" else PhaseTimer()
         self._lane = lane
-        self._result_buffer = ResultBuffer(device, envs, width)
+        self._rows, self._width = envs, width
+        self._idle_buffers: list[ResultBuffer] = []
+        """Buffers whose results have been waited for."""
         self._max_streams = 1 if single_stream else MAX_STREAMS
         self._streams: list[torch.cuda.Stream] = []
         """Streams of the GPU, created when the first envs use them; empty on a CPU."""
@@ -114,22 +121,41 @@ class EnvRunner:
         Raises:
             FaultError: The task failed for an env.
         """
+        return self.launch(envs, task)()
+
+    def launch(self, envs: Sequence[Env], task: EnvTask) -> PendingResults:
+        """Launch a task for envs; a CPU has run it then.
+
+        The returned function waits for the GPU. It must be called in the order of the launches.
+
+        Raises:
+            FaultError: The task failed for an env.
+        """
         self.stopwatch.begin()
-        self._result_buffer.clear()
+        buffer = self._idle_buffers.pop() if self._idle_buffers else self._make_buffer()
+        buffer.clear()
         try:
             for env in envs:
                 with self._stream_of(env):
-                    self._result_buffer.append(env.index, with_context(self.describe_env(env), task, env))
+                    buffer.append(env.index, with_context(self.describe_env(env), task, env))
         except Exception as error:
+            self.stopwatch.discard()
             if not (isinstance(error, FaultError) and error.is_device_lost):
                 self._join_streams()  # kernels of other envs may still run, and their weights may be restored next
             raise
         self._join_streams()
-        with self.stopwatch("fetch"):
-            self._result_buffer.start_copy()
-        results = self._result_buffer.wait()
-        self.stopwatch.read_cuda_events()
-        return results
+        buffer.start_copy(self.stopwatch)
+
+        def wait() -> dict[int, HostResults]:
+            results = buffer.wait()
+            self.stopwatch.read_cuda_events()
+            self._idle_buffers.append(buffer)
+            return results
+
+        return wait
+
+    def _make_buffer(self) -> ResultBuffer:
+        return ResultBuffer(self.device, self._rows, self._width)
 
     def describe_env(self, env: Env) -> str:
         """Return the env and the lane, for messages."""
