@@ -25,7 +25,10 @@ from tests.runs import LiveRun, computed, recorded
 TWO_LANES = ("cpu:0", "cpu:1")
 
 
-def test_groups_that_go_ahead_change_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lanes", [("cpu:0",), pytest.param(TWO_LANES, marks=pytest.mark.slow)])
+def test_groups_that_go_ahead_change_no_result(
+    lanes: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Five envs make unequal groups."""
     ahead: list[bool] = []
     play = StepPlayer.play
@@ -35,7 +38,7 @@ def test_groups_that_go_ahead_change_no_result(tmp_path: Path, monkeypatch: pyte
         play(player, *args)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(StepPlayer, "play", note_and_play)
-    overlapping = LiveRun(tmp_path / "overlapping", envs=5, devices=TWO_LANES).start()
+    overlapping = LiveRun(tmp_path / "overlapping", envs=5, devices=lanes).start()
     assert overlapping.finish().status == "done"
     assert ahead == [False, True, True, True] * 3
     with monkeypatch.context() as patch:
