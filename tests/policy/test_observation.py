@@ -8,6 +8,7 @@ import torch
 from esper.domain import Curve, Op
 from esper.growth.blend import BLEND_STYLES
 from esper.policy.actions import Action
+from esper.policy.masks import ActionMasks, write_masks
 from esper.policy.observation import (
     BASE_FEATURES,
     BLUEPRINT_FEATURES,
@@ -121,13 +122,25 @@ def test_observation_distinguishes_missing_from_zero() -> None:
 
 
 def test_envs_fill_their_own_rows() -> None:
-    envs = [grown(0), ScriptedEnv(), grown(2)]
-    obs, codes = torch.zeros(3, SHAPE.size), torch.zeros(3, len(SLOTS), dtype=torch.int64)
-    write_observation([env.view for env in envs], obs, codes, BLUEPRINTS)
-    for row, code, env in zip(obs, codes, envs, strict=True):
+    """The second env has fewer slots than the others, the third a larger host."""
+    envs = [grown(0), grown(1), ScriptedEnv(), grown(2)]
+    envs[1].view.slots = envs[1].view.slots[:2]
+    envs[2].view.host_parameters *= 10
+    views = [env.view for env in envs]
+    obs, codes = torch.full((4, SHAPE.size), math.nan), torch.full((4, len(SLOTS)), -1)
+    write_observation(views, obs, codes, BLUEPRINTS)
+    masks, mask_alone = (
+        ActionMasks(*map(torch.ones_like, ActionMasks.empty(envs, slots=len(SLOTS), blueprints=len(BLUEPRINTS))))
+        for envs in (4, 1)
+    )
+    write_masks(views, masks, BLUEPRINTS)
+    for index, env in enumerate(envs):
         alone, code_alone = observe(env)
-        assert torch.equal(row, alone)
-        assert torch.equal(code, code_alone)
+        write_masks([env.view], mask_alone, BLUEPRINTS)
+        assert torch.equal(obs[index], alone)
+        assert torch.equal(codes[index], code_alone)
+        assert all(torch.equal(mask[index], row[0]) for mask, row in zip(masks, mask_alone, strict=True))
+    assert not torch.equal(obs[0], obs[3])
 
 
 def test_place_of_a_slot_is_observed_and_missing_slots_are_zeros() -> None:

@@ -12,14 +12,18 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from esper.domain import Op
 from esper.growth.blend import BLEND_STYLES, Blend
+from esper.growth.site import SlotSite
 from esper.growth.slot import Slot
 from esper.policy.actions import Action
 from esper.policy.agent import EnvStatus
+from esper.policy.sites import index_arrays, stack_by_sites
 
 
 class ActionMasks(NamedTuple):
@@ -49,16 +53,15 @@ class ActionMasks(NamedTuple):
         return ActionMasks(*(mask[:, step] for mask in self))
 
 
+_STYLES_OF_SEED = [tuple((blend is Blend.GATE) == gated for _, blend in BLEND_STYLES) for gated in (False, True)]
+"""Styles that SET_ALPHA can give to a seed: without a blend gate, with one."""
+
+
 def legal_ops(slot: Slot) -> tuple[bool, ...]:
     """Return, for each op in the order of `Op`, True if it is legal in this slot."""
-    return (
-        True,
-        slot.can_germinate,
-        slot.can_advance,
-        slot.can_set_alpha,
-        slot.can_cull,
-        slot.can_fossilize,
-    )
+    if slot.blueprint is None:
+        return (True, slot.can_germinate, False, False, False, False)
+    return (True, False, slot.can_advance, slot.can_set_alpha, slot.can_cull, slot.can_fossilize)
 
 
 def legal_styles(slot: Slot) -> tuple[bool, ...]:
@@ -66,10 +69,7 @@ def legal_styles(slot: Slot) -> tuple[bool, ...]:
 
     A change to or from GATE is illegal, because the blend gate is created at germination.
     """
-    if slot.seed is None:
-        return slot.site.styles
-    gated = slot.blend is Blend.GATE
-    return tuple((blend is Blend.GATE) == gated for _, blend in BLEND_STYLES)
+    return slot.site.styles if slot.blueprint is None else _STYLES_OF_SEED[slot.blend is Blend.GATE]
 
 
 def is_legal(action: Action, slots: Sequence[Slot], blueprints: Sequence[str]) -> bool:
@@ -98,20 +98,29 @@ def write_masks(views: Sequence[EnvStatus], out: ActionMasks, blueprints: tuple[
     """
     # These arrays share the memory of the tensors.
     slot_EOS, blueprint_ESB, style_ESY = (mask.numpy() for mask in (out.slot_EOS, out.blueprint_ESB, out.style_ESY))
-    for env, view in enumerate(views):
-        for index, slot in enumerate(view.slots):
-            slot_EOS[env, :, index] = legal_ops(slot)
-            blueprint_ESB[env, index] = _offered(slot.site.blueprints, blueprints)
-            style_ESY[env, index] = legal_styles(slot)
-        count = len(view.slots)
-        for absent in (slot_EOS[env, :, count:], blueprint_ESB[env, count:], style_ESY[env, count:]):
-            absent[...] = False
+    blueprint_ESB[...], style_ESY[...] = stack_by_sites(
+        views, lambda sites, _: _site_masks(sites, slot_EOS.shape[-1], blueprints)
+    )
+    slot_EOS[...] = False
+    rows = [(env, index) for env, view in enumerate(views) for index in range(len(view.slots))]
+    slot_EOS.swapaxes(1, 2)[index_arrays(rows)] = [legal_ops(slot) for view in views for slot in view.slots]
+    seeds = [(env, index) for env, index in rows if views[env].slots[index].blueprint is not None]
+    if seeds:
+        style_ESY[index_arrays(seeds)] = [legal_styles(views[env].slots[index]) for env, index in seeds]
     torch.any(out.slot_EOS, dim=-1, out=out.op_EO)
 
 
-@lru_cache
-def _offered(offered: tuple[str, ...], blueprints: tuple[str, ...]) -> tuple[bool, ...]:
-    return tuple(name in offered for name in blueprints)
+@lru_cache(1024)
+def _site_masks(
+    sites: tuple[SlotSite, ...], slots: int, blueprints: tuple[str, ...]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return the blueprints that each slot offers, [S, B], and the styles of new seeds, [S, Y]."""
+    offered_SB = np.zeros((slots, len(blueprints)), dtype=np.bool_)
+    style_SY = np.zeros((slots, len(BLEND_STYLES)), dtype=np.bool_)
+    for row, site in enumerate(sites):
+        offered_SB[row] = [name in site.blueprints for name in blueprints]
+        style_SY[row] = site.styles
+    return offered_SB, style_SY
 
 
 MIN_P = 0.1

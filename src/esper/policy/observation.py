@@ -15,7 +15,7 @@ Shapes: E envs, S slots, B blueprints, F features, G features of a slot, K prope
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ from esper.growth.blueprints.properties import measure_properties
 from esper.growth.site import SlotSite
 from esper.growth.slot import Slot
 from esper.policy.agent import EnvStatus
+from esper.policy.sites import index_arrays, stack_by_sites
 
 HISTORY_STEPS = 3
 """Number of recent losses and scores in the observation."""
@@ -53,6 +54,18 @@ BLUEPRINT_FEATURES = 7
 """Number of features of a blueprint in a slot."""
 MIN_RENT_WEIGHT = 1e-4
 """Lowest weight of the rent that the policy tells from 0."""
+_SEEDS_START = sum(list(BASE_GROUPS.values())[: list(BASE_GROUPS).index("seeds")])
+_SEEDS = slice(_SEEDS_START, _SEEDS_START + BASE_GROUPS["seeds"])
+"""Base features that count the seeds of each stage."""
+
+
+def _one_hot(choices: Iterable[object]) -> dict[object, tuple[float, ...]]:
+    """Return the features of each choice, and those of None, which are 0."""
+    known = list(choices)
+    return {choice: tuple(float(choice is other) for other in known) for choice in (*known, None)}
+
+
+_STAGES, _BLENDS, _CURVES, _OPS = map(_one_hot, (OBSERVED_STAGES, Blend, Curve, Op))
 
 
 class ObservationShape(NamedTuple):
@@ -93,35 +106,44 @@ def write_observation(
     # The arrays share the memory of the tensors.
     base_EF, slot_ESG, blueprint_ESBK = (part.numpy() for part in shape.split(obs_EF))
     code_ES = blueprint_ES.numpy()
-    for env, view in enumerate(views):
-        count = len(view.slots)
-        base_EF[env] = _base_features(view)
-        for index, slot in enumerate(view.slots):
-            slot_ESG[env, index] = _slot_features(slot, view, index)
-            blueprint_ESBK[env, index] = _blueprint_features(slot.site, view.host_parameters, blueprints)
-            code_ES[env, index] = codes[slot.blueprint] if slot.blueprint else 0
-        for absent in (slot_ESG[env, count:], blueprint_ESBK[env, count:], code_ES[env, count:]):
-            absent[...] = 0
+    slot_ESG[..., :PLACE_FEATURES], blueprint_ESBK[...] = stack_by_sites(
+        views, lambda sites, parameters: _site_features(sites, parameters, blueprints, shape)
+    )
+    slot_ESG[..., PLACE_FEATURES:], code_ES[...] = 0, 0
+    used = [
+        (env, index)
+        for env, view in enumerate(views)
+        for index, slot in enumerate(view.slots)
+        if slot.stage is not Stage.DORMANT
+    ]
+    if used:
+        where, slots = index_arrays(used), [views[env].slots[index] for env, index in used]
+        slot_ESG[..., PLACE_FEATURES:][where] = [
+            _seed_features(slot, views[env]) for slot, (env, _) in zip(slots, used, strict=True)
+        ]
+        code_ES[where] = [codes[slot.blueprint] if slot.blueprint else 0 for slot in slots]
+    base_EF[...] = [_base_features(view) for view in views]
+    stage_ESF = slot_ESG[..., PLACE_FEATURES : PLACE_FEATURES + len(OBSERVED_STAGES)]
+    base_EF[:, _SEEDS] = stage_ESF.sum(axis=1) / np.array([[len(view.slots)] for view in views], dtype=np.float32)
 
 
 def _base_features(view: EnvStatus) -> list[float]:
-    losses = _recent(view.losses)
+    """Return the base features; those of the seeds are 0, because they are computed for all envs at once."""
+    chance = view.chance_loss
     scores = [_gain(score, view) for score in _recent(view.scores)]
     trained = view.train_loss is not None and view.train_score is not None
     train_score = _gain(view.train_score or 0.0, view) if trained else 0.0
-    norm = view.grad_norm
-    stages = [slot.stage for slot in view.slots]
     return [
         view.step / view.steps,
-        *(_clamp_finite(loss / view.chance_loss) for loss in losses),
+        *[_clamp_finite(loss / chance) for loss in _recent(view.losses)],
         *scores,
         float(trained),
-        _clamp_finite((view.train_loss or 0.0) / view.chance_loss),
+        _clamp_finite((view.train_loss or 0.0) / chance),
         train_score,
         train_score - scores[0] if trained else 0.0,
-        math.log1p(norm) if norm is not None and math.isfinite(norm) else 0.0,
-        *(stages.count(stage) / len(stages) for stage in OBSERVED_STAGES),
-        *(float(view.last_op == op and view.step > 0) for op in Op),
+        _log_norm(view.grad_norm),
+        *_STAGES[None],
+        *_OPS[view.last_op if view.step > 0 else None],
         float(view.last_moved),
         math.log(view.parameter_ratio),
         view.rent * 100,
@@ -132,28 +154,23 @@ def _base_features(view: EnvStatus) -> list[float]:
     ]
 
 
-def _slot_features(slot: Slot, view: EnvStatus, index: int) -> list[float]:
-    depth = (index + 1) / len(view.slots)
-    place = [1.0, math.log(slot.site.channels), math.log(slot.site.positions), depth]
-    if slot.stage is Stage.DORMANT:
-        return place + [0.0] * (SLOT_FEATURES - PLACE_FEATURES)
-    schedule = slot.schedule
+def _seed_features(slot: Slot, view: EnvStatus) -> list[float]:
+    """Return the features of a slot that is not DORMANT, without those of its place."""
+    schedule, norm, contribution = slot.schedule, slot.grad_norm, slot.contribution
     left = schedule.steps - schedule.epochs_started if schedule else 0
-    norm = slot.grad_norm
     return [
-        *place,
-        *(float(slot.stage is stage) for stage in OBSERVED_STAGES),
-        *(float(slot.seed is not None and slot.blend is blend) for blend in Blend),
-        *(float(schedule is not None and schedule.curve is curve) for curve in Curve),
-        slot.alpha,
+        *_STAGES[slot.stage],
+        *_BLENDS[slot.blend if slot.blueprint else None],
+        *_CURVES[schedule.curve if schedule else None],
+        schedule.value if schedule else 0.0,
         schedule.target if schedule else 0.0,
         float(left > 0),
         left / RAMP_EPOCHS[-1],
-        float(slot.contribution is not None),
-        10 * (slot.contribution or 0.0),
+        float(contribution is not None),
+        10 * (contribution or 0.0),
         10 * (slot.contribution_velocity or 0.0),
         float(norm is not None),
-        math.log1p(norm) if norm is not None and math.isfinite(norm) else 0.0,
+        _log_norm(norm),
         float(norm is not None and not math.isfinite(norm)),
         slot.age / view.steps,
         slot.epochs_in_stage / view.steps,
@@ -163,22 +180,30 @@ def _slot_features(slot: Slot, view: EnvStatus, index: int) -> list[float]:
 
 
 @lru_cache(1024)
-def _blueprint_features(site: SlotSite, host_parameters: int, blueprints: tuple[str, ...]) -> NDArray[np.float32]:
-    """Return the properties of each blueprint in a slot, [B, K]; zeros for one that the slot does not offer."""
-    found_BK = np.zeros((len(blueprints), BLUEPRINT_FEATURES), dtype=np.float32)
-    for index, name in enumerate(blueprints):
-        if name in site.blueprints:
-            seed = measure_properties(name, site.layout, site.channels, site.is_causal, site.sizes)
-            found_BK[index] = (
-                1.0,
-                math.log1p(seed.parameters / host_parameters),
-                math.log1p(seed.parameters),
-                math.log1p(seed.operations),
-                seed.reach,
-                seed.mixing,
-                seed.layers,
-            )
-    return found_BK
+def _site_features(
+    sites: tuple[SlotSite, ...], host_parameters: int, blueprints: tuple[str, ...], shape: ObservationShape
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return the features that do not change: places of the slots [S, P], and properties of the blueprints [S, B, K].
+
+    Those of a slot that the env does not have, and of a blueprint that the slot does not offer, are 0.
+    """
+    place_SP = np.zeros((shape.slots, PLACE_FEATURES), dtype=np.float32)
+    found_SBK = np.zeros((*shape, BLUEPRINT_FEATURES), dtype=np.float32)
+    for row, site in enumerate(sites):
+        place_SP[row] = 1.0, math.log(site.channels), math.log(site.positions), (row + 1) / len(sites)
+        for index, name in enumerate(blueprints):
+            if name in site.blueprints:
+                seed = measure_properties(name, site.layout, site.channels, site.is_causal, site.sizes)
+                found_SBK[row, index] = (
+                    1.0,
+                    math.log1p(seed.parameters / host_parameters),
+                    math.log1p(seed.parameters),
+                    math.log1p(seed.operations),
+                    seed.reach,
+                    seed.mixing,
+                    seed.layers,
+                )
+    return place_SP, found_SBK
 
 
 def _gain(score: float, view: EnvStatus) -> float:
@@ -197,3 +222,8 @@ def _recent(values: Sequence[float]) -> list[float]:
 def _clamp_finite(value: float, limit: float = 5.0) -> float:
     """Clamp a value, so that a diverged env gives one bad feature and no NaN in the policy."""
     return min(value, limit) if math.isfinite(value) else limit
+
+
+def _log_norm(norm: float | None) -> float:
+    """Return log(1 + norm), or 0 if it was not measured or is not finite."""
+    return math.log1p(norm) if norm is not None and math.isfinite(norm) else 0.0
