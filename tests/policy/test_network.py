@@ -54,11 +54,16 @@ def inputs(envs: int = ENVS) -> tuple[Tensor, Tensor, ActionMasks, Tensor]:
     return obs, blueprints, masks, torch.rand(envs, len(HEADS), generator=generator)
 
 
+def given(masks: ActionMasks, actions: Tensor) -> Tensor:
+    return masks.given(actions[..., 0], actions[..., 1])
+
+
 def act(network: PolicyNetwork, obs: Tensor, blueprints: Tensor, masks: ActionMasks, uniform: Tensor) -> list[Tensor]:
     """Return all outputs of the network for the last step."""
     features, (h, c) = network.encode(obs, blueprints, network.initial_state(len(obs)))
-    actions, probabilities, evaluation = network.act(features[:, -1], masks, uniform)
-    return [features, h.squeeze(0), c.squeeze(0), actions, probabilities, *evaluation]
+    actions, probabilities, choice = network.act(features[:, -1], masks, uniform)
+    evaluation = network.evaluate(features[:, -1], actions, given(masks, actions))
+    return [features, h.squeeze(0), c.squeeze(0), actions, probabilities, *choice, *evaluation]
 
 
 def test_permuting_envs_permutes_outputs() -> None:
@@ -109,7 +114,9 @@ def test_greedy_heads_sample_op_with_min_p_and_argmax_the_rest() -> None:
         for other in range(head_sizes(SLOTS, BLUEPRINTS)[index]):
             changed = actions.clone()
             changed[:, index] = other
-            assert (network.evaluate(features[:, -1], changed, masks).log_prob_H[:, index] <= chosen).all()
+            assert (
+                network.evaluate(features[:, -1], changed, given(masks, changed)).log_prob_H[:, index] <= chosen
+            ).all()
 
 
 @pytest.mark.parametrize("op", Op)
@@ -121,7 +128,7 @@ def test_only_relevant_heads_count_and_learn(op: Op) -> None:
     features, _ = network.encode(obs, blueprints, network.initial_state(ENVS))
     actions = torch.zeros(ENVS, STEPS, len(HEADS), dtype=torch.int64)
     actions[..., 0] = op
-    evaluation = network.evaluate(features, actions, masks)
+    evaluation = network.evaluate(features, actions, given(masks, actions))
     (evaluation.log_prob_H.sum() + evaluation.entropy_H.sum()).backward()
     for index, head in enumerate(HEADS):
         relevant = head in RELEVANT[op].split()
@@ -143,12 +150,14 @@ def test_prior_of_the_op_mostly_waits() -> None:
         last.bias[Op.WAIT] = WAIT_LOGIT
     masks = everything_legal(SHAPE)
     features, _ = network.encode(obs, blueprints, network.initial_state(ENVS))
-    at_prior = network.act(features[:, -1], masks, uniform)[2]
+    features = features[:, -1]
+    actions = network.act(features, masks, uniform)[0]
+    at_prior = network.evaluate(features, actions, given(masks, actions))
     assert torch.allclose(at_prior.bonus_H[:, 0], torch.ones(ENVS))
     assert torch.equal(at_prior.bonus_H[:, 1:], at_prior.entropy_H[:, 1:])
     with torch.no_grad():
         last.bias.zero_()
-    uniform_op = network.act(features[:, -1], masks, uniform)[2]
+    uniform_op = network.evaluate(features, actions, given(masks, actions))
     assert (uniform_op.bonus_H[:, 0] < 0.6).all()
     assert torch.allclose(uniform_op.entropy_H[:, 0], torch.ones(ENVS))
 
@@ -160,9 +169,10 @@ def test_slot_head_is_conditioned_on_the_op() -> None:
     masks.op_EO[:] = False
     masks.op_EO[:, Op.GERMINATE] = True
     features, _ = network.encode(obs, blueprints, network.initial_state(ENVS))
-    actions, probabilities, evaluation = network.act(features[:, -1], masks, uniform)
+    actions, probabilities, _ = network.act(features[:, -1], masks, uniform)
     assert actions[:, 1].tolist() == [2] * ENVS
     assert probabilities[:, Op.GERMINATE].tolist() == [1.0] * ENVS
+    evaluation = network.evaluate(features[:, -1], actions, given(masks, actions))
     assert not evaluation.has_choice_H[:, :2].any()
     assert not evaluation.log_prob_H[:, :2].any()
 
@@ -170,10 +180,14 @@ def test_slot_head_is_conditioned_on_the_op() -> None:
 def outputs(network: PolicyNetwork, obs: Tensor, blueprints: Tensor, masks: ActionMasks) -> dict[str, Tensor]:
     """Return the value and the probabilities of each op, slot and blueprint (of the first slot) in the last step."""
     features, _ = network.encode(obs, blueprints, network.initial_state(len(obs)))
-    actions = torch.zeros(len(obs), len(HEADS), dtype=torch.int64)
-    actions[:, 0] = Op.GERMINATE
-    named = {head: network._head(index, features[:, -1], actions, masks)[0] for index, head in enumerate(HEADS)}
-    return named | {"value": network.value(features[:, -1])}
+    features, named = features[:, -1], dict[str, Tensor]()
+    for index, (head, size) in enumerate(zip(HEADS, head_sizes(*network.shape), strict=True)):
+        actions = torch.zeros(size, len(obs), len(HEADS), dtype=torch.int64)
+        actions[..., 0] = Op.SET_ALPHA if head in ("alpha_speed", "alpha_curve") else Op.GERMINATE
+        actions[..., index] = torch.arange(size).unsqueeze(-1)
+        found = [network.evaluate(features, chosen, given(masks, chosen)).log_prob_H for chosen in actions]
+        named[head] = torch.stack(found, dim=-1)[:, index]
+    return named | {"value": network.value(features)}
 
 
 def everything_legal(shape: ObservationShape) -> ActionMasks:
@@ -248,7 +262,11 @@ def test_blueprint_and_style_heads_choose_what_the_slot_offers() -> None:
     masks.blueprint_ESB[:] = offered
     masks.style_ESY[:] = styles
     uniform = torch.rand(200, len(HEADS), generator=torch.Generator().manual_seed(1))
-    actions, _, evaluation = network.act(torch.randn(200, FEATURES), masks, uniform)
+    features = torch.randn(200, FEATURES)
+    actions, _, choice = network.act(features, masks, uniform)
+    evaluation = network.evaluate(features, actions, given(masks, actions))
+    torch.testing.assert_close(choice.log_prob_H, evaluation.log_prob_H)
+    torch.testing.assert_close(choice.value, evaluation.value)
     slot, blueprint, style = actions[:, 1], actions[:, 2], actions[:, 3]
     assert set(slot.tolist()) == {0, 1, 2}
     assert bool(offered[slot, blueprint].all())

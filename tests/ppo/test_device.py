@@ -69,7 +69,7 @@ def test_policy_decides_and_learns_on_its_device(monkeypatch: pytest.MonkeyPatch
     assert agent._bootstrap(views(STEPS)).device == META
     rollout = agent.rollout
     obs_ETF = agent.observations.normalise(rollout.obs_ETF)
-    batches = rollout.minibatches(obs_ETF, rollout.value_ET, rollout.value_ET, 2, torch.Generator())
+    batches = rollout.batch(obs_ETF, rollout.value_ET, rollout.value_ET).minibatches(2, torch.Generator())
     for batch in batches:
         loss = agent.learner.evaluate(batch, 0.1)
         assert loss.total.device == META

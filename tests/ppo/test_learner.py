@@ -64,18 +64,17 @@ def play(
 
 def batch_of(rollout: RolloutBuffer, obs_ETF: Tensor) -> SequenceBatch:
     ones = torch.ones_like(rollout.reward_ET)
-    return next(rollout.minibatches(obs_ETF, ones, ones, 1, torch.Generator().manual_seed(0)))
+    return next(rollout.batch(obs_ETF, ones, ones).minibatches(1, torch.Generator().manual_seed(0)))
 
 
 def test_first_minibatch_has_ratio_one_and_zero_kl() -> None:
     network, rollout, learner = build(8, 6, PPOConfig(hidden=32))
     obs = torch.randn(8, 6, SHAPE.size)
     play(network, rollout, legal(8, *Op), obs, torch.Generator().manual_seed(2))
-    for minibatch in rollout.minibatches(
-        obs, rollout.reward_ET, rollout.reward_ET, 4, torch.Generator().manual_seed(3)
-    ):
+    batch = rollout.batch(obs, rollout.reward_ET, rollout.reward_ET)
+    for minibatch in batch.minibatches(4, torch.Generator().manual_seed(3)):
         features, _ = network.encode(minibatch.obs_ETF, minibatch.blueprint_ETS, network.initial_state(2))
-        evaluation = network.evaluate(features, minibatch.actions_ETH, minibatch.masks)
+        evaluation = network.evaluate(features, minibatch.actions_ETH, minibatch.legal_ETHA)
         ratio = (evaluation.log_prob_H - minibatch.log_prob_ETH).exp()
         assert torch.allclose(ratio, torch.ones_like(ratio), rtol=0, atol=2e-6)  # rounding of float32
         assert learner.evaluate(minibatch, 0.0).kl.abs() < 1e-6
@@ -86,7 +85,7 @@ def test_first_minibatch_has_ratio_one_and_zero_kl() -> None:
 def test_update_has_the_configured_number_of_minibatches(envs: int, sizes: list[int]) -> None:
     _, rollout, _ = build(envs, 3, PPOConfig(hidden=16))
     obs = torch.randn(envs, 3, SHAPE.size)
-    batches = rollout.minibatches(obs, rollout.reward_ET, rollout.reward_ET, 4, torch.Generator())
+    batches = rollout.batch(obs, rollout.reward_ET, rollout.reward_ET).minibatches(4, torch.Generator())
     assert [len(batch.obs_ETF) for batch in batches] == sizes
 
 
@@ -110,7 +109,7 @@ def played(envs: int, *, has_invalid_steps: bool = True) -> tuple[PolicyNetwork,
         rollout.valid_ET[1, 3:] = False
     batch = batch_of(rollout, obs)
     features, _ = network.encode(batch.obs_ETF, batch.blueprint_ETS, network.initial_state(envs))
-    return network, batch, network.evaluate(features, batch.actions_ETH, batch.masks)
+    return network, batch, network.evaluate(features, batch.actions_ETH, batch.legal_ETHA)
 
 
 def test_invalid_steps_do_not_change_the_update() -> None:

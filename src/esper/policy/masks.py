@@ -21,7 +21,7 @@ from esper.domain import Op
 from esper.growth.blend import BLEND_STYLES, Blend
 from esper.growth.site import SlotSite
 from esper.growth.slot import Slot
-from esper.policy.actions import Action
+from esper.policy.actions import Action, head_sizes
 from esper.policy.agent import EnvStatus
 from esper.policy.sites import index_arrays, stack_by_sites
 
@@ -47,6 +47,20 @@ class ActionMasks(NamedTuple):
             torch.zeros(*lead, slots, blueprints, dtype=torch.bool),
             torch.zeros(*lead, slots, len(BLEND_STYLES), dtype=torch.bool),
         )
+
+    def given(self, op: Tensor, slot: Tensor) -> Tensor:
+        """Return the legal choices of each head [..., H, A], given the choices [...] of op and slot.
+
+        The choices of a head are the first of its row. The rest of the row is illegal: A is the largest number of
+        choices of a head.
+        """
+        sizes = head_sizes(self.slot_EOS.shape[-1], self.blueprint_ESB.shape[-1])
+        exists_HA = torch.arange(max(sizes)) < torch.tensor(sizes).unsqueeze(-1)
+        legal_HA = exists_HA.to(op.device).repeat(*op.shape, 1, 1)
+        masked = (self.op_EO, *(gather_rows(*pair) for pair in zip(self[1:], (op, slot, slot), strict=True)))
+        for head, legal_A in enumerate(masked):
+            legal_HA[..., head, : legal_A.shape[-1]] = legal_A
+        return legal_HA
 
     def at_step(self, step: int) -> ActionMasks:
         """Return views of one step, for masks with leading dimensions [E, T]."""
@@ -211,3 +225,9 @@ def min_p_filter(log_probs_A: Tensor) -> Tensor:
 def log_prob_of(log_probs_A: Tensor, action: Tensor) -> Tensor:
     """Return the log-probabilities [...] of the given actions [...]."""
     return log_probs_A.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+
+def gather_rows(table_NA: Tensor, index: Tensor) -> Tensor:
+    """Return row `index` [...] of each table [..., N, A], as [..., A]."""
+    rows = index[..., None, None].expand(*index.shape, 1, table_NA.shape[-1])
+    return table_NA.gather(-2, rows).squeeze(-2)

@@ -20,6 +20,7 @@ from esper.policy.actions import head_sizes
 from esper.policy.masks import (
     ActionMasks,
     exploration_bonus,
+    gather_rows,
     log_prob_of,
     masked_log_probs,
     min_p_filter,
@@ -57,6 +58,22 @@ class ActionEvaluation(NamedTuple):
     """True if the op uses the head and more than one choice was legal."""
     value: Tensor
     """Value in units of the learner's value scale."""
+
+
+class Choice(NamedTuple):
+    """Log-probabilities of the choices of a step [E, H], 0 for unused heads, and values [E]; as `ActionEvaluation`."""
+
+    log_prob_H: Tensor
+    value: Tensor
+
+
+class _Features(NamedTuple):
+    """Parts of the result of `PolicyNetwork.encode`."""
+
+    memory_D: Tensor
+    slot_SU: Tensor
+    blueprint_SBK: Tensor
+    """Without a gradient."""
 
 
 class PointerHead(nn.Module):
@@ -164,7 +181,7 @@ class PolicyNetwork(nn.Module):
     @torch.no_grad()
     def act(
         self, features_ED: Tensor, masks: ActionMasks, uniform_EH: Tensor, *, stochastic_heads: bool = True
-    ) -> tuple[Tensor, Tensor, ActionEvaluation]:
+    ) -> tuple[Tensor, Tensor, Choice]:
         """Choose an action for every env.
 
         Args:
@@ -177,91 +194,75 @@ class PolicyNetwork(nn.Module):
         Returns:
             Actions [E, H] int64, probability of every op [E, O] (0 if illegal), and the evaluation of the actions.
         """
-        actions_EH = torch.zeros(features_ED.shape[0], len(HEADS), dtype=torch.int64, device=features_ED.device)
-        log_probs_EO, _ = self._head(0, features_ED, actions_EH, masks)
-        ops_EO = log_probs_EO if stochastic_heads else min_p_filter(log_probs_EO)
-        actions_EH[:, 0] = sample(ops_EO, uniform_EH[:, 0])
-        for index in range(1, len(HEADS)):
-            log_probs_EA, _ = self._head(index, features_ED, actions_EH, masks)
-            actions_EH[:, index] = (
-                sample(log_probs_EA, uniform_EH[:, index]) if stochastic_heads else log_probs_EA.argmax(dim=-1)
-            )
-        actions_EH *= self.head_used_OH[actions_EH[:, 0]]
-        evaluation = self.evaluate(features_ED, actions_EH, masks)
-        return actions_EH, log_probs_EO.exp(), evaluation
 
-    def evaluate(self, features_D: Tensor, actions_H: Tensor, masks: ActionMasks) -> ActionEvaluation:
+        def choose(log_probs_A: Tensor, uniform: Tensor) -> Tensor:
+            return sample(log_probs_A, uniform) if stochastic_heads else log_probs_A.argmax(dim=-1)
+
+        parts = self._unpack(features_ED)
+        log_probs_EO = masked_log_probs(self.heads["op"](parts.memory_D), masks.op_EO)
+        op_E = sample(log_probs_EO if stochastic_heads else min_p_filter(log_probs_EO), uniform_EH[:, 0])
+        log_probs_ES = masked_log_probs(self._slot_logits(parts, op_E), gather_rows(masks.slot_EOS, op_E))
+        slot_E = choose(log_probs_ES, uniform_EH[:, 1])
+        legal_EHA = masks.given(op_E, slot_E)[:, 2:]
+        others, _ = self._other_logits(parts, op_E, slot_E)
+        log_probs_EHA = masked_log_probs(_pad(others, legal_EHA), legal_EHA)
+        others_EH = choose(log_probs_EHA, uniform_EH[:, 2:])
+        used_EH = self.head_used_OH[op_E]
+        actions_EH = torch.cat((op_E[:, None], slot_E[:, None], others_EH), dim=1) * used_EH
+        chosen = (log_prob_of(log_probs_EO, op_E)[:, None], log_prob_of(log_probs_ES, slot_E)[:, None])
+        log_prob_EH = torch.cat((*chosen, log_prob_of(log_probs_EHA, others_EH)), dim=1)
+        choice = Choice(torch.where(used_EH, log_prob_EH, 0.0), self.value(features_ED))
+        return actions_EH, log_probs_EO.exp(), choice
+
+    def evaluate(self, features_D: Tensor, actions_H: Tensor, legal_HA: Tensor) -> ActionEvaluation:
         """Evaluate given actions.
 
         Args:
-            features_D: Features from `encode`, [E, D] or [E, T, D].
+            features_D: Features from `encode`, [E, D + S U + S B K] or [E, T, D + S U + S B K].
             actions_H: Actions with the same leading dimensions.
-            masks: Masks of legal actions with the same leading dimensions.
+            legal_HA: Legal choices with the same leading dimensions, from `ActionMasks.given`.
         """
-        log_probs: list[Tensor] = []
-        entropies: list[Tensor] = []
-        bonuses: list[Tensor] = []
-        has_choice: list[Tensor] = []
-        used_H = self.head_used_OH[actions_H[..., 0]]
-        for index in range(len(HEADS)):
-            log_probs_A, legal_A = self._head(index, features_D, actions_H, masks)
-            used = used_H[..., index]
-            action = actions_H[..., index]
-            # The choice of an unused head is 0, legal or not: its terms are replaced and not multiplied by 0.
-            log_probs.append(torch.where(used, log_prob_of(log_probs_A, action), 0.0))
-            entropies.append(torch.where(used, normalised_entropy(log_probs_A, legal_A), 0.0))
-            bonuses.append(exploration_bonus(log_probs_A, _op_prior(legal_A), legal_A) if index == 0 else entropies[-1])
-            has_choice.append(used & (legal_A.sum(dim=-1) > 1))
+        op, slot = actions_H[..., 0], actions_H[..., 1]
+        parts, used_H = self._unpack(features_D), self.head_used_OH[op]
+        first = [self.heads["op"](parts.memory_D), self._slot_logits(parts, op)]
+        others, context = self._other_logits(parts, op, slot)
+        log_probs_HA = masked_log_probs(_pad([*first, *others], legal_HA), legal_HA)
+        # The choice of an unused head is 0, legal or not: its terms are replaced and not multiplied by 0.
+        log_prob_H = torch.where(used_H, log_prob_of(log_probs_HA, actions_H), 0.0)
+        entropy_H = torch.where(used_H, normalised_entropy(log_probs_HA, legal_HA), 0.0)
+        legal_O = legal_HA[..., 0, :]
+        bonus = exploration_bonus(log_probs_HA[..., 0, :], _op_prior(legal_O), legal_O)
         return ActionEvaluation(
-            torch.stack(log_probs, dim=-1),
-            torch.stack(entropies, dim=-1),
-            torch.stack(bonuses, dim=-1),
-            torch.stack(has_choice, dim=-1),
-            self.value(features_D),
+            log_prob_H,
+            entropy_H,
+            torch.cat((bonus.unsqueeze(-1), entropy_H[..., 1:]), dim=-1),
+            used_H & (legal_HA.sum(dim=-1) > 1),
+            self.value(context),
         )
 
-    def _unpack(self, features_D: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the parts of the result of `encode`: memory [..., D], slots [..., S, U], blueprints [..., S, B, K]."""
+    def _unpack(self, features_D: Tensor) -> _Features:
         slots, blueprints = self.shape
         widths = [self.hidden, slots * SLOT_WIDTH, slots * blueprints * BLUEPRINT_FEATURES]
         lead = features_D.shape[:-1]
         memory_D, slot_F, blueprint_F = torch.split(features_D, widths, dim=-1)
-        return (
+        return _Features(
             memory_D,
             slot_F.view(*lead, slots, SLOT_WIDTH),
-            blueprint_F.view(*lead, slots, blueprints, BLUEPRINT_FEATURES),
+            blueprint_F.detach().view(*lead, slots, blueprints, BLUEPRINT_FEATURES),
         )
 
-    def _head(self, index: int, features_D: Tensor, actions_H: Tensor, masks: ActionMasks) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities [..., A] of one head given the choices before it, and the mask of legal ones."""
-        name = HEADS[index]
-        op, slot = actions_H[..., 0], actions_H[..., 1]
-        memory_D, slot_SU, blueprint_SBK = self._unpack(features_D)
-        op_O = nn.functional.one_hot(op, len(Op)).float()
-        head = self.heads[name]
-        if name == "op":
-            logits_A = head(memory_D)
-        elif name == "slot":
-            logits_A = head(torch.cat((memory_D, op_O), dim=-1), slot_SU)
-        else:
-            chosen_U = _gather_rows(slot_SU, slot)
-            if name == "blueprint":
-                properties_F = _gather_rows(blueprint_SBK.flatten(-2), slot)
-                properties_BK = properties_F.view(*properties_F.shape[:-1], *blueprint_SBK.shape[-2:])
-                logits_A = head(torch.cat((memory_D, chosen_U), dim=-1), properties_BK)
-            else:
-                logits_A = head(torch.cat((memory_D, chosen_U, op_O), dim=-1))
-        if name == "op":
-            legal_A = masks.op_EO
-        elif name == "slot":
-            legal_A = _gather_rows(masks.slot_EOS, op)
-        elif name == "blueprint":
-            legal_A = _gather_rows(masks.blueprint_ESB, slot)
-        elif name == "style":
-            legal_A = _gather_rows(masks.style_ESY, slot)
-        else:
-            legal_A = torch.ones_like(logits_A, dtype=torch.bool)
-        return masked_log_probs(logits_A, legal_A), legal_A
+    def _slot_logits(self, parts: _Features, op: Tensor) -> Tensor:
+        """Return the logits [..., S] of the slot head, given the op."""
+        return self.heads["slot"](torch.cat((parts.memory_D, _one_hot(op)), dim=-1), parts.slot_SU)
+
+    def _other_logits(self, parts: _Features, op: Tensor, slot: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Return the logits of each head after op and slot, given both, and the input of most, the memory first."""
+        chosen_U = gather_rows(parts.slot_SU, slot)
+        properties_F = gather_rows(parts.blueprint_SBK.flatten(-2), slot)
+        properties_BK = properties_F.view(*slot.shape, *parts.blueprint_SBK.shape[-2:])
+        blueprint_B = self.heads["blueprint"](torch.cat((parts.memory_D, chosen_U), dim=-1), properties_BK)
+        context = torch.cat((parts.memory_D, chosen_U, _one_hot(op)), dim=-1)
+        return [blueprint_B, *(self.heads[name](context) for name in HEADS[3:])], context
 
 
 def _op_prior(legal_O: Tensor) -> Tensor:
@@ -279,7 +280,12 @@ def _mlp(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, HEAD_HIDDEN_DIM), nn.Tanh(), nn.Linear(HEAD_HIDDEN_DIM, outputs))
 
 
-def _gather_rows(table_NA: Tensor, index: Tensor) -> Tensor:
-    """Return row `index` [...] of each table [..., N, A], as [..., A]."""
-    rows = index[..., None, None].expand(*index.shape, 1, table_NA.shape[-1])
-    return table_NA.gather(-2, rows).squeeze(-2)
+def _one_hot(op: Tensor) -> Tensor:
+    return nn.functional.one_hot(op, len(Op)).float()
+
+
+def _pad(logits: list[Tensor], legal_HA: Tensor) -> Tensor:
+    """Return the logits of some heads as one tensor [..., H, A], with zeros after the last choice of a head."""
+    zeros_A = torch.zeros(legal_HA.shape[:-2] + legal_HA.shape[-1:], device=legal_HA.device)
+    padded = [part for given in logits for part in (given, zeros_A[..., given.shape[-1] :])]
+    return torch.cat(padded, dim=-1).view(legal_HA.shape)

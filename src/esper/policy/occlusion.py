@@ -72,8 +72,10 @@ def explain_decision(
     remembered, _ = network.encode(obs_RTF, blueprint_RTS, network.initial_state(rows))
     forgotten, _ = network.encode(obs_TF[None, -1:], blueprint_TS[None, -1:], network.initial_state(1))
     features_RD = torch.cat((remembered[:, -1], forgotten[:, -1]))
-    masks_R = ActionMasks(*(mask.expand(len(features_RD), *mask.shape[1:]) for mask in masks))
-    evaluation = network.evaluate(features_RD, actions_H.repeat(len(features_RD), 1), masks_R)
+    legal_HA = masks.given(actions_H[:1], actions_H[1:2])
+    evaluation = network.evaluate(
+        features_RD, actions_H.repeat(len(features_RD), 1), legal_HA.expand(len(features_RD), -1, -1)
+    )
     # The types of PyTorch do not say what `tolist` returns.
     action = Action(*cast("Any", actions_H).tolist())
     used = HEADS_BY_OP[Op(action.op)]

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from esper.config import PPOConfig
 from esper.domain import HEADS
+from esper.envs.fused_ops import foreach_norm, l2_norm
 from esper.policy.agent import UpdateStats
 from esper.policy.network import PolicyNetwork
 from esper.ppo.advantages import gae, healthy_mask, normalise_advantages, subtract_host_effect
-from esper.ppo.loss import PPOLoss, all_reduce_gradients, ppo_loss
+from esper.ppo.loss import PPOLoss, all_reduce_gradients, gradients, ppo_loss
 from esper.ppo.normaliser import RunningMeanStd
 from esper.ppo.rollout import RolloutBuffer, SequenceBatch
 from esper.ranks import SINGLE_RANK, RankGroup
@@ -50,6 +51,11 @@ class PPOLearner:
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
             network.parameters(), lr=config.learning_rate, eps=1e-5
         )
+        self._parameters = list(network.parameters())
+        starts = {id(parameter): index for index, parameter in enumerate(self._parameters)}
+        heads = [list(network.heads[name].parameters()) for name in HEADS]
+        self._head_parameters = [slice(starts[id(head[0])], starts[id(head[-1])] + 1) for head in heads]
+        """Range of the parameters of each head."""
 
     def update(
         self, rollout: RolloutBuffer, obs_ETF: Tensor, bootstrap_E: Tensor, round_index: int, generator: torch.Generator
@@ -86,10 +92,11 @@ class PPOLearner:
         advantage_ET = subtract_host_effect(gather(advantage_ET), healthy_ET, config.envs_per_host)
         advantage_ET = self.ranks.local_rows(normalise_advantages(advantage_ET, healthy_ET, broke_down_ET))
 
+        whole = rollout.batch(obs_ETF, advantage_ET, target_ET)
         updates: list[_MinibatchStats] = []
         kl, epochs = 0.0, 0
         while epochs < config.epochs and kl <= config.target_kl:
-            batches = rollout.minibatches(obs_ETF, advantage_ET, target_ET, config.minibatches, generator, self.ranks)
+            batches = whole.minibatches(config.minibatches, generator, self.ranks)
             steps = [self._step(batch, entropy_coef) for batch in batches]
             updates += steps
             epochs += 1
@@ -102,7 +109,7 @@ class PPOLearner:
             features, _ = self.network.encode(
                 batch.obs_ETF, batch.blueprint_ETS, self.network.initial_state(len(batch.obs_ETF))
             )
-            evaluation = self.network.evaluate(features, batch.actions_ETH, batch.masks)
+            evaluation = self.network.evaluate(features, batch.actions_ETH, batch.legal_ETHA)
             return ppo_loss(
                 evaluation,
                 batch,
@@ -113,19 +120,20 @@ class PPOLearner:
 
     def _step(self, batch: SequenceBatch, entropy_coef: float) -> _MinibatchStats:
         loss = self.evaluate(batch, entropy_coef)
-        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self._parameters:
+            parameter.grad = None
         torch.autograd.backward(loss.total)
-        loss = all_reduce_gradients(loss, batch.valid_ET.sum(), self.network, self.ranks)
-        step = _MinibatchStats(loss, *self._head_norms())
-        nn.utils.clip_grad_norm_(self.network.parameters(), self.config.max_grad_norm)
+        loss = all_reduce_gradients(loss, batch.valid_ET.sum(), self._parameters, self.ranks)
+        norms = self._norms()
+        nn.utils.clip_grads_with_norm_(self._parameters, self.config.max_grad_norm, norms[-1])
         self.optimizer.step()
-        return step
+        return _MinibatchStats(loss, norms)
 
-    def _head_norms(self) -> tuple[Tensor, tuple[bool, ...]]:
-        """Return the gradient norms [H + 1] of each head and of the whole network, and which heads have a gradient."""
-        grads_H = [_grads(self.network.heads[name]) for name in HEADS]
-        norms = torch.stack([nn.utils.get_total_norm(grads) for grads in [*grads_H, _grads(self.network)]])
-        return norms, tuple(bool(grads) for grads in grads_H)
+    def _norms(self) -> Tensor:
+        """Return the gradient norms [H + 1] of each head and of the whole network, from one pass over the gradients."""
+        norms = torch.stack(foreach_norm(gradients(self._parameters)))
+        parts = [*(norms[parameters] for parameters in self._head_parameters), norms]
+        return torch.stack([l2_norm(part) for part in parts])
 
     def _summarise(
         self, updates: list[_MinibatchStats], kl: float, explained: Tensor, *, stopped_early: bool
@@ -149,7 +157,6 @@ class PPOLearner:
         means, norms_H, entropies_H, choices_H, grad_norm, variances = (
             cast("list[float]", cast("Any", part).tolist()) for part in torch.split(flat, sizes)
         )
-        has_norm = [count > 0 and all(update.has_grad[i] for update in updates) for i, count in enumerate(choices_H)]
         return UpdateStats(
             policy_loss=means[0],
             value_loss=means[1],
@@ -162,7 +169,7 @@ class PPOLearner:
             learning_rate=self.optimizer.param_groups[0]["lr"],
             minibatches=len(updates),
             stopped_early=stopped_early,
-            head_grad_norms={name: norms_H[i] if has_norm[i] else None for i, name in enumerate(HEADS)},
+            head_grad_norms={name: norms_H[i] if choices_H[i] > 0 else None for i, name in enumerate(HEADS)},
             head_entropies={name: entropies_H[i] if choices_H[i] > 0 else None for i, name in enumerate(HEADS)},
         )
 
@@ -173,8 +180,6 @@ class _MinibatchStats(NamedTuple):
     loss: PPOLoss
     norms: Tensor
     """[H + 1] gradient norms of each head and of the whole network."""
-    has_grad: tuple[bool, ...]
-    """For each head, True if it has a gradient."""
 
 
 def explained_variance(value_ET: Tensor, return_ET: Tensor, valid_ET: Tensor) -> Tensor:
@@ -209,7 +214,3 @@ def _explained_variances(value_ET: Tensor, return_ET: Tensor, valid_ET: Tensor) 
             explained_variance(centred_value_ET, centred_return_ET, valid_ET),
         )
     )
-
-
-def _grads(module: nn.Module) -> list[Tensor]:
-    return [parameter.grad for parameter in module.parameters() if parameter.grad is not None]

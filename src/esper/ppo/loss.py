@@ -3,12 +3,13 @@
 Each head that an op uses has its own ratio and its own clipped surrogate; at ratio 1, the gradient of their sum is that
 of the joint log-probability. Invalid steps are excluded from every term.
 
-Shapes: E envs, T steps, H heads, P parameters.
+Shapes: E envs, T steps, H heads.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -76,7 +77,12 @@ def ppo_loss(
     )
 
 
-def all_reduce_gradients(loss: PPOLoss, steps: Tensor, network: nn.Module, ranks: RankGroup) -> PPOLoss:
+def gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """Return the gradients after a backward pass. The loss depends on every head, so that every parameter has one."""
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def all_reduce_gradients(loss: PPOLoss, steps: Tensor, parameters: Sequence[nn.Parameter], ranks: RankGroup) -> PPOLoss:
     """Average the gradients and the loss of a minibatch over the steps of all ranks.
 
     The loss of a rank is a mean over its own steps, so that ranks are weighted by their number of steps. All values are
@@ -85,33 +91,26 @@ def all_reduce_gradients(loss: PPOLoss, steps: Tensor, network: nn.Module, ranks
     Args:
         loss: Loss of this rank's part of the minibatch, after its backward pass.
         steps: Number of valid steps in that part, an int64 scalar.
-        network: Network whose gradients are replaced. A parameter without a gradient on every rank keeps none.
+        parameters: Parameters whose gradients are replaced.
 
     Returns:
         The loss of the whole minibatch.
     """
     if ranks.is_single:
         return loss
-    parameters = list(network.parameters())
-    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    has_grad_P = loss.total.new_tensor([p.grad is not None for p in parameters])
+    grads = gradients(parameters)
     choices = loss.num_choices_H.sum()
-    weighted = torch.cat(
-        [torch.stack((loss.total.detach(), loss.policy, loss.value, loss.kl)), *map(torch.flatten, grads)]
-    )
-    counted = [
-        torch.stack((steps, choices, loss.clip_fraction * choices)),
-        loss.entropy_sum_H,
-        loss.num_choices_H,
-        has_grad_P,
-    ]
+    scalars = torch.stack((loss.total.detach(), loss.policy, loss.value, loss.kl))
+    weighted = torch.cat([scalars, *map(torch.flatten, grads)])
+    counted = [torch.stack((steps, choices, loss.clip_fraction * choices)), loss.entropy_sum_H, loss.num_choices_H]
     sizes = [len(weighted), *map(len, counted)]
     # Float64 is exact for all counts, and the order of the ranks in a sum does not change its float32 value.
     buffer = torch.cat([weighted.double() * steps, *(part.double() for part in counted)])
-    weighted, totals, entropy_sum_H, choices_H, has_grad_P = torch.split(ranks.all_reduce_(buffer), sizes)
+    weighted, totals, entropy_sum_H, choices_H = torch.split(ranks.all_reduce_(buffer), sizes)
     weighted = weighted / totals[0].clamp(min=1)
     total, policy, value, kl = weighted[:4].float()
-    _replace_gradients(parameters, weighted[4:], has_grad_P > 0)
+    for grad, reduced in zip(grads, torch.split(weighted[4:], [grad.numel() for grad in grads]), strict=True):
+        grad.copy_(reduced.view_as(grad))
     choices = totals[1].clamp(min=1)
     return PPOLoss(
         total=total,
@@ -123,10 +122,3 @@ def all_reduce_gradients(loss: PPOLoss, steps: Tensor, network: nn.Module, ranks
         entropy_sum_H=entropy_sum_H.float(),
         num_choices_H=choices_H.to(torch.int64),
     )
-
-
-def _replace_gradients(parameters: list[nn.Parameter], flat: Tensor, has_grad_P: Tensor) -> None:
-    grads = torch.split(flat, [parameter.numel() for parameter in parameters])
-    has_grads: list[bool] = cast("Any", has_grad_P).tolist()
-    for parameter, grad, has_grad in zip(parameters, grads, has_grads, strict=True):
-        parameter.grad = grad.view_as(parameter).to(parameter.dtype) if has_grad else None

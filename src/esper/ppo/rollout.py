@@ -19,12 +19,13 @@ from esper.ranks import SINGLE_RANK, RankGroup
 
 
 class SequenceBatch(NamedTuple):
-    """A minibatch of recurrent PPO: whole episodes of some envs."""
+    """Experience of recurrent PPO: whole episodes of some envs."""
 
     obs_ETF: Tensor
     """Normalised observations."""
     blueprint_ETS: Tensor
-    masks: ActionMasks
+    legal_ETHA: Tensor
+    """Legal choices; see `ActionMasks.given`."""
     actions_ETH: Tensor
     log_prob_ETH: Tensor
     """Log-probability of each head's choice under the policy that acted."""
@@ -34,6 +35,22 @@ class SequenceBatch(NamedTuple):
     """Returns in units of the value scale."""
     valid_ET: Tensor
     """True for steps in which the env was active."""
+
+    def minibatches(
+        self, count: int, generator: torch.Generator, ranks: RankGroup = SINGLE_RANK
+    ) -> Iterator[SequenceBatch]:
+        """Return minibatches of whole episodes, in a random order of the envs.
+
+        The order covers the envs of all ranks and is the same on every rank; each rank yields its own envs of a
+        minibatch, possibly none.
+
+        Args:
+            count: Number of minibatches, whose numbers of envs differ by at most one; at most one per env.
+        """
+        envs = int(ranks.all_reduce_(torch.tensor(len(self.obs_ETF))))
+        for drawn in torch.randperm(envs, generator=generator).tensor_split(min(count, envs)):
+            chosen = ranks.local_indices(drawn, envs).to(self.obs_ETF.device)
+            yield SequenceBatch(*(part.index_select(0, chosen) for part in self))
 
 
 _CHECKPOINT_NAMES = {"valid_ET": "counts_ET"}
@@ -77,40 +94,18 @@ class RolloutBuffer:
         }
         return named | {f"masks.{name}": value for name, value in self.masks._asdict().items()}
 
-    def minibatches(
-        self,
-        obs_ETF: Tensor,
-        advantage_ET: Tensor,
-        return_ET: Tensor,
-        count: int,
-        generator: torch.Generator,
-        ranks: RankGroup = SINGLE_RANK,
-    ) -> Iterator[SequenceBatch]:
-        """Return minibatches of whole episodes, in a random order of the envs.
-
-        The order covers the envs of all ranks and is the same on every rank; each rank yields its own envs of a
-        minibatch, possibly none.
-
-        Args:
-            obs_ETF: Normalised observations.
-            advantage_ET: Normalised advantages.
-            return_ET: Normalised returns.
-            count: Number of minibatches, whose numbers of envs differ by at most one; at most one per env.
-        """
-        envs = int(ranks.all_reduce_(torch.tensor(len(self.obs_ETF))))
-        valid_ET = self.valid_ET.to(obs_ETF.device)
-        for drawn in torch.randperm(envs, generator=generator).tensor_split(min(count, envs)):
-            chosen = ranks.local_indices(drawn, envs).to(obs_ETF.device)
-            yield SequenceBatch(
-                obs_ETF[chosen],
-                self.blueprint_ETS[chosen],
-                ActionMasks(*(mask[chosen] for mask in self.masks)),
-                self.actions_ETH[chosen],
-                self.log_prob_ETH[chosen],
-                advantage_ET[chosen],
-                return_ET[chosen],
-                valid_ET[chosen],
-            )
+    def batch(self, obs_ETF: Tensor, advantage_ET: Tensor, return_ET: Tensor) -> SequenceBatch:
+        """Return the round as one batch, with results that were computed from it; see `SequenceBatch`."""
+        return SequenceBatch(
+            obs_ETF,
+            self.blueprint_ETS,
+            self.masks.given(self.actions_ETH[..., 0], self.actions_ETH[..., 1]),
+            self.actions_ETH,
+            self.log_prob_ETH,
+            advantage_ET,
+            return_ET,
+            self.valid_ET.to(obs_ETF.device),
+        )
 
 
 class PolicyInputs(NamedTuple):
