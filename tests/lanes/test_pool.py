@@ -190,14 +190,15 @@ def test_round_leaves_no_tensors() -> None:
 
 
 def test_outbox_returns_values_by_env_and_vector() -> None:
-    outbox = ResultBuffer(torch.device("cpu"), rows=3, width=4)
-    left = {5: [[1.0, 2.0], [3.0]], 1: [[4.0]], 3: [[5.0, 6.0, 7.0, 8.0]]}
-    for env, vectors in left.items():
-        outbox.append(env, [torch.tensor(vector) for vector in vectors])
-    assert outbox.wait() == left
-    outbox.clear()
-    outbox.append(1, [torch.tensor([9.0, 10.0])])
-    assert outbox.wait() == {1: [[9.0, 10.0]]}
+    outbox = ResultBuffer(torch.device("cpu"), size=8)
+    for left in (
+        {5: [[1.0, 2.0], [3.0]], 1: [[4.0]], 3: [[5.0, 6.0, 7.0, 8.0]]},
+        {1: [[9.0, 10.0]]},
+        dict[int, list[list[float]]](),
+    ):
+        outbox.start_copy({env: list(map(torch.tensor, vectors)) for env, vectors in left.items()})
+        outbox.mark_end()
+        assert outbox.wait() == left
 
 
 def test_outbox_size_is_the_maximum_of_an_env() -> None:

@@ -12,8 +12,9 @@ on its stream only. So no tensor needs `record_stream`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
@@ -38,52 +39,46 @@ MAX_STREAMS = 4
 
 
 class ResultBuffer:
-    """Result buffer of a lane: one row per env on the device, copied to the host in a single transfer.
+    """Result buffer of a lane: the vectors of all envs on the device, copied to the host in a single transfer.
 
     Args:
-        rows: Maximum number of envs.
-        width: Maximum number of values per env.
+        size: Maximum number of values of all envs.
     """
 
-    def __init__(self, device: torch.device, rows: int, width: int) -> None:
-        self._device_RW = torch.zeros(rows, width, device=device)
-        pinned = torch.zeros(rows, width, pin_memory=True) if device.type == "cuda" else None
-        self._host_RW = self._device_RW if pinned is None else pinned
+    def __init__(self, device: torch.device, size: int) -> None:
+        self._device_N = torch.zeros(size, device=device)
+        pinned = torch.zeros(size, pin_memory=True) if device.type == "cuda" else None
+        self._host_N = self._device_N if pinned is None else pinned
         self._copied = torch.cuda.Event(blocking=True) if pinned is not None else None
         self._sizes: dict[int, list[int]] = {}
-        """Lengths of the vectors of each env, keyed by env index in the order of the rows."""
+        """Lengths of the vectors of each env, keyed by env index in the order of the values."""
 
-    def clear(self) -> None:
-        """Remove all rows."""
-        self._sizes.clear()
+    def start_copy(self, results: Mapping[int, DeviceResults]) -> None:
+        """Copy results to the host, on the current stream.
 
-    def append(self, env: int, vectors: Sequence[Tensor]) -> None:
-        """Write the vectors of an env to the next row, on the current stream."""
-        row = self._device_RW[len(self._sizes)]
-        sizes = self._sizes[env] = [len(vector) for vector in vectors]
-        torch.cat(list(vectors), out=row[: sum(sizes)])
+        Args:
+            results: Vectors of each env, keyed by its index.
+        """
+        self._sizes = {env: list(map(len, vectors)) for env, vectors in results.items()}
+        count = sum(map(sum, self._sizes.values()))
+        if count:
+            torch.cat([vector for vectors in results.values() for vector in vectors], out=self._device_N[:count])
+        if self._copied:
+            self._host_N[:count].copy_(self._device_N[:count], non_blocking=True)
 
-    def start_copy(self, stopwatch: PhaseTimer) -> None:
-        """Start to copy the rows to the host, on the current stream, as the phase `fetch` of a stopwatch."""
-        with stopwatch("fetch"):
-            if self._copied:
-                rows = len(self._sizes)
-                self._host_RW[:rows].copy_(self._device_RW[:rows], non_blocking=True)
-        if self._copied:  # waiting for it includes the end of the phase
+    def mark_end(self) -> None:
+        """Mark the end of all work on the current stream that `wait` waits for."""
+        if self._copied:
             self._copied.record()
 
     def wait(self) -> dict[int, HostResults]:
         """Return the copied vectors, keyed by env index. This is the only place where the host waits for the GPU."""
         if self._copied:
             self._copied.synchronize()
+        count = sum(map(sum, self._sizes.values()))
         # The types of PyTorch do not say what `tolist` returns.
-        rows: list[list[float]] = cast("Any", self._host_RW[: len(self._sizes)]).tolist()
-        return {env: _split(row, sizes) for (env, sizes), row in zip(self._sizes.items(), rows, strict=True)}
-
-
-def _split(row: list[float], sizes: Sequence[int]) -> HostResults:
-    values = iter(row)
-    return [[next(values) for _ in range(size)] for size in sizes]
+        values: Iterator[float] = iter(cast("Any", self._host_N[:count]).tolist())
+        return {env: [list(islice(values, size)) for size in sizes] for env, sizes in self._sizes.items()}
 
 
 class EnvRunner:
@@ -100,7 +95,7 @@ class EnvRunner:
         self.device = device
         self.stopwatch = CudaPhaseTimer() if device.type == "cuda" else PhaseTimer()
         self._lane = lane
-        self._rows, self._width = envs, width
+        self._size = envs * width
         self._idle_buffers: list[ResultBuffer] = []
         """Buffers whose results have been waited for."""
         self._max_streams = 1 if single_stream else MAX_STREAMS
@@ -132,30 +127,29 @@ class EnvRunner:
             FaultError: The task failed for an env.
         """
         self.stopwatch.begin()
-        buffer = self._idle_buffers.pop() if self._idle_buffers else self._make_buffer()
-        buffer.clear()
+        results: dict[int, DeviceResults] = {}
         try:
             for env in envs:
                 with self._stream_of(env):
-                    buffer.append(env.index, with_context(self.describe_env(env), task, env))
+                    results[env.index] = with_context(self.describe_env(env), task, env)
         except Exception as error:
             self.stopwatch.discard()
             if not (isinstance(error, FaultError) and error.is_device_lost):
                 self._join_streams()  # kernels of other envs may still run, and their weights may be restored next
             raise
         self._join_streams()
-        buffer.start_copy(self.stopwatch)
+        buffer = self._idle_buffers.pop() if self._idle_buffers else ResultBuffer(self.device, self._size)
+        with self.stopwatch("fetch"):
+            buffer.start_copy(results)
+        buffer.mark_end()
 
         def wait() -> dict[int, HostResults]:
-            results = buffer.wait()
+            found = buffer.wait()
             self.stopwatch.read_cuda_events()
             self._idle_buffers.append(buffer)
-            return results
+            return found
 
         return wait
-
-    def _make_buffer(self) -> ResultBuffer:
-        return ResultBuffer(self.device, self._rows, self._width)
 
     def describe_env(self, env: Env) -> str:
         """Return the env and the lane, for messages."""
