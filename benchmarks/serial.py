@@ -63,7 +63,7 @@ PHASES = {
     "unpack results": ["esper.envs.env:Env.unpack_results"],
     "reward": ["esper.engine.episode:Episode.record_step", "esper.ppo.agent:PPOAgent.record_rewards"],
     "last good state": ["esper.envs.governor:LastGoodState.save"],
-    "gates and timers": ["esper.engine.episode:Episode.changed_gate", "esper.engine.trainer:tick_slots"],
+    "gates and timers": ["esper.engine.episode:Episode.changed_gates", "esper.engine.trainer:tick_slots"],
     "build events": [
         f"esper.engine.reporter:{name}" for name in ("env_stepped", "seed_moved", "gate_changed", "episode_ended")
     ],

@@ -46,7 +46,10 @@ class Stage(IntEnum):
     @property
     def is_blended(self) -> bool:
         """True if a seed in this stage contributes to the output of the forward pass."""
-        return self in (Stage.BLENDING, Stage.PROBATIONARY, Stage.FOSSILIZED)
+        return self in _BLENDED
+
+
+_BLENDED = (Stage.BLENDING, Stage.PROBATIONARY, Stage.FOSSILIZED)
 
 
 class StepNumber(NamedTuple):

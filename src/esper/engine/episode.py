@@ -17,6 +17,7 @@ from esper.envs.env_state import env_state_tensors, load_tensors
 from esper.envs.governor import COLLAPSE_STEPS, Breakdown, LastGoodState, find_collapse, find_non_finite
 from esper.growth.lifecycle import GateResult, StageTransition
 from esper.growth.network import count_samples
+from esper.growth.slot import Slot
 from esper.lanes.pool import EnvEpoch, EnvPool
 from esper.policy.actions import Action
 from esper.policy.agent import EnvStatus, strip_prefix
@@ -136,12 +137,21 @@ class Episode:
         """Update the parameter ratio of the view after seeds may have been removed, by a rollback or a tick."""
         self.view.parameter_ratio = self.env.network.parameter_ratio
 
-    def changed_gate(self, index: int) -> GateResult | None:
-        """Return the result of the slot's next gate if it changed; otherwise None.
+    def changed_gates(self) -> list[tuple[Slot, GateResult]]:
+        """Return the slots whose next gate has changed, each with its result.
 
-        It has changed if the gate now refuses, refuses for another reason, or passes again.
+        A gate has changed if it now refuses, refuses for another reason, or passes again.
         """
-        result = self.env.network.slots[index].check_next_gate()
+        # An empty slot without an earlier refusal has none.
+        relevant = (
+            (slot, self._changed_gate(index, slot))
+            for index, slot in enumerate(self.env.network.slots)
+            if slot.blueprint is not None or index in self.gate_refusals
+        )
+        return [(slot, result) for slot, result in relevant if result]
+
+    def _changed_gate(self, index: int, slot: Slot) -> GateResult | None:
+        result = slot.check_next_gate()
         before = self.gate_refusals.pop(index, None)
         if result is None:
             return None

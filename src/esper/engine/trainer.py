@@ -171,10 +171,8 @@ class Trainer:
             for move in [*epoch.moves, *outcome.removed, *ticked[index]]:
                 episode.culled += move.after is Stage.CULLED
                 emit(reporter.seed_moved(move, env, at))
-            for slot_index, slot in enumerate(episode.env.network.slots):
-                result_of_gate = episode.changed_gate(slot_index)
-                if result_of_gate:
-                    emit(reporter.gate_changed(result_of_gate, slot.name, env, at))
+            for slot, gate in episode.changed_gates():
+                emit(reporter.gate_changed(gate, slot.name, env, at))
 
     def _emit_timing(self, measured: Sequence[EpochResult | None]) -> None:
         state = self.state

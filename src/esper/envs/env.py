@@ -371,12 +371,12 @@ class Env:
 
     def unpack_results(self, trained: list[float], validated: list[float]) -> EpochResult:
         """Unpack the values of `train_epoch` and `validate` into an `EpochResult`, and update the slots."""
-        owners, slots = self.owners(), self.trained_slots()
-        norms, overflows = trained[6 : 6 + len(owners)], trained[6 + len(owners) :]
-        norm_by_owner = dict(zip(owners, norms, strict=True))
-        slot_norms = {index: norm_by_owner[self.network.slots[index].name] for index in slots}
+        slots, has_host = self.trained_slots(), bool(self.host_optimizer.parameters)
+        owners = has_host + len(slots)
+        norms, overflows = trained[6 : 6 + owners], trained[6 + owners :]
+        slot_norms = dict(zip(slots, norms[has_host:], strict=True))
         metrics, effects = validated[2 : 2 + len(self.task.metrics)], validated[2 + len(self.task.metrics) :]
-        contributions, shapley = read_effects(effects, self.measured_slots())
+        contributions, shapley = read_effects(effects, self.measured_slots()) if effects else ({}, {})
         for index, slot in enumerate(self.network.slots):
             slot.grad_norm = slot_norms.get(index)
             if index in contributions:
@@ -387,13 +387,17 @@ class Env:
             weights_finite=bool(trained[2]),
             loss=validated[0],
             score=validated[1],
-            grad_norm=norm_by_owner.get("host"),
+            grad_norm=norms[0] if has_host else None,
             metrics=dict(zip(self.task.metrics, metrics, strict=True)),
             slot_grad_norms=slot_norms,
             loss_scale=trained[3] if self.scaler else None,
             growth_tracker=int(trained[4]) if self.scaler else None,
             skipped_batches=int(trained[5]),
-            overflows_by_owner={owner: int(count) for owner, count in zip(owners, overflows, strict=True) if count},
+            overflows_by_owner={
+                owner: int(count) for owner, count in zip(self.owners(), overflows, strict=True) if count
+            }
+            if any(overflows)
+            else {},
             contributions=contributions,
             shapley=shapley,
         )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from esper.domain import Stage
 
@@ -24,8 +25,7 @@ LEGAL_TRANSITIONS: Mapping[Stage, frozenset[Stage]] = MappingProxyType(
 """Legal next stages of each stage."""
 
 
-@dataclass(frozen=True)
-class StageTransition:
+class StageTransition(NamedTuple):
     """A change of a slot's stage."""
 
     slot: str
@@ -56,8 +56,7 @@ class GateConfig:
     """Epochs for which an emptied slot stays EMBARGOED."""
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """One condition of a gate. `value` is None if not measured, `threshold` None if nothing is compared."""
 
     name: str
@@ -66,8 +65,7 @@ class Check:
     threshold: float | None = None
 
 
-@dataclass(frozen=True)
-class GateResult:
+class GateResult(NamedTuple):
     """Result of a gate: all its conditions, passed and failed."""
 
     gate: str
