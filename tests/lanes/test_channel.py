@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from multiprocessing import Pipe
 
@@ -28,6 +29,20 @@ def test_no_message_waits_for_its_receiver() -> None:
             worker.send(("done", turn - 2, bytes(LARGE // turn)))
             assert main.receive() == ("done", turn - 2, bytes(LARGE // turn))
             main.send(bytes([turn]) * LARGE)
+
+
+def test_memory_of_a_huge_message_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esper.lanes.channel.MAX_KEPT_BYTES", LARGE)
+    with ExitStack() as opened:
+        left, right = map(opened.enter_context, Pipe())
+        file = opened.enter_context(open_message_file())
+        main, worker = (Channel(end, [file.fileno()], owns_files=end is left) for end in (left, right))
+        for size in (LARGE // 2, 2 * LARGE):
+            main.send(bytes(size))
+            assert worker.receive() == bytes(size)
+            assert bool(os.fstat(file.fileno()).st_size) == (size < LARGE)
+            worker.send("done")
+            assert main.receive() == "done"
 
 
 def test_receiver_learns_that_the_other_process_has_ended() -> None:

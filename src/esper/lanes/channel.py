@@ -19,6 +19,9 @@ from typing import IO, Any, cast
 FILES = 3
 """Number of files: for the first message, which has no reply, and for two requests that are not answered yet."""
 
+MAX_KEPT_BYTES = 64 << 20
+"""Size of a message above which the memory of its file is released. Below it, the next message reuses the memory."""
+
 
 class Channel:
     """One end of the connection.
@@ -53,6 +56,8 @@ class Channel:
         content = bytearray()
         while len(content) < size:
             content += os.pread(self._files[index], size - len(content), len(content))
+        if size > MAX_KEPT_BYTES:
+            os.ftruncate(self._files[index], 0)
         self._own.append(index)
         return pickle.loads(content)
 
