@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -67,6 +67,10 @@ def values(parameters: Iterable[Tensor]) -> list[Tensor]:
 
 def equal(left: list[Tensor], right: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def same_objects(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
+    return list(map(id, left)) == list(map(id, right))
 
 
 # Data of an epoch
@@ -223,14 +227,20 @@ def test_new_blend_gate_is_trained_and_momenta_are_kept() -> None:
         momenta = values(env.slot_optimizers[1].state["momentum"])
         env.apply_action(Action(Op.SET_ALPHA, slot=1, style=gated, alpha_target=2), step)
         assert slot.gate is not None
-        assert env.slot_optimizers[1].has_same_parameters([*seed, *slot.gate.parameters()])
+        assert same_objects(env.slot_optimizers[1].parameters, [*seed, *slot.gate.parameters()])
         assert equal(values(env.slot_optimizers[1].state["momentum"][: len(seed)]), momenta)
         before = values(slot.gate.parameters())
         measure(env, step)
         assert not equal(values(slot.gate.parameters()), before)
         env.tick()
+        momenta = values(env.slot_optimizers[1].state["momentum"])[: len(seed)]
         env.apply_action(Action(Op.SET_ALPHA, slot=1, style=plain, alpha_target=2), step + 1)
-        assert env.slot_optimizers[1].has_same_parameters(seed)
+        assert same_objects(env.slot_optimizers[1].parameters, seed)
+        assert equal(env.slot_optimizers[1].state["momentum"], momenta)
+        env.apply_action(Action(Op.SET_ALPHA, slot=1, style=gated, alpha_target=2), step + 1)
+        assert equal(values(slot.gate.parameters()), before)
+        assert equal(env.slot_optimizers[1].state["momentum"][: len(seed)], momenta)
+        assert not any(momentum.any() for momentum in env.slot_optimizers[1].state["momentum"][len(seed) :])
 
 
 # Clipping

@@ -124,17 +124,16 @@ def test_parameters_that_come_and_go_keep_their_own_state(spec: SGD | AdamW) -> 
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_state_follows_shared_parameters_to_another_optimizer(spec: SGD | AdamW) -> None:
-    first, second = parameters()
-    optimizer = make_optimizer(spec, [first, second], clip=1e9)
-    train(optimizer, [first, second], range(3))
-    added = nn.Parameter(torch.zeros(2))
-    successor = make_optimizer(spec, [added, second], clip=1e9)
-    successor.copy_state_from(optimizer)
-    for name, values in successor.state.items():
-        assert torch.equal(values[1], optimizer.state[name][1])
-        assert values[1].any()  # or it would show less
-        assert not values[0].any()
+def test_joint_optimizer_trains_with_the_state_of_its_parts(spec: SGD | AdamW) -> None:
+    trained = parameters()
+    parts = [make_optimizer(spec, [parameter], clip=1e9) for parameter in trained]
+    joint = make_optimizer(spec, trained, clip=1e9)
+    joint.share_state(parts)
+    train(joint, trained, range(3))
+    for name, values in joint.state.items():
+        for value, part in zip(values, parts, strict=True):
+            assert part.state[name][0] is value
+            assert value.any()
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.domain import Stage
+from esper.domain import Curve, Stage
 from esper.envs.env_state import load_tensors
-from esper.growth.blend import BLEND_STYLES, Blend
+from esper.growth.blend import BLEND_STYLES, Blend, BlendGate
 from esper.growth.blueprints import BLUEPRINTS, blueprint, build_seed, offered_blueprints
 from esper.growth.blueprints.features import LowRankSeed, MlpSeed
+from esper.growth.blueprints.registry import Implementation
 from esper.growth.blueprints.sequences import SelfAttentionSeed, TokenConvSeed
+from esper.growth.layers import initialise_
 from esper.growth.layouts import Layout
 from esper.growth.lifecycle import GateConfig
 from esper.growth.slot import Slot
@@ -82,6 +86,53 @@ def test_initial_values_depend_on_the_generator_only(name: str, layout: Layout) 
     second = seed_of(name, layout)
     for one, other in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+class NoiseSeed(nn.Module):
+    """A seed with values of its own, and a buffer that its forward pass enlarges."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(channels))
+        self.register_buffer("seen", torch.rand(1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = torch.cat((self.seen, x.mean()[None]))
+        return x * self.scale.view(-1, *[1] * (x.dim() - 2))
+
+
+@pytest.mark.parametrize(("name", "layout"), [*ALL, ("test_only", Layout.BC), ("test_only", Layout.BCHW)])
+def test_seed_planted_again_keeps_addresses_and_equals_a_new_one(
+    name: str, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Implementation(NoiseSeed, "always", None)
+    monkeypatch.setitem(BLUEPRINTS, "test_only", {Layout.BC: own, Layout.BCHW: own})
+    slot = Slot(site("mid", 16, layout=layout), GateConfig())
+    addresses: list[int] = []
+    for random_seed in (3, 4):
+        slot.germinate(name, Blend.GATE, Curve.LINEAR, 3, 1.0, generator(random_seed))
+        seed, gate = slot.planted
+        if random_seed == 3:
+            addresses = [parameter.data_ptr() for parameter in slot.parameters()]
+            scrambled(slot)
+            slot.stage = Stage.BLENDING
+            slot.eval()(torch.randn(SHAPES[layout], generator=generator()), 0.5)
+            slot.remove_seed("test")
+            assert not [*slot.parameters(), *slot.buffers()]
+            assert copy.deepcopy(slot).kept.get_seed(name, None, training=False) is not seed
+            slot.train().reset()
+    assert seed.training
+    assert gate.training
+    assert [parameter.data_ptr() for parameter in slot.parameters()] == addresses
+    other = generator(4)
+    fresh = build_seed(name, layout, 16, False, other)
+    initial_gate = BlendGate(16, layout)
+    initialise_(initial_gate, generator(int(torch.randint(2**62, (), generator=other))))
+    for planted, expected in ((seed, fresh), (gate, initial_gate)):
+        found = dict([*planted.named_parameters(), *planted.named_buffers()])
+        torch.testing.assert_close(
+            found, dict([*expected.named_parameters(), *expected.named_buffers()]), rtol=0, atol=0
+        )
 
 
 @pytest.mark.parametrize("name", CAUSAL)

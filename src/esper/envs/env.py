@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from esper.config import Config, CounterfactualName
 from esper.domain import Op, Stage
@@ -71,6 +71,9 @@ class Env:
         self._networks: dict[int, _StructureNetwork] = {}
         """Networks by index of the structure. Each is built when a context first needs it."""
         self.slot_optimizers: dict[int, FusedOptimizer] = {}
+        """Optimizers of the planted seeds, with their blend gates, keyed by slot index."""
+        self._kept_optimizers: dict[tuple[nn.Module, ...], FusedOptimizer] = {}
+        """Optimizers of all modules that were ever planted. CUDA graphs read their state, so it keeps its addresses."""
         self.epoch_seconds = 1.0
         """Duration of the last epoch in seconds, for balancing CPU lanes; 1.0 before the first."""
         self.key = EpisodeKey(config.seed, index, -1)
@@ -158,20 +161,35 @@ class Env:
         return moves
 
     def sync_optimizers(self) -> None:
-        """Create an optimizer for each new seed, and drop those of removed seeds.
+        """Give each new seed its optimizer, without momenta, and drop those of removed seeds.
 
         A blend that changes to or from GATE adds or removes parameters; all other parameters keep their momenta.
         """
         for index, slot in enumerate(self.network.slots):
-            if slot.seed is None:
+            current = self.slot_optimizers.get(index)
+            if not (planted := slot.planted):
                 self.slot_optimizers.pop(index, None)
                 continue
-            current, parameters = self.slot_optimizers.get(index), self.network.slot_parameters(index)
-            if current is None or not current.has_same_parameters(parameters):
-                optimizer = make_optimizer(self.task.seed_optimizer, parameters, self.training.seed_clip)
-                if current is not None:
-                    optimizer.copy_state_from(current)
-                self.slot_optimizers[index] = optimizer
+            optimizer = self._optimizer_of(planted)
+            if optimizer is current:
+                continue
+            known = set(current.parameters) if current else set[nn.Parameter]()
+            for module in planted:
+                own = self._optimizer_of((module,))
+                if known.isdisjoint(own.parameters):
+                    own.reset_state()
+            self.slot_optimizers[index] = optimizer
+
+    def _optimizer_of(self, modules: tuple[nn.Module, ...]) -> FusedOptimizer:
+        """Return the optimizer of a seed, or of a seed and its blend gate. It is built once and kept."""
+        found = self._kept_optimizers.get(modules)
+        if found is None:
+            parameters = [parameter for module in modules for parameter in module.parameters()]
+            found = make_optimizer(self.task.seed_optimizer, parameters, self.training.seed_clip)
+            if len(modules) > 1:
+                found.share_state([self._optimizer_of((module,)) for module in modules])
+            self._kept_optimizers[modules] = found
+        return found
 
     def run_epoch(self, step: int, timer: PhaseTimer, *, last: bool) -> list[Tensor]:
         """Train one epoch and validate; return the results of `train_epoch` and `validate`.

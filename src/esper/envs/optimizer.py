@@ -55,15 +55,13 @@ class FusedOptimizer(ABC):
     def _update(self, grads: Gradients, divisor: Tensor, found_inf: Tensor | None) -> None:
         """Update the parameters and the state of `grads`, whose gradients are divided by `divisor` first."""
 
-    def has_same_parameters(self, parameters: Sequence[nn.Parameter]) -> bool:
-        """Return True if this optimizer trains exactly these parameters, in this order."""
-        return list(map(id, self.parameters)) == list(map(id, parameters))
+    def share_state(self, parts: Sequence[Self]) -> None:
+        """Use the state of other optimizers of this type, which together train the same parameters in the same order.
 
-    def copy_state_from(self, other: Self) -> None:
-        """Take over the state of another optimizer of this type for the parameters that both train."""
-        for name, own in self.state.items():
-            theirs = {id(p): value for p, value in zip(other.parameters, other.state[name], strict=True)}
-            self.state[name] = [theirs.get(id(p), value) for p, value in zip(self.parameters, own, strict=True)]
+        A seed and its blend gate are clipped together, but each keeps its own state.
+        """
+        for name in self.state:
+            self.state[name] = [value for part in parts for value in part.state[name]]
 
     def reset_state(self) -> None:
         """Set the state to that before the first step, in place."""

@@ -81,7 +81,7 @@ class GrowingNetwork(nn.Module):
         """Move the network, and all seeds planted later, to a device and memory format."""
         memory_format = torch.channels_last if channels_last else torch.contiguous_format
         for slot in self.slots:
-            slot.device, slot.memory_format = device, memory_format
+            slot.kept.move(device, memory_format)
         network = self.to(device)
         return network.to(memory_format=torch.channels_last) if channels_last else network
 

@@ -6,7 +6,7 @@ The slot computes alpha, but its forward pass does not read it: the caller passe
 from __future__ import annotations
 
 import math
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import torch
@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from esper.domain import Curve, Stage
 from esper.growth.blend import AlphaSchedule, Blend, BlendGate, blend_seed, straight_through
-from esper.growth.blueprints import build_seed
-from esper.growth.layers import initialise_
+from esper.growth.kept_modules import KeptModules
 from esper.growth.lifecycle import (
     LEGAL_TRANSITIONS,
     GateConfig,
@@ -28,8 +27,6 @@ from esper.growth.lifecycle import (
     gate_g5,
 )
 from esper.growth.site import SlotSite
-
-ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 _VELOCITY_EMA_DECAY = 0.7
 """Weight of the previous value in the exponential moving average of the contribution's change."""
@@ -54,10 +51,7 @@ class Slot(nn.Module):
         self.gates = gates
         self.register_module("seed", None)
         self.register_module("gate", None)
-        self.device = torch.device("cpu")
-        """Device of new seeds."""
-        self.memory_format = torch.channels_last
-        """Memory format of new seeds for pictures."""
+        self.kept = KeptModules(site)
         self._empty(Stage.DORMANT)
 
     def _empty(self, stage: Stage) -> None:
@@ -168,7 +162,7 @@ class Slot(nn.Module):
             generator: CPU generator of the seed's initial values.
         """
         self._check_legal(self.can_germinate, "germinate")
-        self.seed = self._place_module(self._build_seed(blueprint, generator))
+        self.seed = self.kept.get_seed(blueprint, generator, training=self.training)
         self.blueprint = blueprint
         # Drawn for every blend, so that the values drawn from `generator` do not depend on the blend.
         self._gate_seed = int(torch.randint(2**62, (), generator=generator))
@@ -318,21 +312,18 @@ class Slot(nn.Module):
 
     def _set_blend(self, kind: Blend) -> None:
         self.blend = kind
-        self.gate = None
-        if kind is Blend.GATE:
-            gate = BlendGate(self.site.channels, self.site.layout.canonical)
-            initialise_(gate, torch.Generator().manual_seed(self._gate_seed))
-            self.gate = self._place_module(gate)
+        self.gate = self.kept.get_gate(self._gate_seed, training=self.training) if kind is Blend.GATE else None
         self.parameter_count = sum(parameter.numel() for parameter in self.parameters())
 
-    def _build_seed(self, blueprint: str, generator: torch.Generator) -> nn.Module:
-        site = self.site
-        return build_seed(blueprint, site.layout, site.channels, site.is_causal, generator)
+    @property
+    def device(self) -> torch.device:
+        """Device of the seeds."""
+        return self.kept.device
 
-    def _place_module(self, module: ModuleT) -> ModuleT:
-        """Move a module to the host's device and memory format and set its train/eval mode."""
-        module = module.to(self.device, non_blocking=True)
-        return module.to(memory_format=self.memory_format).train(self.training)
+    @property
+    def planted(self) -> tuple[nn.Module, ...]:
+        """The seed, and its blend gate if it has one; empty without a seed."""
+        return tuple(module for module in (self.seed, self.gate) if module is not None)
 
     # Persistence
 
@@ -354,9 +345,9 @@ class Slot(nn.Module):
         }
 
     def load_lifecycle_state(self, state: dict[str, Any]) -> None:
-        """Restore a state that `lifecycle_state` returned, and build the modules that it needs.
+        """Restore a state that `lifecycle_state` returned, and plant the modules that it needs.
 
-        Their weights are restored by `load_state_dict`.
+        The caller overwrites all their weights and buffers.
         """
         blueprint, kind = state["blueprint"], Blend(state["blend"])
         if (blueprint, kind) != (self.blueprint, self.blend):
@@ -364,7 +355,7 @@ class Slot(nn.Module):
         self._gate_seed = state["gate_seed"]
         if blueprint is not None and self.seed is None:
             self.blueprint = blueprint
-            self.seed = self._place_module(self._build_seed(blueprint, torch.Generator()))
+            self.seed = self.kept.get_seed(blueprint, None, training=self.training)
             self._set_blend(kind)
         self.schedule = msgspec.convert(state["schedule"], AlphaSchedule | None)
         self.stage = Stage[state["stage"].upper()]

@@ -8,6 +8,12 @@ The order of the imports is the order of the blueprints.
 import esper.growth.blueprints.cnn
 import esper.growth.blueprints.features
 import esper.growth.blueprints.sequences  # noqa: F401
-from esper.growth.blueprints.registry import BLUEPRINTS, blueprint, build_seed, offered_blueprints
+from esper.growth.blueprints.registry import (
+    BLUEPRINTS,
+    blueprint,
+    build_seed,
+    offered_blueprints,
+    reinitialise_seed_,
+)
 
-__all__ = ["BLUEPRINTS", "blueprint", "build_seed", "offered_blueprints"]
+__all__ = ["BLUEPRINTS", "blueprint", "build_seed", "offered_blueprints", "reinitialise_seed_"]

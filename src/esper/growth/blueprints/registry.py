@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from esper.formatting import suggest
+from esper.growth.layers import initialise_
 from esper.growth.layouts import CANONICAL_LAYOUTS, Layout
 from esper.seeding import forked_generators
 
@@ -87,10 +88,7 @@ def build_seed(name: str, layout: Layout, channels: int, is_causal: bool, genera
     Raises:
         ValueError: No blueprint has this name and layout.
     """
-    found = BLUEPRINTS.get(name, {}).get(layout.canonical)
-    if found is None:
-        known = offered_blueprints(layout, is_causal)
-        raise ValueError(f"unknown blueprint {name!r} for {layout}: {suggest(name, known)}")
+    found = _find(name, layout, is_causal)
     options: dict[str, Any] = {"causal": is_causal} if found.causal == "argument" else {}
     if found.initialise:
         seed = found.factory(channels, **options)
@@ -99,3 +97,34 @@ def build_seed(name: str, layout: Layout, channels: int, is_causal: bool, genera
     # On the CPU also within `torch.device("meta")`, where a harvest first builds seeds to learn their shapes.
     with forked_generators(int(torch.randint(2**62, (), generator=generator, device="cpu"))):
         return found.factory(channels, **options)
+
+
+@torch.no_grad()
+def reinitialise_seed_(
+    seed: nn.Module, name: str, layout: Layout, channels: int, is_causal: bool, generator: torch.Generator
+) -> None:
+    """Give a seed, in place, the initial values that `build_seed` draws with the same arguments, on any device."""
+    if _find(name, layout, is_causal).initialise is initialise_:
+        initialise_(seed, generator)
+        return
+    # Another function may leave values as the factory drew them, or may need them on the CPU.
+    fresh = build_seed(name, layout, channels, is_causal, generator)
+    own = dict(_named_tensors(seed))
+    for tensor_name, value in _named_tensors(fresh):
+        target = own[tensor_name]
+        if target.shape != value.shape:  # a buffer that the forward pass has enlarged
+            target.data = torch.empty_like(value, device=target.device)
+        target.copy_(value, non_blocking=True)
+
+
+def _find(name: str, layout: Layout, is_causal: bool) -> Implementation:
+    found = BLUEPRINTS.get(name, {}).get(layout.canonical)
+    if found is None:
+        known = offered_blueprints(layout, is_causal)
+        raise ValueError(f"unknown blueprint {name!r} for {layout}: {suggest(name, known)}")
+    return found
+
+
+def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters()
+    yield from module.named_buffers()
