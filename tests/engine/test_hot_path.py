@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from esper.domain import Stage
+from esper.domain import Curve, Stage
+from esper.envs.env import Env
 from esper.growth import cpu_convolution
+from esper.growth.blend import Blend
 from esper.ppo.agent import PPOAgent
 from tests.device_syncs import device_syncs
 from tests.engine.populations import population, script
@@ -68,12 +70,25 @@ def census() -> tuple[int, int]:
     return len(storages), sum(storages.values())
 
 
+def plant_everything(envs: Sequence[Env]) -> None:
+    """Plant every blueprint in every slot once, because an env keeps the modules that it builds."""
+    for env in envs:
+        for slot in env.network.slots:
+            for name in slot.site.blueprints:
+                slot.germinate(name, Blend.GATE, Curve.LINEAR, 3, 1.0, torch.Generator())
+                env.sync_optimizers()
+                slot.reset()
+                env.sync_optimizers()
+
+
 def test_no_tensor_outlives_its_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[tuple[int, int]] = []
     begin = PPOAgent.begin_round
 
     def counted(agent: PPOAgent, noise: Tensor) -> None:
         begin(agent, noise)
+        if not held:
+            plant_everything(live.run.pool.envs)
         held.append(census())
 
     monkeypatch.setattr(PPOAgent, "begin_round", counted)

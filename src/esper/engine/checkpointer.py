@@ -197,7 +197,8 @@ def _load(training: TrainingState, saved: Checkpoint) -> Keyframe:
 
 def _gather_state(local: _TrainerState, ranks: RankGroup) -> _TrainerState:
     """Merge the states of all ranks into that of a single rank with all envs. Local tensors are the live ones."""
-    env_tensors = {name: value.cpu() for name, value in local.tensors.items() if name.startswith("env.")}
+    # Copies: a pickled tensor contains all memory that it shares with others.
+    env_tensors = {name: value.to("cpu", copy=True) for name, value in local.tensors.items() if name.startswith("env.")}
     parts = ranks.all_gather_object((env_tensors, local.state))
     tensors = dict(local.tensors)
     for named, _ in parts:

@@ -207,7 +207,7 @@ def capture_episode(episode: Episode) -> EpisodeSnapshot:
     """Return the state of an episode. The tensors are the live ones: the next step changes them."""
     tensors = dict(env_state_tensors(episode.env))
     if episode.unhealthy_steps:
-        tensors |= {f"good.{name}": value for name, value in episode.last_good.tensors.items()}
+        tensors |= {f"good.{name}": value for name, value in episode.last_good.named_tensors().items()}
     scaler = episode.env.scaler
     return EpisodeSnapshot(episode.state_dict(), tensors, scaler.state_dict() if scaler else None)
 

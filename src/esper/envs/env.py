@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from esper.config import Config, CounterfactualName
 from esper.domain import Op, Stage
@@ -23,6 +22,7 @@ from esper.envs.fused_ops import foreach_norm, l2_norm
 from esper.envs.grad_norms import summarise_norms
 from esper.envs.hosts import HostFactory
 from esper.envs.optimizer import FusedOptimizer, lr_scale, make_optimizer
+from esper.envs.packing import PackedModules
 from esper.envs.precision import LossScaler, autocast, resolve_amp
 from esper.envs.stopwatch import PhaseTimer
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
@@ -35,13 +35,6 @@ from esper.tasks.contexts import context_splits, draw_context
 from esper.tasks.family import LEARNING_RATE
 from esper.tasks.losses import loss_of, score_of
 from esper.tasks.splits import Split, TaskData, batches, take
-
-
-class _StructureNetwork(NamedTuple):
-    """The network of one structure, with the optimizer of its host."""
-
-    network: GrowingNetwork
-    host_optimizer: FusedOptimizer
 
 
 class Env:
@@ -68,12 +61,11 @@ class Env:
         self._hosts = hosts
         self._device = hosts.device
         self._dtype = resolve_amp(config.amp, self._device, float32_defaults=hosts.task.float32_defaults)
-        self._networks: dict[int, _StructureNetwork] = {}
+        self._networks: dict[int, GrowingNetwork] = {}
         """Networks by index of the structure. Each is built when a context first needs it."""
+        self._modules = PackedModules(config.training.seed_clip)
         self.slot_optimizers: dict[int, FusedOptimizer] = {}
         """Optimizers of the planted seeds, with their blend gates, keyed by slot index."""
-        self._kept_optimizers: dict[tuple[nn.Module, ...], FusedOptimizer] = {}
-        """Optimizers of all modules that were ever planted. CUDA graphs read their state, so it keeps its addresses."""
         self.epoch_seconds = 1.0
         """Duration of the last epoch in seconds, for balancing CPU lanes; 1.0 before the first."""
         self.key = EpisodeKey(config.seed, index, -1)
@@ -92,11 +84,12 @@ class Env:
         self._loss, self._score = loss_of(self.task), score_of(self.task)
         if structure not in self._networks:
             gates = GateConfig(require_contribution=self.counterfactual != "off")
-            network = hosts.build_network(self._host, gates, structure)
+            network = self._networks[structure] = hosts.build_network(self._host, gates, structure)
             optimizer = make_optimizer(self.task.optimizer, network.host_parameters(), self.training.host_clip)
-            self._networks[structure] = _StructureNetwork(network, optimizer)
+            self._modules.add(network.host, network.host_tensors, optimizer)
         if structure != previous:
-            self.network, self.host_optimizer = self._networks[structure]
+            self.network = self._networks[structure]
+            self.host_optimizer = self._modules.optimizer(self.network.host)
             self.slot_optimizers.clear()
             self.sync_optimizers()
         learning_rate = self.context.settings.get(LEARNING_RATE, self.task.optimizer.learning_rate)
@@ -166,30 +159,19 @@ class Env:
         A blend that changes to or from GATE adds or removes parameters; all other parameters keep their momenta.
         """
         for index, slot in enumerate(self.network.slots):
-            current = self.slot_optimizers.get(index)
-            if not (planted := slot.planted):
+            if slot.planted:
+                current, spec = self.slot_optimizers.get(index), self.task.seed_optimizer
+                self.slot_optimizers[index] = self._modules.update_optimizer(current, slot.planted, spec)
+            else:
                 self.slot_optimizers.pop(index, None)
-                continue
-            optimizer = self._optimizer_of(planted)
-            if optimizer is current:
-                continue
-            known = set(current.parameters) if current else set[nn.Parameter]()
-            for module in planted:
-                own = self._optimizer_of((module,))
-                if known.isdisjoint(own.parameters):
-                    own.reset_state()
-            self.slot_optimizers[index] = optimizer
 
-    def _optimizer_of(self, modules: tuple[nn.Module, ...]) -> FusedOptimizer:
-        """Return the optimizer of a seed, or of a seed and its blend gate. It is built once and kept."""
-        found = self._kept_optimizers.get(modules)
-        if found is None:
-            parameters = [parameter for module in modules for parameter in module.parameters()]
-            found = make_optimizer(self.task.seed_optimizer, parameters, self.training.seed_clip)
-            if len(modules) > 1:
-                found.share_state([self._optimizer_of((module,)) for module in modules])
-            self._kept_optimizers[modules] = found
-        return found
+    def blocks(self) -> list[Tensor]:
+        """Return flat tensors that together contain all weights, buffers and optimizer states, but no frozen weights.
+
+        They are the same objects in every call while the env has the same host, seeds and blend gates.
+        """
+        planted = (module for slot in self.network.slots for module in slot.planted)
+        return self._modules.blocks(self.network.host, *planted)
 
     def run_epoch(self, step: int, timer: PhaseTimer, *, last: bool) -> list[Tensor]:
         """Train one epoch and validate; return the results of `train_epoch` and `validate`.

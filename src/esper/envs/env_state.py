@@ -19,8 +19,8 @@ class WorkerEnvState(NamedTuple):
 
     slots: list[dict[str, Any]]
     """Lifecycle state of each slot."""
-    arrays: dict[str, np.ndarray[Any, Any]]
-    """Result of `env_state_tensors`, as arrays."""
+    arrays: list[np.ndarray[Any, Any]]
+    """Result of `Env.blocks`, as arrays."""
     scaler: dict[str, Any] | None
     """State of the loss scaler; None without loss scaling."""
 
@@ -30,15 +30,15 @@ def export_states(envs: Sequence[Env]) -> list[WorkerEnvState]:
 
     On a CPU, the arrays share the memory of the envs: send them before the next epoch.
     """
-    named = [env_state_tensors(env) for env in envs]
-    moved = iter(_move_together([value for tensors in named for value in tensors.values()], torch.device("cpu")))
+    blocks = [env.blocks() for env in envs]
+    moved = iter(_move_together([block for of_env in blocks for block in of_env], torch.device("cpu")))
     return [
         WorkerEnvState(
             [slot.lifecycle_state() for slot in env.network.slots],
-            {name: _to_array(next(moved)) for name in tensors},
+            [_to_array(next(moved)) for _ in of_env],
             env.scaler.state_dict() if env.scaler else None,
         )
-        for env, tensors in zip(envs, named, strict=True)
+        for env, of_env in zip(envs, blocks, strict=True)
     ]
 
 
@@ -51,16 +51,14 @@ def load_lifecycle(env: Env, state: WorkerEnvState) -> None:
 
 def load_tensor_states(envs: Sequence[Env], states: Sequence[WorkerEnvState]) -> None:
     """Load everything but the lifecycle state into envs of one device, whose slots must be in that state already."""
-    targets = [env_state_tensors(env) for env in envs]
-    values = [
-        _to_tensor(array, of_env[name])
-        for of_env, state in zip(targets, states, strict=True)
-        for name, array in state.arrays.items()
-    ]
-    device = next((target.device for of_env in targets for target in of_env.values()), torch.device("cpu"))
-    moved = iter(_move_together(values, device))
-    for env, of_env, state in zip(envs, targets, states, strict=True):
-        copy_tensors_(of_env, {name: next(moved) for name in state.arrays})
+    blocks = [block for env in envs for block in env.blocks()]
+    arrays = [array for state in states for array in state.arrays]
+    if [block.numel() for block in blocks] != [array.size for array in arrays]:
+        raise RuntimeError("the networks of the main process and of a worker process differ in size")
+    values = [_to_tensor(array, block) for array, block in zip(arrays, blocks, strict=True)]
+    if blocks:
+        foreach_copy_(blocks, _move_together(values, blocks[0].device))
+    for env, state in zip(envs, states, strict=True):
         if env.scaler and state.scaler:
             env.scaler.load_state_dict(state.scaler)
 
@@ -124,14 +122,6 @@ def check_tensors(targets: Mapping[str, Tensor], named: Mapping[str, Tensor]) ->
             raise RuntimeError(f"{name} is missing")
         if named[name].shape != target.shape:
             raise RuntimeError(f"{name} has shape {list(named[name].shape)}, not {list(target.shape)}")
-
-
-@torch.no_grad()
-def copy_tensors_(targets: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-    """Overwrite tensors with values of the same names and shapes, in one pass per dtype."""
-    for dtype in {value.dtype for value in values.values()}:
-        names = [name for name, value in values.items() if value.dtype is dtype]
-        foreach_copy_([targets[name] for name in names], [values[name] for name in names])
 
 
 def _optimizers(env: Env) -> dict[str, FusedOptimizer]:

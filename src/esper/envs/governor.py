@@ -6,12 +6,15 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from esper.domain import Stage
 from esper.envs.env import Env
-from esper.envs.env_state import copy_tensors_, env_state_tensors
+from esper.envs.env_state import env_state_tensors, load_tensors
 from esper.envs.epoch_result import EpochResult
+from esper.envs.fused_ops import foreach_copy_
+from esper.envs.packing import storage_id, view_in
 from esper.growth.lifecycle import LEGAL_TRANSITIONS, StageTransition
 from esper.policy.agent import EnvStatus
 
@@ -88,34 +91,52 @@ class LastGoodState:
 
     def __init__(self, env: Env) -> None:
         self._env = env
-        self.tensors: dict[str, Tensor] = {}
-        """The copies, keyed by name; empty before `save`."""
+        self._copies: dict[Tensor, Tensor] = {}
+        """Copy of each block of the env; empty before `save`."""
+        self._loss_scale: Tensor | None = None
 
     def save(self) -> None:
         """Save the current state as the last good one, reusing existing buffers."""
-        current = env_state_tensors(self._env)
-        if self._env.scaler:
-            current[_LOSS_SCALE_KEY] = self._env.scaler.current()
-        self.tensors = {
-            name: kept if (kept := self.tensors.get(name)) is not None and kept.shape == value.shape else value.clone()
-            for name, value in current.items()
+        kept = self._copies
+        self._copies = {
+            block: copied if (copied := kept.get(block)) is not None else torch.empty_like(block)
+            for block in self._env.blocks()
         }
-        copy_tensors_(self.tensors, current)
+        foreach_copy_(list(self._copies.values()), list(self._copies))
+        if self._env.scaler:
+            self._loss_scale = self._env.scaler.current().clone()
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """Return the saved tensors of the host and of the planted seeds, by the names of `env_state_tensors`."""
+        copies = {storage_id(block): self._copies[block] for block in self._env.blocks() if block in self._copies}
+        named = {
+            name: view_in(copies[storage_id(value)], value)
+            for name, value in env_state_tensors(self._env).items()
+            if storage_id(value) in copies
+        }
+        return named if self._loss_scale is None else {**named, _LOSS_SCALE_KEY: self._loss_scale}
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load tensors that another `LastGoodState` saved, and move them to the env's device."""
-        device = next(self._env.network.parameters()).device
-        self.tensors = {name: value.to(device, copy=True) for name, value in tensors.items()}
+        """Load tensors that another `LastGoodState` named, and move them to the env's device.
+
+        Raises:
+            RuntimeError: A tensor is missing, or has another shape.
+        """
+        current = env_state_tensors(self._env)
+        saved = {storage_id(value) for name, value in current.items() if name in tensors}
+        self._copies = {block: torch.empty_like(block) for block in self._env.blocks() if storage_id(block) in saved}
+        self._loss_scale = self._env.scaler.current().clone() if self._env.scaler else None
+        load_tensors(self.named_tensors(), tensors)
 
     def rollback(self) -> list[StageTransition]:
         """Restore the saved state, remove every seed that is not fossilized, and return the transitions.
 
         A seed that was fossilized after the state was saved stays, with its saved weights.
         """
-        current = env_state_tensors(self._env)
-        copy_tensors_(current, {name: value for name, value in self.tensors.items() if name in current})
-        if self._env.scaler:
-            self._env.scaler.set_scale(self.tensors[_LOSS_SCALE_KEY])
+        saved = [block for block in self._env.blocks() if block in self._copies]
+        foreach_copy_(saved, [self._copies[block] for block in saved])
+        if self._env.scaler and self._loss_scale is not None:
+            self._env.scaler.set_scale(self._loss_scale)
         moves = [
             slot.remove_seed(ROLLBACK_REASON)
             for slot in self._env.network.slots

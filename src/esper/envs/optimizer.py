@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 import torch
-from torch import Tensor, _foreach_add_, _foreach_sub_, _fused_adamw_, _fused_sgd_, nn
+from torch import Tensor, _foreach_add_, _foreach_sub_, _foreach_zero_, _fused_adamw_, _fused_sgd_, nn
 
 from esper.tasks.optimizers import SGD, AdamW
 
@@ -65,9 +65,8 @@ class FusedOptimizer(ABC):
 
     def reset_state(self) -> None:
         """Set the state to that before the first step, in place."""
-        for values in self.state.values():
-            for value in values:
-                value.zero_()
+        if self.parameters:
+            _foreach_zero_([value for values in self.state.values() for value in values])
 
     def state_tensors(self, owner: str) -> dict[str, Tensor]:
         """Return the live state, keyed `name.owner.index` as in checkpoints."""

@@ -54,12 +54,21 @@ class Slot(nn.Module):
         self.kept = KeptModules(site)
         self._empty(Stage.DORMANT)
 
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute. That of `nn.Module` takes ten times as long, and is needed for the two modules only."""
+        if name in ("seed", "gate"):
+            super().__setattr__(name, value)  # pyright: ignore[reportArgumentType]
+        else:
+            object.__setattr__(self, name, value)
+
     def _empty(self, stage: Stage) -> None:
         """Remove the seed and all its measurements."""
         self.stage = stage
         self.epochs_in_stage = 0
         self.seed = None
         self.gate = None
+        self.planted: tuple[nn.Module, ...] = ()
+        """The seed, and its blend gate if it has one; empty without a seed."""
         self.parameter_count = 0
         """Number of parameters of the seed and its blend gate."""
         self.blueprint: str | None = None
@@ -313,17 +322,13 @@ class Slot(nn.Module):
     def _set_blend(self, kind: Blend) -> None:
         self.blend = kind
         self.gate = self.kept.get_gate(self._gate_seed, training=self.training) if kind is Blend.GATE else None
+        self.planted = tuple(module for module in (self.seed, self.gate) if module is not None)
         self.parameter_count = sum(parameter.numel() for parameter in self.parameters())
 
     @property
     def device(self) -> torch.device:
         """Device of the seeds."""
         return self.kept.device
-
-    @property
-    def planted(self) -> tuple[nn.Module, ...]:
-        """The seed, and its blend gate if it has one; empty without a seed."""
-        return tuple(module for module in (self.seed, self.gate) if module is not None)
 
     # Persistence
 
