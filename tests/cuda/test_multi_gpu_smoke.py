@@ -99,7 +99,7 @@ def test_two_devices_share_a_run(devices: tuple[str, str], amp: str, tmp_path: P
 @pytest.mark.parametrize("amp", PRECISIONS)
 @pytest.mark.parametrize("devices", [TWO_CPU_LANES, TWO_GPUS])
 def test_ppo_learns_on_two_devices(devices: tuple[str, str], amp: str, tmp_path: Path) -> None:
-    """Two updates of the policy on the first device; what the dashboard shows of them comes from the recording."""
+    """Two updates of the policy on the first device, and both devices busy."""
     policy_device = devices[0].partition(":")[0]
     live = LiveRun(
         tmp_path, devices=devices, policy_device=policy_device, envs=ENVS, steps=STEPS, rounds=2, amp=amp
@@ -115,6 +115,9 @@ def test_ppo_learns_on_two_devices(devices: tuple[str, str], amp: str, tmp_path:
     )
     learned = [name for name in after if name.startswith("agent.") and not torch.equal(before[name], after[name])]
     assert any("network" in name for name in learned)
+    samples = [event for event in live.events if isinstance(event, ev.DeviceSampled)]
+    for device in devices:  # both were busy
+        assert sum(sample.busy or 0.0 for sample in samples if sample.device == device) > 0
 
 
 def assert_finite(update: ev.PolicyUpdated) -> None:
