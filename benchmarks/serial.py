@@ -70,7 +70,7 @@ PHASES = {
     "find anomalies": ["esper.health.detector:AnomalyDetector.check"],
     "emit": ["esper.telemetry.hub:EventHub.emit", "esper.telemetry.hub:EventHub.flush"],
     "sample devices": [
-        "esper.engine.reporter:MemoryAccountant.bytes_by_lane",
+        "esper.engine.memory_accountant:MemoryAccountant.bytes_by_lane",
         "esper.engine.reporter:device_sampled",
         "esper.engine.trainer:read_device_stats",
     ],

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import torch
+from torch import Tensor
 
+from esper.engine.memory_accountant import MemoryAccountant
 from esper.lanes.pool import EnvPool
 from esper.tasks.splits import data_tensors
 from esper.telemetry import events as ev
-from tests.engine.populations import population
+from tests.engine.populations import population, script
 from tests.runs import LiveRun
 
 FLOAT = 4
@@ -50,6 +56,38 @@ def test_seed_memory_counts_until_the_round_ends(tmp_path: Path) -> None:
     assert told[-1]["hosts"] == 2 * FLOAT * host + buffers
     assert told[-1]["seeds"] == 2 * FLOAT * seeds > told[0]["seeds"]
     assert told[-1]["optimizers"] == FLOAT * (host + seeds)
+
+
+def test_counts_of_kinds_equal_the_tensors_of_every_env() -> None:
+    """Sizes are counted once per kind of host and seed in a round; here, the hosts grow between two rounds."""
+    agent = SimpleNamespace(state_tensors=dict[str, Tensor])
+    with population(envs=4) as pool:
+        memory = MemoryAccountant(pool, cast("Any", agent))
+        for round_index in range(2):
+            pool.reset(round_index)
+            if round_index == 1:
+                for env in pool.envs:
+                    env.network.host.register_buffer("cache", torch.zeros(100))
+            for step in range(10):
+                pool.step([script(env.index, step, env.network.slots) for env in pool.envs], step)
+                (told,) = memory.bytes_by_lane(round_index)
+                slots = [slot for env in pool.envs for slot in env.network.slots]
+                hosts = [env.network.host for env in pool.envs]
+                used = [
+                    optimizer for env in pool.envs for optimizer in (env.host_optimizer, *env.slot_optimizers.values())
+                ]
+                assert told["hosts"] == sum(2 * size(host.parameters()) + size(host.buffers()) for host in hosts)
+                assert told["seeds"] == sum(
+                    (1 if slot.grad_norm is None else 2) * size(slot.parameters()) + size(slot.buffers())
+                    for slot in slots
+                )
+                assert told["optimizers"] == sum(size(values) for each in used for values in each.state.values())
+                for env in pool.envs:
+                    env.tick()
+
+
+def size(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 def test_lanes_of_one_device_share_the_data(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,17 +1,13 @@
-"""Builders of the engine's telemetry events, and memory accounting: bytes of live tensors by owner.
-
-The copy of an env in a worker process is not counted.
-"""
+"""Builders of the engine's telemetry events."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import overload
 
 import torch
-from torch import Tensor, nn
 
 from esper.checkpoint.files import Checkpoint
 from esper.control import Request
@@ -24,13 +20,11 @@ from esper.growth.lifecycle import GateResult, StageTransition
 from esper.growth.slot import Slot
 from esper.lanes.device_stats import DeviceStats
 from esper.lanes.lane import Lane
-from esper.lanes.pool import EnvPool
 from esper.policy.actions import Action, Decision, describe_action
-from esper.policy.agent import Agent, UpdateStats
+from esper.policy.agent import UpdateStats
 from esper.policy.occlusion import Explanation
 from esper.tasks.family import structures_of
 from esper.tasks.profile import TaskProfile
-from esper.tasks.splits import data_tensors
 from esper.tasks.task import Task
 from esper.telemetry import events as ev
 
@@ -303,85 +297,3 @@ def device_sampled(
         owners=owners,
         **reading._asdict(),
     )
-
-
-class MemoryAccountant:
-    """Counts tensor bytes per lane and owner. Cached per env until one of its slots changes.
-
-    Computed from tensor sizes, without querying the device.
-    """
-
-    def __init__(self, pool: EnvPool, agent: Agent) -> None:
-        self._lanes = pool.lanes
-        self._envs_by_lane = pool.group_by_lane(pool.envs)
-        self._agent = agent
-        self._topology: dict[int, object] = {}
-        self._env_bytes: dict[int, dict[str, int]] = {}
-        self._round = -1
-        self._policy_bytes: dict[int, int] = {}
-
-    def bytes_by_lane(self, round_index: int) -> list[dict[str, int]]:
-        """Return the bytes by owner of each lane, keyed like `DeviceSampled.owners`.
-
-        Data, frozen weights and policy exist once per device; they count towards the first lane of the device.
-        """
-        if self._round != round_index:
-            self._round, self._policy_bytes = round_index, self._count_policy()
-        return [self._lane_bytes(index) for index in range(len(self._lanes))]
-
-    def _lane_bytes(self, index: int) -> dict[str, int]:
-        counted = [self._count(env) for env in self._envs_by_lane[index]]
-        owners = {name: sum(env[name] for env in counted) for name in ("hosts", "seeds", "optimizers")}
-        if index in self._policy_bytes:
-            owners["policy"] = self._policy_bytes[index]
-        lane = self._lanes[index]
-        if index == self._first_on(lane.device):
-            owners["data"] = _bytes(data_tensors(lane.data))
-            owners["hosts"] += self._frozen_bytes(index)
-        return owners
-
-    def _count(self, env: Env) -> dict[str, int]:
-        # By the first call every host has been trained, and every seed with a gradient norm. Gradients may live in
-        # a worker, so their size is computed from the parameters.
-        slots = env.network.slots
-        topology = env.context.structure, [(slot.stage, slot.parameter_count, slot.grad_norm is None) for slot in slots]
-        if self._topology.get(env.index) != topology:
-            self._topology[env.index] = topology
-            self._env_bytes[env.index] = {
-                "hosts": _bytes(env.network.host_parameters()) + _bytes(env.network.host_tensors()),
-                "seeds": sum(_module_bytes(slot, trained=slot.grad_norm is not None) for slot in slots),
-                "optimizers": sum(
-                    _bytes(value for values in optimizer.state.values() for value in values)
-                    for optimizer in (env.host_optimizer, *env.slot_optimizers.values())
-                ),
-            }
-        return self._env_bytes[env.index]
-
-    def _frozen_bytes(self, lane: int) -> int:
-        """Return the bytes of the frozen weights, which all envs of a device share."""
-        if not self._envs_by_lane[lane]:
-            return 0
-        network = self._envs_by_lane[lane][0].network
-        host, counted = network.host, {id(tensor) for tensor in network.host_tensors()}
-        return _bytes(tensor for tensor in (*host.parameters(), *host.buffers()) if id(tensor) not in counted)
-
-    def _count_policy(self) -> dict[int, int]:
-        """Return the bytes of the policy, keyed by lane index; empty if no lane uses the device of the policy."""
-        found: dict[int, int] = {}
-        for tensor in self._agent.state_tensors().values():
-            index = self._first_on(tensor.device)
-            if index is not None:
-                found[index] = found.get(index, 0) + tensor.nbytes
-        return found
-
-    def _first_on(self, device: torch.device) -> int | None:
-        return next((index for index, lane in enumerate(self._lanes) if lane.device == device), None)
-
-
-def _module_bytes(module: nn.Module, *, trained: bool) -> int:
-    """Return the bytes of parameters, their gradients if trained, and buffers."""
-    return (2 if trained else 1) * _bytes(module.parameters()) + _bytes(module.buffers())
-
-
-def _bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors)

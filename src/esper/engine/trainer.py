@@ -11,7 +11,7 @@ from esper.domain import Stage, StepNumber
 from esper.engine import reporter
 from esper.engine.checkpointer import Checkpointer
 from esper.engine.episode import Episode
-from esper.engine.reporter import MemoryAccountant
+from esper.engine.memory_accountant import MemoryAccountant
 from esper.engine.run_control import RunController
 from esper.engine.step import StepPlayer, StepResult, tick_slots
 from esper.engine.training_state import TrainingState

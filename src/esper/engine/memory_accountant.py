@@ -1,0 +1,118 @@
+"""Memory accounting: bytes of live tensors by owner. The copy of an env in a worker process is not counted."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from esper.envs.env import Env
+from esper.envs.optimizer import FusedOptimizer
+from esper.growth.slot import Slot
+from esper.lanes.pool import EnvPool
+from esper.policy.agent import Agent
+from esper.tasks.splits import data_tensors
+
+
+class _HostBytes(NamedTuple):
+    """Bytes of the tensors of a host."""
+
+    bytes: int
+    """Trained weights with their gradients, and buffers."""
+    optimizer: int
+    frozen: int
+    """Weights that all hosts of a device share."""
+
+
+class MemoryAccountant:
+    """Counts tensor bytes per lane and owner: those of each kind of host and seed once per round.
+
+    Computed from tensor sizes, without querying the device.
+    """
+
+    def __init__(self, pool: EnvPool, agent: Agent) -> None:
+        self._lanes = pool.lanes
+        self._envs_by_lane = pool.group_by_lane(pool.envs)
+        self._agent = agent
+        self._round = -1
+        self._policy_bytes: dict[int, int] = {}
+        self._host_bytes: dict[int, _HostBytes] = {}
+        """Keyed by index of the structure."""
+        self._seed_bytes: dict[Hashable, tuple[int, int]] = {}
+        """Bytes of a seed and of its optimizer, keyed by everything that they depend on."""
+
+    def bytes_by_lane(self, round_index: int) -> list[dict[str, int]]:
+        """Return the bytes by owner of each lane, keyed like `DeviceSampled.owners`.
+
+        Data, frozen weights and policy exist once per device; they count towards the first lane of the device.
+        """
+        if self._round != round_index:
+            self._round, self._policy_bytes = round_index, self._count_policy()
+            self._host_bytes, self._seed_bytes = {}, {}
+        return [self._lane_bytes(index) for index in range(len(self._lanes))]
+
+    def _lane_bytes(self, index: int) -> dict[str, int]:
+        envs = self._envs_by_lane[index]
+        owners: dict[str, int] = {"hosts": 0, "seeds": 0, "optimizers": 0}
+        for env in envs:
+            host = self._count_host(env)
+            owners["hosts"] += host.bytes
+            owners["optimizers"] += host.optimizer
+            for slot_index, slot in enumerate(env.network.slots):
+                if slot.blueprint is not None:
+                    seed, optimizer = self._count_seed(env, slot_index, slot)
+                    owners["seeds"] += seed
+                    owners["optimizers"] += optimizer
+        if index in self._policy_bytes:
+            owners["policy"] = self._policy_bytes[index]
+        lane = self._lanes[index]
+        if index == self._first_on(lane.device):
+            owners["data"] = _bytes(data_tensors(lane.data))
+            owners["hosts"] += self._count_host(envs[0]).frozen if envs else 0
+        return owners
+
+    def _count_host(self, env: Env) -> _HostBytes:
+        # Gradients may live in a worker, so their size is computed from the parameters. By the first call every host
+        # has been trained.
+        structure = env.context.structure
+        if structure not in self._host_bytes:
+            network, owned = env.network, env.network.host_tensors()
+            known = {id(tensor) for tensor in owned}
+            weights = (*network.host.parameters(), *network.host.buffers())
+            frozen = _bytes(tensor for tensor in weights if id(tensor) not in known)
+            trained = _bytes(network.host_parameters())
+            self._host_bytes[structure] = _HostBytes(
+                trained + _bytes(owned), _optimizer_bytes(env.host_optimizer), frozen
+            )
+        return self._host_bytes[structure]
+
+    def _count_seed(self, env: Env, index: int, slot: Slot) -> tuple[int, int]:
+        is_trained = slot.grad_norm is not None
+        kind = env.context.structure, index, slot.blueprint, slot.blend, is_trained
+        if kind not in self._seed_bytes:
+            gradients = _bytes(slot.parameters()) if is_trained else 0
+            seed = _bytes(slot.parameters()) + gradients + _bytes(slot.buffers())
+            self._seed_bytes[kind] = seed, _optimizer_bytes(env.slot_optimizers[index])
+        return self._seed_bytes[kind]
+
+    def _count_policy(self) -> dict[int, int]:
+        """Return the bytes of the policy, keyed by lane index; empty if no lane uses the device of the policy."""
+        found: dict[int, int] = {}
+        for tensor in self._agent.state_tensors().values():
+            index = self._first_on(tensor.device)
+            if index is not None:
+                found[index] = found.get(index, 0) + tensor.nbytes
+        return found
+
+    def _first_on(self, device: torch.device) -> int | None:
+        return next((index for index, lane in enumerate(self._lanes) if lane.device == device), None)
+
+
+def _optimizer_bytes(optimizer: FusedOptimizer) -> int:
+    return _bytes(value for values in optimizer.state.values() for value in values)
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
