@@ -61,14 +61,14 @@ def test_seed_memory_counts_until_the_round_ends(tmp_path: Path) -> None:
 def test_counts_of_kinds_equal_the_tensors_of_every_env() -> None:
     """Sizes are counted once per kind of host and seed in a round; here, the hosts grow between two rounds."""
     agent = SimpleNamespace(state_tensors=dict[str, Tensor])
-    with population(envs=4) as pool:
+    with population(envs=3) as pool:
         memory = MemoryAccountant(pool, cast("Any", agent))
         for round_index in range(2):
             pool.reset(round_index)
             if round_index == 1:
                 for env in pool.envs:
                     env.network.host.register_buffer("cache", torch.zeros(100))
-            for step in range(10):
+            for step in range(8):
                 pool.step([script(env.index, step, env.network.slots) for env in pool.envs], step)
                 (told,) = memory.bytes_by_lane(round_index)
                 slots = [slot for env in pool.envs for slot in env.network.slots]
