@@ -8,8 +8,8 @@ such as `RunStarted.config`, they stay strings.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -30,9 +30,12 @@ def encode_json(value: object) -> bytes:
     try:
         line = _encode(value)
     except UnicodeEncodeError:
-        return _encode(_to_builtins(value))
-    # Fields that are None are left out, so a null is most likely a non-finite number.
-    return _encode(_to_builtins(value)) if b"null" in line else line
+        return _encode(_writable(_to_builtins(value)))
+    if b"null" not in line:
+        return line
+    # A null is None or a non-finite number. The state of a run has thousands of None, but rarely one such number.
+    plain = _to_builtins(value)
+    return _encode(_writable(plain)) if _has_non_finite([plain]) else line
 
 
 def encode_lines(values: Sequence[object]) -> bytes:
@@ -50,21 +53,33 @@ def make_decoder(kind: type[T] | Any) -> msgspec.json.Decoder[T]:
 
 
 def _to_builtins(value: object) -> object:
-    """Return the value as dicts, lists and scalars that msgspec can write without loss."""
-    return _writable(msgspec.to_builtins(value, builtin_types=(msgspec.Raw,)))
+    """Return the value as dicts, lists, tuples and scalars."""
+    return msgspec.to_builtins(value, builtin_types=(msgspec.Raw,))
 
 
-def _writable(value: object) -> object:
-    match value:
-        case float() if not math.isfinite(value):
-            nan, infinity, minus_infinity = NON_FINITE_STRINGS
-            return nan if math.isnan(value) else infinity if value > 0 else minus_infinity
-        case str():
-            return value.encode("utf-8", "replace").decode()
-        case dict():
-            items = cast(dict[object, object], value).items()
-            return {_writable(key): _writable(item) for key, item in items}
-        case list() | tuple():
-            return [_writable(item) for item in cast(Sequence[object], value)]
-        case _:
-            return value
+def _has_non_finite(values: Iterable[Any]) -> bool:
+    """Return True if one of the values, or of the values in them, is a non-finite number."""
+    for value in values:
+        kind = value.__class__
+        if kind is float:
+            if not math.isfinite(value):
+                return True
+        elif kind is dict:
+            if _has_non_finite(value.values()):
+                return True
+        elif (kind is list or kind is tuple) and _has_non_finite(value):
+            return True
+    return False
+
+
+def _writable(value: Any) -> Any:
+    """Return the value with everything replaced that msgspec cannot write without loss."""
+    kind = value.__class__
+    if kind is float and not math.isfinite(value):
+        nan, infinity, minus_infinity = NON_FINITE_STRINGS
+        return nan if math.isnan(value) else infinity if value > 0 else minus_infinity
+    if kind is str and not value.isascii():
+        return value.encode("utf-8", "replace").decode()
+    if kind is dict:
+        return {_writable(key): _writable(item) for key, item in value.items()}
+    return [_writable(item) for item in value] if kind is list or kind is tuple else value
