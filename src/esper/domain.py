@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import Enum, IntEnum, StrEnum
+from functools import cached_property
 from typing import Literal, NamedTuple, cast
 
 VERSION = "0.1.0"
@@ -38,18 +39,15 @@ class Stage(IntEnum):
     EMBARGOED = 7
     """The slot is empty; no seed can be planted until the embargo ends."""
 
-    @property
+    @cached_property
     def label(self) -> StageName:
         """Lower-case name, used in events and on screen."""
         return cast("StageName", self.name.lower())
 
-    @property
+    @cached_property
     def is_blended(self) -> bool:
         """True if a seed in this stage contributes to the output of the forward pass."""
-        return self in _BLENDED
-
-
-_BLENDED = (Stage.BLENDING, Stage.PROBATIONARY, Stage.FOSSILIZED)
+        return self in (Stage.BLENDING, Stage.PROBATIONARY, Stage.FOSSILIZED)
 
 
 class StepNumber(NamedTuple):
@@ -80,7 +78,7 @@ class Op(IntEnum):
     CULL = 4
     FOSSILIZE = 5
 
-    @property
+    @cached_property
     def label(self) -> str:
         """Lower-case name, used in events and on screen."""
         return self.name.lower()
