@@ -45,20 +45,22 @@ class Decision(NamedTuple):
 WAIT_DECISION = Decision(Action(Op.WAIT))
 
 
+_FIXED_CHOICES: Mapping[str, Sequence[str]] = {
+    "op": [op.label for op in Op],
+    "style": [style.name for style in BLEND_STYLES],
+    "tempo": list(map(str, INITIAL_RAMP_EPOCHS)),
+    "alpha_target": list(map(str, ALPHA_TARGETS)),
+    "alpha_speed": list(map(str, RAMP_EPOCHS)),
+    "alpha_curve": [curve.value for curve in ALPHA_CURVES],
+}
+"""Choices of the heads whose choices do not depend on the task, as text."""
+
+
 def describe_action(action: Action, slots: Sequence[str], blueprints: Sequence[str]) -> dict[str, str]:
     """Return the choice of each head that the op uses as text, keyed by head."""
-    op = Op(action.op)
-    choices = {
-        "op": op.label,
-        "slot": slots[action.slot],
-        "blueprint": blueprints[action.blueprint],
-        "style": BLEND_STYLES[action.style].name,
-        "tempo": str(INITIAL_RAMP_EPOCHS[action.tempo]),
-        "alpha_target": str(ALPHA_TARGETS[action.alpha_target]),
-        "alpha_speed": str(RAMP_EPOCHS[action.alpha_speed]),
-        "alpha_curve": ALPHA_CURVES[action.alpha_curve].value,
-    }
-    return {head: choices[head] for head in HEADS_BY_OP[op]}
+    known = {**_FIXED_CHOICES, "slot": slots, "blueprint": blueprints}
+    chosen: dict[str, int] = action._asdict()
+    return {head: known[head][chosen[head]] for head in HEADS_BY_OP[Op(action.op)]}
 
 
 def action_of(choices: Mapping[str, str], slots: Sequence[str], blueprints: Sequence[str]) -> Action:
@@ -67,16 +69,7 @@ def action_of(choices: Mapping[str, str], slots: Sequence[str], blueprints: Sequ
     Raises:
         ConfigError: A choice does not exist.
     """
-    known: dict[str, list[str]] = {
-        "op": [op.label for op in Op],
-        "slot": list(slots),
-        "blueprint": list(blueprints),
-        "style": [style.name for style in BLEND_STYLES],
-        "tempo": list(map(str, INITIAL_RAMP_EPOCHS)),
-        "alpha_target": list(map(str, ALPHA_TARGETS)),
-        "alpha_speed": list(map(str, RAMP_EPOCHS)),
-        "alpha_curve": [curve.value for curve in ALPHA_CURVES],
-    }
+    known = {**_FIXED_CHOICES, "slot": slots, "blueprint": blueprints}
     for head, choice in choices.items():
         if choice not in known[head]:
             raise ConfigError(f"{choice!r} is not a choice of {head}: {suggest(choice, known[head])}")

@@ -17,7 +17,7 @@ from esper.effects.change import NOTHING, RECORDED, UNCHANGED, Change
 from esper.effects.episode import RecordedEpisode, choices_of
 from esper.effects.results import Simulation
 from esper.engine.agent_factory import build_agent
-from esper.engine.reporter import round_significant
+from esper.engine.reporter import round_to
 from esper.lanes.devices import device_kinds
 from esper.policy.actions import action_of
 from esper.policy.agent import Agent
@@ -219,7 +219,7 @@ class Simulator:
         assert trajectory is not None
         reproduction = None
         if planned.change is UNCHANGED and job.repeat == 0:
-            final_score = round_significant(trajectory.final_score)
+            final_score = round_to(trajectory.final_score)
             reproduction = compare(episode, play.events, final_score, self._code, self._lanes)
         return Simulation(
             round=episode.round,
