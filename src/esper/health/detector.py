@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from esper.health.rule_context import RuleContext
 from esper.health.rules import CHECKS, RULES
@@ -18,6 +19,8 @@ _Subject: TypeAlias = tuple[type[ev.Event], int | str | None]
 """Event type of a rule, and the env index or lane name that it checks; None for the run and the policy."""
 _EVENTS_OF_ENVS = (ev.EnvStepped, ev.GovernorRolledBack)
 """Event types whose subject is an env."""
+_SUBJECT_FIELDS: dict[type[ev.Event], str] = {**dict.fromkeys(_EVENTS_OF_ENVS, "env"), ev.DeviceSampled: "device"}
+"""Field that names the subject of an event, keyed by event type; not for the run and the policy."""
 
 
 class _ActiveAnomaly(NamedTuple):
@@ -68,12 +71,14 @@ class AnomalyDetector:
 
     def check(self, event: ev.AnyEvent) -> list[AnomalyEvent]:
         """Process an event, and return the anomalies that begin or end with it."""
-        self._update_context(event)
-        checks = CHECKS.get(type(event))
+        kind = type(event)
+        if kind in self._updates:
+            self._updates[kind](self, event)
+        checks = CHECKS.get(kind)
         if checks is None:
             return []
         context = self._context
-        subject = (type(event), _event_subject(event))
+        subject = kind, getattr(event, _SUBJECT_FIELDS[kind]) if kind in _SUBJECT_FIELDS else None
         known = self._active.get(subject, {})
         context.active = known.keys()
         broken = [found for check in checks for found in check(event, context)]
@@ -87,7 +92,7 @@ class AnomalyDetector:
                 continue
             active = known.get(key)
             if active is None:
-                active, start = self._begin(found, type(event))
+                active, start = self._begin(found, kind)
                 begun.append(start)
             now[key] = active
         self._active[subject] = now
@@ -116,35 +121,24 @@ class AnomalyDetector:
                 return ev.AnomalyLeft(rule=active.rule, where=active.where, env=event.env)
         return ev.AnomalyEnded(rule=active.rule, where=active.where, env=active.env)
 
-    def _update_context(self, event: ev.AnyEvent) -> None:
-        match event:
-            case ev.EnvStepped():
-                self._context.fold_step(event)
-            case ev.DeviceSampled():
-                self._context.fold_sample(event)
-            case ev.EpisodeStarted():
-                self._context.health.fold_context(event)
-            case ev.EpisodeEnded():
-                self._context.health.fold_end(event)
-            case ev.RoundStarted():
-                # The hosts are new. RunState ends the anomalies of the previous ones by itself.
-                for subject in [subject for subject in self._active if subject[0] in _EVENTS_OF_ENVS]:
-                    del self._active[subject]
-            case ev.RunStarted():
-                self._context.health.fold_start(event)
-                # RunState ends the anomalies of lanes that a resumed run no longer has by itself, too.
-                for of, where in [*self._active]:
-                    if of is ev.DeviceSampled and where not in event.lanes:
-                        del self._active[of, where]
-            case _:
-                pass
+    def _update_round(self, _: ev.RoundStarted) -> None:
+        # The hosts are new. RunState ends the anomalies of the previous ones by itself.
+        for subject in [subject for subject in self._active if subject[0] in _EVENTS_OF_ENVS]:
+            del self._active[subject]
 
+    def _update_run(self, event: ev.RunStarted) -> None:
+        self._context.health.fold_start(event)
+        # RunState ends the anomalies of lanes that a resumed run no longer has by itself, too.
+        for of, where in [*self._active]:
+            if of is ev.DeviceSampled and where not in event.lanes:
+                del self._active[of, where]
 
-def _event_subject(event: ev.AnyEvent) -> int | str | None:
-    match event:
-        case ev.EnvStepped() | ev.GovernorRolledBack():
-            return event.env
-        case ev.DeviceSampled():
-            return event.device
-        case _:
-            return None
+    _updates: ClassVar[dict[type[ev.Event], Callable[[AnomalyDetector, Any], None]]] = {
+        ev.EnvStepped: lambda self, event: self._context.fold_step(event),
+        ev.DeviceSampled: lambda self, event: self._context.fold_sample(event),
+        ev.EpisodeStarted: lambda self, event: self._context.health.fold_context(event),
+        ev.EpisodeEnded: lambda self, event: self._context.health.fold_end(event),
+        ev.RoundStarted: _update_round,
+        ev.RunStarted: _update_run,
+    }
+    """Functions that update the context with an event, keyed by its type."""
