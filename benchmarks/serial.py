@@ -50,7 +50,7 @@ from esper.control import RequestQueue
 from esper.engine.run import Run
 from esper.envs.env import Env
 from esper.envs.stopwatch import PhaseTimer
-from esper.process import NamedThread
+from esper.process import NamedThread, freeze_loaded_objects
 from esper.telemetry import events as ev
 from esper.telemetry.state import Record
 
@@ -299,6 +299,7 @@ def main() -> None:
     loads = [os.getloadavg()[0]]
     with tempfile.TemporaryDirectory() as directory:
         populations = [Population(envs, options, clock, Path(directory)) for envs in options.envs]
+        freeze_loaded_objects()  # as `EngineThread` does
         for population in populations:
             recorded.population = population.envs
             population.play_round()
