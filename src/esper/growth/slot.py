@@ -259,7 +259,7 @@ class Slot(nn.Module):
         if self.stage is Stage.DORMANT:
             return []
         self.epochs_in_stage += 1
-        if self.seed is not None:
+        if self.planted:
             self.age += 1
         if self.stage is Stage.GERMINATED and gate_g1(self.epochs_in_stage).passed:
             return [self._transition_to(Stage.TRAINING, "G1")]
