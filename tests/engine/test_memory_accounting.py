@@ -73,15 +73,19 @@ def test_counts_of_kinds_equal_the_tensors_of_every_env() -> None:
                 (told,) = memory.bytes_by_lane(round_index)
                 slots = [slot for env in pool.envs for slot in env.network.slots]
                 hosts = [env.network.host for env in pool.envs]
-                used = [
-                    optimizer for env in pool.envs for optimizer in (env.host_optimizer, *env.slot_optimizers.values())
+                kept = [
+                    (env, module)
+                    for env in pool.envs
+                    for module in (env.network.host, *(m for slot in env.network.slots for m in slot.kept.modules))
                 ]
                 assert told["hosts"] == sum(2 * size(host.parameters()) + size(host.buffers()) for host in hosts)
-                assert told["seeds"] == sum(
-                    (1 if slot.grad_norm is None else 2) * size(slot.parameters()) + size(slot.buffers())
-                    for slot in slots
+                seeds = [module for slot in slots for module in slot.kept.modules]
+                gradients = sum(size(slot.parameters()) for slot in slots if slot.grad_norm is not None)
+                assert told["seeds"] == gradients + sum(
+                    size(seed.parameters()) + size(seed.buffers()) for seed in seeds
                 )
-                assert told["optimizers"] == sum(size(values) for each in used for values in each.state.values())
+                states = [env.optimizer_of(module).state.values() for env, module in kept]
+                assert told["optimizers"] == sum(size(values) for state in states for values in state)
                 for env in pool.envs:
                     env.tick()
 

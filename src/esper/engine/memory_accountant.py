@@ -27,8 +27,9 @@ class _HostBytes(NamedTuple):
 
 
 class MemoryAccountant:
-    """Counts tensor bytes per lane and owner: those of each kind of host and seed once per round.
+    """Counts tensor bytes per lane and owner: those of each kind of host and slot once per round.
 
+    Seeds are kept after their removal, and so count until the end of the run.
     Computed from tensor sizes, without querying the device.
     """
 
@@ -40,8 +41,8 @@ class MemoryAccountant:
         self._policy_bytes: dict[int, int] = {}
         self._host_bytes: dict[int, _HostBytes] = {}
         """Keyed by index of the structure."""
-        self._seed_bytes: dict[Hashable, tuple[int, int]] = {}
-        """Bytes of a seed and of its optimizer, keyed by everything that they depend on."""
+        self._slot_bytes: dict[Hashable, tuple[int, int]] = {}
+        """Bytes of the seeds of a slot and of their optimizers, keyed by everything that they depend on."""
 
     def bytes_by_lane(self, round_index: int) -> list[dict[str, int]]:
         """Return the bytes by owner of each lane, keyed like `DeviceSampled.owners`.
@@ -50,7 +51,7 @@ class MemoryAccountant:
         """
         if self._round != round_index:
             self._round, self._policy_bytes = round_index, self._count_policy()
-            self._host_bytes, self._seed_bytes = {}, {}
+            self._host_bytes, self._slot_bytes = {}, {}
         return [self._lane_bytes(index) for index in range(len(self._lanes))]
 
     def _lane_bytes(self, index: int) -> dict[str, int]:
@@ -61,10 +62,9 @@ class MemoryAccountant:
             owners["hosts"] += host.bytes
             owners["optimizers"] += host.optimizer
             for slot_index, slot in enumerate(env.network.slots):
-                if slot.blueprint is not None:
-                    seed, optimizer = self._count_seed(env, slot_index, slot)
-                    owners["seeds"] += seed
-                    owners["optimizers"] += optimizer
+                seeds, optimizers = self._count_slot(env, slot_index, slot)
+                owners["seeds"] += seeds
+                owners["optimizers"] += optimizers
         if index in self._policy_bytes:
             owners["policy"] = self._policy_bytes[index]
         lane = self._lanes[index]
@@ -88,14 +88,16 @@ class MemoryAccountant:
             )
         return self._host_bytes[structure]
 
-    def _count_seed(self, env: Env, index: int, slot: Slot) -> tuple[int, int]:
-        is_trained = slot.grad_norm is not None
-        kind = env.context.structure, index, slot.blueprint, slot.blend, is_trained
-        if kind not in self._seed_bytes:
-            gradients = _bytes(slot.parameters()) if is_trained else 0
-            seed = _bytes(slot.parameters()) + gradients + _bytes(slot.buffers())
-            self._seed_bytes[kind] = seed, _optimizer_bytes(env.slot_optimizers[index])
-        return self._seed_bytes[kind]
+    def _count_slot(self, env: Env, index: int, slot: Slot) -> tuple[int, int]:
+        trained = (slot.blueprint, slot.blend) if slot.grad_norm is not None else None
+        kind = env.context.structure, index, slot.kept.names, trained
+        if kind not in self._slot_bytes:
+            kept = slot.kept.modules
+            gradients = _bytes(slot.parameters()) if trained else 0
+            seeds = sum(_bytes(module.parameters()) + _bytes(module.buffers()) for module in kept)
+            optimizers = sum(_optimizer_bytes(env.optimizer_of(module)) for module in kept)
+            self._slot_bytes[kind] = gradients + seeds, optimizers
+        return self._slot_bytes[kind]
 
     def _count_policy(self) -> dict[int, int]:
         """Return the bytes of the policy, keyed by lane index; empty if no lane uses the device of the policy."""

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from esper.config import Config, CounterfactualName
 from esper.domain import Op, Stage
@@ -164,6 +164,10 @@ class Env:
                 self.slot_optimizers[index] = self._modules.update_optimizer(current, slot.planted, spec)
             else:
                 self.slot_optimizers.pop(index, None)
+
+    def optimizer_of(self, module: nn.Module) -> FusedOptimizer:
+        """Return the optimizer of the host, or of a seed or blend gate that was ever planted."""
+        return self._modules.optimizer(module)
 
     def blocks(self) -> list[Tensor]:
         """Return flat tensors that together contain all weights, buffers and optimizer states, but no frozen weights.
