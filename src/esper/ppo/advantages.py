@@ -36,12 +36,12 @@ def gae(
     alive_ET = (~terminal_ET).to(rewards_ET.dtype)
     next_values_ET = torch.cat((values_ET[:, 1:], bootstrap_E.unsqueeze(-1)), dim=1)
     deltas_ET = rewards_ET + gamma * next_values_ET * alive_ET - values_ET
-    advantages_ET = torch.empty_like(deltas_ET)
-    running_E = torch.zeros_like(bootstrap_E)
-    for step in reversed(range(rewards_ET.shape[1])):
-        running_E = deltas_ET[:, step] + gamma * gae_lambda * alive_ET[:, step] * running_E
-        advantages_ET[:, step] = running_E
-    return advantages_ET
+    decay_ET = gamma * gae_lambda * alive_ET
+    running_E, advantages = torch.zeros_like(bootstrap_E), list[Tensor]()
+    for delta_E, decay_E in reversed(list(zip(deltas_ET.unbind(1), decay_ET.unbind(1), strict=True))):
+        running_E = delta_E + decay_E * running_E
+        advantages.append(running_E)
+    return torch.stack(advantages[::-1], dim=1)
 
 
 def healthy_mask(valid_ET: Tensor, terminal_ET: Tensor) -> Tensor:

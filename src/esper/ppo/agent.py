@@ -26,6 +26,8 @@ from esper.ppo.rollout import InputStaging, PolicyInputs, RolloutBuffer
 from esper.ranks import SINGLE_RANK, RankGroup
 
 CPU = torch.device("cpu")
+OPS = tuple(Op)
+"""Every op, in the order of the head. To iterate over the enum takes longer."""
 
 
 class PPOAgent:
@@ -92,9 +94,11 @@ class PPOAgent:
                 action=Action(*map(int, row[:heads])),
                 head_probabilities=row[heads : 2 * heads],
                 value=row[2 * heads],
-                op_probabilities={op: row[2 * heads + 1 + op] for op in Op if legal[op]},
+                op_probabilities={
+                    op: p for op, p, legal in zip(OPS, row[2 * heads + 1 :], legal_O, strict=True) if legal
+                },
             )
-            for row, legal in zip(rows, legal_EO, strict=True)
+            for row, legal_O in zip(rows, legal_EO, strict=True)
         ]
 
     @torch.no_grad()

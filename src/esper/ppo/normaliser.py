@@ -5,6 +5,8 @@ Shapes: F features, N rows, S slots, B blueprints.
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor, nn
 
@@ -35,11 +37,12 @@ class RunningMeanStd(nn.Module):
     @property
     def std(self) -> Tensor:
         """Standard deviation [F]; 1 for a feature that has never varied."""
-        return torch.where(self._varies, self.var, torch.ones_like(self.var)).sqrt()
+        return torch.where(self.var > 1e-8, self.var, 1.0).sqrt()
 
     @property
-    def _varies(self) -> Tensor:
-        return self.var > 1e-8
+    def divisor(self) -> Tensor:
+        """Divisor [F] of `normalise`: the standard deviation; infinite for a feature that has never varied."""
+        return torch.where(self.var > 1e-8, self.var, torch.inf).sqrt()
 
     def update(self, batch_F: Tensor) -> None:
         """Update mean and variance with a batch [..., F]."""
@@ -59,16 +62,20 @@ class RunningMeanStd(nn.Module):
         """Replace the statistics by those of the next batch."""
         self.batches.zero_()
 
-    def normalise(self, values_F: Tensor, limit: float = 10.0) -> Tensor:
-        """Return (x − mean) / std, clamped to ±limit, in the shape of the input.
-
-        A feature that has never varied becomes 0, whatever its value: nothing was learned about it.
-        """
-        return ((values_F - self.mean) / self.std * self._varies).clamp(-limit, limit)
-
     def denormalise(self, values_F: Tensor) -> Tensor:
         """Return x · std + mean, the inverse of `normalise` without the clamp, in the shape of the input."""
         return values_F * self.std + self.mean
+
+
+def normalise(values_F: Tensor, mean_F: Tensor, divisor_F: Tensor, limit: float = 10.0) -> Tensor:
+    """Return (x − mean) / divisor, clamped to ±limit, in the shape of the input.
+
+    A feature that has never varied becomes 0, whatever its value: nothing was learned about it.
+
+    Args:
+        divisor_F: `RunningMeanStd.divisor`.
+    """
+    return ((values_F - mean_F) / divisor_F).clamp_(-limit, limit)
 
 
 class ObservationNormaliser(nn.Module):
@@ -87,6 +94,13 @@ class ObservationNormaliser(nn.Module):
         self.base = RunningMeanStd(BASE_FEATURES)
         self.slots = RunningMeanStd(SLOT_FEATURES - 1)
         self.blueprints = RunningMeanStd(BLUEPRINT_FEATURES - 1)
+        self.register_buffer("mean_F", torch.zeros(shape.size), persistent=False)
+        self.register_buffer("divisor_F", torch.ones(shape.size), persistent=False)
+        self.mean_F: Tensor
+        self.divisor_F: Tensor
+        # The types of PyTorch do not say what the hook is.
+        cast("Any", self).register_load_state_dict_post_hook(ObservationNormaliser._spread)
+        self._spread()
 
     def update(self, obs_NF: Tensor) -> None:
         """Update the statistics with observations that are not normalised."""
@@ -94,18 +108,20 @@ class ObservationNormaliser(nn.Module):
         self.base.update(base_NF)
         self.slots.update(slot_NSG[slot_NSG[..., 0] > 0][:, 1:])
         self.blueprints.update(blueprint_NSBK[blueprint_NSBK[..., 0] > 0][:, 1:])
+        self._spread()
+
+    def _spread(self, *_: object) -> None:
+        """Write the statistics of every feature; a mean of 0 and a divisor of 1 leave the first feature as it is."""
+        for flat_F, neutral, name in ((self.mean_F, 0.0, "mean"), (self.divisor_F, 1.0, "divisor")):
+            base_F, slot_SG, blueprint_SBK = self._shape.split(flat_F)
+            base_F.copy_(getattr(self.base, name))
+            for part, statistics in ((slot_SG, self.slots), (blueprint_SBK, self.blueprints)):
+                part[..., 0] = neutral
+                part[..., 1:] = getattr(statistics, name)
 
     def normalise(self, obs_F: Tensor) -> Tensor:
         """Return normalised observations [..., F]."""
-        base_F, slot_SG, blueprint_SBK = self._shape.split(obs_F)
-        parts = (
-            self.base.normalise(base_F),
-            _normalise_present(self.slots, slot_SG).flatten(-2),
-            _normalise_present(self.blueprints, blueprint_SBK).flatten(-3),
-        )
-        return torch.cat(parts, dim=-1)
-
-
-def _normalise_present(statistics: RunningMeanStd, values_F: Tensor) -> Tensor:
-    present = values_F[..., :1]
-    return torch.cat((present, statistics.normalise(values_F[..., 1:]) * present), dim=-1)
+        normal_F = normalise(obs_F, self.mean_F, self.divisor_F)
+        for part in self._shape.split(normal_F)[1:]:
+            part[..., 1:] *= part[..., :1]
+        return normal_F
