@@ -8,13 +8,11 @@ from esper.domain import HEADS, Op
 from esper.growth.blend import BLEND_STYLES
 from esper.policy.actions import head_sizes
 from esper.policy.masks import MIN_P, ActionMasks
-from esper.policy.network import SLOT_WIDTH, WAIT_LOGIT, PointerHead, PolicyNetwork
+from esper.policy.network import SLOT_WIDTH, WAIT_LOGIT, Features, PointerHead, PolicyNetwork
 from esper.policy.observation import BLUEPRINT_FEATURES, ObservationShape
 
 ENVS, STEPS, SLOTS, BLUEPRINTS = 5, 4, 3, 7
 SHAPE = ObservationShape(SLOTS, BLUEPRINTS)
-FEATURES = 16 + SLOTS * (SLOT_WIDTH + BLUEPRINTS * BLUEPRINT_FEATURES)
-"""Features of `encode` with 16 hidden units."""
 
 RELEVANT = {
     Op.WAIT: "op",
@@ -61,9 +59,9 @@ def given(masks: ActionMasks, actions: Tensor) -> Tensor:
 def act(network: PolicyNetwork, obs: Tensor, blueprints: Tensor, masks: ActionMasks, uniform: Tensor) -> list[Tensor]:
     """Return all outputs of the network for the last step."""
     features, (h, c) = network.encode(obs, blueprints, network.initial_state(len(obs)))
-    actions, probabilities, choice = network.act(features[:, -1], masks, uniform)
-    evaluation = network.evaluate(features[:, -1], actions, given(masks, actions))
-    return [features, h.squeeze(0), c.squeeze(0), actions, probabilities, *choice, *evaluation]
+    actions, probabilities, choice = network.act(features.at_step(-1), masks, uniform)
+    evaluation = network.evaluate(features.at_step(-1), actions, given(masks, actions))
+    return [*features, h.squeeze(0), c.squeeze(0), actions, probabilities, *choice, *evaluation]
 
 
 def test_permuting_envs_permutes_outputs() -> None:
@@ -81,7 +79,7 @@ def test_permuting_envs_permutes_outputs() -> None:
 def test_actions_are_legal_and_unused_heads_are_zero() -> None:
     network, (obs, blueprints, masks, uniform) = built(), inputs(envs=200)
     features, _ = network.encode(obs, blueprints, network.initial_state(200))
-    actions, probabilities, evaluation = network.act(features[:, -1], masks, uniform)
+    actions, probabilities, evaluation = network.act(features.at_step(-1), masks, uniform)
     assert set(actions[:, 0].tolist()) == set(Op)
     for env, row in enumerate(actions.tolist()):
         op, slot, _, style, *_ = row
@@ -99,8 +97,8 @@ def test_greedy_heads_sample_op_with_min_p_and_argmax_the_rest() -> None:
     with torch.no_grad():  # make some ops unlikely
         network.heads["op"][2].weight.mul_(5)  # pyright: ignore[reportIndexIssue]
     features, _ = network.encode(obs, blueprints, network.initial_state(200))
-    exploring, _, _ = network.act(features[:, -1], masks, uniform)
-    actions, probabilities, evaluation = network.act(features[:, -1], masks, uniform, stochastic_heads=False)
+    exploring, _, _ = network.act(features.at_step(-1), masks, uniform)
+    actions, probabilities, evaluation = network.act(features.at_step(-1), masks, uniform, stochastic_heads=False)
     likely = probabilities >= MIN_P * probabilities.max(dim=1, keepdim=True).values
     assert likely.gather(1, actions[:, :1]).all()
     assert not likely.gather(1, exploring[:, :1]).all()
@@ -115,7 +113,7 @@ def test_greedy_heads_sample_op_with_min_p_and_argmax_the_rest() -> None:
             changed = actions.clone()
             changed[:, index] = other
             assert (
-                network.evaluate(features[:, -1], changed, given(masks, changed)).log_prob_H[:, index] <= chosen
+                network.evaluate(features.at_step(-1), changed, given(masks, changed)).log_prob_H[:, index] <= chosen
             ).all()
 
 
@@ -150,7 +148,7 @@ def test_prior_of_the_op_mostly_waits() -> None:
         last.bias[Op.WAIT] = WAIT_LOGIT
     masks = everything_legal(SHAPE)
     features, _ = network.encode(obs, blueprints, network.initial_state(ENVS))
-    features = features[:, -1]
+    features = features.at_step(-1)
     actions = network.act(features, masks, uniform)[0]
     at_prior = network.evaluate(features, actions, given(masks, actions))
     assert torch.allclose(at_prior.bonus_H[:, 0], torch.ones(ENVS))
@@ -169,10 +167,10 @@ def test_slot_head_is_conditioned_on_the_op() -> None:
     masks.op_EO[:] = False
     masks.op_EO[:, Op.GERMINATE] = True
     features, _ = network.encode(obs, blueprints, network.initial_state(ENVS))
-    actions, probabilities, _ = network.act(features[:, -1], masks, uniform)
+    actions, probabilities, _ = network.act(features.at_step(-1), masks, uniform)
     assert actions[:, 1].tolist() == [2] * ENVS
     assert probabilities[:, Op.GERMINATE].tolist() == [1.0] * ENVS
-    evaluation = network.evaluate(features[:, -1], actions, given(masks, actions))
+    evaluation = network.evaluate(features.at_step(-1), actions, given(masks, actions))
     assert not evaluation.has_choice_H[:, :2].any()
     assert not evaluation.log_prob_H[:, :2].any()
 
@@ -180,7 +178,7 @@ def test_slot_head_is_conditioned_on_the_op() -> None:
 def outputs(network: PolicyNetwork, obs: Tensor, blueprints: Tensor, masks: ActionMasks) -> dict[str, Tensor]:
     """Return the value and the probabilities of each op, slot and blueprint (of the first slot) in the last step."""
     features, _ = network.encode(obs, blueprints, network.initial_state(len(obs)))
-    features, named = features[:, -1], dict[str, Tensor]()
+    features, named = features.at_step(-1), dict[str, Tensor]()
     for index, (head, size) in enumerate(zip(HEADS, head_sizes(*network.shape), strict=True)):
         actions = torch.zeros(size, len(obs), len(HEADS), dtype=torch.int64)
         actions[..., 0] = Op.SET_ALPHA if head in ("alpha_speed", "alpha_curve") else Op.GERMINATE
@@ -262,7 +260,8 @@ def test_blueprint_and_style_heads_choose_what_the_slot_offers() -> None:
     masks.blueprint_ESB[:] = offered
     masks.style_ESY[:] = styles
     uniform = torch.rand(200, len(HEADS), generator=torch.Generator().manual_seed(1))
-    features = torch.randn(200, FEATURES)
+    widths = [(16,), (SLOTS, SLOT_WIDTH), (SLOTS, BLUEPRINTS, BLUEPRINT_FEATURES)]
+    features = Features(*(torch.randn(200, *width) for width in widths))
     actions, _, choice = network.act(features, masks, uniform)
     evaluation = network.evaluate(features, actions, given(masks, actions))
     torch.testing.assert_close(choice.log_prob_H, evaluation.log_prob_H)

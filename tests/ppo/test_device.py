@@ -60,6 +60,7 @@ def views(step: int) -> list[EnvStatus]:
 def test_policy_decides_and_learns_on_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(masks, "validate_masks", False)  # the check reads values
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # `meta` has no autocast
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda values: torch.ones_like(values, device=CPU))  # nor values
     agent = agent_on(META)
     agent.begin_round(torch.rand(ENVS, STEPS, len(HEADS)))
     for step in range(STEPS):

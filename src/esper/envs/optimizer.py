@@ -28,8 +28,8 @@ class Gradients(NamedTuple):
 class FusedOptimizer(ABC):
     """PyTorch's fused updates without `torch.optim.Optimizer`.
 
-    `Optimizer.step` takes four times as long as the update of a few small tensors, and the first `Optimizer` of a
-    process loads torch.compile, which takes three to four seconds. The state is created here and not by the first step,
+    Its `step` takes four times as long as the update of a few small tensors, and the first one of a process loads
+    torch.compile, which takes three to four seconds. The state is created here and not by the first step,
     because a fused first step that is skipped for an overflow leaves it uninitialised.
 
     Args:

@@ -67,13 +67,34 @@ class Choice(NamedTuple):
     value: Tensor
 
 
-class _Features(NamedTuple):
-    """Parts of the result of `PolicyNetwork.encode`."""
+class Features(NamedTuple):
+    """Features for the heads, from `PolicyNetwork.encode`, with any leading dimensions."""
 
     memory_D: Tensor
+    """Encoded observation plus the output of the LSTM."""
     slot_SU: Tensor
+    """Encoding of each slot."""
     blueprint_SBK: Tensor
-    """Without a gradient."""
+    """Properties of each blueprint in each slot."""
+
+    def at_step(self, step: int) -> Features:
+        """Return views of one step, for features with leading dimensions [E, T]."""
+        return Features(*(part[:, step] for part in self))
+
+
+class HeadRows(NamedTuple):
+    """Decisions for which the heads after the op are computed, with flattened leading dimensions."""
+
+    acting_R: Tensor
+    """Indices of the decisions that are not WAIT, which uses no other head."""
+    germinating_G: Tensor
+    """Indices, among these, of GERMINATE, the only op that uses the blueprint head."""
+
+    @classmethod
+    def of(cls, op: Tensor) -> HeadRows:
+        """Return the rows for ops [...]. On a GPU, this waits for the device."""
+        acting_R = (op.flatten() != Op.WAIT).nonzero().squeeze(-1)
+        return cls(acting_R, (op.flatten()[acting_R] == Op.GERMINATE).nonzero().squeeze(-1))
 
 
 class PointerHead(nn.Module):
@@ -126,6 +147,8 @@ class PolicyNetwork(nn.Module):
         head_used_OH = torch.tensor([[head in HEADS_BY_OP[op] for head in HEADS] for op in Op])
         self.register_buffer("head_used_OH", head_used_OH, persistent=False)
         self.head_used_OH: Tensor
+        self.register_buffer("one_hot_OO", torch.eye(len(Op)), persistent=False)
+        self.one_hot_OO: Tensor
 
     def initialise(self, generator: torch.Generator) -> None:
         """Initialise with orthogonal weights, zero biases, and a small gain on the last layer of each policy head.
@@ -151,7 +174,7 @@ class PolicyNetwork(nn.Module):
         zeros = torch.zeros(1, envs, self.hidden, device=self.head_used_OH.device)
         return zeros, zeros.clone()
 
-    def encode(self, obs_ETF: Tensor, blueprint_ETS: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
+    def encode(self, obs_ETF: Tensor, blueprint_ETS: Tensor, state: LSTMState) -> tuple[Features, LSTMState]:
         """Run the encoders and the LSTM.
 
         Args:
@@ -159,9 +182,7 @@ class PolicyNetwork(nn.Module):
             blueprint_ETS: Blueprint of each slot, 1 + its index; 0 for an empty slot.
 
         Returns:
-            Features for the heads [E, T, D + S U + S B K]: the encoded observation plus the output of the LSTM, the
-            encoding of each slot, and the properties of each blueprint in each slot; and the LSTM state after the last
-            step.
+            Features with leading dimensions [E, T], and the LSTM state after the last step.
         """
         base_F, slot_SF, blueprint_SBK = self.shape.split(obs_ETF)
         planted = (blueprint_ETS - 1).clamp(min=0)[..., None, None].expand(*blueprint_ETS.shape, 1, BLUEPRINT_FEATURES)
@@ -171,21 +192,20 @@ class PolicyNetwork(nn.Module):
         mean_U = slot_SU.sum(dim=-2) / present_S1.sum(dim=-2).clamp(min=1)
         encoded = self.encoder(torch.cat((base_F, mean_U, slot_SU.amax(dim=-2)), dim=-1))
         remembered_ETD, state = self.lstm(encoded, state)
-        memory_ETD = encoded + remembered_ETD
-        return torch.cat((memory_ETD, slot_SU.flatten(-2), blueprint_SBK.flatten(-3)), dim=-1), state
+        return Features(encoded + remembered_ETD, slot_SU, blueprint_SBK), state
 
-    def value(self, features_D: Tensor) -> Tensor:
+    def value(self, features: Features) -> Tensor:
         """Return the values [...], in units of the learner's value scale."""
-        return self.critic(features_D[..., : self.hidden]).squeeze(-1)
+        return self.critic(features.memory_D).squeeze(-1)
 
     @torch.no_grad()
     def act(
-        self, features_ED: Tensor, masks: ActionMasks, uniform_EH: Tensor, *, stochastic_heads: bool = True
+        self, features: Features, masks: ActionMasks, uniform_EH: Tensor, *, stochastic_heads: bool = True
     ) -> tuple[Tensor, Tensor, Choice]:
         """Choose an action for every env.
 
         Args:
-            features_ED: Features of one step, from `encode`, [E, D + S U + S B K].
+            features: Features of one step, with leading dimension E.
             uniform_EH: Uniform random numbers in [0, 1), one for each head.
             stochastic_heads: Sample every head. If False, sample only the op, after `min_p_filter`, and choose the most
                 probable action of the other heads. The op is always sampled, because the most probable op is often
@@ -198,71 +218,87 @@ class PolicyNetwork(nn.Module):
         def choose(log_probs_A: Tensor, uniform: Tensor) -> Tensor:
             return sample(log_probs_A, uniform) if stochastic_heads else log_probs_A.argmax(dim=-1)
 
-        parts = self._unpack(features_ED)
-        log_probs_EO = masked_log_probs(self.heads["op"](parts.memory_D), masks.op_EO)
+        log_probs_EO = masked_log_probs(self.heads["op"](features.memory_D), masks.op_EO)
         op_E = sample(log_probs_EO if stochastic_heads else min_p_filter(log_probs_EO), uniform_EH[:, 0])
-        log_probs_ES = masked_log_probs(self._slot_logits(parts, op_E), gather_rows(masks.slot_EOS, op_E))
+        log_probs_ES = masked_log_probs(self._slot_logits(features, op_E), gather_rows(masks.slot_EOS, op_E))
         slot_E = choose(log_probs_ES, uniform_EH[:, 1])
         legal_EHA = masks.given(op_E, slot_E)[:, 2:]
-        others, _ = self._other_logits(parts, op_E, slot_E)
-        log_probs_EHA = masked_log_probs(_pad(others, legal_EHA), legal_EHA)
+        log_probs_EHA = masked_log_probs(_pad(self._other_logits(features, op_E, slot_E), legal_EHA), legal_EHA)
         others_EH = choose(log_probs_EHA, uniform_EH[:, 2:])
         used_EH = self.head_used_OH[op_E]
         actions_EH = torch.cat((op_E[:, None], slot_E[:, None], others_EH), dim=1) * used_EH
         chosen = (log_prob_of(log_probs_EO, op_E)[:, None], log_prob_of(log_probs_ES, slot_E)[:, None])
         log_prob_EH = torch.cat((*chosen, log_prob_of(log_probs_EHA, others_EH)), dim=1)
-        choice = Choice(torch.where(used_EH, log_prob_EH, 0.0), self.value(features_ED))
+        choice = Choice(torch.where(used_EH, log_prob_EH, 0.0), self.value(features))
         return actions_EH, log_probs_EO.exp(), choice
 
-    def evaluate(self, features_D: Tensor, actions_H: Tensor, legal_HA: Tensor) -> ActionEvaluation:
+    def evaluate(
+        self, features: Features, actions_H: Tensor, legal_HA: Tensor, rows: HeadRows | None = None
+    ) -> ActionEvaluation:
         """Evaluate given actions.
 
         Args:
-            features_D: Features from `encode`, [E, D + S U + S B K] or [E, T, D + S U + S B K].
+            features: Features with leading dimensions [E] or [E, T].
             actions_H: Actions with the same leading dimensions.
             legal_HA: Legal choices with the same leading dimensions, from `ActionMasks.given`.
+            rows: Rows of these actions; None determines them here.
         """
-        op, slot = actions_H[..., 0], actions_H[..., 1]
-        parts, used_H = self._unpack(features_D), self.head_used_OH[op]
-        first = [self.heads["op"](parts.memory_D), self._slot_logits(parts, op)]
-        others, context = self._other_logits(parts, op, slot)
-        log_probs_HA = masked_log_probs(_pad([*first, *others], legal_HA), legal_HA)
+        lead = actions_H.shape[:-1]
+        op_N, legal_NHA = actions_H[..., 0].flatten(), legal_HA.flatten(0, -3)
+        legal_NO, used_NH = legal_NHA[:, 0, : len(Op)], self.head_used_OH[op_N]
+        log_probs_NO = masked_log_probs(self.heads["op"](features.memory_D).flatten(0, -2), legal_NO)
+
+        rows_R, germinating_G = rows or HeadRows.of(op_N)
+        op_R, actions_RH = op_N.index_select(0, rows_R), actions_H.flatten(0, -2).index_select(0, rows_R)
+        chosen = Features(
+            *(part.reshape(len(op_N), *part.shape[len(lead) :]).index_select(0, rows_R) for part in features)
+        )
+        legal_RHA, used_RH = legal_NHA[:, 1:].index_select(0, rows_R), used_NH[:, 1:].index_select(0, rows_R)
+        others = self._other_logits(chosen, op_R, actions_RH[:, 1], germinating_G)
+        log_probs_RHA = masked_log_probs(_pad([self._slot_logits(chosen, op_R), *others], legal_RHA), legal_RHA)
         # The choice of an unused head is 0, legal or not: its terms are replaced and not multiplied by 0.
-        log_prob_H = torch.where(used_H, log_prob_of(log_probs_HA, actions_H), 0.0)
-        entropy_H = torch.where(used_H, normalised_entropy(log_probs_HA, legal_HA), 0.0)
-        legal_O = legal_HA[..., 0, :]
-        bonus = exploration_bonus(log_probs_HA[..., 0, :], _op_prior(legal_O), legal_O)
+        log_prob_RH = torch.where(used_RH, log_prob_of(log_probs_RHA, actions_RH[:, 1:]), 0.0)
+        entropy_RH = torch.where(used_RH, normalised_entropy(log_probs_RHA, legal_RHA), 0.0)
+
+        def with_op(values_N: Tensor, others_RH: Tensor) -> Tensor:
+            others_NH = torch.zeros_like(used_NH[:, 1:], dtype=values_N.dtype).index_copy(0, rows_R, others_RH)
+            return torch.cat((values_N.unsqueeze(-1), others_NH), dim=-1).view(actions_H.shape)
+
         return ActionEvaluation(
-            log_prob_H,
-            entropy_H,
-            torch.cat((bonus.unsqueeze(-1), entropy_H[..., 1:]), dim=-1),
-            used_H & (legal_HA.sum(dim=-1) > 1),
-            self.value(context),
+            with_op(log_prob_of(log_probs_NO, op_N), log_prob_RH),
+            with_op(normalised_entropy(log_probs_NO, legal_NO), entropy_RH),
+            with_op(exploration_bonus(log_probs_NO, _op_prior(legal_NO), legal_NO), entropy_RH),
+            (used_NH & (legal_NHA.sum(dim=-1) > 1)).view(actions_H.shape),
+            self.value(features),
         )
 
-    def _unpack(self, features_D: Tensor) -> _Features:
-        slots, blueprints = self.shape
-        widths = [self.hidden, slots * SLOT_WIDTH, slots * blueprints * BLUEPRINT_FEATURES]
-        lead = features_D.shape[:-1]
-        memory_D, slot_F, blueprint_F = torch.split(features_D, widths, dim=-1)
-        return _Features(
-            memory_D,
-            slot_F.view(*lead, slots, SLOT_WIDTH),
-            blueprint_F.detach().view(*lead, slots, blueprints, BLUEPRINT_FEATURES),
-        )
-
-    def _slot_logits(self, parts: _Features, op: Tensor) -> Tensor:
+    def _slot_logits(self, features: Features, op: Tensor) -> Tensor:
         """Return the logits [..., S] of the slot head, given the op."""
-        return self.heads["slot"](torch.cat((parts.memory_D, _one_hot(op)), dim=-1), parts.slot_SU)
+        return self.heads["slot"](torch.cat((features.memory_D, self.one_hot_OO[op]), dim=-1), features.slot_SU)
 
-    def _other_logits(self, parts: _Features, op: Tensor, slot: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Return the logits of each head after op and slot, given both, and the input of most, the memory first."""
-        chosen_U = gather_rows(parts.slot_SU, slot)
-        properties_F = gather_rows(parts.blueprint_SBK.flatten(-2), slot)
-        properties_BK = properties_F.view(*slot.shape, *parts.blueprint_SBK.shape[-2:])
-        blueprint_B = self.heads["blueprint"](torch.cat((parts.memory_D, chosen_U), dim=-1), properties_BK)
-        context = torch.cat((parts.memory_D, chosen_U, _one_hot(op)), dim=-1)
-        return [blueprint_B, *(self.heads[name](context) for name in HEADS[3:])], context
+    def _other_logits(
+        self, features: Features, op: Tensor, slot: Tensor, germinating_G: Tensor | None = None
+    ) -> list[Tensor]:
+        """Return the logits of each head after op and slot, given both.
+
+        Args:
+            germinating_G: Rows for which the blueprint head is computed; it is 0 for the others. None: all.
+        """
+        context = torch.cat((features.memory_D, gather_rows(features.slot_SU, slot)), dim=-1)
+        properties_BK = gather_rows(features.blueprint_SBK.flatten(-2), slot)
+        properties_BK = properties_BK.view(*slot.shape, *features.blueprint_SBK.shape[-2:])
+        if germinating_G is None:
+            blueprint_B = self.heads["blueprint"](context, properties_BK)
+        else:
+            found = self.heads["blueprint"](*(part.index_select(0, germinating_G) for part in (context, properties_BK)))
+            blueprint_B = found.new_zeros(properties_BK.shape[:-1]).index_copy(0, germinating_G, found)
+        context = torch.cat((context, self.one_hot_OO[op]), dim=-1)
+        # The first layers of the other heads are computed as one.
+        heads = [cast("nn.Sequential", self.heads[name]) for name in HEADS[3:]]
+        weights, biases = ([getattr(head[0], name) for head in heads] for name in ("weight", "bias"))
+        hidden = torch.tanh(nn.functional.linear(context, torch.cat(weights), torch.cat(biases)))
+        hiddens = torch.split(hidden, HEAD_HIDDEN_DIM, dim=-1)
+        return [blueprint_B, *(head[2](part) for head, part in zip(heads, hiddens, strict=True))]
 
 
 def _op_prior(legal_O: Tensor) -> Tensor:
@@ -278,10 +314,6 @@ def _last_layer(head: nn.Module) -> nn.Module:
 
 def _mlp(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, HEAD_HIDDEN_DIM), nn.Tanh(), nn.Linear(HEAD_HIDDEN_DIM, outputs))
-
-
-def _one_hot(op: Tensor) -> Tensor:
-    return nn.functional.one_hot(op, len(Op)).float()
 
 
 def _pad(logits: list[Tensor], legal_HA: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from esper.domain import HEADS, HEADS_BY_OP, Op
 from esper.policy.actions import Action
 from esper.policy.masks import ActionMasks
-from esper.policy.network import PolicyNetwork
+from esper.policy.network import Features, PolicyNetwork
 from esper.policy.observation import BASE_GROUPS, PLACE_FEATURES, ObservationShape
 
 HOST, SEEDS, BLUEPRINTS = "host and data", "seeds", "blueprints"
@@ -71,11 +71,9 @@ def explain_decision(
     blueprint_RTS[1 + list(groups).index(SEEDS), -1] = 0
     remembered, _ = network.encode(obs_RTF, blueprint_RTS, network.initial_state(rows))
     forgotten, _ = network.encode(obs_TF[None, -1:], blueprint_TS[None, -1:], network.initial_state(1))
-    features_RD = torch.cat((remembered[:, -1], forgotten[:, -1]))
+    features = Features(*map(torch.cat, zip(remembered.at_step(-1), forgotten.at_step(-1), strict=True)))
     legal_HA = masks.given(actions_H[:1], actions_H[1:2])
-    evaluation = network.evaluate(
-        features_RD, actions_H.repeat(len(features_RD), 1), legal_HA.expand(len(features_RD), -1, -1)
-    )
+    evaluation = network.evaluate(features, actions_H.repeat(rows + 1, 1), legal_HA.expand(rows + 1, -1, -1))
     # The types of PyTorch do not say what `tolist` returns.
     action = Action(*cast("Any", actions_H).tolist())
     used = HEADS_BY_OP[Op(action.op)]

@@ -17,7 +17,7 @@ from esper.growth.site import SlotSite
 from esper.policy.actions import Action, Decision
 from esper.policy.agent import EnvStatus, UpdateStats, rows_of, strip_prefix
 from esper.policy.masks import ActionMasks, write_masks
-from esper.policy.network import PolicyNetwork
+from esper.policy.network import Features, PolicyNetwork
 from esper.policy.observation import ObservationShape, write_observation
 from esper.policy.occlusion import Explanation, explain_decision
 from esper.ppo.learner import PPOLearner
@@ -114,9 +114,9 @@ class PPOAgent:
         rollout.blueprint_ETS[rows, step] = inputs.blueprint_ES
         for stored, mask in zip(rollout.masks.at_step(step), inputs.masks, strict=True):
             stored[rows] = mask
-        features_ED = self._features(inputs, rows)
+        features = self._features(inputs, rows)
         actions_EH, probs_EO, evaluation = self.network.act(
-            features_ED, inputs.masks, self._uniform_ETH[rows, step], stochastic_heads=self._stochastic_heads
+            features, inputs.masks, self._uniform_ETH[rows, step], stochastic_heads=self._stochastic_heads
         )
         values_E = self._values(evaluation.value, inputs)
         rollout.actions_ETH[rows, step] = actions_EH
@@ -176,14 +176,14 @@ class PPOAgent:
         self.observations.update(gather(self.rollout.obs_ETF)[gather(self.rollout.valid_ET)])
         return stats
 
-    def _features(self, inputs: PolicyInputs, rows: slice) -> Tensor:
+    def _features(self, inputs: PolicyInputs, rows: slice) -> Features:
         """Return the features for the heads, and advance the LSTM state of these rows."""
         obs_E1F = self.observations.normalise(inputs.obs_EF).unsqueeze(1)
         before = self.hidden[0][:, rows], self.hidden[1][:, rows]
-        features_E1D, after = self.network.encode(obs_E1F, inputs.blueprint_ES.unsqueeze(1), before)
+        features, after = self.network.encode(obs_E1F, inputs.blueprint_ES.unsqueeze(1), before)
         for state, new in zip(before, after, strict=True):
             state.copy_(new)
-        return features_E1D.squeeze(1)
+        return features.at_step(0)
 
     def explain(self, row: int, step: int) -> Explanation:
         """Explain a decision of the round in progress; see `ExplainingAgent.explain`."""
@@ -206,9 +206,15 @@ class PPOAgent:
         named |= {
             f"hidden.{name}": gather(value[0]).unsqueeze(0) for name, value in zip("hc", self.hidden, strict=True)
         }
-        for index, moments in self.learner.optimizer.state_dict()["state"].items():
-            named |= {f"adam.{index}.{name}": value for name, value in moments.items()}
-        return named
+        return named | self._optimizer_tensors()
+
+    def _optimizer_tensors(self) -> dict[str, Tensor]:
+        """Return the state of the optimizer, keyed by its name in checkpoints."""
+        return {
+            f"adam.{index}.{name}": value
+            for name, values in self.learner.optimizer.state.items()
+            for index, value in enumerate(values)
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return an empty dict: all state of PPO is in tensors."""
@@ -236,8 +242,6 @@ class PPOAgent:
             value.copy_(self._ranks.local_rows(tensors[f"rollout.{name}"]))
         h_ED, c_ED = (self._ranks.local_rows(tensors[name][0]) for name in ("hidden.h", "hidden.c"))
         self.hidden = (h_ED.unsqueeze(0).clone().to(self._device), c_ED.unsqueeze(0).clone().to(self._device))
-        moments: dict[int, dict[str, Tensor]] = {}
-        for name, value in strip_prefix("adam.", tensors).items():
-            index, _, moment = name.partition(".")
-            moments.setdefault(int(index), {})[moment] = value.clone()
-        self.learner.optimizer.load_state_dict(self.learner.optimizer.state_dict() | {"state": moments})
+        for name, value in self._optimizer_tensors().items():
+            # Older versions stored no state before the first update.
+            value.copy_(tensors[name]) if name in tensors else value.zero_()

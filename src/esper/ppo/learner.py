@@ -9,18 +9,20 @@ import math
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from esper.config import PPOConfig
 from esper.domain import HEADS
 from esper.envs.fused_ops import foreach_norm, l2_norm
+from esper.envs.optimizer import FusedAdamW
 from esper.policy.agent import UpdateStats
 from esper.policy.network import PolicyNetwork
 from esper.ppo.advantages import gae, healthy_mask, normalise_advantages, subtract_host_effect
-from esper.ppo.loss import PPOLoss, all_reduce_gradients, gradients, ppo_loss
+from esper.ppo.loss import PPOLoss, all_reduce_gradients, ppo_loss
 from esper.ppo.normaliser import RunningMeanStd
 from esper.ppo.rollout import RolloutBuffer, SequenceBatch
 from esper.ranks import SINGLE_RANK, RankGroup
+from esper.tasks.optimizers import AdamW
 
 FINAL_POLICY_LR_FRACTION = 0.1
 """Learning rate of the last round, as a fraction of the initial rate."""
@@ -48,11 +50,9 @@ class PPOLearner:
         self.returns = returns
         self.config = config
         self.rounds = rounds
-        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
-            network.parameters(), lr=config.learning_rate, eps=1e-5
-        )
-        self._parameters = list(network.parameters())
-        starts = {id(parameter): index for index, parameter in enumerate(self._parameters)}
+        spec = AdamW(config.learning_rate, eps=1e-5, weight_decay=0.0)
+        self.optimizer = FusedAdamW(list(network.parameters()), spec, config.max_grad_norm)
+        starts = {id(parameter): index for index, parameter in enumerate(self.optimizer.parameters)}
         heads = [list(network.heads[name].parameters()) for name in HEADS]
         self._head_parameters = [slice(starts[id(head[0])], starts[id(head[-1])] + 1) for head in heads]
         """Range of the parameters of each head."""
@@ -73,8 +73,7 @@ class PPOLearner:
         """
         config = self.config
         progress = round_index / max(self.rounds - 1, 1)
-        for group in self.optimizer.param_groups:
-            group["lr"] = config.learning_rate * (1.0 - (1.0 - FINAL_POLICY_LR_FRACTION) * progress)
+        self.optimizer.lr_scale = 1.0 - (1.0 - FINAL_POLICY_LR_FRACTION) * progress
         entropy_coef = config.entropy_coef * (1.0 - progress)
         device = rollout.value_ET.device
         reward_ET, terminal_ET = rollout.reward_ET.to(device), rollout.terminal_ET.to(device)
@@ -109,7 +108,7 @@ class PPOLearner:
             features, _ = self.network.encode(
                 batch.obs_ETF, batch.blueprint_ETS, self.network.initial_state(len(batch.obs_ETF))
             )
-            evaluation = self.network.evaluate(features, batch.actions_ETH, batch.legal_ETHA)
+            evaluation = self.network.evaluate(features, batch.actions_ETH, batch.legal_ETHA, batch.rows)
             return ppo_loss(
                 evaluation,
                 batch,
@@ -120,18 +119,18 @@ class PPOLearner:
 
     def _step(self, batch: SequenceBatch, entropy_coef: float) -> _MinibatchStats:
         loss = self.evaluate(batch, entropy_coef)
-        for parameter in self._parameters:
-            parameter.grad = None
+        self.optimizer.zero_grad()
         torch.autograd.backward(loss.total)
-        loss = all_reduce_gradients(loss, batch.valid_ET.sum(), self._parameters, self.ranks)
-        norms = self._norms()
-        nn.utils.clip_grads_with_norm_(self._parameters, self.config.max_grad_norm, norms[-1])
-        self.optimizer.step()
+        grads = self.optimizer.gradients()
+        loss = all_reduce_gradients(loss, batch.valid_ET.sum(), grads.values, self.ranks)
+        norms = self._norms(grads.values)
+        with torch.no_grad():
+            self.optimizer.step(grads, norms[-1], None)
         return _MinibatchStats(loss, norms)
 
-    def _norms(self) -> Tensor:
+    def _norms(self, grads: list[Tensor]) -> Tensor:
         """Return the gradient norms [H + 1] of each head and of the whole network, from one pass over the gradients."""
-        norms = torch.stack(foreach_norm(gradients(self._parameters)))
+        norms = torch.stack(foreach_norm(grads))
         parts = [*(norms[parameters] for parameters in self._head_parameters), norms]
         return torch.stack([l2_norm(part) for part in parts])
 
@@ -166,7 +165,7 @@ class PPOLearner:
             explained_variance=None if math.isinf(variances[0]) else variances[0],
             within_step_explained_variance=None if math.isinf(variances[1]) else variances[1],
             grad_norm=grad_norm[0],
-            learning_rate=self.optimizer.param_groups[0]["lr"],
+            learning_rate=self.optimizer.learning_rate * self.optimizer.lr_scale,
             minibatches=len(updates),
             stopped_early=stopped_early,
             head_grad_norms={name: norms_H[i] if choices_H[i] > 0 else None for i, name in enumerate(HEADS)},

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from esper.policy.network import ActionEvaluation
 from esper.ppo.rollout import SequenceBatch
@@ -77,12 +77,7 @@ def ppo_loss(
     )
 
 
-def gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Return the gradients after a backward pass. The loss depends on every head, so that every parameter has one."""
-    return [parameter.grad for parameter in parameters if parameter.grad is not None]
-
-
-def all_reduce_gradients(loss: PPOLoss, steps: Tensor, parameters: Sequence[nn.Parameter], ranks: RankGroup) -> PPOLoss:
+def all_reduce_gradients(loss: PPOLoss, steps: Tensor, grads: Sequence[Tensor], ranks: RankGroup) -> PPOLoss:
     """Average the gradients and the loss of a minibatch over the steps of all ranks.
 
     The loss of a rank is a mean over its own steps, so that ranks are weighted by their number of steps. All values are
@@ -91,14 +86,13 @@ def all_reduce_gradients(loss: PPOLoss, steps: Tensor, parameters: Sequence[nn.P
     Args:
         loss: Loss of this rank's part of the minibatch, after its backward pass.
         steps: Number of valid steps in that part, an int64 scalar.
-        parameters: Parameters whose gradients are replaced.
+        grads: Gradients of all parameters, replaced in place. The loss depends on every head, so that none is missing.
 
     Returns:
         The loss of the whole minibatch.
     """
     if ranks.is_single:
         return loss
-    grads = gradients(parameters)
     choices = loss.num_choices_H.sum()
     scalars = torch.stack((loss.total.detach(), loss.policy, loss.value, loss.kl))
     weighted = torch.cat([scalars, *map(torch.flatten, grads)])

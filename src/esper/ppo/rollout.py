@@ -14,6 +14,7 @@ from torch import Tensor
 
 from esper.domain import HEADS
 from esper.policy.masks import ActionMasks
+from esper.policy.network import HeadRows
 from esper.policy.observation import ObservationShape
 from esper.ranks import SINGLE_RANK, RankGroup
 
@@ -35,6 +36,7 @@ class SequenceBatch(NamedTuple):
     """Returns in units of the value scale."""
     valid_ET: Tensor
     """True for steps in which the env was active."""
+    rows: HeadRows
 
     def minibatches(
         self, count: int, generator: torch.Generator, ranks: RankGroup = SINGLE_RANK
@@ -48,9 +50,17 @@ class SequenceBatch(NamedTuple):
             count: Number of minibatches, whose numbers of envs differ by at most one; at most one per env.
         """
         envs = int(ranks.all_reduce_(torch.tensor(len(self.obs_ETF))))
+        device, op_ET = self.obs_ETF.device, self.actions_ETH[..., 0].cpu()
         for drawn in torch.randperm(envs, generator=generator).tensor_split(min(count, envs)):
-            chosen = ranks.local_indices(drawn, envs).to(self.obs_ETF.device)
-            yield SequenceBatch(*(part.index_select(0, chosen) for part in self))
+            chosen = ranks.local_indices(drawn, envs)
+            rows = _head_rows(op_ET[chosen], device)
+            chosen = chosen.to(device)
+            yield SequenceBatch._make([*(part.index_select(0, chosen) for part in self[:-1]), rows])
+
+
+def _head_rows(op_ET: Tensor, device: torch.device) -> HeadRows:
+    """Return the rows on a device, given ops on the CPU, so that it does not wait for the device."""
+    return HeadRows(*(part.to(device) for part in HeadRows.of(op_ET)))
 
 
 _CHECKPOINT_NAMES = {"valid_ET": "counts_ET"}
@@ -105,6 +115,7 @@ class RolloutBuffer:
             advantage_ET,
             return_ET,
             self.valid_ET.to(obs_ETF.device),
+            _head_rows(self.actions_ETH[..., 0].cpu(), obs_ETF.device),
         )
 
 
