@@ -26,8 +26,17 @@ class _HostBytes(NamedTuple):
     """Weights that all hosts of a device share."""
 
 
+class _KeptBytes(NamedTuple):
+    """Bytes of the seeds and the blend gate that were ever planted in a slot."""
+
+    modules: int
+    """Number of these modules."""
+    seeds: int
+    optimizers: int
+
+
 class MemoryAccountant:
-    """Counts tensor bytes per lane and owner: those of each kind of host and slot once per round.
+    """Counts tensor bytes per lane and owner: those of each kind of host once per round, those of a seed once.
 
     Seeds are kept after their removal, and so count until the end of the run.
     Computed from tensor sizes, without querying the device.
@@ -41,8 +50,10 @@ class MemoryAccountant:
         self._policy_bytes: dict[int, int] = {}
         self._host_bytes: dict[int, _HostBytes] = {}
         """Keyed by index of the structure."""
-        self._slot_bytes: dict[Hashable, tuple[int, int]] = {}
-        """Bytes of the seeds of a slot and of their optimizers, keyed by everything that they depend on."""
+        self._kept_bytes: dict[tuple[int, int, int], _KeptBytes] = {}
+        """Keyed by the indices of env, structure and slot."""
+        self._gradient_bytes: dict[Hashable, int] = {}
+        """Bytes of the gradients of a seed, keyed by everything that they depend on."""
 
     def bytes_by_lane(self, round_index: int) -> list[dict[str, int]]:
         """Return the bytes by owner of each lane, keyed like `DeviceSampled.owners`.
@@ -51,7 +62,7 @@ class MemoryAccountant:
         """
         if self._round != round_index:
             self._round, self._policy_bytes = round_index, self._count_policy()
-            self._host_bytes, self._slot_bytes = {}, {}
+            self._host_bytes = {}
         return [self._lane_bytes(index) for index in range(len(self._lanes))]
 
     def _lane_bytes(self, index: int) -> dict[str, int]:
@@ -62,9 +73,9 @@ class MemoryAccountant:
             owners["hosts"] += host.bytes
             owners["optimizers"] += host.optimizer
             for slot_index, slot in enumerate(env.network.slots):
-                seeds, optimizers = self._count_slot(env, slot_index, slot)
-                owners["seeds"] += seeds
-                owners["optimizers"] += optimizers
+                kept = self._count_kept(env, slot_index, slot)
+                owners["seeds"] += kept.seeds + self._count_gradients(env, slot_index, slot)
+                owners["optimizers"] += kept.optimizers
         if index in self._policy_bytes:
             owners["policy"] = self._policy_bytes[index]
         lane = self._lanes[index]
@@ -88,16 +99,25 @@ class MemoryAccountant:
             )
         return self._host_bytes[structure]
 
-    def _count_slot(self, env: Env, index: int, slot: Slot) -> tuple[int, int]:
-        trained = (slot.blueprint, slot.blend) if slot.grad_norm is not None else None
-        kind = env.context.structure, index, slot.kept.names, trained
-        if kind not in self._slot_bytes:
+    def _count_kept(self, env: Env, index: int, slot: Slot) -> _KeptBytes:
+        place = env.index, env.context.structure, index
+        found = self._kept_bytes.get(place)
+        if found is None or found.modules != len(slot.kept):
             kept = slot.kept.modules
-            gradients = _bytes(slot.parameters()) if trained else 0
-            seeds = sum(_bytes(module.parameters()) + _bytes(module.buffers()) for module in kept)
-            optimizers = sum(_optimizer_bytes(env.optimizer_of(module)) for module in kept)
-            self._slot_bytes[kind] = gradients + seeds, optimizers
-        return self._slot_bytes[kind]
+            found = self._kept_bytes[place] = _KeptBytes(
+                len(kept),
+                sum(_bytes(module.parameters()) + _bytes(module.buffers()) for module in kept),
+                sum(_optimizer_bytes(env.optimizer_of(module)) for module in kept),
+            )
+        return found
+
+    def _count_gradients(self, env: Env, index: int, slot: Slot) -> int:
+        if slot.grad_norm is None:
+            return 0
+        kind = env.context.structure, index, slot.blueprint, slot.gate is None
+        if kind not in self._gradient_bytes:
+            self._gradient_bytes[kind] = _bytes(slot.parameters())
+        return self._gradient_bytes[kind]
 
     def _count_policy(self) -> dict[int, int]:
         """Return the bytes of the policy, keyed by lane index; empty if no lane uses the device of the policy."""

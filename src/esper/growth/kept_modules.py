@@ -38,14 +38,13 @@ class KeptModules:
         """Return how `copy` and `pickle` rebuild the object: without modules."""
         return KeptModules, (self._site,), {"device": self.device, "memory_format": self.memory_format}
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Blueprints of the kept seeds, and `gate` if there is a blend gate."""
-        return (*self._seeds, *(() if self._gate is None else ("gate",)))
+    def __len__(self) -> int:
+        """Return the number of kept modules."""
+        return len(self._seeds) + (self._gate is not None)
 
     @property
     def modules(self) -> tuple[nn.Module, ...]:
-        """The kept modules, planted or not, in the order of `names`."""
+        """The kept modules, planted or not."""
         return (*self._seeds.values(), *(() if self._gate is None else (self._gate,)))
 
     def move(self, device: torch.device, memory_format: torch.memory_format) -> None:

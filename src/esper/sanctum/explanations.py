@@ -122,8 +122,8 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "the rest is the Python interpreter, the code of torch and other libraries, activations, and memory that the "
         "allocator keeps",
         "KiB, MiB or GiB",
-        "seeds and optimizers rise and fall with the planted seeds",
-        "an owner that never falls has a memory leak: report it",
+        "seeds and optimizers grow until each blueprint was planted once in each slot: removed seeds are kept",
+        "an owner that grows in every round after that has a memory leak: report it",
     ),
     "busy": MetricHelp(
         "fraction of the step in which the lane worked",

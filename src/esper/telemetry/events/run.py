@@ -146,7 +146,8 @@ class DeviceSampled(Event, frozen=True, kw_only=True, tag=True):
     """Maximum loss scale of the envs of the lane; absent without loss scaling."""
     owners: dict[str, int] = {}
     """Bytes of live tensors by owner: hosts and seeds (with gradients and buffers), optimizers, policy (with its
-    optimizer and experience) and data. Tensors that all lanes of a CPU share are counted in the first of them."""
+    optimizer and experience) and data. Removed seeds are kept, and count. Tensors that all lanes of a CPU share are
+    counted in the first of them."""
 
 
 class PhaseTimed(Event, frozen=True, kw_only=True, tag=True):
