@@ -77,6 +77,16 @@ def test_optimizer_has_the_bits_of_torchs_fused_one(dtype: torch.dtype, spec: SG
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
+def test_rate_is_read_from_one_tensor() -> None:
+    """A recorded graph reads the tensor, so a change of the rate must not make another one."""
+    optimizer = make_optimizer(SPECS[0], parameters(), clip=1e9)
+    first = optimizer.rate()
+    assert first.item() == 0.1
+    optimizer.learning_rate, optimizer.lr_scale = 0.3, 0.5
+    assert optimizer.rate() is first
+    assert first.item() == 0.3 * 0.5
+
+
 @pytest.mark.parametrize("spec", SPECS)
 def test_skipped_overflow_changes_nothing(spec: SGD | AdamW) -> None:
     """Infinite gradients reach neither the parameters nor the state, and the numbers of steps do not count a skip."""

@@ -78,6 +78,23 @@ def test_blend_at_alpha_zero_is_exactly_the_host(kind: Blend) -> None:
     assert torch.equal(blend(kind, h, s, 0.0, torch.ones(3, 1, 1, 1)), h)
 
 
+@pytest.mark.parametrize("kind", Blend)
+def test_alpha_in_a_tensor_has_the_bits_of_a_number(kind: Blend) -> None:
+    """A tensor of 1 is not taken for the number, which has other operators."""
+    values, gate = torch.randn(2, 3, 4, 5, 6, generator=generator()), torch.rand(3, 1, 1, 1, generator=generator())
+    for alpha in (1 / 3, 0.7, 1.0):
+        results: list[list[torch.Tensor]] = []
+        for given_alpha in (alpha, torch.tensor(alpha)):
+            host, seed = (value.clone().requires_grad_() for value in values)
+            mixed = blend(kind, host, seed, given_alpha, gate)
+            results.append([mixed, *torch.autograd.grad(mixed.square().sum(), [host, seed], materialize_grads=True)])
+        number, tensor = results
+        if alpha == 1.0 and kind is Blend.ADD:
+            torch.testing.assert_close(tensor[0], number[0])
+            continue
+        assert all(map(torch.equal, tensor, number))
+
+
 def test_add_blend_at_alpha_one_is_exactly_the_seed() -> None:
     h, s = two()
     h *= 1e6  # so that h + (s − h) is not s

@@ -42,7 +42,7 @@ def validate_variants(
     loss_function, score = loss_of(task), score_of(task)
     exact = subsets and len(slots) <= MAX_EXACT_SEEDS
     forward = network.forward_subsets if exact else network.forward_ablations
-    alphas = network.alphas()
+    alphas = network.alpha_inputs()
     samples = count_samples(split[0])
     loss = torch.zeros((), device=network.slots[0].device)
     batch_scores_VB: list[Tensor] = []
@@ -69,7 +69,7 @@ def validate_variants(
 
 def _estimated_shapley_values(network: GrowingNetwork, slots: Sequence[int], split: Split, task: Task) -> Tensor:
     """Return the estimated Shapley value of each seed, [n], from the same orders each time."""
-    score, alphas = score_of(task), network.alphas()
+    score, alphas = score_of(task), network.alpha_inputs()
 
     def score_without(subset: int) -> Tensor:
         off = {slot for bit, slot in enumerate(slots) if subset >> bit & 1}

@@ -240,7 +240,7 @@ class Env:
         """
         x, y = batch
         with autocast(self._device, self._dtype):
-            output = self.network(x, self.network.alphas())
+            output = self.network(x, self.network.alpha_inputs())
             loss = self._loss.mean(output, y)
         try:
             if loss.requires_grad:  # not without a trained parameter: a frozen host before its first seed
@@ -357,7 +357,7 @@ class Env:
     def test_score(self) -> Tensor:
         """Return the mean score on the test split, [1] on the device. For `evaluate` only."""
         self.network.eval()
-        alphas = self.network.alphas()
+        alphas = self.network.alpha_inputs()
         scores = [
             self._score(self.network(x, alphas), y) for x, y in batches(self.splits.test, self.task.validation_batch)
         ]

@@ -46,6 +46,10 @@ class FusedOptimizer(ABC):
         """Factor of the learning rate in the next steps."""
         self.state: dict[str, list[Tensor]] = self._initial_state()
         """State of each parameter, in their order, keyed by the name that checkpoints use."""
+        device = self.parameters[0].device if self.parameters else torch.device("cpu")
+        # The fused operators read a float32 on a GPU. A float64 on a CPU gives the same bits as a number.
+        self._rate = torch.zeros((), device=device, dtype=torch.float32 if device.type == "cuda" else torch.float64)
+        self._written_rate = 0.0
 
     @abstractmethod
     def _initial_state(self) -> dict[str, list[Tensor]]:
@@ -54,6 +58,19 @@ class FusedOptimizer(ABC):
     @abstractmethod
     def _update(self, grads: Gradients, divisor: Tensor, found_inf: Tensor | None) -> None:
         """Update the parameters and the state of `grads`, whose gradients are divided by `divisor` first."""
+
+    @torch.no_grad()
+    def rate(self) -> Tensor:
+        """Return the learning rate of the next steps, a scalar on the device.
+
+        The tensor is the same in every call. It is written here if the rate has changed, so a function that is recorded
+        in a CUDA graph must not be the first to call this.
+        """
+        rate = self.learning_rate * self.lr_scale
+        if rate != self._written_rate:
+            self._rate.fill_(rate)
+            self._written_rate = rate
+        return self._rate
 
     def share_state(self, parts: Sequence[Self]) -> None:
         """Use the state of other optimizers of this type, which together train the same parameters in the same order.
@@ -123,7 +140,7 @@ class FusedSGD(FusedOptimizer):
             grads.parameters,
             grads.values,
             self._state_of("momentum", grads),
-            lr=self.learning_rate * self.lr_scale,
+            lr=self.rate(),
             momentum=self.spec.momentum,
             weight_decay=self.spec.weight_decay,
             dampening=0.0,
@@ -159,7 +176,7 @@ class FusedAdamW(FusedOptimizer):
             squares,
             [],
             steps,
-            lr=self.learning_rate * self.lr_scale,
+            lr=self.rate(),
             beta1=self.spec.betas[0],
             beta2=self.spec.betas[1],
             weight_decay=self.spec.weight_decay,

@@ -6,7 +6,7 @@ Shapes: B samples, C channels, L or T positions, H × W pixels.
 from __future__ import annotations
 
 import enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import torch
@@ -22,6 +22,14 @@ RAMP_EPOCHS = (0, 3, 5, 8)
 """Selectable lengths of later ramps, in epochs; 0 changes alpha at once."""
 ALPHA_TARGETS = (0.5, 0.7, 1.0)
 """Selectable values of alpha at the end of a ramp."""
+
+
+Alpha: TypeAlias = float | Tensor
+"""A blending weight, 0 to 1: a number, or a scalar tensor on the device of the features.
+
+The numbers 0 and 1 may select other operators. A tensor never does, so that a CUDA graph, which contains numbers as
+constants, reads its current value.
+"""
 
 
 class AlphaSchedule(msgspec.Struct, kw_only=True):
@@ -118,33 +126,39 @@ class BlendGate(nn.Module):
         return torch.sigmoid(self.out(torch.relu(self.hidden(features_C))))
 
 
-def blend(kind: Blend, host: Tensor, seed: Tensor, alpha: float, gate: Tensor | None = None) -> Tensor:
+def blend(kind: Blend, host: Tensor, seed: Tensor, alpha: Alpha, gate: Tensor | None = None) -> Tensor:
     """Combine the outputs of host and seed; exactly the host's at alpha 0, with ADD the seed's at alpha 1.
 
     Args:
         seed: Output of the seed, of the same shape.
-        alpha: Blending weight, 0 to 1.
         gate: Values of the blend gate, required by GATE.
     """
-    if kind is Blend.ADD and alpha == 1.0:
+    if kind is Blend.ADD and not isinstance(alpha, Tensor) and alpha == 1.0:
         return seed  # the usual case: saves two operators
     difference = seed - host
     if kind is Blend.ADD:
-        return torch.add(host, difference, alpha=alpha)
+        return _add_scaled(host, alpha, difference)
     if kind is Blend.MULTIPLY:
-        return torch.add(host, host * torch.tanh(difference), alpha=alpha)
+        return _add_scaled(host, alpha, host * torch.tanh(difference))
     assert gate is not None
-    return torch.add(host, gate * difference, alpha=alpha)
+    return _add_scaled(host, alpha, gate * difference)
+
+
+def _add_scaled(host: Tensor, alpha: Alpha, change: Tensor) -> Tensor:
+    """Return `host + alpha · change`, with the same bits for a number and a tensor on a CPU."""
+    if isinstance(alpha, Tensor):
+        # Autocast on a GPU would promote 16-bit features to alpha's float32.
+        return torch.addcmul(host, alpha.to(change.dtype) if alpha.is_cuda else alpha, change)
+    return torch.add(host, change, alpha=alpha)
 
 
 def blend_seed(
-    kind: Blend, layout: Layout, host: Tensor, seed: nn.Module, alpha: float, gate: BlendGate | None
+    kind: Blend, layout: Layout, host: Tensor, seed: nn.Module, alpha: Alpha, gate: BlendGate | None
 ) -> Tensor:
     """Return the host's features, in a layout, with a seed blended in.
 
     Args:
         layout: Layout of the features. Seed and blend gate receive them in its canonical layout.
-        alpha: Blending weight, 0 to 1.
         gate: The blend gate, required by GATE.
     """
     features = layout.to_canonical(host)

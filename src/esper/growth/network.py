@@ -16,6 +16,7 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 
+from esper.growth.blend import Alpha
 from esper.growth.lifecycle import GateConfig
 from esper.growth.outputs import Nested, first_tensor, replace_first_tensor, split_variants
 from esper.growth.site import SlotSite
@@ -26,7 +27,7 @@ from esper.growth.slot import Slot
 class _ForwardPass:
     """The arguments of the forward pass in progress, which the hooks read."""
 
-    alphas: Sequence[float]
+    alphas: Sequence[Alpha]
     extend_at: Collection[int] = ()
     """Slots at which the batch is extended by the rows without the slot's seed."""
     samples: int | None = None
@@ -104,11 +105,15 @@ class GrowingNetwork(nn.Module):
         """Return the current alpha of each slot."""
         return [slot.alpha for slot in self.slots]
 
-    def forward(self, inputs: Nested, alphas: Sequence[float]) -> Nested:
+    def alpha_inputs(self) -> list[Alpha]:
+        """Return the current alpha of each slot for a forward pass, as `Slot.alpha_input` describes."""
+        return [slot.alpha_input() for slot in self.slots]
+
+    def forward(self, inputs: Nested, alphas: Sequence[Alpha]) -> Nested:
         """Return the output of the host for a batch, with each slot's seed blended in at its alpha."""
         return self._run(inputs, _ForwardPass(alphas))
 
-    def forward_ablations(self, inputs: Nested, alphas: Sequence[float], ablate: Sequence[int]) -> list[Nested]:
+    def forward_ablations(self, inputs: Nested, alphas: Sequence[Alpha], ablate: Sequence[int]) -> list[Nested]:
         """Return 1 + n outputs: with all seeds on, then with each of the n slots in `ablate` switched off.
 
         The network must be in evaluation mode, because batch norm would mix the variants of a batch.
@@ -124,7 +129,7 @@ class GrowingNetwork(nn.Module):
         output = self._run(inputs, _ForwardPass(alphas, ablate, samples))
         return split_variants(output, 1 + len(ablate), samples)
 
-    def forward_subsets(self, inputs: Nested, alphas: Sequence[float], slots: Sequence[int]) -> list[Nested]:
+    def forward_subsets(self, inputs: Nested, alphas: Sequence[Alpha], slots: Sequence[int]) -> list[Nested]:
         """Return 2^n outputs, for every subset of the n `slots` switched off, of a network in evaluation mode.
 
         Bit k of the subset's index is set if `slots[k]` is off. With `shares_prefix`, the batch doubles at each of
@@ -197,5 +202,5 @@ def count_samples(inputs: Nested) -> int:
     return len(first)
 
 
-def _without(alphas: Sequence[float], off: Collection[int]) -> list[float]:
+def _without(alphas: Sequence[Alpha], off: Collection[int]) -> list[Alpha]:
     return [0.0 if index in off else alpha for index, alpha in enumerate(alphas)]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from esper.domain import Curve, Stage
-from esper.growth.blend import AlphaSchedule, Blend, BlendGate, blend_seed, straight_through
+from esper.growth.blend import Alpha, AlphaSchedule, Blend, BlendGate, blend_seed, straight_through
 from esper.growth.kept_modules import KeptModules
 from esper.growth.lifecycle import (
     LEGAL_TRANSITIONS,
@@ -52,6 +52,10 @@ class Slot(nn.Module):
         self.register_module("seed", None)
         self.register_module("gate", None)
         self.kept = KeptModules(site)
+        self._alpha_tensor: Tensor | None = None
+        """The tensor of `alpha_input`, which keeps its address."""
+        self._written_alpha: float | None = None
+        """Value of `_alpha_tensor`."""
         self._empty(Stage.DORMANT)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -301,7 +305,24 @@ class Slot(nn.Module):
 
     # Modules
 
-    def forward(self, host: Tensor, alpha: float) -> Tensor:
+    @torch.no_grad()
+    def alpha_input(self) -> Alpha:
+        """Return alpha for a forward pass: 0 and 1 as numbers, other values in a tensor of the slot.
+
+        The tensor is the same in every call. It is written here if alpha has changed, so a function that is recorded in
+        a CUDA graph must not be the first to call this.
+        """
+        alpha = self.alpha
+        if alpha in (0.0, 1.0):
+            return alpha
+        if self._alpha_tensor is None or self._alpha_tensor.device != self.kept.device:
+            self._alpha_tensor, self._written_alpha = torch.zeros((), device=self.kept.device), None
+        if alpha != self._written_alpha:
+            self._alpha_tensor.fill_(alpha)
+            self._written_alpha = alpha
+        return self._alpha_tensor
+
+    def forward(self, host: Tensor, alpha: Alpha) -> Tensor:
         """Return the host's features, in the layout of the site, with the seed blended in at `alpha`.
 
         A seed in TRAINING is straight-through in training mode, and is not called in evaluation mode. Features that do
@@ -311,11 +332,11 @@ class Slot(nn.Module):
             return host
         if self.stage is Stage.TRAINING and self.training:
             return straight_through(host, self._blended(host.detach(), 1.0))
-        if self.stage.is_blended and alpha != 0.0:
+        if self.stage.is_blended and (isinstance(alpha, Tensor) or alpha != 0.0):
             return self._blended(host, alpha)
         return host
 
-    def _blended(self, host: Tensor, alpha: float) -> Tensor:
+    def _blended(self, host: Tensor, alpha: Alpha) -> Tensor:
         assert self.seed is not None
         return blend_seed(self.blend, self.site.layout, host, self.seed, alpha, self.gate)
 
