@@ -258,7 +258,12 @@ def main() -> None:
         for topology, blueprint in TOPOLOGIES.items():
             pools = {
                 method: population(
-                    replace(task, cuda_graphs=method == "product"), profile, data, options.device, envs, blueprint
+                    task if method == "product" else replace(task, cuda_graphs="off"),
+                    profile,
+                    data,
+                    options.device,
+                    envs,
+                    blueprint,
                 )
                 for method in methods
             }

@@ -65,7 +65,6 @@ SPIRALS = esper.Task(
     optimizer=esper.AdamW(3e-3),
     seed_optimizer=esper.AdamW(1e-2),
     float32_defaults=True,
-    cuda_graphs=True,
 )
 
 

@@ -28,7 +28,7 @@ def envs_of(
     Their kernels are launched from Python.
     """
     whole = load_task(name)
-    task = replace(whole, samples_per_epoch=BATCHES * whole.batch_size, cuda_graphs=False)
+    task = replace(whole, samples_per_epoch=BATCHES * whole.batch_size, cuda_graphs="off")
     loaded = task.data(None)
     x, y = loaded.train
     exact = replace(loaded, train=(x.to(dtype), y))

@@ -64,7 +64,7 @@ def test_workers_fit_into_free_memory(free: float, expected: int, monkeypatch: p
 def test_gpu_that_waits_for_launches_has_workers(
     launching: float, scaler: str, expected: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Envs that share a loss scale stay in one process."""
+    """Envs that share a loss scale stay in one process, and so do all envs with CUDA graphs."""
     digits_profile()
     started: list[int] = []
     with pretended_gpus(monkeypatch):
@@ -73,7 +73,12 @@ def test_gpu_that_waits_for_launches_has_workers(
         monkeypatch.setattr(pool_module, "measure_launching", lambda *_: launching)
         monkeypatch.setattr(EnvPool, "_start_workers", lambda _, workers, *__: started.extend(workers.values()))
         with population(4, ("cuda:0", "cuda:1"), amp="fp16", scaler=scaler):
+            assert set(started) == {0}
+        started.clear()
+        monkeypatch.setattr(pool_module, "check_graphs", lambda *_: "injected")
+        with population(4, ("cuda:0", "cuda:1"), amp="fp16", scaler=scaler) as pool:
             assert set(started) == expected
+            assert pool.notices == ["the kernels of digits_impaired are launched one by one: injected"]
 
 
 def test_measured_batch_is_the_only_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +86,7 @@ def test_measured_batch_is_the_only_work(monkeypatch: pytest.MonkeyPatch) -> Non
     with pretended_gpus(monkeypatch) as waits, population(1, ("cuda:0",)) as pool:
         waits.clear()
         assert 0 < measure_launching(pool.envs[0], pool.lanes[0]) <= 1
-        assert waits == Counter(event=2)
+        assert waits == Counter(event=3)
         assert pool.lanes[0].stopwatch.pop_seconds() == {}
 
 
@@ -92,6 +97,7 @@ def test_env_that_fails_while_measured_fails_in_the_first_step(monkeypatch: pyte
     digits_profile()
     with pretended_gpus(monkeypatch):
         monkeypatch.setattr(pool_module, "useful_workers", lambda *_: 4)
+        monkeypatch.setattr(pool_module, "check_graphs", lambda *_: "injected")
         monkeypatch.setattr(Env, "train_batch", fails)
         with population(8, ("cuda:0",)) as pool:
             assert not pool.lanes[0].has_workers

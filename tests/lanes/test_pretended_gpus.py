@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from esper.domain import Op, Stage
-from esper.envs.cuda_graphs import CudaGraphs, ReplayedBatches
+from esper.envs.cuda_graphs import CudaGraphs
 from esper.envs.env import Env
 from esper.envs.governor import LastGoodState
 from esper.lanes.errors import FaultError
@@ -84,26 +84,39 @@ def test_second_group_is_launched_before_the_first_is_waited_for(monkeypatch: py
         results()
 
 
-def test_batches_after_the_first_of_their_kind_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two envs of one topology on one stream, with four full batches and a smaller one in each epoch.
+def test_recorded_functions_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two envs on one stream, with four full batches and a smaller one in each epoch.
 
-    The first batch of each env is launched, too.
+    The first call of each function is launched. The second one is recorded, and replayed like all later ones, also in
+    the next round and after another topology.
     """
     digits_profile()
     replayed: list[Graph] = []
     replay = Graph.replay
     monkeypatch.setattr(Graph, "replay", lambda graph: (replayed.append(graph), replay(graph)))
-    with (
-        pretended_gpus(monkeypatch),
-        population(2, GPUS[:1], batches_and_a_half(4), amp="fp16", scaler="device", steps=3) as pool,
-    ):
-        pool.reset(0)
-        for step, expected in enumerate(([3, 3], [4, 4], [4, 4])):
-            pool.step([Action(Op.WAIT)] * 2, step)
-            assert list(Counter(map(id, replayed)).values()) == expected
+    options = {"amp": "fp16", "scaler": "device", "steps": 4}
+    with pretended_gpus(monkeypatch), population(2, GPUS[:1], batches_and_a_half(4), **options) as pool:
+
+        def step(op: Op, index: int) -> list[int]:
             replayed.clear()
-        pool.step([Action(Op.GERMINATE, 0)] * 2, 2)
-        assert list(Counter(map(id, replayed)).values()) == [3, 4]
+            pool.step([Action(op, 0)] * 2, index)
+            for env in pool.envs:
+                env.tick()
+            return sorted(Counter(map(id, replayed)).values())
+
+        lane = pool.lanes[0]
+        pool.reset(0)
+        assert lane.recorded_graphs == 0
+        assert step(Op.WAIT, 0) == [1, 1, 3, 3]  # full batches and the validation, which was launched in the reset
+        assert step(Op.WAIT, 1) == [1] * 6 + [4, 4]  # also the last batch and the summary
+        assert step(Op.GERMINATE, 2) == [1] * 6 + [4, 4]  # a seed that has just been planted changes nothing yet
+        assert lane.recorded_graphs == 8
+        assert step(Op.WAIT, 3) == [3, 3]
+        assert lane.recorded_graphs == 10
+        pool.reset(1)
+        assert step(Op.WAIT, 0) == [1] * 6 + [4, 4]
+        assert lane.recorded_graphs == 10
+        assert lane.take_notices() == []
 
 
 def batches_and_a_half(batches: int) -> Callable[[Task], Task]:
@@ -114,49 +127,58 @@ def batches_and_a_half(batches: int) -> Callable[[Task], Task]:
 def test_task_can_forbid_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     digits_profile()
     monkeypatch.setattr(Graph, "capture_begin", lambda *_, **__: pytest.fail("a graph was recorded"))
-    with pretended_gpus(monkeypatch), population(1, GPUS[:1], lambda task: replace(task, cuda_graphs=False)) as pool:
+    with pretended_gpus(monkeypatch), population(1, GPUS[:1], lambda task: replace(task, cuda_graphs="off")) as pool:
         pool.reset(0)
         for step in range(2):
             pool.step([Action(Op.WAIT)], step)
 
 
 @pytest.mark.parametrize(
-    ("error", "expected"),
+    ("error", "is_about_recording"),
     [
-        (
-            "CUDA error: operation not permitted when stream is capturing\nmore",
-            "a batch cannot be recorded in a CUDA graph (operation not permitted when stream is capturing); "
-            "set cuda_graphs=False in the task",
-        ),
-        ("CUDA error: out of memory", "CUDA error: out of memory"),
-        ("CUDA error: device-side assert triggered", "CUDA error: device-side assert triggered"),
+        ("CUDA error: operation not permitted when stream is capturing\nmore", True),
+        ("CUDA error: out of memory", False),
+        ("CUDA error: device-side assert triggered", False),
     ],
 )
-def test_failed_recording_is_described(error: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only an error of the recording is reworded. A lost device and full memory are recognised by torch's words."""
+def test_function_that_cannot_be_recorded_is_launched(
+    error: str, is_about_recording: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only an error of the recording is survived. A lost device and full memory are recognised by torch's words."""
 
     def end_fails(graph: Graph) -> None:
         graph._gpus.recording = None
         raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
 
+    monkeypatch.setattr(Graph, "capture_end", end_fails)
     with pretended_gpus(monkeypatch):
         device = torch.device("cuda:0")
+        cuda_graphs = CudaGraphs(device, [0])
         calls: list[Tensor] = []
 
-        def fails_in_the_second_call(batch: Tensor) -> Tensor:
-            calls.append(batch)
+        def fails_in_the_second_call() -> Tensor:
+            calls.append(torch.zeros(3, device=device))
             if len(calls) == 2:
                 raise RuntimeError(error)
-            return batch + 1
+            return calls[-1]
 
-        train = ReplayedBatches(CudaGraphs(), fails_in_the_second_call, owner=0, kind="kind", device=device)
-        train(torch.zeros(3, device=device))
-        with monkeypatch.context() as patch:
-            patch.setattr(Graph, "capture_end", end_fails)
-            with pytest.raises(RuntimeError) as caught:
-                train(torch.zeros(3, device=device))
-        assert str(caught.value) == expected
-        assert train(torch.zeros(3, device=device)).device == device  # the device is usable: nothing is recorded
+        def run(env: int) -> Tensor:
+            return cuda_graphs.select(env, 0, "bare", [], list).run(("name",), fails_in_the_second_call)
+
+        run(0)
+        if not is_about_recording:
+            with pytest.raises(RuntimeError, match=error):
+                run(0)
+            return
+        for env in (0, 0, 1, 1):
+            assert run(env).device == device
+        assert len(calls) == 6  # one was recorded; no env tries again
+        assert cuda_graphs.recordings == 0
+        assert cuda_graphs.take_notices() == [
+            "a CUDA graph cannot record the kernels, so they are launched one by one: "
+            "operation not permitted when stream is capturing"
+        ]
+        assert cuda_graphs.take_notices() == []
 
 
 def test_a_gpu_has_at_most_four_streams(monkeypatch: pytest.MonkeyPatch) -> None:

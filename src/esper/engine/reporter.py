@@ -294,6 +294,7 @@ def device_sampled(
         active=None if is_interchangeable else len(results),
         busy=load.busy,
         launching=None if lane.device.type == "cpu" else load.launching,
+        graphs=lane.recorded_graphs,
         scale_min=min(scales, default=None),
         scale_max=max(scales, default=None),
         owners=owners,

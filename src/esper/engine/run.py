@@ -182,6 +182,8 @@ class Run:
         warnings = [f"{gpu} is not used: {reason}" for gpu, reason in unused.items()]
         for text in filter(None, [lock_warning, *warnings]):
             self.hub.emit(ev.Logged(severity="warning", text=text))
+        for text in self.pool.notices:
+            self.hub.emit(ev.Logged(severity="info", text=text))
         for lane in self.pool.lanes:
             if len(lane.pids) > 1:  # of a GPU that waits for launches
                 text = f"{len(lane.pids)} worker processes train the envs of {lane.name}"

@@ -183,6 +183,8 @@ class Trainer:
             processes = {pid for lane in state.pool.lanes for pid in lane.pids}
             readings = {lane.device: read_device_stats(lane.device, processes) for lane in state.pool.lanes}
             for index, lane in enumerate(state.pool.lanes):
+                for text in lane.take_notices():
+                    state.hub.emit(ev.Logged(severity="warning", text=f"{lane.name}: {text}"))
                 state.hub.emit(
                     reporter.device_sampled(
                         lane,

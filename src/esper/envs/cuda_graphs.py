@@ -1,8 +1,17 @@
-"""CUDA graphs: the kernels of one batch, recorded once and replayed for the other batches of an epoch.
+"""CUDA graphs: the kernels of an env-step, recorded once per topology of an env and replayed from then on.
 
 Python takes longer to launch the kernels of a small network than a GPU to run them. On an H200, an epoch of eight
-batches of `digits_impaired` with three seeds took 42 ms, and 5 ms with a graph that is recorded anew in every epoch.
-Alphas and learning rates, which a graph contains as constants, change only between epochs.
+batches of `digits_impaired` with three seeds took 42 ms, 5.4 ms with a graph that was recorded again in every epoch,
+and 1.07 ms with a graph that was kept.
+
+Three functions of an env-step are recorded: one batch of the training, the summary of the epoch, and the validation. A
+whole epoch in one graph would save a few launches, but would cost as much as a launched epoch each time that a topology
+is new: in a fifth of the steps of an untrained policy (8 rounds of 16 envs on `digits_impaired`).
+
+A graph contains numbers and addresses as constants. So everything that changes from step to step is a tensor that keeps
+its address: inputs and results have buffers, which the envs of a stream share; alphas and learning rates are written
+into tensors of the env; the index of the batch is counted on the device. What changes the operations makes other
+graphs. Graphs that read a tensor which has moved are dropped.
 """
 
 from __future__ import annotations
@@ -10,113 +19,340 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
-from collections.abc import Callable, Generator, Hashable
-from typing import NamedTuple
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Generator, Hashable, Sequence
+from typing import Any, NamedTuple, Protocol
 
+import psutil
 import torch
+from torch import Tensor
 
+from esper.growth.network import count_samples
 from esper.growth.outputs import Nested, list_tensors, map_tensors
+from esper.tasks.splits import Split, take
 
-MIN_BATCHES = 3
-"""Fewest batches of an epoch for which a graph pays."""
+MIN_FREE_GPU = 1 << 30
+"""Free memory of a GPU in bytes, below which old graphs make room for new ones."""
+MIN_FREE_HOST = 0.1
+"""Available fraction of the memory of the machine, below which they do so too: a graph takes memory of both."""
+_DROPPED_AT_ONCE = 2
 
 
-class Recording(NamedTuple):
-    """A graph with the tensors that it reads and writes."""
+class EnvTensors(NamedTuple):
+    """Everything that the recorded functions of an env read and write, except their buffers."""
 
-    graph: torch.cuda.CUDAGraph
-    batch: Nested
-    result: Nested
+    objects: Sequence[object]
+    """Modules, optimizers and scaler: the owners of the tensors."""
+    tensors: Sequence[Tensor]
+
+
+class Graph(Protocol):
+    """A recorded function."""
+
+    def replay(self) -> None:
+        """Run the function again, with the same tensors."""
 
 
 class CudaGraphs:
-    """The graphs of one device, with their common memory.
+    """The graphs of the envs of one device.
 
     Attributes:
-        memory: Handle of the memory of all graphs. The graphs of a stream use the same memory one after another. torch
-            frees the memory with its last graph, and then refuses the handle.
-        recordings: The last recording of each owner, which the device may still replay.
-        warm: Owners that have run a batch without a graph, and pairs of stream and kind of batch that have. The first
-            batch loads kernels, allocates workspaces and may fill caches of the model, which must not be recorded.
+        structures: Indices of the structures that are trained by graphs; see `graph_check`. The kernels of others are
+            launched.
+        recordings: Number of recorded graphs so far.
+        notices: Sentences for the log, which `take_notices` removes.
     """
 
-    def __init__(self) -> None:
-        self.memory = torch.cuda.graph_pool_handle()
-        self.recordings: dict[Hashable, Recording] = {}
-        self.warm: set[Hashable] = set()
+    def __init__(self, device: torch.device, structures: Collection[int] = ()) -> None:
+        self.device = device
+        self.structures = set(structures)
+        self.recordings = 0
+        self.notices: list[str] = []
+        self._noticed: set[str] = set()
+        self._unrecordable: set[Hashable] = set()
+        self._kept: OrderedDict[Hashable, StepGraphs] = OrderedDict()
+        """Graphs by env and topology, least recently used first."""
+        self._memories: dict[object, StreamMemory] = {}
+        """Memory of each stream."""
 
-
-class ReplayedBatches:
-    """Calls a function for the batches of an epoch: its kernels are recorded for one batch and replayed for the others.
-
-    The function must launch the same kernels for every batch of the same shapes, and must not wait for the device.
-
-    Args:
-        function: Function of a batch that returns tensors.
-        owner: Identifies the network. It starts an epoch only after the device has finished its last one.
-        kind: Batches of the same kind and shapes run the same kernels.
-    """
-
-    def __init__(
+    def select(
         self,
-        graphs: CudaGraphs,
-        function: Callable[[Nested], Nested],
-        *,
-        owner: Hashable,
-        kind: Hashable,
-        device: torch.device,
-    ) -> None:
-        self._graphs = graphs
-        self._function = function
-        self._owner = owner
-        self._needs_warm = {owner, (torch.cuda.current_stream(device), kind)}
-        self._recording: Recording | None = None
+        env: int,
+        structure: int,
+        topology: Hashable,
+        objects: Sequence[object],
+        tensors: Callable[[], Sequence[Tensor]],
+    ) -> StepGraphs:
+        """Return the graphs of an env in its current topology, for the current stream.
 
-    def __call__(self, batch: Nested) -> Nested:
-        """Return the result of the function for a batch, on the current stream.
-
-        Raises:
-            RuntimeError: The function cannot be recorded, for example because it waits for the device.
+        Args:
+            env: Index of the env.
+            topology: Two steps of an env with equal topologies run the same kernels.
+            objects: Owners of the tensors.
+            tensors: Returns all tensors that the recorded functions read and write. They must exist.
         """
-        if self._recording is None:
-            if not self._needs_warm <= self._graphs.warm:
-                result = self._function(batch)
-                self._graphs.warm |= self._needs_warm
-                return result
-            self._recording = self._graphs.recordings[self._owner] = self._record(batch)
-        recorded = self._recording
-        pairs = list(zip(list_tensors(recorded.batch), list_tensors(batch), strict=True))
-        if any(own.shape != new.shape for own, new in pairs):  # the last batch of an epoch may be smaller
-            return self._function(batch)
-        for own, new in pairs:
-            own.copy_(new, non_blocking=True)
-        recorded.graph.replay()
-        return map_tensors(torch.clone, recorded.result)
+        memory, key = self._memory(), (env, structure, topology)
+        kept = self._kept.get(key)
+        if kept is not None and kept.memory is memory:
+            if kept.is_valid(objects):
+                self._kept.move_to_end(key)
+                return kept
+            self._notify("a tensor that CUDA graphs read has moved: they are dropped and recorded again")
+        kept = self._kept[key] = StepGraphs(self, memory, (env, structure), EnvTensors(objects, tensors()))
+        self._kept.move_to_end(key)
+        return kept
 
-    def _record(self, batch: Nested) -> Recording:
-        """Record the function. Nothing is computed yet."""
-        batch = map_tensors(torch.clone, batch)
-        graph = torch.cuda.CUDAGraph()
+    def record(self, kind: Hashable, function: Callable[[], object], memory: StreamMemory) -> Graph | None:
+        """Record a function on the current stream, which does not run it.
+
+        Args:
+            kind: Structure and name of the function. After a failure, no function of this kind is recorded any more.
+
+        Returns:
+            None if it cannot be recorded, for example because it waits for the device. The log says why.
+        """
+        if kind in self._unrecordable:
+            return None
+        self._make_room()
+        memory.is_recording = True
         try:
-            with no_garbage_collection():
-                # Not "thread_local": this thread may release other memory of the device meanwhile.
-                graph.capture_begin(pool=self._graphs.memory, capture_error_mode="relaxed")
-                try:
-                    result = self._function(batch)
-                except Exception:
-                    with contextlib.suppress(RuntimeError):  # the first error tells more
-                        graph.capture_end()
-                    raise
-                graph.capture_end()
+            graph = record_graph(function, memory)
         except RuntimeError as error:
-            self._graphs.memory = torch.cuda.graph_pool_handle()  # the old one may be refused from now on
-            reason = str(error).strip().split("\n")[0].removeprefix("CUDA error: ")
-            if "captur" not in reason:
+            memory.graphs.clear()  # torch may refuse their handle from now on
+            reason = describe_capture_error(error)
+            if reason is None:
                 raise
-            raise RuntimeError(
-                f"a batch cannot be recorded in a CUDA graph ({reason}); set cuda_graphs=False in the task"
-            ) from error
-        return Recording(graph, batch, result)
+            self._unrecordable.add(kind)
+            self._notify(f"a CUDA graph cannot record the kernels, so they are launched one by one: {reason}")
+            return None
+        finally:
+            memory.is_recording = False
+        self.recordings += 1
+        return graph
+
+    def clear(self) -> None:
+        """Forget all graphs, those of the envs that were only measured."""
+        self._kept.clear()
+        self.recordings = 0
+
+    def take_notices(self) -> list[str]:
+        """Return the notices since the last call. The same sentence is returned once."""
+        found, self.notices[:] = self.notices[:], []
+        return found
+
+    def _notify(self, text: str) -> None:
+        if text not in self._noticed:
+            self._noticed.add(text)
+            self.notices.append(text)
+
+    def _memory(self) -> StreamMemory:
+        stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
+        if stream not in self._memories:
+            self._memories[stream] = StreamMemory(self.device)
+        return self._memories[stream]
+
+    def _make_room(self) -> None:
+        """Drop the graphs of the topologies that were not used for longest if memory is short, but not the newest."""
+        if is_memory_short(self.device):
+            for _ in range(min(_DROPPED_AT_ONCE, len(self._kept) - 1)):
+                self._kept.popitem(last=False)
+            self._notify("memory is short: the CUDA graphs of topologies that were not used for longest are dropped")
+
+
+def is_memory_short(device: torch.device) -> bool:
+    """Return True if a GPU, or the machine, has too little memory for more graphs."""
+    if device.type != "cuda":
+        return False
+    machine = psutil.virtual_memory()
+    return torch.cuda.mem_get_info(device)[0] < MIN_FREE_GPU or machine.available < MIN_FREE_HOST * machine.total
+
+
+class StreamMemory:
+    """Buffers of the envs of one stream, which use them one after another, and the memory of their graphs.
+
+    A buffer is created when a function is launched, never while it is recorded, and keeps its address.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.batch_index = torch.zeros(1, dtype=torch.int64, device=device)
+        """Index of the next batch of an epoch."""
+        self.graphs: weakref.WeakSet[Graph] = weakref.WeakSet()
+        """Live graphs, which share their memory."""
+        self.is_recording = False
+        self._pool: Any = None
+        self._ranges: dict[int, Tensor] = {}
+        self._buffers: dict[Hashable, Nested] = {}
+        self._placed: dict[Hashable, list[Tensor]] = {}
+        """Source of the last `place_once`, by name."""
+
+    def pool(self) -> Any:
+        """Return the handle of the memory of the graphs. torch frees it with the last graph, and then refuses it."""
+        if not self.graphs:
+            self._pool = torch.cuda.graph_pool_handle()
+        return self._pool
+
+    def numbers(self, count: int) -> Tensor:
+        """Return the numbers from 0 to `count - 1`."""
+        if count not in self._ranges:
+            self._ranges[count] = torch.arange(count, device=self.batch_index.device)
+        return self._ranges[count]
+
+    @torch.no_grad()
+    def place(self, name: Hashable, value: Nested) -> Nested:
+        """Copy tensors into their buffers, and return these."""
+        buffers = self._like(name, value)
+        for own, new in zip(list_tensors(buffers), list_tensors(value), strict=True):
+            own.copy_(new, non_blocking=True)
+        return buffers
+
+    def place_once(self, name: Hashable, value: Nested) -> Nested:
+        """Do as `place`, but copy nothing if the same tensors were placed last. They must never change."""
+        source, last = list_tensors(value), self._placed.get(name, [])
+        if len(source) == len(last) and all(new is old for new, old in zip(source, last, strict=True)):
+            return self._like(name, value)
+        self._placed[name] = source
+        return self.place(name, value)
+
+    @torch.no_grad()
+    def place_row(self, name: Hashable, result: Nested, rows: int) -> Nested:
+        """Copy the result for the current batch into row `batch_index` of buffers, count it, and return the buffers.
+
+        Args:
+            rows: Number of rows of each buffer.
+        """
+        buffers = self._like(name, result, rows)
+        for own, new in zip(list_tensors(buffers), list_tensors(result), strict=True):
+            own.index_copy_(0, self.batch_index, new.unsqueeze(0))
+        self.batch_index.add_(1)
+        return buffers
+
+    def _like(self, name: Hashable, value: Nested, rows: int | None = None) -> Nested:
+        """Return the buffers for tensors of these shapes, with a leading dimension of `rows` if that is given."""
+        key = name, rows, tuple((each.shape, each.stride(), each.dtype) for each in list_tensors(value))
+        if key not in self._buffers:
+            if self.is_recording:  # it would live in the memory of the graphs, which others overwrite
+                raise RuntimeError("its result has another shape while it is captured than before")
+
+            def buffer(tensor: Tensor) -> Tensor:
+                return torch.empty_like(tensor) if rows is None else tensor.new_empty((rows, *tensor.shape))
+
+            self._buffers[key] = map_tensors(lambda tensor: buffer(tensor.detach()), value)
+        return self._buffers[key]
+
+
+class StepGraphs:
+    """The graphs of one env and structure in one topology, on one stream.
+
+    The first call of a function launches its kernels: it loads them, allocates workspaces, and may fill caches of the
+    model, which must not be recorded. The second call records it, and later calls replay it.
+
+    Attributes:
+        memory: Buffers of the stream.
+    """
+
+    def __init__(self, graphs: CudaGraphs, memory: StreamMemory, owner: tuple[int, int], state: EnvTensors) -> None:
+        self.memory = memory
+        self._env, self._structure = owner
+        self._graphs = graphs
+        self._state = state
+        self._addresses = [address_of(tensor) for tensor in state.tensors]
+        self._recorded: dict[Hashable, Graph | None] = {}
+        """Graph of each function that was called twice; None: it cannot be recorded."""
+        self._results: dict[Hashable, Nested] = {}
+        """Result buffers of each function that was called before."""
+
+    def is_valid(self, objects: Sequence[object]) -> bool:
+        """Return True if the env has these objects, and all tensors are where they were."""
+        known = self._state.objects
+        return (
+            len(objects) == len(known)
+            and all(new is old for new, old in zip(objects, known, strict=True))
+            and all(address_of(tensor) == old for tensor, old in zip(self._state.tensors, self._addresses, strict=True))
+        )
+
+    def run(self, name: tuple[Hashable, ...], function: Callable[[], Nested]) -> Nested:
+        """Run a function, and return its result in buffers of the env, which a later call overwrites.
+
+        Args:
+            name: Name of the function, and the sizes of everything that it reads.
+            function: Launches the same kernels in every call, on tensors that keep their addresses, and does not wait
+                for the device.
+        """
+        return self._run(name, lambda: self.memory.place(("result", self._env, name), function()))
+
+    def run_batches(self, function: Callable[[Split], Nested], split: Split, size: int) -> tuple[Nested, Nested | None]:
+        """Run a function on the batches of an epoch.
+
+        Args:
+            function: As for `run`, a function of a batch.
+            split: All samples of the epoch, in buffers.
+            size: Samples of a batch. The last batch may be smaller.
+
+        Returns:
+            Results of the full batches, stacked, and result of the smaller one; None without such batches.
+        """
+        memory, samples = self.memory, count_samples(split[0])
+        full, rest = samples // size, samples % size
+        stacked: Nested | None = None
+        tail: Nested | None = None
+        if full:
+            memory.batch_index.zero_()
+            offset_B = memory.numbers(size)
+
+            def run_next() -> Nested:
+                index_B = memory.batch_index * size + offset_B
+                return memory.place_row("batches", function(take(split, index_B)), full)
+
+            for _ in range(full):
+                stacked = self._run(("batch", samples, size), run_next)
+        if rest:
+            last = map_tensors(lambda tensor: tensor.narrow(0, full * size, rest), split)
+            tail = self._run(("last batch", samples, size), lambda: memory.place("last batch", function(last)))
+        return stacked, tail
+
+    def _run(self, name: tuple[Hashable, ...], function: Callable[[], Nested]) -> Nested:
+        """Launch, record or replay a function that returns buffers."""
+        if name in self._results and name not in self._recorded:
+            self._recorded[name] = self._graphs.record((self._structure, name[0]), function, self.memory)
+        graph = self._recorded.get(name)
+        if graph is None:
+            self._results[name] = function()
+        else:
+            graph.replay()
+        return self._results[name]
+
+
+def address_of(tensor: Tensor) -> int:
+    """Return the address of the memory of a tensor."""
+    return tensor.data_ptr()
+
+
+def record_graph(function: Callable[[], object], memory: StreamMemory) -> Graph:
+    """Record a function on the current stream, without running it.
+
+    Raises:
+        RuntimeError: It cannot be recorded, or memory is exhausted, or the device is lost.
+    """
+    graph = torch.cuda.CUDAGraph()
+    with no_garbage_collection():
+        # Not "thread_local": this thread may release other memory of the device meanwhile.
+        graph.capture_begin(pool=memory.pool(), capture_error_mode="relaxed")
+        try:
+            function()
+        except Exception:
+            with contextlib.suppress(RuntimeError):  # the first error tells more
+                graph.capture_end()
+            raise
+        graph.capture_end()
+    memory.graphs.add(graph)
+    return graph
+
+
+def describe_capture_error(error: RuntimeError) -> str | None:
+    """Return why a function cannot be recorded; None if the error is not about the recording."""
+    reason = str(error).strip().split("\n")[0].removeprefix("CUDA error: ")
+    return reason if "captur" in reason else None
 
 
 class _CollectionPause:

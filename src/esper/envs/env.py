@@ -6,7 +6,7 @@ Shapes: B samples of a batch, N samples of a split.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from esper.config import Config, CounterfactualName
 from esper.domain import Op, Stage
 from esper.envs.counterfactual import read_effects, validate_variants
-from esper.envs.cuda_graphs import MIN_BATCHES, ReplayedBatches
+from esper.envs.cuda_graphs import StepGraphs
 from esper.envs.epoch_result import EpochResult, TrainedBatch
 from esper.envs.fused_ops import foreach_norm, l2_norm
 from esper.envs.grad_norms import summarise_norms
@@ -24,6 +24,7 @@ from esper.envs.hosts import HostFactory
 from esper.envs.optimizer import FusedOptimizer, lr_scale, make_optimizer
 from esper.envs.packing import PackedModules
 from esper.envs.precision import LossScaler, autocast, resolve_amp
+from esper.envs.recorded_step import join_batches, train_recorded, validate_recorded
 from esper.envs.stopwatch import PhaseTimer
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 from esper.growth.lifecycle import GateConfig, StageTransition
@@ -207,12 +208,21 @@ class Env:
         optimizers = self.active_optimizers()
         for optimizer in optimizers:
             optimizer.lr_scale = lr_scale(step, self._steps)
-        train = self._epoch_trainer(optimizers)
+        graphs = self._select_graphs(optimizers)
+        if graphs is not None:
+            train, summarise = partial(self.train_batch, optimizers), partial(self._summarise_epoch, optimizers)
+            return train_recorded(graphs, train, summarise, self._whole_epoch(step), self.task.batch_size)
         trained: list[TrainedBatch] = []
         targets: list[Nested] = []
         for batch in self._training_batches(step):
-            trained.append(train(batch))
+            trained.append(self.train_batch(optimizers, batch))
             targets.append(batch[1])
+        return self._summarise_epoch(optimizers, trained, targets)
+
+    def _summarise_epoch(
+        self, optimizers: Sequence[FusedOptimizer], trained: Sequence[TrainedBatch], targets: Sequence[Nested]
+    ) -> Tensor:
+        """Return the result of `train_epoch` from those of its batches."""
         loss = self._loss.epoch_mean([batch.record for batch in trained], targets)
         score = torch.cat([batch.score_B for batch in trained]).mean()
         scaler = self.scaler
@@ -222,15 +232,27 @@ class Env:
         norms = summarise_norms([batch.norms for batch in trained], self._device, scaled=scaler is not None)
         return torch.cat((torch.stack((loss, score, finite)), scale, norms))
 
-    def _epoch_trainer(self, optimizers: Sequence[FusedOptimizer]) -> Callable[[Split], TrainedBatch]:
-        """Return a function that trains a batch of this epoch as `train_batch` does, on a GPU by CUDA graphs."""
-        train = partial(self.train_batch, optimizers)
-        graphs = self._hosts.cuda_graphs
-        if graphs is None or not self.task.cuda_graphs or self.batches_per_epoch < MIN_BATCHES:
-            return train
-        structure = self.context.structure
-        kind = structure, self.network.topology
-        return ReplayedBatches(graphs, train, owner=(self.index, structure), kind=kind, device=self._device)
+    def _select_graphs(self, optimizers: Sequence[FusedOptimizer]) -> StepGraphs | None:
+        """Return the graphs of this env in its topology; None if its kernels are launched.
+
+        Alphas and learning rates are written here, because a graph only reads them.
+        """
+        graphs, structure = self._hosts.cuda_graphs, self.context.structure
+        if graphs is None or structure not in graphs.structures:
+            return None
+        inputs = [*(optimizer.rate() for optimizer in optimizers), *self.network.alpha_inputs()]
+        slots = [self.network.slots[index] for index in self.trained_slots()]
+        objects = [self.network, self.scaler, *optimizers, *(part for slot in slots for part in (slot.seed, slot.gate))]
+
+        def tensors() -> list[Tensor]:
+            states = [value for optimizer in optimizers for values in optimizer.state.values() for value in values]
+            scalers = self.scaler.tensors() if self.scaler else []
+            modules = [self.network.host, *slots]
+            weights = [value for module in modules for value in (*module.parameters(), *module.buffers())]
+            own = [*weights, *states, *scalers]
+            return [*own, *(value for value in inputs if isinstance(value, Tensor))]
+
+        return graphs.select(self.index, structure, self.network.topology, objects, tensors)
 
     def train_batch(self, optimizers: Sequence[FusedOptimizer], batch: Split) -> TrainedBatch:
         """Train the host and the active seeds on one batch.
@@ -295,6 +317,10 @@ class Env:
         generator = torch.Generator(self._device).manual_seed(number)
         yield from (augment(*part, generator) for part in parts)
 
+    def _whole_epoch(self, step: int) -> Split:
+        """Return the samples of all batches of an epoch, augmented as the task says."""
+        return join_batches(list(self._training_batches(step))) if self.task.augment else self.epoch_data(step)
+
     def seeded(self, purpose: str) -> AbstractContextManager[None]:
         """Seed the global generators for one use in this round, for a network that draws in evaluation mode too."""
         number = make_generator(self.key.seed, purpose, self.key.env, self.key.round).initial_seed()
@@ -345,13 +371,16 @@ class Env:
             describes.
         """
         self.network.eval()
-        return validate_variants(
-            self.network,
-            self.measured_slots(),
-            self.splits.validation,
-            self.task,
-            subsets=last and self.counterfactual == "shapley",
-        )
+        slots, subsets = self.measured_slots(), last and self.counterfactual == "shapley"
+
+        def run(split: Split) -> Tensor:
+            return validate_variants(self.network, slots, split, self.task, subsets=subsets)
+
+        # Shapley values are measured once per episode, so a graph would hardly be used again.
+        graphs = None if subsets else self._select_graphs(self.active_optimizers())
+        if graphs is None:
+            return run(self.splits.validation)
+        return validate_recorded(graphs, run, self.context.structure, self.splits.validation)
 
     @torch.no_grad()
     def test_score(self) -> Tensor:

@@ -20,7 +20,7 @@ class HostFactory:
         task: Task whose model function builds the hosts; each structure of a family has its own.
 
     Attributes:
-        cuda_graphs: Shared by the CUDA graphs of the envs; None on a CPU.
+        cuda_graphs: The CUDA graphs of the envs; None on a CPU.
     """
 
     def __init__(self, task: Task, profile: TaskProfile, device: torch.device, seed: int) -> None:
@@ -28,7 +28,7 @@ class HostFactory:
         self.profile = profile
         self.device = device
         self.structures = structures_of(task)
-        self.cuda_graphs = CudaGraphs() if device.type == "cuda" else None
+        self.cuda_graphs = CudaGraphs(device) if device.type == "cuda" else None
         self._seed = seed
         self._shared: dict[int, dict[str, torch.Tensor]] = {}
         """Frozen weights of host 0 of each structure, on the device, keyed by the index of the structure. Every process

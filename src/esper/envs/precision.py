@@ -96,6 +96,10 @@ class LossScaler:
         """Set the scale, a scalar on the device."""
         self._scaler.update(scale)
 
+    def tensors(self) -> list[Tensor]:
+        """Return the tensors of the state, which are changed in place."""
+        return [vars(self._scaler)["_scale"], self.growth_tracker()]
+
     def growth_tracker(self) -> Tensor:
         """Return the number of clean batches since the scale last changed, as a scalar on the device."""
         # The public equivalent, in `state_dict`, synchronises the device.

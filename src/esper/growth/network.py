@@ -181,8 +181,8 @@ class GrowingNetwork(nn.Module):
 
     @property
     def topology(self) -> Hashable:
-        """Description of the seeds. Forward passes of two states with equal descriptions run the same operations."""
-        return tuple((slot.blueprint, slot.stage, slot.blend, slot.alpha > 0, slot.alpha < 1) for slot in self.slots)
+        """Description of the seeds. Two states with equal descriptions run the same operations in every epoch."""
+        return tuple(slot.topology for slot in self.slots)
 
     @property
     def parameter_ratio(self) -> float:

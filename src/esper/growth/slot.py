@@ -6,6 +6,7 @@ The slot computes alpha, but its forward pass does not read it: the caller passe
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from typing import Any
 
 import msgspec
@@ -304,6 +305,13 @@ class Slot(nn.Module):
             raise IllegalTransitionError(f"slot {self.name}: {op} is illegal in stage {self.stage.label}{why}")
 
     # Modules
+
+    @property
+    def topology(self) -> Hashable:
+        """Description of the operations of the forward pass; None if they are those of an empty slot."""
+        if self.stage is Stage.TRAINING:
+            return self.blueprint, self.blend
+        return (self.blueprint, self.blend, self.alpha > 0, self.alpha < 1) if self.stage.is_blended else None
 
     @torch.no_grad()
     def alpha_input(self) -> Alpha:

@@ -48,6 +48,7 @@ _HEAD_QUANTITIES = {"grad_norm": "gradient norm", "entropy": "entropy"}
 _DEVICE_QUANTITIES = {
     "busy": "busy",
     "launching": "launching",
+    "graphs": "CUDA graphs",
     "utilisation": "utilisation",
     "allocated": "memory allocated",
     "reserved": "memory reserved",

@@ -14,6 +14,7 @@ from functools import partial
 
 import torch
 
+from esper.envs.cuda_graphs import CudaGraphs
 from esper.envs.env import Env
 from esper.lanes.devices import torch_device
 from esper.lanes.errors import FaultError
@@ -39,6 +40,11 @@ class Lane:
         self.name = name
         self.device = torch_device(name)
         self.data = data
+        self.cuda_graphs: CudaGraphs | None = None
+        """CUDA graphs of the envs that this process trains, set by the pool; None on a CPU."""
+        self._worker_graphs: dict[WorkerProcess, int] = {}
+        """Number of graphs that each worker has recorded."""
+        self._notices: list[str] = []
         self._memory: dict[WorkerProcess, int] = {}
         """Bytes of live tensors of each worker on its GPU, after its last step."""
         self._runner = EnvRunner(name, self.device, envs, width, single_stream=single_stream)
@@ -67,6 +73,18 @@ class Lane:
     def worker_memory(self) -> int:
         """Bytes of live tensors of the workers on their GPU, after their last step."""
         return sum(self._memory.values())
+
+    @property
+    def recorded_graphs(self) -> int | None:
+        """Number of CUDA graphs that were recorded for the envs of this lane so far; None on a CPU."""
+        if self.cuda_graphs is None:
+            return None
+        return self.cuda_graphs.recordings + sum(self._worker_graphs.values())
+
+    def take_notices(self) -> list[str]:
+        """Return what the log should say about the CUDA graphs, and has not said yet."""
+        found, self._notices = self._notices, []
+        return found + (self.cuda_graphs.take_notices() if self.cuda_graphs else [])
 
     @property
     def has_workers(self) -> bool:
@@ -126,6 +144,8 @@ class Lane:
         """Receive the results of a worker. The time of a phase is the mean over the workers of this step."""
         reply = with_context(self.name, worker.receive, envs)
         self._memory[worker] = reply.memory
+        self._worker_graphs[worker] = reply.graphs
+        self._notices += reply.notices
         for phase, seconds in reply.phases.items():
             self.stopwatch.add(phase, seconds / workers)
         return {env.index: results for env, results in zip(envs, reply.results, strict=True)}

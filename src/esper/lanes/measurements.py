@@ -4,15 +4,37 @@ from __future__ import annotations
 
 import time
 
+import torch
+
+from esper.envs.cuda_graphs import CudaGraphs
 from esper.envs.env import Env
+from esper.envs.graph_check import graph_problem
 from esper.lanes.lane import Lane
 from esper.lanes.runner import DeviceResults, EnvTask
 from esper.tasks.splits import batches
 
 
 def measure_epoch(env: Env, lane: Lane) -> float:
-    """Return the seconds of an epoch of an env on a lane."""
-    return _time_second(env, lane, lambda env: env.run_epoch(0, lane.stopwatch, last=False))
+    """Return the seconds of an epoch of an env on a lane, on a GPU with CUDA graphs if they are used."""
+    return _time_last(env, lane, lambda env: env.run_epoch(0, lane.stopwatch, last=False))
+
+
+def check_graphs(env: Env, lane: Lane, graphs: CudaGraphs) -> str | None:
+    """Return why an env is not trained by CUDA graphs, as `graph_problem` does. The env must not be used afterwards.
+
+    Raises:
+        FaultError: The env cannot be trained.
+    """
+    problem: str | None = None
+
+    def check(env: Env) -> DeviceResults:
+        nonlocal problem
+        problem = graph_problem(env, graphs)
+        return [torch.zeros(1, device=lane.device)]
+
+    lane.submit([env], check)()
+    lane.stopwatch.pop_seconds()
+    return problem
 
 
 def measure_launching(env: Env, lane: Lane) -> float:
@@ -31,13 +53,14 @@ def measure_launching(env: Env, lane: Lane) -> float:
         launching = time.perf_counter() - start
         return [trained.score_B[:1].float()]
 
-    seconds = _time_second(env, lane, train)
+    seconds = _time_last(env, lane, train)
     return launching / seconds
 
 
-def _time_second(env: Env, lane: Lane, task: EnvTask) -> float:
-    """Run a task twice, and return the seconds of the second time. The first time loads kernels and fills caches."""
-    lane.submit([env], task)()
+def _time_last(env: Env, lane: Lane, task: EnvTask) -> float:
+    """Return the seconds of a task after it ran before: kernels are loaded and recorded, and caches are filled."""
+    for _ in range(2):
+        lane.submit([env], task)()
     start = time.perf_counter()
     lane.submit([env], task)()
     seconds = time.perf_counter() - start

@@ -21,13 +21,14 @@ from esper.lanes.devices import device_kind
 from esper.lanes.errors import FaultError
 from esper.lanes.gpu_workers import MIN_LAUNCHING, fitting_workers, useful_workers
 from esper.lanes.lane import Lane, PendingResults, open_lanes, start_all
-from esper.lanes.measurements import measure_epoch, measure_launching
+from esper.lanes.measurements import check_graphs, measure_epoch, measure_launching
 from esper.lanes.runner import DeviceResults
 from esper.lanes.spawn import WorkerSpawner
 from esper.lanes.worker import WorkerInit, write_worker_data
 from esper.policy.actions import Action
 from esper.seeding import EpisodeKey
-from esper.tasks.family import TaskFamily
+from esper.tasks.contexts import find_round
+from esper.tasks.family import TaskFamily, structures_of
 from esper.tasks.profile import TaskProfile
 from esper.tasks.registry import is_built_in
 from esper.tasks.splits import TaskData
@@ -62,6 +63,7 @@ class EnvPool:
         envs: Envs of this process, in the order of their indices.
         lane_indices: Index of the lane of each env, in the same order.
         is_family: True if the task is a family, whose envs draw a context in each round.
+        notices: Sentences for the log about the way in which GPUs are used.
 
     Raises:
         ConfigError: Worker processes cannot be started, or cannot import the task.
@@ -107,12 +109,19 @@ class EnvPool:
         self._hosts_on = {
             device: HostFactory(task, profile, device, config.seed) for device in {lane.device for lane in self.lanes}
         }
+        for lane in self.lanes:
+            lane.cuda_graphs = self._hosts_on[lane.device].cuda_graphs
+        self.notices: list[str] = []
+        self._recorded = self._check_graphs()
         kinds = [device_kind(lane.device) for lane in self.lanes]
         is_mixed = len(set(kinds)) > 1
         by_kind = dict(zip(kinds, self.lanes, strict=True)) if is_mixed else {}
         speeds = {kind: 1 / measure_epoch(self._env_to_measure(lane), lane) for kind, lane in by_kind.items()}
         workers = self._required_workers() | ({} if is_mixed or single_stream else self._gpu_workers())
         self._start_workers(workers, data)
+        for hosts in self._hosts_on.values():
+            if hosts.cuda_graphs:
+                hosts.cuda_graphs.clear()
         self.lane_indices = deal_envs([index // config.envs_per_host for index in env_range], kinds, speeds)
         scaler_on = {lane: make_scaler_factory(config.amp, config.scaler, lane.device) for lane in self.lanes}
         self.envs = [
@@ -123,9 +132,41 @@ class EnvPool:
     def _make_env(self, index: int, lane: Lane, scaler: LossScaler | None) -> Env:
         return Env(index, self._hosts_on[lane.device], lane.data, self._config, scaler)
 
-    def _env_to_measure(self, lane: Lane) -> Env:
-        """Return an env that shares nothing that it changes, not even a loss scale."""
-        return self._make_env(self._first, lane, make_scaler_factory(self._config.amp, "env", lane.device)())
+    def _env_to_measure(self, lane: Lane, structure: int | None = None) -> Env:
+        """Return an env that shares nothing that it changes, not even a loss scale.
+
+        Args:
+            structure: Index of the structure of its host, if a round with it can be found; None: any.
+        """
+        env = self._make_env(self._first, lane, make_scaler_factory(self._config.amp, "env", lane.device)())
+        if structure not in (None, env.context.structure):
+            config, host = self._config, self._first // self._config.envs_per_host
+            found = find_round(self.task, config.context_seed or config.seed, host, structure)
+            env.enter(env.key._replace(round=found or 0))
+        return env
+
+    def _check_graphs(self) -> frozenset[int]:
+        """Return the structures whose kernels are recorded in CUDA graphs on GPUs, after a dry run on the first GPU."""
+        lane = next((lane for lane in self.lanes if lane.device.type == "cuda"), None)
+        if lane is None or lane.cuda_graphs is None:
+            return frozenset()
+        agreeing: set[int] = set()
+        for index, task in enumerate(structures_of(self.task)):
+            env = self._env_to_measure(lane, index) if task.cuda_graphs != "off" else None
+            if env is None or env.context.structure != index:
+                continue
+            try:
+                problem = check_graphs(env, lane, lane.cuda_graphs)
+            except FaultError:  # the first step fails too, and its message says how to go on
+                continue
+            if problem is None:
+                agreeing.add(index)
+            else:
+                self.notices.append(f"the kernels of {task.name} are launched one by one: {problem}")
+        for hosts in self._hosts_on.values():
+            if hosts.cuda_graphs:
+                hosts.cuda_graphs.structures |= agreeing
+        return frozenset(agreeing)
 
     def _required_workers(self) -> dict[Lane, int]:
         """Return the number of workers of each lane, without those that only keep a GPU busy."""
@@ -141,13 +182,17 @@ class EnvPool:
         return {lane: int(lane.name in names) for lane in self.lanes}
 
     def _gpu_workers(self) -> dict[Lane, int]:
-        """Return the number of workers of each GPU that waits for Python and can have several."""
+        """Return the number of workers of each GPU that waits for Python and can have several.
+
+        Without CUDA graphs, Python launches every kernel, and several processes launch more.
+        """
         gpus = [lane for lane in self.lanes if lane.device.type == "cuda"]
-        useful = useful_workers(self._size // len(self.lanes), len(gpus)) if gpus else 0
+        launched = set(range(len(structures_of(self.task)))) - self._recorded
+        useful = useful_workers(self._size // len(self.lanes), len(gpus)) if gpus and launched else 0
         if not useful or not can_be_imported(self.task):
             return {}
         try:
-            launching = measure_launching(self._env_to_measure(gpus[0]), gpus[0])
+            launching = measure_launching(self._env_to_measure(gpus[0], min(launched)), gpus[0])
         except FaultError:  # the first step fails too, and its message says how to go on
             return {}
         if launching < MIN_LAUNCHING:
@@ -164,7 +209,7 @@ class EnvPool:
         try:
             write_worker_data(ready, self._spawner.data_file, is_family=self.is_family)
             fd = self._spawner.data_file.fileno()
-            init = WorkerInit(self.task.source or self.task, self.profile, self._config, fd)
+            init = WorkerInit(self.task.source or self.task, self.profile, self._config, fd, self._recorded)
             for lane in with_workers:
                 lane.start_workers(workers[lane], init, self._spawner)
         except OSError as error:

@@ -22,6 +22,7 @@ from typing import IO, NamedTuple
 import torch
 
 from esper.config import Config
+from esper.envs.cuda_graphs import CudaGraphs
 from esper.envs.env import Env
 from esper.envs.env_state import WorkerEnvState, export_states, load_lifecycle, load_tensor_states
 from esper.envs.epoch_result import max_result_width
@@ -54,6 +55,8 @@ class WorkerInit(NamedTuple):
     config: Config
     data_fd: int
     """File descriptor of the data; see `write_worker_data`."""
+    recorded: frozenset[int]
+    """Structures that are trained by CUDA graphs on a GPU."""
 
 
 class EpochRequest(NamedTuple):
@@ -79,6 +82,10 @@ class EpochReply(NamedTuple):
     """Seconds by phase."""
     memory: int
     """Bytes of live tensors of the worker on its GPU; 0 on a CPU."""
+    graphs: int
+    """Number of CUDA graphs that the worker has recorded so far; 0 on a CPU."""
+    notices: list[str]
+    """Sentences about them for the log."""
     printed: str = ""
     """Text that the user's code printed."""
 
@@ -197,6 +204,8 @@ def _serve(channel: Channel, lane: str, printed: io.StringIO) -> None:
     data = move_data(mapped, device, dtype, channels_last=init.profile.channels_last)
     scaler = make_scaler_factory(config.amp, config.scaler, device)
     hosts = HostFactory(task, init.profile, device, config.seed)
+    if hosts.cuda_graphs:
+        hosts.cuda_graphs.structures |= init.recorded
     width = max_result_width(len(init.profile.sites), len(task.metrics))
     runner = EnvRunner(lane, device, config.envs, width, single_stream=config.shares_loss_scale)
     runner.enter_thread()
@@ -209,7 +218,7 @@ def _serve(channel: Channel, lane: str, printed: io.StringIO) -> None:
         for index in request.envs:
             if index not in envs:
                 envs[index] = Env(index, hosts, data, config, scaler())
-        reply = _run_epochs([envs[index] for index in request.envs], request, runner, start)
+        reply = _run_epochs([envs[index] for index in request.envs], request, runner, hosts.cuda_graphs, start)
         if isinstance(reply, EpochReply):
             reply = reply._replace(printed=printed.getvalue()[:MAX_PRINTED_CHARACTERS])
             printed.seek(0)
@@ -217,7 +226,9 @@ def _serve(channel: Channel, lane: str, printed: io.StringIO) -> None:
         channel.send(reply)
 
 
-def _run_epochs(envs: Sequence[Env], request: EpochRequest, runner: EnvRunner, start: float) -> EpochReply | FaultError:
+def _run_epochs(
+    envs: Sequence[Env], request: EpochRequest, runner: EnvRunner, graphs: CudaGraphs | None, start: float
+) -> EpochReply | FaultError:
     """Train and validate the envs of a request, which arrived at `start`."""
 
     def train_and_validate(env: Env) -> DeviceResults:
@@ -242,4 +253,6 @@ def _run_epochs(envs: Sequence[Env], request: EpochRequest, runner: EnvRunner, s
         seconds=[env.epoch_seconds + transfer_seconds / len(envs) for env in envs],
         phases=runner.stopwatch.pop_seconds(),
         memory=torch.cuda.memory_allocated(runner.device) if runner.device.type == "cuda" else 0,
+        graphs=graphs.recordings if graphs else 0,
+        notices=graphs.take_notices() if graphs else [],
     )

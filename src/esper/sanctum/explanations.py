@@ -137,6 +137,12 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "low; a dash on a CPU",
         "the GPU waits for Python: run more --envs per GPU, or larger hosts",
     ),
+    "graphs": MetricHelp(
+        "CUDA graphs that were recorded so far",
+        "",
+        "rises ever more slowly: an env records a few for each combination of seeds that is new to it",
+        "0: the log says why kernels are launched one by one; rising as fast as ever: the policy still explores",
+    ),
     "straggler": MetricHelp(
         "a lane that is slower per env than the others",
         "multiple of the median of the other lanes",

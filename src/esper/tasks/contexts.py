@@ -14,6 +14,8 @@ from esper.tasks.family import Value, settings_of_family, structures_of
 from esper.tasks.splits import Splits
 from esper.tasks.task import Task
 
+_SEARCHED_ROUNDS = 200
+
 
 class Context(NamedTuple):
     """Structure and settings of a host in one round."""
@@ -45,6 +47,12 @@ def draw_context(task: Task, seed: int, host: int, round_index: int) -> Context:
         index = bisect.bisect_right(sums, draw * sums[-1])
         drawn[name] = setting.values[min(index, len(setting.values) - 1)]
     return Context(structure, drawn)
+
+
+def find_round(task: Task, seed: int, host: int, structure: int) -> int | None:
+    """Return the first round in which a host has a structure; None if it is none of the first `_SEARCHED_ROUNDS`."""
+    rounds = range(_SEARCHED_ROUNDS)
+    return next((each for each in rounds if draw_context(task, seed, host, each).structure == structure), None)
 
 
 def context_splits(task: Task, splits: Splits, context: Context, seed: int, host: int, round_index: int) -> Splits:

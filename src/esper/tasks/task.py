@@ -90,9 +90,8 @@ class Task:
         wide_model: Function that builds the host with its widths multiplied by a factor, for `evaluate --policies
             wide`; None if it has no such form.
         float32_defaults: True if the learning rates were tuned in float32: `--amp auto` is float32 on every device.
-        cuda_graphs: True if model and loss run the same operations in every batch and never wait for the device: on a
-            GPU, they are recorded for one batch of an epoch and replayed for the others. False for a model with control
-            flow that depends on data, or that draws numbers in Python.
+        cuda_graphs: `auto`: on a GPU, kernels are recorded in CUDA graphs if a dry run shows that this changes no
+            result. `off`: they are always launched one by one.
         source: The file that defines the task; None for built-in tasks and for tasks made in a Python session.
     """
 
@@ -118,7 +117,7 @@ class Task:
     blueprints: Sequence[str] | None = None
     wide_model: Callable[[float], nn.Module] | None = None
     float32_defaults: bool = False
-    cuda_graphs: bool = False
+    cuda_graphs: str = "auto"
     source: TaskSource | None = None
 
     def __post_init__(self) -> None:
@@ -143,6 +142,8 @@ class Task:
             for slot, path in self.slots.items()
             if not _is_text(path) and not isinstance(path, Slot)
         ]
+        if self.cuda_graphs not in CUDA_GRAPHS:
+            found.append(f"cuda_graphs must be {' or '.join(map(repr, CUDA_GRAPHS))}, got {self.cuda_graphs!r}")
         for name in ("batch_size", "validation_batch", "samples_per_epoch"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -154,6 +155,8 @@ class Task:
         return min(available, self.samples_per_epoch or available)
 
 
+CUDA_GRAPHS = ("auto", "off")
+"""Values of `cuda_graphs`."""
 MAX_SLOTS = 16
 """Maximum number of slots of a task."""
 NAME_RULE = "use letters, digits and _, and no digit at the start"

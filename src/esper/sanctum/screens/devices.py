@@ -30,6 +30,8 @@ _OWNER_LEGEND = "  ".join(
     f"{letter} {_REST_MEANING if owner == 'rest' else owner}" for owner, letter in _OWNER_LETTERS.items()
 )
 _OWNER_ROLES = {"hosts": "series0", "seeds": "series1", "optimizers": "series4", "policy": "series2", "data": "dim"}
+_GRAPHS_WIDTH = 8
+"""Width of the column with the number of CUDA graphs."""
 _MIN_BAR_COLS = 12
 """Minimum width of the bar of a memory; on a narrower panel, it is left out."""
 
@@ -53,7 +55,7 @@ class LaneUtilisation(DevicePanel):
     """One line per lane: busy fraction by step, launches, utilisation, temperature, power. Stragglers are marked."""
 
     PANEL_TITLE = "lanes ─ busy by step"
-    METRICS = ("busy", "launching", "straggler", "utilisation", "temperature", "power")
+    METRICS = ("busy", "launching", "graphs", "straggler", "utilisation", "temperature", "power")
 
     def cache_key(self) -> Hashable:
         """Return a key that changes with every device sample, and when the number of active anomalies changes."""
@@ -69,11 +71,14 @@ class LaneUtilisation(DevicePanel):
             return self.message("no device sample yet")
         stragglers = {a.found.where for a in self.state.active_anomalies() if a.found.rule == Rule.STRAGGLING_LANE}
         has_gpu = any(sample.launching is not None for sample in self.state.devices.values())
-        sparkline_width = min(max(size.width - (59 if has_gpu else 50), 8), MAX_STEPS)
+        has_graphs = any(sample.graphs is not None for sample in self.state.devices.values())
+        fixed_width = 50 + 9 * has_gpu + _GRAPHS_WIDTH * has_graphs
+        sparkline_width = min(max(size.width - fixed_width, 8), MAX_STEPS)
         lines = [
             self.line(" lane     envs ", "head")
             .append_fitted("", sparkline_width)
             .append("  busy %  launch %" if has_gpu else "  busy %", "head")
+            .append("graphs".rjust(_GRAPHS_WIDTH) if has_graphs else "", "head")
             .append("  util %   °C     W", "head")
         ]
         for name, sample in self.state.devices.items():
@@ -88,6 +93,9 @@ class LaneUtilisation(DevicePanel):
             line.append("   ").append_cell(percent_cell(sample.busy))
             if has_gpu:
                 line.append("     ").append_cell(percent_cell(sample.launching))
+            if has_graphs:
+                cell = compact_cell(sample.graphs, 5)
+                line.append(cell.text.rjust(_GRAPHS_WIDTH), cell.role if sample.graphs is None else "dim")
             line.append("   ").append_cell(percent_cell(sample.utilisation), "dim")
             for value in (sample.temperature, sample.power):
                 cell = compact_cell(value)

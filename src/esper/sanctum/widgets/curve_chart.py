@@ -49,6 +49,7 @@ _QUANTITIES = {
     "env-steps per second": _COUNT,
     "busy": percent(""),
     "launching": percent(""),
+    "CUDA graphs": _COUNT,
     "utilisation": percent(""),
     "memory allocated": _GIB,
     "memory reserved": _GIB,

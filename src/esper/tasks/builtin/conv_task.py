@@ -53,7 +53,6 @@ def conv_task(
         samples_per_epoch=samples_per_epoch,
         blueprints=BLUEPRINTS,
         float32_defaults=float32_defaults,
-        cuda_graphs=True,
     )
 
 

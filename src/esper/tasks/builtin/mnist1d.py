@@ -159,6 +159,5 @@ MNIST1D_TASK = Task(
     seed_optimizer=SGD(0.1),
     samples_per_epoch=1024,
     float32_defaults=True,
-    cuda_graphs=True,
 )
 """Sequences with a host that cannot combine positions before its head; grown seeds can."""

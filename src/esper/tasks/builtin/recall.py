@@ -103,6 +103,5 @@ RECALL_TASK = Task(
     batch_size=256,
     samples_per_epoch=512,
     float32_defaults=True,
-    cuda_graphs=True,
 )
 """Key-value pairs with a host that cannot mix positions; two grown seeds can answer every question."""

@@ -126,6 +126,8 @@ class DeviceSampled(Event, frozen=True, kw_only=True, tag=True):
     """Fraction of the step in which the lane was busy."""
     launching: float | None = None
     """Fraction of the step in which a GPU ran only work that the host was still launching. Absent on a CPU."""
+    graphs: int | None = None
+    """Number of CUDA graphs that were recorded so far. Absent on a CPU."""
     allocated: int | None = None
     """CUDA: bytes of live tensors. CPU: resident bytes of the run's or rank's processes; shared memory counts once."""
     reserved: int | None = None

@@ -1,0 +1,117 @@
+"""The dry run on a GPU: a task is trained by CUDA graphs if recorded epochs equal launched ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from esper.domain import Curve, Stage
+from esper.envs.cuda_graphs import CudaGraphs
+from esper.envs.env import Env
+from esper.envs.env_state import env_state_tensors
+from esper.envs.stopwatch import PhaseTimer
+from esper.growth.blend import INITIAL_RAMP_EPOCHS, Blend
+from esper.growth.network import count_samples
+from esper.growth.outputs import map_tensors
+from esper.seeding import make_generator
+
+_EPOCHS = 3
+"""Epochs that are compared: the functions of the first are launched or recorded, those of the last only replayed."""
+_BATCHES, _VALIDATION_BATCHES = 3, 2
+"""Maximum number of batches of these epochs. The training has a smaller last batch, too, if an epoch has more."""
+_RELATIVE, _NOISE = 1e-3, 10.0
+"""Allowed difference: relative to the largest value, and relative to the difference of two launched runs, whose kernels
+may add in different orders."""
+
+
+def graph_problem(env: Env, graphs: CudaGraphs) -> str | None:
+    """Train an env with launched kernels and with CUDA graphs, from the same state, and compare the results.
+
+    This is done with the bare host and with a seed in each slot, in training and in evaluation mode. The env is changed
+    and must not be used afterwards.
+
+    Returns:
+        Why the structure of the env is not trained by graphs; None if the results agree. The host waits for the device.
+    """
+    structure = env.context.structure
+    _shorten(env)
+    try:
+        for _ in range(2):
+            launched, again = _play(env, graphs, recorded=False), _play(env, graphs, recorded=False)
+            before = graphs.recordings
+            recorded = _play(env, graphs, recorded=True)
+            problem = _difference(launched, again, recorded)
+            if graphs.recordings == before:
+                problem = next(iter(graphs.take_notices()), "nothing was recorded")
+            if problem is not None:
+                return problem
+            _plant_seeds(env)
+    finally:
+        graphs.structures.discard(structure)
+        graphs.clear()
+    return None
+
+
+def _play(env: Env, graphs: CudaGraphs, *, recorded: bool) -> dict[str, Tensor]:
+    """Train a few epochs from the current state; return results and weights by name, and restore the state."""
+    structure = env.context.structure
+    (graphs.structures.add if recorded else graphs.structures.discard)(structure)
+    state = {name: value.clone() for name, value in env_state_tensors(env).items()}
+    scaler = env.scaler.state_dict() if env.scaler else None
+    found: dict[str, Tensor] = {}
+    for step in range(_EPOCHS):
+        trained, validated = env.run_epoch(step, PhaseTimer(), last=False)
+        found |= {
+            f"training of epoch {step + 1}": trained.clone(),
+            f"validation of epoch {step + 1}": validated.clone(),
+        }
+    current = env_state_tensors(env)
+    found |= {f"the tensor {name}": value.clone() for name, value in current.items()}
+    with torch.no_grad():
+        for name, value in current.items():
+            value.copy_(state[name])
+    if env.scaler and scaler:
+        env.scaler.load_state_dict(scaler)
+    return found
+
+
+def _shorten(env: Env) -> None:
+    """Limit the epochs of an env."""
+    size = env.task.batch_size
+    samples = min(env.samples_per_epoch, _BATCHES * size + size // 2)
+    env.task = replace(env.task, samples_per_epoch=samples)
+    limit = min(_VALIDATION_BATCHES * env.task.validation_batch, count_samples(env.splits.validation[0]))
+    shorter = map_tensors(lambda tensor: tensor.narrow(0, 0, limit), env.splits.validation)
+    env.splits = replace(env.splits, validation=shorter)
+
+
+def _difference(
+    launched: Mapping[str, Tensor], again: Mapping[str, Tensor], recorded: Mapping[str, Tensor]
+) -> str | None:
+    """Return the first result of the graphs that differs from the launched ones by more than their noise."""
+    for name, wanted in launched.items():
+        one, two, found = (values.double().nan_to_num() for values in (wanted, again[name], recorded[name]))
+        if not wanted.numel():
+            continue
+        allowed = _RELATIVE * one.abs().max() + _NOISE * (one - two).abs().max()
+        if bool((found - one).abs().max() > allowed) or bool((wanted.isnan() != recorded[name].isnan()).any()):
+            return f"{name} differs between recorded and launched kernels"
+    return None
+
+
+def _plant_seeds(env: Env) -> None:
+    """Plant a seed in each slot, in BLENDING. Those of the even slots are at the end of their ramp."""
+    generator = make_generator(0, "graph check")
+    for index, slot in enumerate(env.network.slots):
+        target = 1.0 if index % 2 else 0.5
+        slot.germinate(slot.site.blueprints[0], Blend.ADD, Curve.LINEAR, INITIAL_RAMP_EPOCHS[0], target, generator)
+        while slot.stage is not Stage.BLENDING:
+            slot.grad_norm = 1.0
+            if slot.can_advance:
+                slot.advance()
+            else:
+                slot.tick()
+    env.sync_optimizers()

@@ -1,0 +1,81 @@
+"""Tapes: CUDA graphs on a CPU. A tape contains the operators of a function with their scalar arguments and addresses.
+
+Replaying it runs exactly these operators again, on the same memory, as a GPU runs the kernels of a graph. A number that
+was a constant in the recording stays what it was, and a tensor that has moved is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from esper.envs import cuda_graphs
+from esper.envs.cuda_graphs import CudaGraphs, StreamMemory
+from esper.lanes.pool import EnvPool
+
+READ = torch.ops.aten._local_scalar_dense.default
+
+
+class Tape(TorchDispatchMode):
+    """A recorded function. Recording on a CPU runs it, so the first replay does nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: list[tuple[Any, Any, Any, list[Tensor]]] = []
+        self.replays = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is READ:
+            raise RuntimeError("a value is read while the stream is capturing")
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func._schema.is_mutable or not _is_view(result, (args, kwargs)):
+            self.operators.append((func, args, kwargs, _tensors(result)))
+        return result
+
+    def replay(self) -> None:
+        self.replays += 1
+        if self.replays == 1:
+            return
+        with torch.no_grad():
+            for func, args, kwargs, results in self.operators:
+                for recorded, now in zip(results, _tensors(func(*args, **kwargs)), strict=True):
+                    if recorded is not now:
+                        recorded.copy_(now)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _is_view(result: Any, given: Any) -> bool:
+    memory = {tensor.untyped_storage().data_ptr() for tensor in _tensors(given)}
+    return all(tensor.untyped_storage().data_ptr() in memory for tensor in _tensors(result))
+
+
+@contextmanager
+def taped(pool: EnvPool, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tape]]:
+    """Context in which the envs of a pool on a CPU are trained by tapes. Yields the tapes."""
+    tapes: list[Tape] = []
+
+    def record(function: Callable[[], object], memory: StreamMemory) -> Tape:
+        tape = Tape()
+        with tape:
+            function()
+        tapes.append(tape)
+        memory.graphs.add(tape)
+        return tape
+
+    hosts = list(pool._hosts_on.values())
+    with monkeypatch.context() as patch:
+        patch.setattr(cuda_graphs, "record_graph", record)
+        for each in hosts:
+            patch.setattr(each, "cuda_graphs", CudaGraphs(each.device, range(len(each.structures))))
+        yield tapes
