@@ -30,15 +30,25 @@ class Tape(TorchDispatchMode):
         super().__init__()
         self.operators: list[tuple[Any, Any, Any, list[Tensor]]] = []
         self.replays = 0
+        self._overwritten: list[tuple[Tensor, Tensor]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is READ:
             raise RuntimeError("a value is read while the stream is capturing")
         kwargs = kwargs or {}
+        for declared, value in zip(func._schema.arguments, args, strict=False):
+            if declared.is_write:
+                self._overwritten += [(tensor, tensor.clone()) for tensor in _tensors(value)]
         result = func(*args, **kwargs)
         if func._schema.is_mutable or not _is_view(result, (args, kwargs)):
             self.operators.append((func, args, kwargs, _tensors(result)))
         return result
+
+    def undo(self) -> None:
+        """Restore all tensors, after a failure: a recording on a GPU runs nothing."""
+        with torch.no_grad():
+            for tensor, value in reversed(self._overwritten):
+                tensor.copy_(value)
 
     def replay(self) -> None:
         self.replays += 1
@@ -67,8 +77,12 @@ def taped(pool: EnvPool, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tape]
 
     def record(function: Callable[[], object], memory: StreamMemory) -> Tape:
         tape = Tape()
-        with tape:
-            function()
+        try:
+            with tape:
+                function()
+        except RuntimeError:
+            tape.undo()
+            raise
         tapes.append(tape)
         memory.graphs.add(tape)
         return tape
