@@ -1,9 +1,7 @@
 """Methods of training many small hosts on one device: `python benchmarks/gpu.py [--device cuda:0] [--envs 16 64]`.
 
-    product   the product's method: every env in turn; on a GPU on four streams, with a CUDA graph of one batch that is
-              recorded anew for every epoch
+    product   the product's method: every env in turn; on a GPU on four streams, with CUDA graphs that are kept
     launched  every kernel launched from Python, on four streams; on a CPU, this is the product's method
-    kept      one CUDA graph per env, recorded once; the product would have to find out when it is no longer valid
     vmap      envs of one topology as one batched network: torch.func.stack_module_state and torch.func.vmap
 
 The benchmark prints milliseconds per epoch of one env, the ratios to `product`, and the fastest method. A method that
@@ -66,67 +64,10 @@ def population(
 
 
 def one_by_one(pool: EnvPool) -> Epoch:
-    """Train every env in turn, as the product does; with CUDA graphs if the task says so."""
+    """Train every env in turn, as the product does; with CUDA graphs unless the task forbids them."""
 
     def epoch(step: int) -> None:
         pool.lanes[0].submit(pool.envs, lambda env: [env.train_epoch(step)])()
-
-    return epoch
-
-
-class GraphedEnv:
-    """Env that trains by replaying a CUDA graph of one batch, captured with its present topology and alphas.
-
-    Args:
-        env: The env. It must not be in use by a lane.
-        stream: Stream on which the graph is captured and replayed.
-    """
-
-    def __init__(self, env: Env, stream: torch.cuda.Stream) -> None:
-        self._env, self._stream = env, stream
-        x_NCHW, y_N = env.epoch_data(0)
-        size = env.task.batch_size
-        self._x_BCHW, self._y_B = x_NCHW[:size].clone(), y_N[:size].clone()
-        owners = env.active_optimizers()
-        momenta = (momentum for owner in owners for momentum in owner.state["momentum"])
-        trained = [*env.network.parameters(), *env.network.buffers(), *momenta]
-        saved = [tensor.detach().clone() for tensor in trained]
-        env.network.train()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):  # libraries select algorithms and allocate workspaces, which must not be captured
-                env.train_batch(owners, (self._x_BCHW, self._y_B))
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, stream=stream):
-            env.train_batch(owners, (self._x_BCHW, self._y_B))
-        torch.cuda.synchronize()
-        with torch.no_grad():
-            for tensor, value in zip(trained, saved, strict=True):
-                tensor.copy_(value)
-        torch.cuda.synchronize()
-
-    def train(self, step: int) -> None:
-        """Train one epoch. A smaller last batch is left out, because the graph has a fixed batch size."""
-        size = self._env.task.batch_size
-        with torch.cuda.stream(self._stream):
-            x_NCHW, y_N = self._env.epoch_data(step)
-            for x_BCHW, y_B in zip(x_NCHW.split(size), y_N.split(size), strict=True):
-                if len(y_B) == size:
-                    self._x_BCHW.copy_(x_BCHW)
-                    self._y_B.copy_(y_B)
-                    self._graph.replay()
-
-
-def kept_graphs(pool: EnvPool) -> Epoch:
-    """Train every env with a CUDA graph of its own that is recorded once."""
-    device = pool.lanes[0].device
-    torch.cuda.set_device(device)
-    graphed = [GraphedEnv(env, torch.cuda.Stream(device)) for env in pool.envs]
-
-    def epoch(step: int) -> None:
-        for env in graphed:
-            env.train(step)
-        torch.cuda.synchronize()
 
     return epoch
 
@@ -246,7 +187,7 @@ def main() -> None:
     on_gpu = torch_device(options.device).type == "cuda"
     methods: dict[str, Method] = {"product": one_by_one, "vmap": batched}
     if on_gpu:
-        methods |= {"launched": one_by_one, "kept": kept_graphs}
+        methods |= {"launched": one_by_one}
     task = load_task(options.task)
     data = load_data(task, None)
     profile = probe_task(task, data)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from benchmarks.gpu import Batched, GraphedEnv, population
+from benchmarks.gpu import Batched, population
 from torch import Tensor
 
 from esper.envs.env import Env
@@ -75,19 +75,3 @@ def test_batched_envs_match_single_envs(task: str, blueprint: str | None) -> Non
             stacked = {**batched.parameters, **batched.buffers}
             for name, value in weights(env).items():
                 torch.testing.assert_close(stacked[name][index].detach(), value, rtol=1e-9, atol=1e-12, msg=name)
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
-@pytest.mark.parametrize("blueprint", [None, "conv_light"])
-def test_captured_graph_matches_eager_env(blueprint: str | None) -> None:
-    with envs_of(blueprint, "cuda:0", torch.float64) as eager, envs_of(blueprint, "cuda:0", torch.float64) as graphed:
-        graphs = [GraphedEnv(env, torch.cuda.Stream()) for env in graphed]
-        for step in range(2):
-            for env, graph in zip(eager, graphs, strict=True):
-                env.train_epoch(step)
-                graph.train(step)
-        torch.cuda.synchronize()
-        for env, other in zip(eager, graphed, strict=True):
-            for name, value in weights(env).items():
-                torch.testing.assert_close(weights(other)[name], value, rtol=1e-6, atol=1e-9, msg=name)

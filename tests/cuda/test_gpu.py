@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,10 +14,18 @@ from torch import Tensor
 from torch.nn import functional
 
 from esper.checkpoint.catalog import find_checkpoint
-from esper.envs.cuda_graphs import CudaGraphs, ReplayedBatches
+from esper.domain import Curve, Op, Stage
+from esper.envs import cuda_graphs as cuda_graphs_module
+from esper.envs.cuda_graphs import CudaGraphs
+from esper.envs.env_state import env_state_tensors, load_tensors
+from esper.envs.epoch_result import EpochResult
+from esper.envs.governor import LastGoodState
+from esper.growth.blend import Blend
 from esper.lanes.pool import EnvPool
+from esper.policy.actions import Action
+from esper.seeding import make_generator
 from esper.tasks.task import Task
-from tests.engine.populations import play, population, script
+from tests.engine.populations import digits_profile, measurements, play, population, script
 from tests.runs import LiveRun
 
 pytestmark = [
@@ -68,23 +77,130 @@ def test_env_on_gpu_matches_env_on_cpu() -> None:
         assert found[0].grad_norm == pytest.approx(wanted[0].grad_norm, rel=1e-2)
 
 
-@pytest.mark.parametrize("amp", ["off", "bf16", "fp16"])
-def test_replayed_batches_match_launched_ones(amp: str) -> None:
-    """An episode with seeds in every stage, with CUDA graphs and without; only the order of additions may differ.
-
-    There are more envs than streams, so that the second env of a stream finds its kernels loaded.
-    """
-    options = {"envs": 6, "lanes": GPU, "amp": amp, "steps": 10}
-    with population(**options) as replayed, population(task=without_graphs, **options) as launched:
-        assert replayed.task.cuda_graphs
-        for found, wanted in zip(play(replayed, 0, 10), play(launched, 0, 10), strict=True):
-            assert [step.train_loss for step in found] == pytest.approx([step.train_loss for step in wanted], rel=1e-2)
-            assert [step.loss_scale for step in found] == [step.loss_scale for step in wanted]
-            assert found[0].train_loss == pytest.approx(wanted[0].train_loss, rel=1e-4)
-
-
 def without_graphs(task: Task) -> Task:
-    return replace(task, cuda_graphs=False)
+    return replace(task, cuda_graphs="off")
+
+
+@contextmanager
+def launched_and_recorded(**options: Any) -> Iterator[tuple[EnvPool, EnvPool]]:
+    """Two equal populations; the kernels of the first are launched, and those of the second recorded."""
+    with population(task=without_graphs, lanes=GPU, **options) as launched, population(lanes=GPU, **options) as graphed:
+        assert graphed.notices == []
+        yield launched, graphed
+        assert launched.lanes[0].recorded_graphs == 0
+        assert graphed.lanes[0].recorded_graphs
+        assert graphed.lanes[0].take_notices() == []
+
+
+def assert_equal(found: Sequence[EpochResult], wanted: Sequence[EpochResult]) -> None:
+    """Compare the steps of an episode; only the order of additions may differ, which grows from step to step."""
+    assert [step.train_loss for step in found] == pytest.approx([step.train_loss for step in wanted], rel=1e-2)
+    assert [step.loss for step in found] == pytest.approx([step.loss for step in wanted], rel=1e-2)
+    assert [step.loss_scale for step in found] == [step.loss_scale for step in wanted]
+    assert [step.contributions.keys() for step in found] == [step.contributions.keys() for step in wanted]
+    assert found[0].train_loss == pytest.approx(wanted[0].train_loss, rel=1e-4)
+
+
+@pytest.mark.parametrize("amp", ["off", "bf16", "fp16"])
+def test_recorded_episodes_match_launched_ones(amp: str) -> None:
+    """Two episodes with seeds in every stage, so that the second one finds graphs of the first.
+
+    There are more envs than streams, so that the envs of a stream share buffers and the memory of their graphs.
+    """
+    with launched_and_recorded(envs=6, amp=amp, steps=10) as (launched, graphed):
+        for round_index in range(2):
+            episodes = (play(pool, round_index, 10) for pool in (graphed, launched))
+            for found, wanted in zip(*episodes, strict=True):
+                assert_equal(found, wanted)
+
+
+@pytest.mark.parametrize("blend", Blend)
+@pytest.mark.parametrize("blueprint", digits_profile().sites[1].blueprints)
+def test_every_seed_is_replayed_in_every_stage(blueprint: str, blend: Blend) -> None:
+    """Alphas and learning rates change between the replays."""
+    with launched_and_recorded(amp="off", steps=14) as (launched, graphed):
+        wanted, found = (life_of_seed(pool, blueprint, blend) for pool in (launched, graphed))
+        assert_equal(found, wanted)
+
+
+def life_of_seed(pool: EnvPool, blueprint: str, blend: Blend) -> list[EpochResult]:
+    """Return the results of steps in which a seed is trained, blended, made permanent at alpha 1."""
+    pool.reset(0)
+    (env,) = pool.envs
+    slot = env.network.slots[1]
+    slot.germinate(blueprint, blend, Curve.LINEAR, 5, 1.0, make_generator(0, "seed"))
+    slot.tick()
+    results: list[EpochResult] = []
+    for step in range(14):
+        env.sync_optimizers()
+        results += measurements(pool, [Action(Op.WAIT)], step)
+        slot.grad_norm = slot.contribution = 1.0
+        if slot.stage is Stage.TRAINING and step > 2:
+            slot.advance()
+        elif slot.stage is Stage.PROBATIONARY:
+            slot.fossilize()
+        else:
+            slot.tick()
+    assert slot.stage is Stage.FOSSILIZED
+    return results
+
+
+@pytest.mark.parametrize("scaler", ["env", "device"])
+def test_graphs_survive_rollback_cull_restore_and_new_rounds(scaler: str) -> None:
+    with launched_and_recorded(envs=2, amp="fp16", scaler=scaler, steps=20) as (launched, graphed):
+        found, wanted = changed_states(graphed), changed_states(launched)
+        assert_equal(found, wanted)
+
+
+def changed_states(pool: EnvPool) -> list[EpochResult]:
+    """Return the results of steps between which the state of the first env is changed in every way."""
+    results: list[EpochResult] = []
+
+    def steps(count: int, op: Op = Op.WAIT) -> None:
+        for _ in range(count):
+            results.append(measurements(pool, [Action(op, 0, tempo=0)] * 2, len(results) % 20)[0])
+            for each in pool.envs:
+                each.tick()
+
+    pool.reset(0)
+    env = pool.envs[0]
+    steps(3)
+    good = LastGoodState(env)
+    good.save()
+    saved = {name: value.clone() for name, value in env_state_tensors(env).items()}
+    steps(1, Op.GERMINATE)
+    steps(4)
+    good.rollback()
+    steps(4)
+    load_tensors(env_state_tensors(env), saved)
+    steps(2)
+    pool.reset(1)
+    steps(3)
+    steps(1, Op.GERMINATE)
+    steps(3)
+    env.network.slots[0].remove_seed("test")
+    env.sync_optimizers()
+    steps(2)
+    return results
+
+
+def test_recorded_dropout_draws_the_numbers_of_launched_dropout() -> None:
+    device = torch.device(GPU[0])
+    ones_N = torch.ones(64, device=device)
+
+    def drop() -> Tensor:
+        return functional.dropout(ones_N, 0.5)
+
+    torch.cuda.manual_seed(1)
+    launched = [drop() for _ in range(4)]
+    torch.cuda.manual_seed(1)
+    with side_stream():
+        graphs = CudaGraphs(device).select(0, 0, "dropout", [], list)
+        replayed = [graphs.run(("drop",), drop).clone() for _ in range(4)]
+    torch.cuda.synchronize()
+    assert not torch.equal(launched[2], launched[3])
+    for found, wanted in zip(replayed, launched, strict=True):
+        assert torch.equal(found, wanted)
 
 
 @contextmanager
@@ -96,33 +212,37 @@ def side_stream() -> Iterator[None]:
         yield
 
 
-def test_replayed_dropout_draws_the_numbers_of_launched_dropout() -> None:
+def test_function_that_waits_is_launched() -> None:
     device = torch.device(GPU[0])
-
-    def drop(x_N: Tensor) -> Tensor:
-        return functional.dropout(x_N, 0.5)
-
-    x_N = torch.ones(64, device=device)
-    torch.cuda.manual_seed(1)
-    launched = [drop(x_N) for _ in range(4)]
-    torch.cuda.manual_seed(1)
-    with side_stream():
-        batches = ReplayedBatches(CudaGraphs(), drop, owner=0, kind="dropout", device=device)
-        replayed = [batches(x_N) for _ in range(4)]
+    ones_N = torch.ones(4, device=device)
     torch.cuda.synchronize()
-    assert not torch.equal(launched[2], launched[3])
-    for found, wanted in zip(replayed, launched, strict=True):
-        assert torch.equal(found, wanted)
-
-
-def test_task_that_waits_in_a_batch_is_refused() -> None:
-    device = torch.device(GPU[0])
     with side_stream():
-        batches = ReplayedBatches(CudaGraphs(), lambda x_N: x_N * x_N.sum().item(), owner=0, kind="item", device=device)
-        batches(torch.ones(4, device=device))
-        with pytest.raises(RuntimeError, match="set cuda_graphs=False in the task"):
-            batches(torch.ones(4, device=device))
-        assert torch.ones(4, device=device).sum().item() == 4.0
+        cuda_graphs = CudaGraphs(device)
+        graphs = cuda_graphs.select(0, 0, "item", [], list)
+        for _ in range(3):
+            assert graphs.run(("item",), lambda: ones_N * ones_N.sum().item()).sum().item() == 16.0
+        assert cuda_graphs.recordings == 0
+        assert len(cuda_graphs.take_notices()) == 1
+
+
+def test_task_that_waits_is_launched_and_the_run_says_why() -> None:
+    def loss(output: Tensor, y: Tensor) -> Tensor:
+        return functional.cross_entropy(output, y) * max(output.abs().max().item(), 1.0)
+
+    with population(task=lambda task: replace(task, loss=loss, name="waits"), lanes=GPU) as pool:
+        assert [text.split(":")[0] for text in pool.notices] == ["the kernels of waits are launched one by one"]
+        assert play(pool, 0, 2)
+        assert pool.lanes[0].recorded_graphs == 0
+
+
+def test_dropped_graphs_free_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first graphs of a stream are dropped, with all its memory, before the next ones are recorded."""
+    with population(envs=2, lanes=GPU, steps=12) as pool:
+        wanted = play(pool, 0, 12)
+    monkeypatch.setattr(cuda_graphs_module, "is_memory_short", lambda _: True)
+    with population(envs=2, lanes=GPU, steps=12) as pool:
+        for found, expected in zip(play(pool, 0, 12), wanted, strict=True):
+            assert_equal(found, expected)
 
 
 def test_env_on_gpu_does_not_depend_on_other_envs() -> None:
