@@ -204,14 +204,19 @@ class Env:
             gradient overflowed.
         """
         self._seed_generators("training", step)
-        self.network.train()
         optimizers = self.active_optimizers()
         for optimizer in optimizers:
             optimizer.lr_scale = lr_scale(step, self._steps)
         graphs = self._select_graphs(optimizers)
         if graphs is not None:
-            train, summarise = partial(self.train_batch, optimizers), partial(self._summarise_epoch, optimizers)
+
+            def train(batch: Split) -> TrainedBatch:
+                self.network.train()  # takes longer than a replay
+                return self.train_batch(optimizers, batch)
+
+            summarise = partial(self._summarise_epoch, optimizers)
             return train_recorded(graphs, train, summarise, self._whole_epoch(step), self.task.batch_size)
+        self.network.train()
         trained: list[TrainedBatch] = []
         targets: list[Nested] = []
         for batch in self._training_batches(step):
@@ -370,10 +375,10 @@ class Env:
             [2 + M + 2 n] or [2 + M + 3 n] on the device for M metrics and n measured slots, as `validate_variants`
             describes.
         """
-        self.network.eval()
         slots, subsets = self.measured_slots(), last and self.counterfactual == "shapley"
 
         def run(split: Split) -> Tensor:
+            self.network.eval()
             return validate_variants(self.network, slots, split, self.task, subsets=subsets)
 
         # Shapley values are measured once per episode, so a graph would hardly be used again.

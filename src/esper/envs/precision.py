@@ -72,6 +72,8 @@ class LossScaler:
 
     def unscale_grads_(self, parameters: Sequence[nn.Parameter]) -> None:
         """Divide the gradients of these parameters by the scale, in place. Called once per batch of an env."""
+        # A batch that failed halfway may have left its state behind, for an object of the same id.
+        vars(self._scaler)["_per_optimizer_states"].clear()
         # GradScaler uses only this attribute of an optimizer.
         optimizer = SimpleNamespace(param_groups=[{"params": parameters}])
         self._scaler.unscale_(cast("torch.optim.Optimizer", optimizer))
