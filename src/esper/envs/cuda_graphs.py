@@ -37,6 +37,8 @@ MIN_FREE_GPU = 1 << 30
 MIN_FREE_HOST = 0.1
 """Available fraction of the memory of the machine, below which they do so too: a graph takes memory of both."""
 _DROPPED_AT_ONCE = 2
+_CAPACITY = 64
+"""The lengths of the buffers of vectors are multiples of this."""
 
 
 class EnvTensors(NamedTuple):
@@ -80,7 +82,7 @@ class CudaGraphs:
         self,
         env: int,
         structure: int,
-        topology: Hashable,
+        topology: Sequence[Hashable],
         objects: Sequence[object],
         tensors: Callable[[], Sequence[Tensor]],
     ) -> StepGraphs:
@@ -88,26 +90,30 @@ class CudaGraphs:
 
         Args:
             env: Index of the env.
-            topology: Two steps of an env with equal topologies run the same kernels.
+            topology: State of each slot, None if it runs no kernels. Two steps of an env with equal topologies run the
+                same kernels.
             objects: Owners of the tensors.
             tensors: Returns all tensors that the recorded functions read and write. They must exist.
         """
-        memory, key = self._memory(), (env, structure, topology)
+        memory, key = self._memory(), (env, structure, tuple(topology))
         kept = self._kept.get(key)
         if kept is not None and kept.memory is memory:
             if kept.is_valid(objects):
                 self._kept.move_to_end(key)
                 return kept
             self._notify("a tensor that CUDA graphs read has moved: they are dropped and recorded again")
-        kept = self._kept[key] = StepGraphs(self, memory, (env, structure), EnvTensors(objects, tensors()))
+        kept = self._kept[key] = StepGraphs(self, memory, key, EnvTensors(objects, tensors()))
         self._kept.move_to_end(key)
         return kept
 
-    def record(self, kind: Hashable, function: Callable[[], object], memory: StreamMemory) -> Graph | None:
+    def record(
+        self, kind: Hashable, function: Callable[[], object], memory: StreamMemory, *, is_first_call: bool
+    ) -> Graph | None:
         """Record a function on the current stream, which does not run it.
 
         Args:
             kind: Structure and name of the function. After a failure, no function of this kind is recorded any more.
+            is_first_call: The function has not been launched before, so a failure may have another reason.
 
         Returns:
             None if it cannot be recorded, for example because it waits for the device. The log says why.
@@ -123,6 +129,8 @@ class CudaGraphs:
             reason = describe_capture_error(error)
             if reason is None:
                 raise
+            if is_first_call:
+                return None
             self._unrecordable.add(kind)
             self._notify(f"a CUDA graph cannot record the kernels, so they are launched one by one: {reason}")
             return None
@@ -177,12 +185,14 @@ class StreamMemory:
     def __init__(self, device: torch.device) -> None:
         self.batch_index = torch.zeros(1, dtype=torch.int64, device=device)
         """Index of the next batch of an epoch."""
+        self.warm: set[Hashable] = set()
+        """Functions that have been launched, each with the envs and with the states of the slots that it had."""
         self.graphs: weakref.WeakSet[Graph] = weakref.WeakSet()
         """Live graphs, which share their memory."""
         self.is_recording = False
         self._pool: Any = None
         self._ranges: dict[int, Tensor] = {}
-        self._buffers: dict[Hashable, Nested] = {}
+        self._buffers: dict[Hashable, list[Tensor]] = {}
         self._placed: dict[Hashable, list[Tensor]] = {}
         """Source of the last `place_once`, by name."""
 
@@ -228,32 +238,57 @@ class StreamMemory:
         return buffers
 
     def _like(self, name: Hashable, value: Nested, rows: int | None = None) -> Nested:
-        """Return the buffers for tensors of these shapes, with a leading dimension of `rows` if that is given."""
-        key = name, rows, tuple((each.shape, each.stride(), each.dtype) for each in list_tensors(value))
+        """Return the buffers for tensors of these shapes, with a leading dimension of `rows` if that is given.
+
+        Vectors of similar lengths use the same buffer: their lengths depend on the number of seeds.
+        """
+        key = name, rows, tuple((_capacity(each), each.stride(), each.dtype) for each in list_tensors(value))
         if key not in self._buffers:
             if self.is_recording:  # it would live in the memory of the graphs, which others overwrite
                 raise RuntimeError("its result has another shape while it is captured than before")
 
             def buffer(tensor: Tensor) -> Tensor:
-                return torch.empty_like(tensor) if rows is None else tensor.new_empty((rows, *tensor.shape))
+                if rows is None and tensor.dim() != 1:
+                    return torch.empty_like(tensor)
+                return tensor.new_empty((*([] if rows is None else [rows]), *_capacity(tensor)))
 
-            self._buffers[key] = map_tensors(lambda tensor: buffer(tensor.detach()), value)
-        return self._buffers[key]
+            self._buffers[key] = [buffer(tensor.detach()) for tensor in list_tensors(value)]
+        buffers = iter(self._buffers[key])
+        return map_tensors(lambda tensor: _narrowed(next(buffers), tensor), value)
+
+
+def _capacity(tensor: Tensor) -> tuple[int, ...]:
+    """Return the shape of the buffer of a tensor."""
+    return (-(-len(tensor) // _CAPACITY) * _CAPACITY,) if tensor.dim() == 1 else tuple(tensor.shape)
+
+
+def _narrowed(buffer: Tensor, tensor: Tensor) -> Tensor:
+    return buffer.narrow(-1, 0, len(tensor)) if tensor.dim() == 1 else buffer
 
 
 class StepGraphs:
     """The graphs of one env and structure in one topology, on one stream.
 
     The first call of a function launches its kernels: it loads them, allocates workspaces, and may fill caches of the
-    model, which must not be recorded. The second call records it, and later calls replay it.
+    model, which must not be recorded. The second call records it, and later calls replay it. If other calls on this
+    stream, of the env and of each state of a slot, have launched all that already, the first call records it.
 
     Attributes:
         memory: Buffers of the stream.
     """
 
-    def __init__(self, graphs: CudaGraphs, memory: StreamMemory, owner: tuple[int, int], state: EnvTensors) -> None:
+    def __init__(
+        self,
+        graphs: CudaGraphs,
+        memory: StreamMemory,
+        key: tuple[int, int, Sequence[Hashable]],
+        state: EnvTensors,
+    ) -> None:
         self.memory = memory
-        self._env, self._structure = owner
+        self._env, self._structure, topology = key
+        slots = (slot for slot in enumerate(topology) if slot[1] is not None)
+        self._warmed: list[Hashable] = [(self._structure, part) for part in (self._env, *slots)]
+        """What the first call of a function loads, allocates and fills."""
         self._graphs = graphs
         self._state = state
         self._addresses = [address_of(tensor) for tensor in state.tensors]
@@ -313,14 +348,30 @@ class StepGraphs:
 
     def _run(self, name: tuple[Hashable, ...], function: Callable[[], Nested]) -> Nested:
         """Launch, record or replay a function that returns buffers."""
-        if name in self._results and name not in self._recorded:
-            self._recorded[name] = self._graphs.record((self._structure, name[0]), function, self.memory)
+        if name not in self._recorded:
+            self._try_to_record(name, function)
         graph = self._recorded.get(name)
         if graph is None:
             self._results[name] = function()
+            self.memory.warm |= self._needed(name)
         else:
             graph.replay()
         return self._results[name]
+
+    def _needed(self, name: Hashable) -> set[Hashable]:
+        return {(name, part) for part in self._warmed}
+
+    def _try_to_record(self, name: tuple[Hashable, ...], function: Callable[[], Nested]) -> None:
+        is_first_call = name not in self._results
+        if is_first_call and not self._needed(name) <= self.memory.warm:
+            return
+        results: list[Nested] = []
+        kind = self._structure, name[0]
+        graph = self._graphs.record(kind, lambda: results.append(function()), self.memory, is_first_call=is_first_call)
+        if graph is not None:
+            self._recorded[name], self._results[name] = graph, results[0]
+        elif not is_first_call:
+            self._recorded[name] = None
 
 
 def address_of(tensor: Tensor) -> int:

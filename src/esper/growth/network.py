@@ -180,8 +180,8 @@ class GrowingNetwork(nn.Module):
         return list(self.slots[index].parameters())
 
     @property
-    def topology(self) -> Hashable:
-        """Description of the seeds. Two states with equal descriptions run the same operations in every epoch."""
+    def topology(self) -> tuple[Hashable, ...]:
+        """Description of each slot. Two states with equal descriptions run the same operations in every epoch."""
         return tuple(slot.topology for slot in self.slots)
 
     @property
