@@ -131,7 +131,7 @@ async def test_devices_screen_shows_memory_by_owner_and_forecast() -> None:
         run.append(
             device_sampled(
                 "cuda:0", allocated=200 * MIB, reserved=held, used=held, total=2000 * MIB, owners=owners,
-                busy=0.5, launching=0.125, utilisation=0.25, temperature=61.0, power=300.0,
+                busy=0.5, launching=0.125, graphs=1234, utilisation=0.25, temperature=61.0, power=300.0,
             )
         )  # fmt: skip
     run += [
@@ -148,8 +148,8 @@ async def test_devices_screen_shows_memory_by_owner_and_forecast() -> None:
         assert line[1:10] == ["100.0", "MiB", "50.0", "MiB", "–", "–", "–", "50.0", "MiB"]
         assert "hhhh" in line[10]
         lanes = shown(app, LaneUtilisation)
-        assert "50.0 12.5 25.0 61 300" in lanes
-        assert "75.0 – – – –" in lanes
+        assert "50.0 12.5 1234 25.0 61 300" in lanes
+        assert "75.0 – – – – –" in lanes
         phases = shown(app, PhaseFractions)
         assert phases.startswith("train ━")
         assert "75.0 75.0" in phases

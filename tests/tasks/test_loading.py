@@ -198,6 +198,7 @@ def test_errors_in_the_users_code_are_one_sentence(file: Path, content: str, sen
         ('train="head"', 'train must be True, False or a list of paths, as in train=["head"], not a str'),
         ('blueprints="norm"', "blueprints must be a list of names"),
         ("chance=(0.7, 0.5)", "chance must be esper.Chance(loss, score), not a tuple"),
+        ("cuda_graphs=True", "cuda_graphs must be 'auto' or 'off', got True"),
         ('batch_size="20"', "batch_size must be a whole number, not a str"),
         ("metrics=[len]", "metrics must be a dict from names to functions, not a list"),
     ],
