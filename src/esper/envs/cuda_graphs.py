@@ -117,6 +117,9 @@ class CudaGraphs:
 
         Returns:
             None if it cannot be recorded, for example because it waits for the device. The log says why.
+
+        Raises:
+            RuntimeError: The error is not about the recording, for example because the device is lost.
         """
         if kind in self._unrecordable:
             return None
@@ -126,13 +129,15 @@ class CudaGraphs:
             graph = record_graph(function, memory)
         except RuntimeError as error:
             memory.graphs.clear()  # torch may refuse their handle from now on
-            reason = describe_capture_error(error)
-            if reason is None:
+            reason = str(error).strip().split("\n")[0].removeprefix("CUDA error: ")
+            if "out of memory" in reason:  # if it was not for the graphs, the launch fails too
+                self._kept.clear()
+                self._notify("memory was exhausted while kernels were recorded: all CUDA graphs are dropped")
+            elif "captur" not in reason:
                 raise
-            if is_first_call:
-                return None
-            self._unrecordable.add(kind)
-            self._notify(f"a CUDA graph cannot record the kernels, so they are launched one by one: {reason}")
+            elif not is_first_call:
+                self._unrecordable.add(kind)
+                self._notify(f"a CUDA graph cannot record the kernels, so they are launched one by one: {reason}")
             return None
         finally:
             memory.is_recording = False
@@ -398,12 +403,6 @@ def record_graph(function: Callable[[], object], memory: StreamMemory) -> Graph:
         graph.capture_end()
     memory.graphs.add(graph)
     return graph
-
-
-def describe_capture_error(error: RuntimeError) -> str | None:
-    """Return why a function cannot be recorded; None if the error is not about the recording."""
-    reason = str(error).strip().split("\n")[0].removeprefix("CUDA error: ")
-    return reason if "captur" in reason else None
 
 
 class _CollectionPause:
