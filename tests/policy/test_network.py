@@ -79,7 +79,7 @@ def test_permuting_envs_permutes_outputs() -> None:
 def test_actions_are_legal_and_unused_heads_are_zero() -> None:
     network, (obs, blueprints, masks, uniform) = built(), inputs(envs=200)
     features, _ = network.encode(obs, blueprints, network.initial_state(200))
-    actions, probabilities, evaluation = network.act(features.at_step(-1), masks, uniform)
+    actions, probabilities, choice = network.act(features.at_step(-1), masks, uniform)
     assert set(actions[:, 0].tolist()) == set(Op)
     for env, row in enumerate(actions.tolist()):
         op, slot, _, style, *_ = row
@@ -87,9 +87,11 @@ def test_actions_are_legal_and_unused_heads_are_zero() -> None:
         assert op not in (Op.GERMINATE, Op.SET_ALPHA) or masks.style_ESY[env, slot, style]
         for head, index in zip(HEADS, row, strict=True):
             assert index == 0 or head in RELEVANT[Op(op)].split()
-    torch.testing.assert_close(probabilities.gather(1, actions[:, :1]).squeeze(1), evaluation.log_prob_H[:, 0].exp())
+    torch.testing.assert_close(probabilities.gather(1, actions[:, :1]).squeeze(1), choice.log_prob_H[:, 0].exp())
     torch.testing.assert_close(probabilities.sum(dim=1), torch.ones(200))
     assert not probabilities[~masks.op_EO].any()
+    evaluation = network.evaluate(features.at_step(-1), actions, given(masks, actions))  # only the heads that are used
+    torch.testing.assert_close(choice.log_prob_H, evaluation.log_prob_H)
 
 
 def test_greedy_heads_sample_op_with_min_p_and_argmax_the_rest() -> None:
