@@ -71,12 +71,15 @@ def census() -> tuple[int, int]:
 
 
 def plant_everything(envs: Sequence[Env]) -> None:
-    """Plant every blueprint in every slot once, because an env keeps the modules that it builds."""
+    """Plant and blend every blueprint in every slot once: an env keeps its modules, and each slot its tensor of alpha."""
     for env in envs:
         for slot in env.network.slots:
             for name in slot.site.blueprints:
                 slot.germinate(name, Blend.GATE, Curve.LINEAR, 3, 1.0, torch.Generator())
                 env.sync_optimizers()
+                assert slot.schedule is not None
+                slot.schedule.tick()
+                slot.alpha_input()
                 slot.reset()
                 env.sync_optimizers()
 
