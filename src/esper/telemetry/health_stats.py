@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
-from operator import attrgetter
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -107,9 +105,12 @@ class EnvHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     @property
     def episode(self) -> list[EnvStepStats]:
         """Kept steps of the last episode."""
-        if not self.recent:
-            return []
-        return self.recent[bisect_left(self.recent, self.recent[-1].round, key=attrgetter("round")) :]
+        return self.last_steps(MAX_STEPS)
+
+    def last_steps(self, steps: int) -> list[EnvStepStats]:
+        """Return the last `steps` steps of the last episode; fewer if it has fewer."""
+        recent = self.recent[-steps:]
+        return [step for step in recent if step.round == recent[-1].round]
 
     def recent_scales(self, steps: int) -> list[float | None]:
         """Return the loss scale after each of the last `steps` steps; None before the first known one."""

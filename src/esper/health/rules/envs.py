@@ -143,7 +143,7 @@ def _check_chance(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.Ano
     if not event.train_loss > limit:
         return ()
     last = context.limits.chance_steps
-    recent = context.health.envs[event.env].episode[-last:]
+    recent = context.health.envs[event.env].last_steps(last)
     lasted = len(recent) == last and all(step.train_loss > limit for step in recent)
     begins = lasted and not event.train_loss < recent[0].train_loss
     if not begins and not context.is_active(Rule.LOSS_ABOVE_CHANCE, event.env):
@@ -168,7 +168,7 @@ def _check_dead_seeds(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev
     for index, slot in enumerate(event.slots):
         if slot.grad_norm is None or not slot.grad_norm < limit or slot.blueprint is None or slot.age < last:
             continue
-        recent = [step.slots[index] for step in context.health.envs[event.env].episode[-last:]]
+        recent = [step.slots[index] for step in context.health.envs[event.env].last_steps(last)]
         if len(recent) == last and all(norm is not None and norm < limit for norm in recent):
             text = f"{context.health.describe_seed(event, index)} has had almost no gradient for {required} steps: "
             text += f"{slot.grad_norm:.1e} at round {event.round} step {event.step}"
