@@ -1,4 +1,7 @@
-"""Memory accounting: bytes of live tensors by owner. The copy of an env in a worker process is not counted."""
+"""Memory accounting: bytes of live tensors by owner.
+
+Not counted: the copy of an env in a worker process, its last good state, and the seeds that a slot keeps after removal.
+"""
 
 from __future__ import annotations
 

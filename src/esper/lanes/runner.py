@@ -7,7 +7,8 @@ have been waited for, so that the GPU always has work. Before each task, the str
 stream of the device, on which all other code launches (for example when a checkpoint is saved or restored). After the
 task, also if it failed, the default stream waits for the streams of all envs. No tensor that is used on several streams
 can be freed meanwhile: the data and the result buffers live as long as the runner, and the tensors of an env are used
-on its stream only. So no tensor needs `record_stream`.
+on its stream only, except its results. The default stream reads them, and the stream of the env waits for that before
+its next task, which is the first that could reuse their memory. So no tensor needs `record_stream`.
 """
 
 from __future__ import annotations
