@@ -71,7 +71,7 @@ def census() -> tuple[int, int]:
 
 
 def plant_everything(envs: Sequence[Env]) -> None:
-    """Plant and blend every blueprint in every slot once: an env keeps its modules, and each slot its tensor of alpha."""
+    """Plant and blend every blueprint in every slot once: modules and the tensors of alpha are kept."""
     for env in envs:
         for slot in env.network.slots:
             for name in slot.site.blueprints:

@@ -1,6 +1,6 @@
 """Memory accounting: bytes of live tensors by owner.
 
-Not counted: the copy of an env in a worker process, its last good state, and the seeds that a slot keeps after removal.
+Not counted: the copy of an env in a worker process, and its last good state.
 """
 
 from __future__ import annotations
