@@ -243,5 +243,4 @@ class PPOAgent:
         h_ED, c_ED = (self._ranks.local_rows(tensors[name][0]) for name in ("hidden.h", "hidden.c"))
         self.hidden = (h_ED.unsqueeze(0).clone().to(self._device), c_ED.unsqueeze(0).clone().to(self._device))
         for name, value in self._optimizer_tensors().items():
-            # Older versions stored no state before the first update.
-            value.copy_(tensors[name]) if name in tensors else value.zero_()
+            value.copy_(tensors[name])
