@@ -303,12 +303,14 @@ def test_known_returns_change_nothing_that_is_learned() -> None:
         torch.testing.assert_close(learned[1][name], value, rtol=1e-4, atol=1e-5)
 
 
-def learn_to(reward_of, steps: int, cue_steps: int, rounds: int = 25, learning_rate: float = 3e-3) -> float:
+def learn_to(
+    reward_of, steps: int, cue_steps: int, rounds: int = 25, learning_rate: float = 3e-3, seed: int = 4
+) -> float:
     """Return the mean reward of the last round; the op is always GERMINATE, and the cue's blueprint is rewarded."""
     envs = 48
     config = PPOConfig(hidden=32, learning_rate=learning_rate, entropy_coef=0.01, gamma=0.99, envs_per_host=1)
     network, rollout, learner = build(envs, steps, config)
-    generator = torch.Generator().manual_seed(4)
+    generator = torch.Generator().manual_seed(seed)
     for _ in range(rounds):
         cue = torch.randint(BLUEPRINTS, (envs,), generator=generator)
         obs = torch.zeros(envs, steps, SHAPE.size)
@@ -334,7 +336,9 @@ def test_learner_solves_a_memory_task() -> None:
         reward[:, -1] = (chosen[:, -1] == cue).float()
         return reward
 
-    assert learn_to(at_the_end, steps=4, cue_steps=1, rounds=60, learning_rate=1e-2) > 0.85  # chance is one third
+    # Over 60 seeds, the mean is 0.90 and the standard deviation 0.15, so that one run says little.
+    scores = [learn_to(at_the_end, 4, cue_steps=1, rounds=60, learning_rate=1e-2, seed=seed) for seed in range(4, 8)]
+    assert sum(scores) / len(scores) > 0.7  # chance is one third
 
 
 @pytest.mark.parametrize("minibatches", [1, 4])
