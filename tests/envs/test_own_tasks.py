@@ -17,6 +17,7 @@ from esper.config import Config
 from esper.domain import Op, Stage
 from esper.envs.env_state import env_state_tensors
 from esper.envs.epoch_result import EpochResult
+from esper.envs.governor import LastGoodState
 from esper.envs.hosts import HostFactory
 from esper.envs.optimizer import FusedAdamW
 from esper.growth.blueprints import BLUEPRINTS, blueprint
@@ -106,10 +107,13 @@ def test_frozen_host_trains_its_seeds_only_and_is_stored_once() -> None:
         assert not one.network.train().host.training
 
 
-def test_frozen_host_without_a_seed_runs_an_epoch() -> None:
+def test_frozen_host_without_a_seed_runs_an_epoch_and_is_rolled_back() -> None:
     with pool_of(task(train=False)) as pool:
         pool.reset(0)
+        good = LastGoodState(pool.envs[0])
+        good.save()
         measured = epoch(pool, 0, Action(Op.WAIT))
+        assert good.rollback() == []
         assert measured.grad_norm is None
         assert measured.weights_finite
         assert measured.skipped_batches == 0

@@ -27,4 +27,5 @@ def l2_norm(values: Tensor) -> Tensor:
 
 def foreach_copy_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """Copy each source into the target of the same index; in one operator of the device if all have one dtype."""
-    _foreach_copy_(list(targets), list(sources))
+    if targets:  # a frozen host without seeds has no state
+        _foreach_copy_(list(targets), list(sources))
