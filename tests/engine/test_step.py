@@ -22,10 +22,10 @@ from esper.telemetry import events as ev
 from tests.engine.populations import population
 from tests.runs import LiveRun, computed, recorded
 
-TWO_LANES = ("cpu:0", "cpu:1")
+LANES = [("cpu:0",), pytest.param(("cpu:0", "cpu:1"), marks=pytest.mark.slow)]
 
 
-@pytest.mark.parametrize("lanes", [("cpu:0",), pytest.param(TWO_LANES, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("lanes", LANES)
 def test_groups_that_go_ahead_change_no_result(
     lanes: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,8 +81,9 @@ def episodes_of(pool: EnvPool) -> list[Episode]:
     return episodes
 
 
-def test_fault_of_one_group_leaves_the_other_idle() -> None:
-    with population(envs=3, lanes=TWO_LANES) as pool:
+@pytest.mark.parametrize("lanes", LANES)
+def test_fault_of_one_group_leaves_the_other_idle(lanes: tuple[str, ...]) -> None:
+    with population(envs=3, lanes=lanes) as pool:
         agent, ended = Noting(fails_at=3), list[StepResult]()
 
         def end(result: StepResult) -> None:
