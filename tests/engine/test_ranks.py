@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
@@ -44,7 +45,14 @@ PATIENCE = 300.0
 class RankedRun:
     """A run of two ranks as threads of this process. Requests and records are those of rank 0."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, telemetry_dir: Path, resume: Path | None = None) -> None:
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        telemetry_dir: Path,
+        resume: Path | None = None,
+        envs: int = ENVS,
+        **options: Any,
+    ) -> None:
         self.meeting = ThreadRanks(RANKS)
         self._here = threading.local()
         monkeypatch.setattr(run_module, "init_ranks", lambda place, _: self.meeting.rank(place.rank))
@@ -52,7 +60,7 @@ class RankedRun:
 
         def build(rank: int) -> LiveRun:
             self._here.place = RankInfo(rank, RANKS, rank, RANKS)
-            return LiveRun(telemetry_dir, resume=resume, envs=ENVS, devices=("cpu:0", "cpu:1"))
+            return LiveRun(telemetry_dir, resume=resume, envs=envs, devices=("cpu:0", "cpu:1"), **options)
 
         with ThreadPoolExecutor(RANKS) as threads:
             self.ranks = list(threads.map(build, range(RANKS)))
@@ -90,6 +98,12 @@ def ranked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankedRun]:
         live = RankedRun(monkeypatch, tmp_path_factory.mktemp("ranked")).start()
         assert live.finish() == "done"
         yield live
+
+
+def test_rank_with_a_single_env_keeps_pace_with_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has one group of envs, and the other rank two: both must look for requests at the same steps."""
+    live = RankedRun(monkeypatch, tmp_path, envs=3, rounds=1).start()
+    assert live.finish() == "done"
 
 
 def assert_alike(got: list[ev.AnyEvent], wanted: list[ev.AnyEvent]) -> None:

@@ -1,9 +1,9 @@
 """Steps of all envs, the same in training and in evaluation: act, apply, train, validate, record.
 
-The envs are two groups that alternate: while one trains, the other is rewarded, recorded and decided. So the lanes
-always have work (double-buffered sampling; Petrenko et al., 2020, "Sample Factory"). The groups depend only on the
-number of envs, because the policy decides for a group at a time, and a matrix product may round differently for
-another number of rows.
+The envs are two groups that alternate: while one trains, the engine computes the rewards of the other, records its
+step, and lets the policy choose its next actions. This keeps the lanes busy while the engine works (double-buffered
+sampling; Petrenko et al., 2020, "Sample Factory"). The groups depend only on the number of envs, because the policy
+decides for a group at a time, and a matrix product may round differently for another number of rows.
 """
 
 from __future__ import annotations
@@ -86,19 +86,20 @@ class StepPlayer:
         self._groups = [group for group in (episodes[:first], episodes[first:]) if group]
         self._started: dict[int, _StartedStep] = {}
         """Steps in progress, keyed by the index of the group."""
+        self._is_ahead = False
 
     @property
     def is_ahead(self) -> bool:
-        """True if a group has started the step after the last one that was played."""
-        return bool(self._started)
+        """True if the first group was allowed to start the step after the last one that was played."""
+        return self._is_ahead
 
     def play(self, step: int, may_go_ahead: Callable[[], bool] = lambda: False) -> None:
         """Play a step of all envs.
 
         Args:
             step: Index of the step, from 0; that of the last call plus 1 if a group is ahead.
-            may_go_ahead: Asked once: may the groups that have ended this step start the next one before the other
-                group has ended this one?
+            may_go_ahead: Called exactly once, also for a single group: all ranks must call it together. Returns True if
+                the first group may start the next step before the second has ended this one.
 
         Raises:
             FaultError: The policy failed; or a lane, and the envs are then in an inconsistent state. No env trains any
@@ -110,18 +111,21 @@ class StepPlayer:
                     self._start(index, step)
             for index, group in enumerate(self._groups):
                 self._end(self._finish(index, group))
-                if index < len(self._groups) - 1 and may_go_ahead():
+                if index == 0:
+                    self._is_ahead = may_go_ahead()
+                if self._is_ahead and index < len(self._groups) - 1:
                     self._start(index, step + 1)
         except BaseException:
             self.abandon()
             raise
 
     def abandon(self) -> None:
-        """Wait for the envs that train, and discard their results."""
+        """Finish the epochs in progress, also those that a CPU lane has not begun yet, and discard their results."""
         for started in self._started.values():
             with contextlib.suppress(FaultError):
                 started.epochs()
         self._started.clear()
+        self._is_ahead = False
 
     def _start(self, index: int, step: int) -> None:
         """Decide for a group, and let its envs train."""

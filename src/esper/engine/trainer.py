@@ -26,14 +26,14 @@ from esper.telemetry import events as ev
 
 
 class StepObserver(Protocol):
-    """Looks at the networks in every step, and may end the run after it."""
+    """Measures the networks in every step, and may end the run after it."""
 
     def observe(self, episodes: Sequence[Episode]) -> None:
-        """Look at the networks of some envs after a step, before their slots tick: as they were validated."""
+        """Measure the networks of a group after its step, before the slots tick."""
         ...
 
     def end_step(self) -> None:
-        """Draw conclusions once all envs have been looked at."""
+        """Evaluate the measurements of all envs of a step."""
         ...
 
 
@@ -42,7 +42,7 @@ class Trainer:
 
     Args:
         interactive: Hold the run on a fault and wait for the user. If False, a fault ends the run.
-        observer: Looks at the networks in every step; None for an ordinary run.
+        observer: Measures the networks in every step; None for an ordinary run.
     """
 
     def __init__(
@@ -92,6 +92,7 @@ class Trainer:
                     self._begin_round()
                 self._step()
         except (RankLostError, RecordingError, RunFailedError):
+            self._player.abandon()
             raise
         except FaultError as fault:
             found = fault
@@ -112,7 +113,7 @@ class Trainer:
         self._emit_timing(self._measured)
 
     def _may_go_ahead(self) -> bool:
-        """Return True if no request and no observer must be heard between this step and the next."""
+        """Return True if neither a request nor an observer requires all envs to be at the same step."""
         is_last = self.state.step + 1 == self.state.config.steps
         return not is_last and not self._observer and self.run_control.may_go_ahead()
 
