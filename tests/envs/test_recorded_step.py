@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -167,7 +168,8 @@ def test_old_graphs_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     with launched_and_recorded(monkeypatch) as (*envs, _):
         graphs = envs[1]._hosts.cuda_graphs
         assert graphs
-        monkeypatch.setattr(cuda_graphs, "is_memory_short", lambda _: True)
+        answers = cycle([True, False])  # it is short until graphs are dropped
+        monkeypatch.setattr(cuda_graphs, "is_memory_short", lambda _: next(answers))
         for blueprint in BLUEPRINTS[:3]:
             for slot in each_slot(envs):
                 slot.reset()
@@ -178,8 +180,17 @@ def test_old_graphs_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
                 step_both(envs, step)
             assert len(graphs._kept) == 1
         assert graphs.take_notices() == [
-            "memory is short: the CUDA graphs of topologies that were not used for longest are dropped"
+            "memory is short: CUDA graphs that were not used for longest make room, or kernels are launched"
         ]
+        recordings = graphs.recordings
+        assert recordings > 0
+        monkeypatch.setattr(cuda_graphs, "is_memory_short", lambda _: True)
+        for slot in each_slot(envs):
+            slot.reset()
+        synchronise(envs)
+        for step in range(3):
+            step_both(envs, step)
+        assert graphs.recordings == recordings  # dropping graphs did not help, so nothing is recorded
 
 
 def dropped_loss(output: Tensor, y: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from esper.envs import cuda_graphs
+from esper.envs.packing import storage_id
 from esper.lanes import lane, pool
 from esper.lanes.errors import FaultError
 from tests.lanes.stream_order import StreamOrder
@@ -264,7 +265,7 @@ def pretended_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
         patch.setattr(pool, "useful_workers", lambda *_: 0)
         # The dry run compares numbers, and fake tensors have no address.
         patch.setattr(pool, "check_graphs", lambda *_: None)
-        patch.setattr(cuda_graphs, "address_of", id)
+        patch.setattr(cuda_graphs, "address_of", lambda tensor: (storage_id(tensor), tensor.storage_offset()))
         patch.setattr(cuda_graphs, "is_memory_short", lambda _: False)
         patch.setattr(nn.Module, "to", _to)
         patch.setattr(torch.autograd, "backward", _backward)

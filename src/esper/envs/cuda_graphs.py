@@ -4,9 +4,10 @@ Python takes longer to launch the kernels of a small network than a GPU to run t
 batches of `digits_impaired` with three seeds took 42 ms, 5.4 ms with a graph that was recorded again in every epoch,
 and 1.07 ms with a graph that was kept.
 
-Three functions of an env-step are recorded: one batch of the training, the summary of the epoch, and the validation. A
-whole epoch in one graph would save a few launches, but would cost as much as a launched epoch each time that a topology
-is new: in a fifth of the steps of an untrained policy (8 rounds of 16 envs on `digits_impaired`).
+Four functions of an env-step are recorded: a batch of the training, the smaller last batch, the summary of the epoch,
+and the validation. A whole epoch in one graph would save a few launches, but would cost as much as a launched epoch
+each time that a topology is new: in a fifth of the steps of an untrained policy (8 rounds of 16 envs on
+`digits_impaired`).
 
 A graph contains numbers and addresses as constants. So everything that changes from step to step is a tensor that keeps
 its address: inputs and results have buffers, which the envs of a stream share; alphas and learning rates are written
@@ -35,10 +36,10 @@ from esper.tasks.splits import Split, take
 MIN_FREE_GPU = 1 << 30
 """Free memory of a GPU in bytes, below which old graphs make room for new ones."""
 MIN_FREE_HOST = 0.1
-"""Available fraction of the memory of the machine, below which they do so too: a graph takes memory of both."""
+"""Available fraction of the machine's memory, below which old graphs are dropped, too. A graph uses memory of both."""
 _DROPPED_AT_ONCE = 2
 _CAPACITY = 64
-"""The lengths of the buffers of vectors are multiples of this."""
+"""Buffers of vectors have a multiple of this number of elements."""
 
 
 class EnvTensors(NamedTuple):
@@ -109,7 +110,7 @@ class CudaGraphs:
     def record(
         self, kind: Hashable, function: Callable[[], object], memory: StreamMemory, *, is_first_call: bool
     ) -> Graph | None:
-        """Record a function on the current stream, which does not run it.
+        """Record a function on the current stream without running it.
 
         Args:
             kind: Structure and name of the function. After a failure, no function of this kind is recorded any more.
@@ -121,9 +122,8 @@ class CudaGraphs:
         Raises:
             RuntimeError: The error is not about the recording, for example because the device is lost.
         """
-        if kind in self._unrecordable:
+        if kind in self._unrecordable or not self._has_room():
             return None
-        self._make_room()
         memory.is_recording = True
         try:
             graph = record_graph(function, memory)
@@ -145,9 +145,11 @@ class CudaGraphs:
         return graph
 
     def clear(self) -> None:
-        """Forget all graphs, those of the envs that were only measured."""
+        """Drop all graphs and notices, and reset the count, after measurements at the start of a run."""
         self._kept.clear()
         self.recordings = 0
+        self.notices.clear()
+        self._noticed.clear()
 
     def take_notices(self) -> list[str]:
         """Return the notices since the last call. The same sentence is returned once."""
@@ -165,12 +167,18 @@ class CudaGraphs:
             self._memories[stream] = StreamMemory(self.device)
         return self._memories[stream]
 
-    def _make_room(self) -> None:
-        """Drop the graphs of the topologies that were not used for longest if memory is short, but not the newest."""
-        if is_memory_short(self.device):
-            for _ in range(min(_DROPPED_AT_ONCE, len(self._kept) - 1)):
-                self._kept.popitem(last=False)
-            self._notify("memory is short: the CUDA graphs of topologies that were not used for longest are dropped")
+    def _has_room(self) -> bool:
+        """Return True if there is memory for a graph. If it is short, drop the graphs that were not used for longest.
+
+        Kernels are launched if that does not help: graphs of one stream share their memory, which torch frees with the
+        last of them only.
+        """
+        if not is_memory_short(self.device):
+            return True
+        for _ in range(min(_DROPPED_AT_ONCE, len(self._kept) - 1)):
+            self._kept.popitem(last=False)
+        self._notify("memory is short: CUDA graphs that were not used for longest make room, or kernels are launched")
+        return not is_memory_short(self.device)
 
 
 def is_memory_short(device: torch.device) -> bool:
@@ -226,8 +234,10 @@ class StreamMemory:
         source, last = list_tensors(value), self._placed.get(name, [])
         if len(source) == len(last) and all(new is old for new, old in zip(source, last, strict=True)):
             return self._like(name, value)
+        self._placed.pop(name, None)  # a copy that fails must not count
+        buffers = self.place(name, value)
         self._placed[name] = source
-        return self.place(name, value)
+        return buffers
 
     @torch.no_grad()
     def place_row(self, name: Hashable, result: Nested, rows: int) -> Nested:
@@ -315,7 +325,7 @@ class StepGraphs:
         """Run a function, and return its result in buffers of the env, which a later call overwrites.
 
         Args:
-            name: Name of the function, and the sizes of everything that it reads.
+            name: Name of the function, and the places and sizes of everything that it reads.
             function: Launches the same kernels in every call, on tensors that keep their addresses, and does not wait
                 for the device.
         """
@@ -332,7 +342,7 @@ class StepGraphs:
         Returns:
             Results of the full batches, stacked, and result of the smaller one; None without such batches.
         """
-        memory, samples = self.memory, count_samples(split[0])
+        memory, samples, place = self.memory, count_samples(split[0]), place_of(split)
         full, rest = samples // size, samples % size
         stacked: Nested | None = None
         tail: Nested | None = None
@@ -345,10 +355,10 @@ class StepGraphs:
                 return memory.place_row("batches", function(take(split, index_B)), full)
 
             for _ in range(full):
-                stacked = self._run(("batch", samples, size), run_next)
+                stacked = self._run(("batch", place, size), run_next)
         if rest:
             last = map_tensors(lambda tensor: tensor.narrow(0, full * size, rest), split)
-            tail = self._run(("last batch", samples, size), lambda: memory.place("last batch", function(last)))
+            tail = self._run(("last batch", place, size), lambda: memory.place("last batch", function(last)))
         return stacked, tail
 
     def _run(self, name: tuple[Hashable, ...], function: Callable[[], Nested]) -> Nested:
@@ -377,6 +387,11 @@ class StepGraphs:
             self._recorded[name], self._results[name] = graph, results[0]
         elif not is_first_call:
             self._recorded[name] = None
+
+
+def place_of(split: Split) -> Hashable:
+    """Return addresses, shapes and strides of the buffers of a split, which a graph reads."""
+    return tuple((address_of(each), tuple(each.shape), each.stride()) for part in split for each in list_tensors(part))
 
 
 def address_of(tensor: Tensor) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from esper.envs.cuda_graphs import StepGraphs
+from esper.envs.cuda_graphs import StepGraphs, place_of
 from esper.envs.epoch_result import TrainedBatch
 from esper.growth.network import count_samples
 from esper.growth.outputs import Nested, list_tensors, map_tensors
@@ -39,7 +39,7 @@ def train_recorded(
             trained.append(_unpack(last))
         return summarise(trained, [y for _, y in batches(split, size)])
 
-    return graphs.run(("summary", samples, size), summary)
+    return graphs.run(("summary", place_of(split), size), summary)
 
 
 def validate_recorded(graphs: StepGraphs, validate: Callable[[Split], Tensor], structure: int, split: Split) -> Tensor:
@@ -49,7 +49,7 @@ def validate_recorded(graphs: StepGraphs, validate: Callable[[Split], Tensor], s
         structure: Index of the structure, whose validation split is in buffers already if it was used last.
     """
     split = graphs.memory.place_once(("validation", structure), split)
-    return graphs.run(("validation", count_samples(split[0])), lambda: validate(split))
+    return graphs.run(("validation", place_of(split)), lambda: validate(split))
 
 
 def join_batches(parts: Sequence[Split]) -> Split:
