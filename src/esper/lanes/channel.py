@@ -1,9 +1,8 @@
 """Channel: the connection of the main process and a worker.
 
-A pipe announces the messages; their content travels in files that both processes have open. So a message never waits
-for its receiver to read it, and the main process can send the next request while the worker still trains.
-
-A message takes one of the files, which then belongs to its receiver, who uses it for a later message.
+A pipe announces each message; the content is in one of a few files that both processes keep open. So a message never
+waits for its receiver to read it, and the main process can send the next request while the worker still trains. The
+receiver of a message then owns its file, and uses it for a later message.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import IO, Any, cast
 
 FILES = 3
-"""Number of files: for the first message, which has no reply, and for two requests that are not answered yet."""
+"""Number of files: one for the first message, which is not answered, and two for requests in progress."""
 
 MAX_KEPT_BYTES = 64 << 20
 """Size of a message above which the memory of its file is released. Below it, the next message reuses the memory."""
@@ -55,7 +54,10 @@ class Channel:
         index, size = cast("tuple[int, int]", self._pipe.recv())
         content = bytearray()
         while len(content) < size:
-            content += os.pread(self._files[index], size - len(content), len(content))
+            part = os.pread(self._files[index], size - len(content), len(content))
+            if not part:
+                raise EOFError("a message is shorter than announced")
+            content += part
         if size > MAX_KEPT_BYTES:
             os.ftruncate(self._files[index], 0)
         self._own.append(index)

@@ -120,9 +120,10 @@ class EnvRunner:
         return self.launch(envs, task)()
 
     def launch(self, envs: Sequence[Env], task: EnvTask) -> PendingResults:
-        """Launch a task for envs; a CPU has run it then.
+        """Launch a task for envs. On a CPU, the task has finished when this returns.
 
-        The returned function waits for the GPU. It must be called in the order of the launches.
+        The returned function waits for the GPU. Other launches may be waited for first: their ends were marked on the
+        default stream, which had joined the streams of this one.
 
         Raises:
             FaultError: The task failed for an env.
@@ -133,16 +134,16 @@ class EnvRunner:
             for env in envs:
                 with self._stream_of(env):
                     results[env.index] = with_context(self.describe_env(env), task, env)
+            self._join_streams()
+            buffer = self._idle_buffers.pop() if self._idle_buffers else ResultBuffer(self.device, self._size)
+            with self.stopwatch("fetch"):
+                buffer.start_copy(results)
+            buffer.mark_end()
         except Exception as error:
             self.stopwatch.discard()
             if not (isinstance(error, FaultError) and error.is_device_lost):
                 self._join_streams()  # kernels of other envs may still run, and their weights may be restored next
             raise
-        self._join_streams()
-        buffer = self._idle_buffers.pop() if self._idle_buffers else ResultBuffer(self.device, self._size)
-        with self.stopwatch("fetch"):
-            buffer.start_copy(results)
-        buffer.mark_end()
 
         def wait() -> dict[int, HostResults]:
             found = buffer.wait()

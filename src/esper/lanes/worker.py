@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -42,6 +43,8 @@ from esper.tasks.settings import override_settings
 from esper.tasks.splits import Splits, TaskData, map_data, move_data, read_data, write_data
 from esper.tasks.task import Task, TaskSource
 
+END_TIMEOUT_S = 10.0
+"""Seconds in which a process that has closed its pipe must end."""
 MAX_PRINTED_CHARACTERS = 10_000
 """Maximum length of the printed text of one step that a worker returns."""
 
@@ -120,6 +123,7 @@ class WorkerProcess:
     def _start(self) -> None:
         """Start the process. On OSError, the closed handle of the previous process stays in place."""
         self._worker = self._spawner.spawn(self._lane)
+        self._end: tuple[str, str | None] = ("has ended", None)
         with contextlib.suppress(ConnectionError):  # the process has ended: the next `send` or `receive` reports how
             self._worker.channel.send(self._init)
 
@@ -144,8 +148,8 @@ class WorkerProcess:
         request = EpochRequest([env.index for env in envs], [env.key for env in envs], export_states(envs), step, last)
         try:
             self._worker.channel.send(request)
-        except OSError:
-            raise self._worker_died() from None
+        except OSError as error:
+            raise self._worker_died(error) from None
 
     def receive(self, envs: Sequence[Env]) -> EpochReply:
         """Wait for the reply to the first `send` without one, and load the new states into its envs.
@@ -155,8 +159,8 @@ class WorkerProcess:
         """
         try:
             reply: EpochReply | FaultError = self._worker.channel.receive()
-        except (EOFError, OSError):
-            raise self._worker_died() from None
+        except (EOFError, OSError) as error:
+            raise self._worker_died(error) from None
         if isinstance(reply, FaultError):
             if reply.is_device_lost:  # only that process cannot use it any more: the next `send` starts another one
                 self.close()
@@ -168,16 +172,27 @@ class WorkerProcess:
             sys.stdout.write(reply.printed)  # to the log of the run, as if the env had been trained in this process
         return reply
 
-    def _worker_died(self) -> FaultError:
-        """Return how the process ended. It has closed its pipe, so it ends soon if not yet; `send` starts another."""
-        if not self._worker.is_open:  # it was closed when its previous request failed
-            return FaultError(f"the worker process of lane {self._lane} has ended")
-        code = self._worker.process.wait()
+    def _worker_died(self, error: Exception) -> FaultError:
+        """Return how the process ended, or why it cannot be reached, and close it; `send` starts another one.
+
+        Args:
+            error: Error of the channel.
+        """
+        if self._worker.is_open:
+            self._end = self._describe_end(error)
+            self.close()
+        how, output = self._end  # of the first request that failed, if several were in progress
+        return FaultError(f"the worker process of lane {self._lane} {how}", output)
+
+    def _describe_end(self, error: Exception) -> tuple[str, str | None]:
+        """Return how the process ended, and its output. It has closed its pipe, so it ends soon if not yet."""
+        try:
+            code = self._worker.process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:  # it is alive, so the error is one of this process
+            return f"cannot be reached: {error}", None
         self._worker.output.seek(0)
         output = self._worker.output.read().decode(errors="replace")
-        self.close()
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return FaultError(f"the worker process of lane {self._lane} {how}", output or None)
+        return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}", output or None
 
     def close(self) -> None:
         """Kill the process."""

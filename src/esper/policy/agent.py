@@ -31,7 +31,8 @@ class Agent(Protocol):
     def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
         """Return a decision for each of some envs. The decision for an inactive env is ignored.
 
-        In each step, every env is decided once: the first half of the envs, then the second half.
+        In each step, this is called for the first half of the envs, then for the second half; once for all if there is
+        one env, or if envs share a loss scale.
 
         Args:
             step: Index of the step, from 0.
