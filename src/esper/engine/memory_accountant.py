@@ -1,6 +1,6 @@
 """Memory accounting: bytes of live tensors by owner.
 
-Not counted: the copy of an env in a worker process, and its last good state.
+Not counted: the copy of an env in a worker process, its last good state, and buffers and memory of CUDA graphs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _KeptBytes(NamedTuple):
 
 
 class MemoryAccountant:
-    """Counts tensor bytes per lane and owner: those of each kind of host once per round, those of a seed once.
+    """Counts tensor bytes per lane and owner: of each kind of host once per round, of kept seeds when one is added.
 
     Seeds are kept after their removal, and so count until the end of the run.
     Computed from tensor sizes, without querying the device.

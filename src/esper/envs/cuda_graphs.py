@@ -10,9 +10,9 @@ each time that a topology is new: in a fifth of the steps of an untrained policy
 `digits_impaired`).
 
 A graph contains numbers and addresses as constants. So everything that changes from step to step is a tensor that keeps
-its address: inputs and results have buffers, which the envs of a stream share; alphas and learning rates are written
-into tensors of the env; the index of the batch is counted on the device. What changes the operations makes other
-graphs. Graphs that read a tensor which has moved are dropped.
+its address: inputs, and results of batches, have buffers that the envs of a stream share, and results of epochs have
+buffers of their env; alphas and learning rates are written into tensors of the env; the index of the batch is counted
+on the device. A change of the operations leads to another graph. Graphs that read a tensor which has moved are dropped.
 """
 
 from __future__ import annotations
@@ -114,10 +114,12 @@ class CudaGraphs:
 
         Args:
             kind: Structure and name of the function. After a failure, no function of this kind is recorded any more.
-            is_first_call: The function has not been launched before, so a failure may have another reason.
+            is_first_call: The function was never launched. A failure then says nothing: its kernels or caches may be
+                missing.
 
         Returns:
-            None if it cannot be recorded, for example because it waits for the device. The log says why.
+            None if it cannot be recorded, for example because it waits for the device. A notice says why, except for a
+            first call.
 
         Raises:
             RuntimeError: The error is not about the recording, for example because the device is lost.
@@ -130,7 +132,7 @@ class CudaGraphs:
         except RuntimeError as error:
             memory.graphs.clear()  # torch may refuse their handle from now on
             reason = str(error).strip().split("\n")[0].removeprefix("CUDA error: ")
-            if "out of memory" in reason:  # if it was not for the graphs, the launch fails too
+            if "out of memory" in reason:  # without graphs, the launch that follows fails too
                 self._kept.clear()
                 self._notify("memory was exhausted while kernels were recorded: all CUDA graphs are dropped")
             elif "captur" not in reason:
@@ -199,7 +201,7 @@ class StreamMemory:
         self.batch_index = torch.zeros(1, dtype=torch.int64, device=device)
         """Index of the next batch of an epoch."""
         self.warm: set[Hashable] = set()
-        """Functions that have been launched, each with the envs and with the states of the slots that it had."""
+        """Names of launched functions, each paired with an env or with the state of a slot that took part."""
         self.graphs: weakref.WeakSet[Graph] = weakref.WeakSet()
         """Live graphs, which share their memory."""
         self.is_recording = False
@@ -230,7 +232,7 @@ class StreamMemory:
         return buffers
 
     def place_once(self, name: Hashable, value: Nested) -> Nested:
-        """Do as `place`, but copy nothing if the same tensors were placed last. They must never change."""
+        """Do as `place`, unless the same tensor objects were placed last. They must not be changed in place."""
         source, last = list_tensors(value), self._placed.get(name, [])
         if len(source) == len(last) and all(new is old for new, old in zip(source, last, strict=True)):
             return self._like(name, value)
@@ -303,7 +305,7 @@ class StepGraphs:
         self._env, self._structure, topology = key
         slots = (slot for slot in enumerate(topology) if slot[1] is not None)
         self._warmed: list[Hashable] = [(self._structure, part) for part in (self._env, *slots)]
-        """What the first call of a function loads, allocates and fills."""
+        """The env and the states of the slots, each with its structure: see `_needed`."""
         self._graphs = graphs
         self._state = state
         self._addresses = [address_of(tensor) for tensor in state.tensors]

@@ -128,8 +128,8 @@ class CudaPhaseTimer(PhaseTimer):
 
     The host only launches this work, so that its clock would measure the launches. While it still launches a block, a
     fast GPU runs each kernel at once and then waits for the next: the events, at the start and the end of the block, do
-    not show these gaps. Only after the last launch is the GPU certainly busy with the block. The time before counts as
-    `launch`, unless the GPU is certainly busy with another block. It is an upper limit of the time that was wasted.
+    not show these gaps. Only after the last launch is the GPU known to be busy with the block. The time before counts
+    as `launch`, unless the GPU is known to be busy with another block: an upper limit of its idle time.
 
     Events are reused, so that a steady state creates none. A group can begin before the last one has been read.
     """

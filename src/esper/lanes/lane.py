@@ -82,7 +82,7 @@ class Lane:
         return self.cuda_graphs.recordings + sum(self._worker_graphs.values())
 
     def take_notices(self) -> list[str]:
-        """Return what the log should say about the CUDA graphs, and has not said yet."""
+        """Return the messages about CUDA graphs that were not returned before."""
         found, self._notices = self._notices, []
         return found + (self.cuda_graphs.take_notices() if self.cuda_graphs else [])
 

@@ -52,7 +52,7 @@ PendingEpochs = Callable[[], dict[Env, EnvEpoch]]
 class EnvPool:
     """Envs on lanes: dealt round-robin to lanes of one kind, and by measured speed to lanes of different kinds.
 
-    CPU lanes are interchangeable: the envs of a step are distributed anew to balance the load.
+    CPU lanes are interchangeable: the envs of a step are distributed again to balance the load.
 
     Args:
         data: Data of the task, on the CPU.
@@ -63,7 +63,7 @@ class EnvPool:
         envs: Envs of this process, in the order of their indices.
         lane_indices: Index of the lane of each env, in the same order.
         is_family: True if the task is a family, whose envs draw a context in each round.
-        notices: Sentences for the log about the way in which GPUs are used.
+        notices: Messages for the log about the use of CUDA graphs.
 
     Raises:
         ConfigError: Worker processes cannot be started, or cannot import the task.
@@ -99,8 +99,8 @@ class EnvPool:
         cpu_lanes = [lane for lane in self.lanes if lane.device.type == "cpu"]
         self.interchangeable_lanes = cpu_lanes if len(cpu_lanes) > 1 and not single_stream else []
         """Lanes that may train the envs of each other."""
-        self._lead: dict[Lane, float] = {}
-        """Seconds of work that each interchangeable lane was given beyond that of the least loaded one."""
+        self._surplus: dict[Lane, float] = {}
+        """Seconds of work that each interchangeable lane was given beyond the least loaded one."""
         self._own_seconds: deque[float] = deque([0.0, 0.0], maxlen=2)
         """Seconds that this thread worked between two waits for results, in the last two of these times."""
         self._waited_until = time.perf_counter()
@@ -157,7 +157,7 @@ class EnvPool:
                 continue
             try:
                 problem = check_graphs(env, lane, lane.cuda_graphs)
-            except FaultError:  # the first step fails too, and its message says how to go on
+            except FaultError:  # the first step reports the same fault
                 continue
             if problem is None:
                 agreeing.add(index)
@@ -193,7 +193,7 @@ class EnvPool:
             return {}
         try:
             launching = measure_launching(self._env_to_measure(gpus[0], min(launched)), gpus[0])
-        except FaultError:  # the first step fails too, and its message says how to go on
+        except FaultError:  # the first step reports the same fault
             return {}
         if launching < MIN_LAUNCHING:
             return {}
@@ -357,19 +357,20 @@ class EnvPool:
     def _loads(self) -> dict[Lane, float]:
         """Return the load of each interchangeable lane before a group of envs is started, in seconds of work.
 
-        It is the work that it was given beyond that of the others, and for a lane without a worker, the work of this
-        thread.
+        The load is the surplus from earlier groups, plus, for a lane without a worker, the seconds that this thread
+        needs for its own work.
         """
         own = min(self._own_seconds)  # once in a while, this thread also updates the policy or writes a checkpoint
         return {
-            lane: self._lead.get(lane, 0.0) + (0.0 if lane.has_workers else own) for lane in self.interchangeable_lanes
+            lane: self._surplus.get(lane, 0.0) + (0.0 if lane.has_workers else own)
+            for lane in self.interchangeable_lanes
         }
 
     def _note_loads(self, load: Mapping[Lane, float], envs: Iterable[Env]) -> None:
-        """Remember how much more work a lane was given than the others: at most its share of these envs."""
-        least = min(load.values(), default=0.0)
-        share = sum(env.epoch_seconds for env in envs) / max(len(load), 1)
-        self._lead = {lane: min(seconds - least, share) for lane, seconds in load.items()}
+        """Store the surplus of each lane over the least loaded one, at most the mean load per lane of these envs."""
+        minimum = min(load.values(), default=0.0)
+        limit = sum(env.epoch_seconds for env in envs) / max(len(load), 1)
+        self._surplus = {lane: min(seconds - minimum, limit) for lane, seconds in load.items()}
 
 
 def can_be_imported(task: Task) -> bool:

@@ -77,7 +77,7 @@ class ResultBuffer:
         if self._copied:
             self._copied.synchronize()
         count = sum(map(sum, self._sizes.values()))
-        # The types of PyTorch do not say what `tolist` returns.
+        # PyTorch does not annotate `tolist`.
         values: Iterator[float] = iter(cast("Any", self._host_N[:count]).tolist())
         return {env: [list(islice(values, size)) for size in sizes] for env, sizes in self._sizes.items()}
 

@@ -82,7 +82,7 @@ class RandomAgent(NonLearningAgent):
     def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
         """Return a random legal action for every env."""
         rows = rows_of(views, self._first_env)
-        # The types of PyTorch do not say what `tolist` returns.
+        # PyTorch does not annotate `tolist`.
         uniform_EH: list[list[float]] = cast("Any", self._uniform_ETH[rows, step]).tolist()
         return [self._choose(view, uniform_H) for view, uniform_H in zip(views, uniform_EH, strict=True)]
 

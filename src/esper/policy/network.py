@@ -61,7 +61,7 @@ class ActionEvaluation(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Log-probabilities of the choices of a step [E, H], 0 for unused heads, and values [E]; as `ActionEvaluation`."""
+    """The part of an `ActionEvaluation` that acting needs: log-probabilities [E, H], 0 for unused heads; values [E]."""
 
     log_prob_H: Tensor
     value: Tensor

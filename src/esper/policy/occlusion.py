@@ -74,7 +74,7 @@ def explain_decision(
     features = Features(*map(torch.cat, zip(remembered.at_step(-1), forgotten.at_step(-1), strict=True)))
     legal_HA = masks.given(actions_H[:1], actions_H[1:2])
     evaluation = network.evaluate(features, actions_H.repeat(rows + 1, 1), legal_HA.expand(rows + 1, -1, -1))
-    # The types of PyTorch do not say what `tolist` returns.
+    # PyTorch does not annotate `tolist`.
     action = Action(*cast("Any", actions_H).tolist())
     used = HEADS_BY_OP[Op(action.op)]
     found_RH: list[list[float]] = cast("Any", evaluation.log_prob_H.exp()).tolist()

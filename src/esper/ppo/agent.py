@@ -86,7 +86,7 @@ class PPOAgent:
     def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
         """Decide for envs in one batched forward pass, with one copy to the policy's device and one back."""
         heads, chosen = len(HEADS), rows_of(views, self._first_env)
-        # The types of PyTorch do not say what `tolist` returns.
+        # PyTorch does not annotate `tolist`.
         rows: list[list[float]] = cast("Any", self._decide(step, views, chosen)).tolist()
         legal_EO: list[list[bool]] = cast("Any", self._staging.host.masks.op_EO[chosen]).tolist()
         return [

@@ -98,7 +98,7 @@ class ObservationNormaliser(nn.Module):
         self.register_buffer("divisor_F", torch.ones(shape.size), persistent=False)
         self.mean_F: Tensor
         self.divisor_F: Tensor
-        # The types of PyTorch do not say what the hook is.
+        # PyTorch does not annotate this hook.
         cast("Any", self).register_load_state_dict_post_hook(ObservationNormaliser._spread)
         self._spread()
 

@@ -36,7 +36,7 @@ def draw_context(task: Task, seed: int, host: int, round_index: int) -> Context:
     if len(structures) == 1 and not settings:
         return Context()
     generator = make_generator(seed, "context", host, round_index)
-    # The types of PyTorch do not say what `tolist` returns.
+    # PyTorch does not annotate `tolist`.
     draws: list[float] = cast("Any", torch.rand(1 + len(settings), generator=generator, dtype=torch.float64)).tolist()
     structure = int(draws[0] * len(structures))
     drawn: dict[str, Value] = {}
