@@ -179,6 +179,24 @@ def test_restore_after_worker_kill_reaches_the_same_result(tmp_path: Path) -> No
     assert computed(recorded(live.run.directory)) == computed(recorded(whole.run.directory))
 
 
+def test_worker_that_dies_between_two_groups_is_reported_by_both(
+    pool: EnvPool, wanted: list[list[EpochResult]]
+) -> None:
+    play(pool, 0, 1)
+    first, second = (dict.fromkeys(pool.envs[group], WAIT) for group in (slice(2), slice(2, 4)))
+    process = psutil.Process(pool.lanes[1].pids[0])
+    process.suspend()  # it must not answer before it is killed
+    results = pool.start_step(first, 1)
+    process.kill()
+    while not gone(process):
+        time.sleep(0.01)
+    others = pool.start_step(second, 1)
+    for wait in (results, others):
+        with pytest.raises(FaultError, match=r"^the worker process of lane cpu:1 was killed by signal 9$"):
+            wait()
+    assert play(pool, 0, 3) == wanted[:4]
+
+
 def test_irreplaceable_worker_is_reported_until_replaced(
     pool: EnvPool, wanted: list[list[EpochResult]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
