@@ -15,8 +15,9 @@ from esper.envs.env import Env
 from esper.envs.env_state import env_state_tensors, export_states, load_lifecycle, load_tensor_states
 from esper.envs.governor import LastGoodState
 from esper.envs.optimizer import make_optimizer
-from esper.envs.packing import PackedModule, module_tensors, storage_id, view_in
+from esper.envs.packing import PackedModule, storage_id, view_in
 from esper.growth.blend import BLEND_STYLES, Blend
+from esper.growth.tensors import module_tensors
 from esper.policy.actions import Action
 from esper.tasks.optimizers import SGD, AdamW
 from tests.engine.populations import population

@@ -14,6 +14,7 @@ from torch import Tensor
 from esper.envs.env import Env
 from esper.envs.optimizer import FusedOptimizer
 from esper.growth.slot import Slot
+from esper.growth.tensors import module_tensors
 from esper.lanes.pool import EnvPool
 from esper.policy.agent import Agent
 from esper.tasks.splits import data_tensors
@@ -94,8 +95,7 @@ class MemoryAccountant:
         if structure not in self._host_bytes:
             network, owned = env.network, env.network.host_tensors()
             known = {id(tensor) for tensor in owned}
-            weights = (*network.host.parameters(), *network.host.buffers())
-            frozen = _bytes(tensor for tensor in weights if id(tensor) not in known)
+            frozen = _bytes(tensor for tensor in module_tensors(network.host) if id(tensor) not in known)
             trained = _bytes(network.host_parameters())
             self._host_bytes[structure] = _HostBytes(
                 trained + _bytes(owned), _optimizer_bytes(env.host_optimizer), frozen
@@ -109,7 +109,7 @@ class MemoryAccountant:
             kept = slot.kept.modules
             found = self._kept_bytes[place] = _KeptBytes(
                 len(kept),
-                sum(_bytes(module.parameters()) + _bytes(module.buffers()) for module in kept),
+                sum(_bytes(module_tensors(module)) for module in kept),
                 sum(_optimizer_bytes(env.optimizer_of(module)) for module in kept),
             )
         return found

@@ -30,6 +30,7 @@ from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS,
 from esper.growth.lifecycle import GateConfig, StageTransition
 from esper.growth.network import GrowingNetwork, count_samples
 from esper.growth.outputs import Nested, to_float32
+from esper.growth.tensors import module_tensors
 from esper.policy.actions import ALPHA_CURVES, Action
 from esper.seeding import EpisodeKey, forked_generators, make_generator, seed_global_generators
 from esper.tasks.contexts import context_splits, draw_context
@@ -253,7 +254,7 @@ class Env:
             states = [value for optimizer in optimizers for values in optimizer.state.values() for value in values]
             scalers = self.scaler.tensors() if self.scaler else []
             modules = [self.network.host, *slots]
-            weights = [value for module in modules for value in (*module.parameters(), *module.buffers())]
+            weights = [value for module in modules for value in module_tensors(module)]
             own = [*weights, *states, *scalers]
             return [*own, *(value for value in inputs if isinstance(value, Tensor))]
 

@@ -7,8 +7,9 @@ import torch
 from esper.envs.cuda_graphs import CudaGraphs
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
+from esper.growth.tensors import named_tensors
 from esper.tasks.family import structures_of
-from esper.tasks.hosts import build_host, frozen_tensors, named_tensors, share_tensors
+from esper.tasks.hosts import build_host, frozen_tensors, share_tensors
 from esper.tasks.profile import TaskProfile
 from esper.tasks.task import Task
 

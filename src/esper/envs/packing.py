@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from esper.envs.optimizer import FusedOptimizer, make_optimizer
+from esper.growth.tensors import module_tensors
 from esper.tasks.optimizers import SGD, AdamW
 
 _ALIGNMENT_BYTES = 64
@@ -183,14 +184,9 @@ def storage_id(tensor: Tensor) -> int:
 
 
 def view_in(block: Tensor, tensor: Tensor) -> Tensor:
-    """Return the part of a block, or of a copy of it, at which `tensor` lies in its block."""
+    """Return the view of a block, or of a copy of it, with the offset, shape and strides of `tensor` in its block."""
     flat = block if block.dtype is tensor.dtype else block.view(tensor.dtype)
     return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
-
-
-def module_tensors(module: nn.Module) -> list[Tensor]:
-    """Return the parameters and buffers of a module."""
-    return [*module.parameters(), *module.buffers()]
 
 
 def _pack_together(tensors: Sequence[Tensor]) -> Tensor:

@@ -18,11 +18,11 @@ from esper.envs.env_state import load_tensors
 from esper.envs.hosts import HostFactory
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
+from esper.growth.tensors import named_tensors
 from esper.harvest.grown import Grown
 from esper.harvest.model import check_is_one_structure, grown_seeds
 from esper.harvest.structure import Provenance
 from esper.policy.agent import strip_prefix
-from esper.tasks.hosts import named_tensors
 from esper.tasks.prepare import SavedTask, prepare_task
 
 

@@ -15,6 +15,7 @@ from esper.checkpoint.files import encode_tensors
 from esper.formatting import html_text
 from esper.growth.network import call_model, count_samples
 from esper.growth.outputs import Nested
+from esper.growth.tensors import named_tensors
 from esper.harvest.model import GrownModel, build_model, measure_score
 from esper.harvest.model_card import describe_structure, format_card
 from esper.harvest.program import (
@@ -35,7 +36,6 @@ from esper.harvest.structure import (
     check_target,
 )
 from esper.seeding import forked_generators
-from esper.tasks.hosts import named_tensors
 from esper.tasks.loading import absolute_reference
 from esper.tasks.splits import Splits, take
 from esper.tasks.task import Task

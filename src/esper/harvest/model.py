@@ -24,10 +24,11 @@ from esper.growth.layouts import Layout
 from esper.growth.network import GrowingNetwork, call_model
 from esper.growth.outputs import Nested, first_tensor, replace_first_tensor
 from esper.growth.slot import Slot
+from esper.growth.tensors import named_tensors
 from esper.harvest.structure import WEIGHTS_FILE, GrownSeed, HarvestError, read_structure
 from esper.seeding import make_generator
 from esper.tasks.family import TaskFamily
-from esper.tasks.hosts import build_host, named_tensors
+from esper.tasks.hosts import build_host
 from esper.tasks.loading import absolute_reference, resolve_task
 from esper.tasks.losses import score_of
 from esper.tasks.registry import TASKS

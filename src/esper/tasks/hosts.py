@@ -69,11 +69,6 @@ def find_submodule(model: nn.Module, path: str, where: str) -> nn.Module:
     return modules[path]
 
 
-def named_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters and buffers of a module by name. A tensor with several names has the first one."""
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
-
-
 def frozen_tensors(host: Host) -> dict[str, Tensor]:
     """Return the weights that all hosts share: parameters without gradient, and buffers of frozen modules."""
     found: dict[str, Tensor] = {

@@ -23,6 +23,7 @@ from esper.growth.layouts import Layout
 from esper.growth.network import call_model, count_samples
 from esper.growth.outputs import Nested, first_tensor, list_tensors, map_tensors, replace_first_tensor
 from esper.growth.site import SlotSite
+from esper.growth.tensors import named_tensors
 from esper.seeding import forked_generators, make_generator
 from esper.tasks.chance import measure_chance
 from esper.tasks.checks.causality import is_causal
@@ -31,7 +32,7 @@ from esper.tasks.checks.prefix import check_prefix
 from esper.tasks.checks.seeds import check_seeds
 from esper.tasks.checks.settings import check_settings
 from esper.tasks.family import TaskFamily
-from esper.tasks.hosts import build_host, find_submodule, named_tensors
+from esper.tasks.hosts import build_host, find_submodule
 from esper.tasks.losses import loss_of
 from esper.tasks.profile import TaskProfile, combine_profiles
 from esper.tasks.splits import Splits, TaskData, take

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from esper.formatting import suggest
 from esper.growth.layers import initialise_
 from esper.growth.layouts import CANONICAL_LAYOUTS, Layout
+from esper.growth.tensors import named_tensors
 from esper.seeding import forked_generators
 
 SeedFactory: TypeAlias = Callable[..., nn.Module]
@@ -109,8 +110,8 @@ def reinitialise_seed_(
         return
     # Another function may leave values as the factory drew them, or may need them on the CPU.
     fresh = build_seed(name, layout, channels, is_causal, generator)
-    own = dict(_named_tensors(seed))
-    for tensor_name, value in _named_tensors(fresh):
+    own = named_tensors(seed)
+    for tensor_name, value in named_tensors(fresh).items():
         target = own[tensor_name]
         if target.shape != value.shape:  # a buffer that the forward pass has enlarged
             target.data = torch.empty_like(value, device=target.device)
@@ -123,8 +124,3 @@ def _find(name: str, layout: Layout, is_causal: bool) -> Implementation:
         known = offered_blueprints(layout, is_causal)
         raise ValueError(f"unknown blueprint {name!r} for {layout}: {suggest(name, known)}")
     return found
-
-
-def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters()
-    yield from module.named_buffers()
