@@ -50,7 +50,6 @@ class StepResult(NamedTuple):
 class _StartedStep(NamedTuple):
     """A step of a group whose envs train."""
 
-    step: int
     decisions: list[Decision]
     epochs: PendingEpochs
 
@@ -66,6 +65,9 @@ class StepPlayer:
         stopwatch: Measures the phases `act` and `reward`.
         end: Called with the result of each step of a group, to record it. No env of the group trains then.
         begin: Called with the index of a step and the episodes of a group, before the policy decides for them.
+
+    Attributes:
+        is_ahead: True if the first group was allowed to start the step after the last one that was played.
     """
 
     def __init__(
@@ -86,12 +88,7 @@ class StepPlayer:
         self._groups = [group for group in (episodes[:first], episodes[first:]) if group]
         self._started: dict[int, _StartedStep] = {}
         """Steps in progress, keyed by the index of the group."""
-        self._is_ahead = False
-
-    @property
-    def is_ahead(self) -> bool:
-        """True if the first group was allowed to start the step after the last one that was played."""
-        return self._is_ahead
+        self.is_ahead = False
 
     def play(self, step: int, may_go_ahead: Callable[[], bool] = lambda: False) -> None:
         """Play a step of all envs.
@@ -110,10 +107,10 @@ class StepPlayer:
                 if index not in self._started:
                     self._start(index, step)
             for index, group in enumerate(self._groups):
-                self._end(self._finish(index, group))
+                self._end(self._finish(index, group, step))
                 if index == 0:
-                    self._is_ahead = may_go_ahead()
-                if self._is_ahead and index < len(self._groups) - 1:
+                    self.is_ahead = may_go_ahead()
+                if self.is_ahead and index < len(self._groups) - 1:
                     self._start(index, step + 1)
         except BaseException:
             self.abandon()
@@ -125,7 +122,7 @@ class StepPlayer:
             with contextlib.suppress(FaultError):
                 started.epochs()
         self._started.clear()
-        self._is_ahead = False
+        self.is_ahead = False
 
     def _start(self, index: int, step: int) -> None:
         """Decide for a group, and let its envs train."""
@@ -139,11 +136,11 @@ class StepPlayer:
             for episode, decision in zip(group, decisions, strict=True)
             if not episode.inactive
         }
-        self._started[index] = _StartedStep(step, decisions, self._pool.start_step(actions, step))
+        self._started[index] = _StartedStep(decisions, self._pool.start_step(actions, step))
 
-    def _finish(self, index: int, group: Sequence[Episode]) -> StepResult:
+    def _finish(self, index: int, group: Sequence[Episode], step: int) -> StepResult:
         """Wait for the envs of a group, and reward them."""
-        step, decisions, pending = self._started.pop(index)
+        decisions, pending = self._started.pop(index)
         measured = pending()
         epochs = [measured.get(episode.env) for episode in group]
         with self._stopwatch("reward"):

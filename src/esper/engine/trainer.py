@@ -110,7 +110,7 @@ class Trainer:
         if self._observer:
             self._observer.end_step()
         state.step += 1
-        self._emit_timing(self._measured)
+        self._emit_timing()
 
     def _may_go_ahead(self) -> bool:
         """Return True if neither a request nor an observer requires all envs to be at the same step."""
@@ -175,11 +175,11 @@ class Trainer:
             for slot, gate in episode.changed_gates():
                 emit(reporter.gate_changed(gate, slot.name, env, at))
 
-    def _emit_timing(self, measured: Sequence[EpochResult | None]) -> None:
+    def _emit_timing(self) -> None:
         state = self.state
         wall, phases, loads = state.timer.end_step()
         with state.timer("telemetry"):
-            by_lane = state.pool.group_by_lane(measured)
+            by_lane = state.pool.group_by_lane(self._measured)
             owners = self._memory.bytes_by_lane(state.round)
             processes = {pid for lane in state.pool.lanes for pid in lane.pids}
             readings = {lane.device: read_device_stats(lane.device, processes) for lane in state.pool.lanes}

@@ -73,15 +73,11 @@ def play_episodes(
         round_index: Index of the round whose hosts are used, from 0.
 
     Returns:
-        True for each env that broke down.
+        True for each env that broke down, or was inactive from the start.
     """
-    broke_down: set[int] = set()
-    """Indices of the envs that broke down."""
     last = config.steps - 1
 
     def end(result: StepResult) -> None:
-        broken = zip(result.episodes, result.broke_down, strict=True)
-        broke_down.update(episode.env.index for episode, now in broken if now)
         if result.step < last:
             tick_slots(result.episodes)
 
@@ -90,7 +86,7 @@ def play_episodes(
     for step in range(config.steps):
         player.play(step, lambda step=step: step < last)
         on_step()
-    return [episode.env.index in broke_down for episode in episodes]
+    return [episode.inactive for episode in episodes]
 
 
 def _result(episode: Episode, test_before: float, test_after: float, broke_down: bool) -> EpisodeResult:
