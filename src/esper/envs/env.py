@@ -309,8 +309,9 @@ class Env:
         # A context with few samples repeats them, so that all contexts have equally many batches in an epoch.
         passes = -(-self.samples_per_epoch // samples)
         orders = [torch.randperm(samples, generator=generator, pin_memory=pinned) for _ in range(passes)]
-        order_N = torch.empty(passes * samples, dtype=torch.int64, pin_memory=pinned)
-        torch.cat(orders, out=order_N)
+        order_N = orders[0]
+        if passes > 1:
+            order_N = torch.cat(orders, out=torch.empty(passes * samples, dtype=torch.int64, pin_memory=pinned))
         return take(self.splits.train, order_N[: self.samples_per_epoch].to(self._device, non_blocking=True))
 
     def _training_batches(self, step: int) -> Iterator[Split]:
