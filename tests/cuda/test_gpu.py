@@ -25,7 +25,7 @@ from esper.lanes.pool import EnvPool
 from esper.policy.actions import Action
 from esper.seeding import make_generator
 from esper.tasks.task import Task
-from tests.engine.populations import digits_profile, measurements, play, population, script
+from tests.engine.populations import digits_profile, live_on, measurements, play, population, script
 from tests.runs import LiveRun
 
 pytestmark = [
@@ -135,13 +135,7 @@ def life_of_seed(pool: EnvPool, blueprint: str, blend: Blend) -> list[EpochResul
     for step in range(14):
         env.sync_optimizers()
         results += measurements(pool, [Action(Op.WAIT)], step)
-        slot.grad_norm = slot.contribution = 1.0
-        if slot.stage is Stage.TRAINING and step > 2:
-            slot.advance()
-        elif slot.stage is Stage.PROBATIONARY:
-            slot.fossilize()
-        else:
-            slot.tick()
+        live_on(slot, advance=step > 2)
     assert slot.stage is Stage.FOSSILIZED
     return results
 

@@ -67,6 +67,17 @@ def population(
         pool.close()
 
 
+def live_on(slot: Slot, *, advance: bool) -> None:
+    """Let a seed pass its gates: advance it if wanted, make it permanent once it is blended, else end an epoch."""
+    slot.grad_norm = slot.contribution = 1.0
+    if slot.stage is Stage.TRAINING and advance:
+        slot.advance()
+    elif slot.stage is Stage.PROBATIONARY:
+        slot.fossilize()
+    else:
+        slot.tick()
+
+
 def script(env: int, step: int, slots: Sequence[Slot]) -> Action:
     """Return an action that takes each env along a different path; every env visits all stages in a dozen steps."""
     for index, slot in enumerate(slots):

@@ -27,7 +27,7 @@ from esper.seeding import make_generator
 from esper.tasks.optimizers import AdamW
 from esper.tasks.splits import Splits
 from esper.tasks.task import Task
-from tests.engine.populations import digits_profile, play, population
+from tests.engine.populations import digits_profile, live_on, play, population
 from tests.envs.tapes import Tape, taped
 
 BLUEPRINTS = digits_profile().sites[1].blueprints
@@ -103,13 +103,7 @@ def test_every_seed_is_replayed_in_every_stage(blueprint: str, blend: Blend, mon
             step_both(envs, step)
             stages |= {slot.stage for slot in each_slot(envs)}
             for slot in each_slot(envs):
-                slot.grad_norm = slot.contribution = 1.0
-                if slot.stage is Stage.TRAINING and step > 29:
-                    slot.advance()
-                elif slot.stage is Stage.PROBATIONARY:
-                    slot.fossilize()
-                else:
-                    slot.tick()
+                live_on(slot, advance=step > 29)
             synchronise(envs)
         assert stages == {Stage.TRAINING, Stage.BLENDING, Stage.PROBATIONARY, Stage.FOSSILIZED}
         assert replays(tapes) >= 3 * 8  # of 12 steps, three have a new topology
