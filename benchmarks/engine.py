@@ -12,9 +12,9 @@ numbers of envs, of the memory of the processes and of the GPU.
 `--seconds` limits the time of training of each setting, warm-up included. If the limit ends the first round, its steps
 from the third on are measured instead, and the line says so.
 
-With `--memory` the benchmark instead prints the resident memory at the end of each round, which should be constant once
-every env has planted every blueprint in every slot (envs keep removed seeds), and size and duration of the checkpoints:
-`python benchmarks/engine.py --memory --envs 64 --rounds 50`.
+With `--memory` the benchmark instead prints the resident memory at the end of each round, and size and duration of the
+checkpoints: `python benchmarks/engine.py --memory --envs 64 --rounds 50`. Envs keep removed seeds, so the memory should
+be constant once every env has planted every blueprint in every slot.
 
 The engine's performance target refers to `python benchmarks/engine.py --task synthetic --steps 10 --amp bf16`.
 """

@@ -1,7 +1,7 @@
 """Tapes: CUDA graphs on a CPU. A tape contains the operators of a function with their scalar arguments and addresses.
 
 Replaying it runs exactly these operators again, on the same memory, as a GPU runs the kernels of a graph. A number that
-was a constant in the recording stays what it was, and a tensor that has moved is not read.
+was a constant in the recording keeps its value, and a tensor that has moved is not read.
 """
 
 from __future__ import annotations

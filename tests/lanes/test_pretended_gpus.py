@@ -186,7 +186,7 @@ def test_function_that_cannot_be_recorded_is_launched(
             run(0)
         for env in (0, 1, 1):
             assert run(env).device == device
-        assert len(calls) == 6  # replays are no calls; no second env tries to record what cannot be recorded
+        assert len(calls) == 6  # replays are no calls; no second env tries to record a function that failed
         assert cuda_graphs.recordings == 2 * records_later
         assert cuda_graphs.take_notices() == [notice]
         assert cuda_graphs.take_notices() == []

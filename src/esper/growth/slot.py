@@ -60,7 +60,7 @@ class Slot(nn.Module):
         self._empty(Stage.DORMANT)
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute. That of `nn.Module` takes ten times as long, and is needed for the two modules only."""
+        """Set an attribute. Only the two modules need the method of `nn.Module`, which takes ten times as long."""
         if name in ("seed", "gate"):
             super().__setattr__(name, value)  # pyright: ignore[reportArgumentType]
         else:
