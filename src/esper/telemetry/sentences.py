@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from esper.candidates import describe_candidate
 from esper.domain import Stage
 from esper.telemetry import events as ev
 
@@ -22,6 +23,7 @@ UNLOGGED_EVENTS = frozenset(
         ev.AnomalyLeft,
         ev.EpisodeEnded,
         ev.DecisionExplained,
+        ev.TrialStarted,
     }
 )
 """Event types without a sentence. Nearly all events are of these types, so one set lookup skips them."""
@@ -95,6 +97,16 @@ def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
             return "info", f"resumed at round {event.round} step {event.step}{source} ({event.origin})"
         case ev.Logged():
             return event.severity, event.text
+        case ev.TrialEnded(score=float(score)) if event.outcome in ("done", "pruned"):
+            where = f"fresh host {event.fresh}, " if event.fresh else "pruned, " if event.outcome == "pruned" else ""
+            return "info", f"{describe_candidate(event.candidate)}: {where}score {score:.1%}"
+        case ev.TrialEnded():
+            reason = f": {event.reason}" if event.reason else ""
+            return "warning", f"{describe_candidate(event.candidate)} {event.outcome}{reason}"
+        case ev.NetworkTested():
+            return "info", f"{describe_candidate(event.candidate)}: {event.test_score:.1%} on the test split"
+        case ev.SearchEnded():
+            return "info", event.answer
         case ev.RunEnded():
             reason = f": {event.reason}" if event.reason else ""
             return ("error" if event.outcome == "failed" else "info"), f"run {event.outcome}{reason}"

@@ -18,6 +18,7 @@ from esper.telemetry.anomalies import Anomaly, anomaly_key
 from esper.telemetry.codec import encode_json, make_decoder
 from esper.telemetry.health_stats import RunHealth
 from esper.telemetry.log_lines import LogLine, make_log_line
+from esper.telemetry.search_state import SearchState
 from esper.telemetry.sentences import UNLOGGED_EVENTS
 from esper.telemetry.series import (
     BlueprintStats,
@@ -145,6 +146,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     timing: ev.PhaseTimed | None = None
     """Timing of the last step; None before the first."""
     checkpoints: list[ev.CheckpointSaved] = []
+    search: SearchState | None = None
+    """Candidates of a growth; None for another run."""
     log: list[LogLine] = []
 
     def apply(self, event: ev.AnyEvent) -> None:
@@ -198,6 +201,9 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         if self.started is None:
             self.start_time = event.time
             self.envs = [EnvState(env=i, lane=lane) for i, lane in enumerate(event.lanes)]
+        if event.search is not None:  # a growth that is resumed may have another budget
+            self.search = self.search or SearchState(info=event.search)
+            self.search.info = event.search
         self.started = event
         self.status = "running"
         self.health.fold_start(event)
@@ -381,6 +387,10 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _log_only(self, event: ev.Logged | ev.ControlRequested) -> None:
         """Change nothing: `apply` logs the event, and a request has no effect until a later event confirms it."""
 
+    def _search_changed(self, event: ev.TrialStarted | ev.TrialEnded | ev.NetworkTested | ev.SearchEnded) -> None:
+        if self.search is not None:
+            self.search.apply(event)
+
     def _run_ended(self, event: ev.RunEnded) -> None:
         self.status, self.reason, self.cause = event.outcome, event.reason, None
 
@@ -407,6 +417,10 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         ev.Paused: _paused,
         ev.Resumed: _resumed,
         ev.Logged: _log_only,
+        ev.TrialStarted: _search_changed,
+        ev.TrialEnded: _search_changed,
+        ev.NetworkTested: _search_changed,
+        ev.SearchEnded: _search_changed,
         ev.RunEnded: _run_ended,
     }
 

@@ -40,6 +40,8 @@ from esper.telemetry.events.run import (
 )
 from esper.telemetry.events.run import HeadReading as HeadReading
 from esper.telemetry.events.run import StructureInfo as StructureInfo
+from esper.telemetry.events.search import NetworkTested, SearchEnded, TrialEnded, TrialStarted
+from esper.telemetry.events.search import SearchInfo as SearchInfo
 
 SCHEMA_VERSION = 1
 """Version of the events. It increases when an event or field is removed or changes its meaning, not for new ones."""
@@ -79,5 +81,9 @@ AnyEvent: TypeAlias = (
     | Paused
     | Resumed
     | Logged
+    | TrialStarted
+    | TrialEnded
+    | NetworkTested
+    | SearchEnded
     | RunEnded
 )

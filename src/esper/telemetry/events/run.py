@@ -8,6 +8,7 @@ import msgspec
 
 from esper.domain import Severity
 from esper.telemetry.events.base import Event
+from esper.telemetry.events.search import SearchInfo
 
 
 class StructureInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -58,6 +59,8 @@ class RunStarted(Event, frozen=True, kw_only=True, tag=True):
     """Batches without overflow after which the loss scale doubles; absent without loss scaling."""
     versions: dict[str, str]
     """Versions of esper-sanctum, Python and torch, and the instruction set for which torch computes on the CPU."""
+    search: SearchInfo | None = None
+    """Budget and aim of a growth; absent for another run."""
     task_code: dict[str, str] = {}
     """Digests of the files of a task that is the user's own code, keyed by relative path; empty for a built-in task."""
     config: dict[str, Any]

@@ -1,0 +1,163 @@
+"""Candidates of a growth: what was trained, how good it was, the front of score against parameters, and the answer.
+
+A candidate is a plan, or a policy that decides for itself; the bare host is the empty plan. A trial is one training of
+a candidate. The trials of a search all have the same host and the same order of the data. The last few candidates are
+then trained on fresh hosts and orders, the same ones for each, and only these trainings choose.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from esper.intervals import IntervalEstimate, t_interval
+
+BARE_HOST = ""
+"""Name of the candidate that never grows: the empty plan."""
+WIDE_HOST = "wide host"
+"""Name of a wider host of about as many parameters as the answer, without seeds."""
+FROM_SCRATCH = "from scratch"
+"""Name of the architecture of the answer, trained from the start with all of its seeds."""
+COMPARED = (WIDE_HOST, FROM_SCRATCH)
+"""Names of networks that are only compared with the answer, and are never chosen."""
+
+Objective = Literal["return", "score"]
+Outcome = Literal["done", "pruned", "broke down", "failed"]
+Origin = Literal["host", "policy", "known", "drawn", "variation", "comparison"]
+
+
+class Candidate(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A candidate and the results of its trainings."""
+
+    name: str
+    """Plan, or name of a policy; `BARE_HOST` for the empty plan."""
+    origin: Origin
+    """Source: the person's host, a policy, a plan that was good elsewhere, a draw of the sampler, a variation of the
+    best plan, or a comparison."""
+    outcome: Outcome | None = None
+    """Outcome of its trial; None while it trains."""
+    reason: str | None = None
+    """Why its trial failed or broke down; None if it did not."""
+    score: float | None = None
+    """Best validation score of its trial, a fraction; None if no step was completed."""
+    net_return: float | None = None
+    """Return of its trial: score gain minus rent and op costs; None if it was not completed."""
+    parameter_ratio: float | None = None
+    """Parameters of the network with the best score, divided by those of the bare host."""
+    seeds: list[str] = []
+    """Seeds of this network, such as `conv_heavy in s3`."""
+    fresh_scores: list[float] = []
+    """Best validation score of each training on a fresh host; the hosts are the same ones for every candidate."""
+    fresh_returns: list[float] = []
+    """Return of each of these trainings."""
+    test_score: float | None = None
+    """Score on the test split of the network that can be written; None if it was not measured."""
+
+    @property
+    def trials(self) -> int:
+        """Number of completed trainings."""
+        return int(self.outcome == "done") + len(self.fresh_scores)
+
+    @property
+    def is_fresh(self) -> bool:
+        """True if it was trained on fresh hosts, twice or more."""
+        return len(self.fresh_scores) > 1
+
+    @property
+    def mean_score(self) -> float | None:
+        """Mean score on fresh hosts; that of its trial if it has not been trained on them."""
+        return statistics.fmean(self.fresh_scores) if self.fresh_scores else self.score
+
+    @property
+    def score_interval(self) -> IntervalEstimate | None:
+        """Mean score on fresh hosts, with its t interval; None with fewer than two."""
+        return t_interval(self.fresh_scores).clip(0.0, 1.0) if self.is_fresh else None
+
+    def values(self, objective: Objective) -> list[float]:
+        """Return the objective on each fresh host."""
+        return self.fresh_scores if objective == "score" else self.fresh_returns
+
+    def trial_value(self, objective: Objective) -> float | None:
+        """Return the objective of its trial; None if it was not completed, or is not finite."""
+        value = self.score if objective == "score" else self.net_return
+        return value if self.outcome == "done" and value is not None and math.isfinite(value) else None
+
+
+def describe_candidate(name: str) -> str:
+    """Return the label of a candidate: `your network`, a policy, or the seeds of a plan with their steps."""
+    if name == BARE_HOST:
+        return "your network"
+    if "@" not in name:
+        return name
+    return ", ".join(_describe_word(word) for word in name.split())
+
+
+def _describe_word(word: str) -> str:
+    blueprint, _, place = word.partition("@")
+    slot, _, options = place.partition(":")
+    step, _, chosen = options.partition(",")
+    seed = f"cull {slot}" if blueprint == "cull" else f"{blueprint} in {slot}"
+    return f"{seed} at step {step}" + (f" ({chosen.replace(',', ', ')})" if chosen else "")
+
+
+def front(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return the candidates that no other one dominates, by rising parameters.
+
+    A candidate dominates another if it is as good with fewer parameters, or better with as few. Candidates that were
+    trained on fresh hosts are only compared with each other, because the score of one trial is not comparable: if there
+    are any, the others are left out.
+    """
+    measured = [one for one in candidates if one.mean_score is not None and one.parameter_ratio is not None]
+    if any(one.is_fresh for one in measured):
+        measured = [one for one in measured if one.is_fresh]
+    best = -math.inf
+    found: list[Candidate] = []
+    for one in sorted(measured, key=lambda one: (one.parameter_ratio, -(one.mean_score or 0.0))):
+        score = one.mean_score
+        if score is not None and score > best:
+            best = score
+            found.append(one)
+    return found
+
+
+def choose(candidates: Sequence[Candidate], objective: Objective) -> Candidate | None:
+    """Return the answer of a growth: the best candidate on fresh hosts; None if none was trained on them.
+
+    A candidate must be better than the bare host by more than the standard error of their paired difference; else the
+    answer is the bare host. Otherwise, a search that finds nothing would name the luckiest of equals.
+    """
+    fresh = [one for one in candidates if one.is_fresh and one.name not in COMPARED]
+    host = next((one for one in fresh if one.name == BARE_HOST), None)
+    better = [one for one in fresh if host is None or one is host or _is_clearly_better(one, host, objective)]
+    return max(better, key=lambda one: statistics.fmean(one.values(objective)), default=None)
+
+
+def _is_clearly_better(one: Candidate, host: Candidate, objective: Objective) -> bool:
+    difference = [a - b for a, b in zip(one.values(objective), host.values(objective), strict=False)]
+    if len(difference) < 2:
+        return False
+    return statistics.fmean(difference) > statistics.stdev(difference) / math.sqrt(len(difference))
+
+
+def describe_answer(candidates: Sequence[Candidate], objective: Objective) -> str:
+    """Return the answer of a growth in one sentence."""
+    best = choose(candidates, objective)
+    host = next((one for one in candidates if one.name == BARE_HOST), None)
+    if best is None or host is None or (own := host.score_interval) is None:
+        return "no candidate has been trained on fresh hosts, so none is known to be better than your network"
+    trainings = f"{len(host.fresh_scores)} fresh trainings each"
+    found = best.score_interval
+    if best is host or found is None:
+        return f"nothing that was tried is better than your network: {_interval(own)}, {trainings}"
+    return (
+        f"{describe_candidate(best.name)}: {_interval(found)} against {_interval(own)} of your network, "
+        f"{best.parameter_ratio or math.nan:.3g} times the parameters, {trainings}"
+    )
+
+
+def _interval(value: IntervalEstimate) -> str:
+    return f"{value.mean:.1%} [{100 * value.low:.1f}, {100 * value.high:.1f}]"
