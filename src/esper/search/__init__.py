@@ -1,1 +1,1 @@
-"""The search of a growth: which candidates are tried, and which are trained on fresh hosts. It imports no torch."""
+"""The search of a growth: which candidates are tried, and which of them are trained on fresh hosts."""

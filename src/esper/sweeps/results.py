@@ -14,8 +14,8 @@ from optuna.trial import TrialState
 
 from esper.history.group_summary import METRICS
 from esper.intervals import t_interval
+from esper.sweeps.parameters import make_distributions
 from esper.sweeps.plan import DIRECTIONS, ObjectiveName, SweepPlan, Value
-from esper.sweeps.sampling import make_distributions
 from esper.sweeps.study import REASON_ATTR, RUN_ATTR, SweepStudy, TrialInfo
 
 MIN_IMPORTANCE_SETTINGS = 10

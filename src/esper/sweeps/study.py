@@ -27,11 +27,12 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from esper.config import ConfigError
 from esper.history.summary import RoundSummary
+from esper.search.sampling import NumberedSampler, silence_optuna
 from esper.sweeps.measures import mean_over
+from esper.sweeps.parameters import make_distributions, suggest_value
 from esper.sweeps.places import FileLock, StudyPlaces
 from esper.sweeps.plan import DIRECTIONS, Setting, SweepPlan
 from esper.sweeps.run_lookup import ABANDONED_S, find_run, is_left_alone
-from esper.sweeps.sampling import NumberedSampler, make_distributions, suggest_value
 from esper.sweeps.storage import storage_errors
 
 PLAN_ATTR = "plan"
@@ -49,11 +50,6 @@ UNOWNED_S = 60.0
 """Seconds after which a trial counts as abandoned if no process has written that it works on it."""
 STARTUP_TRIALS = 5
 """Number of finished trials before the pruner stops any."""
-
-
-def silence_optuna() -> None:
-    """Keep Optuna from printing a line for each trial."""
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,48 +1,17 @@
-"""Samplers and parameters of Optuna for a sweep."""
+"""NumberedSampler: draws of Optuna's samplers that depend only on the study and on the number of the trial."""
 
 from __future__ import annotations
 
 import hashlib
 import warnings
-from typing import Any, cast
+from typing import Any, Literal
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+import optuna
+from optuna.distributions import BaseDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.study import Study
-from optuna.trial import FrozenTrial, Trial
-
-from esper.sweeps.plan import SamplerName, SweepPlan, Value, ValueRange
-
-
-def make_distributions(plan: SweepPlan) -> dict[str, BaseDistribution]:
-    """Return the distribution of each varied option, keyed like `ppo.gamma`."""
-    found: dict[str, BaseDistribution] = {}
-    for key, values in plan.vary.items():
-        if isinstance(values, ValueRange):
-            found[key] = _range_distribution(values)
-        else:
-            found[key] = CategoricalDistribution(values)
-    return found
-
-
-def suggest_value(trial: Trial, key: str, distribution: BaseDistribution) -> Value:
-    """Return the value of a parameter of a trial, which is drawn if it is not fixed."""
-    match distribution:
-        case FloatDistribution(low=low, high=high, step=step, log=log):
-            return trial.suggest_float(key, low, high, step=step, log=log)
-        case IntDistribution(low=low, high=high, step=step, log=log):
-            return trial.suggest_int(key, low, high, step=step, log=log)
-        case CategoricalDistribution(choices=choices):
-            return cast("Value", trial.suggest_categorical(key, choices))
-        case _:
-            raise AssertionError(f"{distribution} is not made here")
-
-
-def _range_distribution(values: ValueRange) -> BaseDistribution:
-    if values.is_integer:
-        return IntDistribution(int(values.low), int(values.high), log=values.log, step=int(values.step or 1))
-    return FloatDistribution(values.low, values.high, log=values.log, step=values.step)
+from optuna.trial import FrozenTrial
 
 
 class NumberedSampler(BaseSampler):
@@ -52,11 +21,11 @@ class NumberedSampler(BaseSampler):
     its first settings once more.
 
     Args:
-        sampler: Sampler that proposes settings.
+        sampler: Sampler that proposes settings; any other than `tpe` draws at random.
         study: Name of the study.
     """
 
-    def __init__(self, sampler: SamplerName, study: str) -> None:
+    def __init__(self, sampler: Literal["tpe", "random", "grid"], study: str) -> None:
         self._kind = sampler
         self._study = study
         self._sampler: BaseSampler = RandomSampler(seed=0)
@@ -86,3 +55,8 @@ class NumberedSampler(BaseSampler):
     ) -> Any:
         """Draw one parameter."""
         return self._sampler.sample_independent(study, trial, param_name, param_distribution)
+
+
+def silence_optuna() -> None:
+    """Keep Optuna from printing a line for each trial."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)

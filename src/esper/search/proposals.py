@@ -1,0 +1,121 @@
+"""Proposals of a search: plans that were good elsewhere, the plan of an episode, and variations of the best plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from esper.domain import Op
+from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS
+from esper.policy.actions import Action
+from esper.policy.baselines import germinate_action
+from esper.search.space import PlanSpace
+
+_KINDS = (
+    ("depthwise", "linear_lowrank"),
+    ("conv_light", "mlp"),
+    ("conv_heavy", "self_attention", "conv_light", "mlp"),
+)
+"""Blueprints of small, middle and large seeds. Of each kind, the first that a slot offers is planted."""
+_PLACES = ("two", "first", "last")
+
+
+def known_plans(space: PlanSpace) -> list[str]:
+    """Return up to nine plans of which one was the best constant plan on most of the tasks that were searched.
+
+    Three kinds of seeds are planted in the first two slots, in the first one, or in the last one, from the first step
+    on. Plans that are too large, or equal, are left out.
+    """
+    names = [site.name for site in space.sites]
+    slots = {"two": names[:2], "first": names[:1], "last": names[-1:]}
+    found: dict[str, None] = {}
+    for place in _PLACES:
+        for kind in _KINDS:
+            seeds: dict[str, tuple[str, int]] = {}
+            for step, slot in enumerate(slots[place]):
+                offered = space.offered(slot)
+                blueprint = next((name for name in kind if name in offered), None)
+                if blueprint is not None:
+                    seeds[slot] = (blueprint, step)
+            plan = space.plan(seeds)
+            if plan and space.fits(plan):
+                found[plan] = None
+    return list(found)
+
+
+def plan_of(actions: Sequence[Action], slots: Sequence[str], blueprints: Sequence[str]) -> str:
+    """Return the plan of the seeds that an episode planted and did not cull; empty if there are none.
+
+    Args:
+        actions: Action of each step.
+        slots: Names of the slots.
+        blueprints: Blueprints that the policy can select, in the order of the head.
+    """
+    planted: dict[int, tuple[int, Action]] = {}
+    for step, action in enumerate(actions):
+        if action.op == Op.GERMINATE:
+            planted[action.slot] = (step, action)
+        elif action.op == Op.CULL:
+            planted.pop(action.slot, None)
+    return " ".join(
+        f"{blueprints[action.blueprint]}@{slots[slot]}:{step}{_options(action)}"
+        for slot, (step, action) in sorted(planted.items(), key=lambda item: item[1][0])
+    )
+
+
+def _options(action: Action) -> str:
+    """Return the options of a new seed that differ from those of a plan without options."""
+    usual = germinate_action(action.slot, action.blueprint)
+    options: list[str] = []
+    if action.tempo != usual.tempo:
+        options.append(f",tempo={INITIAL_RAMP_EPOCHS[action.tempo]}")
+    if action.alpha_target != usual.alpha_target:
+        options.append(f",alpha={ALPHA_TARGETS[action.alpha_target]}")
+    if action.style != usual.style:
+        options.append(f",style={BLEND_STYLES[action.style].name}")
+    return "".join(options)
+
+
+def variations(plan: str, space: PlanSpace) -> Iterator[str]:
+    """Yield plans that differ from a plan in one seed, those first that say which of its seeds pay.
+
+    On the host of the search, the difference in the return between a plan and the plan without a seed is the exact
+    effect of this seed. Options of the seeds are not kept.
+    """
+    seeds = {op.slot: (op.name, op.step) for op in space.parse(plan)}
+    yield from _distinct(plan, space, _changes(seeds, space))
+
+
+def _changes(seeds: dict[str, tuple[str, int]], space: PlanSpace) -> Iterator[dict[str, tuple[str, int]]]:
+    if len(seeds) > 1:
+        for slot in seeds:
+            yield {other: seed for other, seed in seeds.items() if other != slot}
+    for slot, (blueprint, step) in seeds.items():
+        offered = space.offered(slot)
+        place = offered.index(blueprint)
+        for other in (place - 1, place + 1):
+            if 0 <= other < len(offered):
+                yield seeds | {slot: (offered[other], step)}
+    last = max((step for _, step in seeds.values()), default=-1)
+    kinds = dict.fromkeys(blueprint for blueprint, _ in seeds.values())
+    for site in space.sites:
+        if site.name not in seeds:
+            for blueprint in kinds:
+                if blueprint in site.blueprints:
+                    yield seeds | {site.name: (blueprint, last + 1)}
+    for slot, (blueprint, step) in seeds.items():
+        yield seeds | {slot: (blueprint, step + max(space.steps // 8, 1))}
+        if step:
+            yield seeds | {slot: (blueprint, step // 2)}
+    for slot, (blueprint, step) in seeds.items():
+        for site in space.sites:
+            if site.name not in seeds and blueprint in site.blueprints:
+                yield {other: seed for other, seed in seeds.items() if other != slot} | {site.name: (blueprint, step)}
+
+
+def _distinct(plan: str, space: PlanSpace, changes: Iterator[dict[str, tuple[str, int]]]) -> Iterator[str]:
+    known = {plan, ""}
+    for seeds in changes:
+        changed = space.plan(seeds)
+        if changed not in known and space.fits(changed):
+            known.add(changed)
+            yield changed

@@ -1,0 +1,198 @@
+"""PlanSearch: proposes candidates of a growth, prunes their trials, and names those that are trained on fresh hosts.
+
+Policies propose, and the sampler of Optuna disposes. The first trials are the bare host, the episodes of policies, and
+plans that were good elsewhere. Then variations of the best plan so far alternate with draws of the sampler, which
+learns from all trials.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import optuna
+from optuna.trial import Trial, TrialState
+
+from esper.candidates import BARE_HOST, Origin, Outcome
+from esper.search.proposals import known_plans, variations
+from esper.search.sampling import NumberedSampler, silence_optuna
+from esper.search.space import PlanSpace
+
+SearchKind = Literal["guided", "tpe", "random"]
+MAX_REDRAWS = 100
+"""Number of draws in a row that may be known or too large, before the space counts as exhausted."""
+FIRST_RUNG = 1 / 2
+"""Fraction of a training after which the worse half of the candidates is pruned."""
+
+
+class Proposal(NamedTuple):
+    """A candidate to be tried."""
+
+    name: str
+    """Plan, or name of a policy; `BARE_HOST` for the empty plan."""
+    origin: Origin
+
+
+class PlanSearch:
+    """A search over plans. The same calls give the same candidates.
+
+    Args:
+        space: Plans that can be drawn.
+        kind: `guided`; or `tpe` or `random`, without proposals and variations, as baselines.
+        policies: Names of policies whose own episodes are tried; only of a guided search.
+        seed: Random seed of the draws.
+    """
+
+    def __init__(self, space: PlanSpace, *, kind: SearchKind = "guided", policies: Sequence[str], seed: int) -> None:
+        silence_optuna()
+        self._space = space
+        self._is_guided = kind == "guided"
+        self._policies = policies
+        self._study = optuna.create_study(
+            direction="maximize",
+            sampler=NumberedSampler("random" if kind == "random" else "tpe", f"growth {seed}"),
+            pruner=optuna.pruners.SuccessiveHalvingPruner(
+                min_resource=max(1, round(space.steps * FIRST_RUNG)), reduction_factor=2
+            ),
+        )
+        proposals = [Proposal(BARE_HOST, "host")]
+        if self._is_guided:
+            proposals += [Proposal(name, "policy") for name in policies]
+            proposals += [Proposal(plan, "known") for plan in known_plans(space)]
+        self._proposals = deque(proposals)
+        self._is_variation_next = True
+        self._trials: dict[str, Trial] = {}
+        """Trials of the study that are in progress, keyed by plan."""
+        self._values: dict[str, float | None] = {}
+        """Value of each candidate; None for one that is in progress, pruned or failed."""
+        self._plans: dict[str, str] = {}
+        """Plan of the episode of each policy."""
+        self._too_large: set[str] = set()
+        """Policies whose network has more parameters than are allowed."""
+        self._calls: list[list[Any]] = []
+        """Calls that changed the search, for `load_state_dict`."""
+
+    def next_candidates(self, count: int) -> list[Proposal]:
+        """Return the next candidates to be tried: `count`, or fewer if there are no others."""
+        found: list[Proposal] = []
+        while len(found) < count and (proposal := self._next()) is not None:
+            self._values[proposal.name] = None
+            found.append(proposal)
+        self._calls.append(["next", count, [proposal.name for proposal in found]])
+        return found
+
+    def _next(self) -> Proposal | None:
+        while self._proposals:
+            proposal = self._proposals.popleft()
+            if proposal.name not in self._values:
+                self._enqueue(proposal.name)
+                return proposal
+        if self._is_guided:
+            self._is_variation_next = not self._is_variation_next
+            if not self._is_variation_next and (plan := self._variation()) is not None:
+                self._enqueue(plan)
+                return Proposal(plan, "variation")
+        return self._draw()
+
+    def _enqueue(self, plan: str) -> None:
+        """Add a plan to the study, if it belongs to the space."""
+        parameters = None if plan in self._policies else self._space.parameters_of(plan)
+        if parameters is not None:
+            self._study.enqueue_trial(parameters)
+            trial = self._study.ask()
+            self._space.draw(trial)
+            self._trials[plan] = trial
+
+    def _variation(self) -> str | None:
+        """Return a variation of the best candidate that was not tried yet; of the next best if there is none."""
+        for name in self._ranked():
+            plan = self._plans.get(name, name)
+            if plan and plan not in self._values and self._space.fits(plan):
+                return plan
+            for changed in variations(plan, self._space):
+                if changed not in self._values:
+                    return changed
+        return None
+
+    def _draw(self) -> Proposal | None:
+        for _ in range(MAX_REDRAWS):
+            trial = self._study.ask()
+            plan = self._space.draw(trial)
+            if plan in self._values and (value := self._values[plan]) is not None:
+                self._study.tell(trial, value)
+            elif plan in self._values or not self._space.fits(plan):
+                self._study.tell(trial, state=TrialState.FAIL)
+            else:
+                self._trials[plan] = trial
+                return Proposal(plan, "drawn")
+        return None
+
+    def report(self, name: str, step: int, value: float) -> bool:
+        """Report the objective of a trial after a step, and return True if the trial is to be pruned.
+
+        Args:
+            step: Number of completed steps.
+        """
+        self._calls.append(["report", name, step, value])
+        trial = self._trials.get(name)
+        if trial is None:
+            return False
+        trial.report(value, step)
+        return trial.should_prune()
+
+    def tell(
+        self, name: str, outcome: Outcome, value: float | None, ratio: float | None = None, plan: str = ""
+    ) -> None:
+        """Tell the search the end of a trial.
+
+        Args:
+            value: Objective at the end; None unless the trial is done.
+            ratio: Parameters of the network, divided by those of the bare host; None if unknown.
+            plan: Plan of the episode of a policy.
+        """
+        self._calls.append(["tell", name, outcome, value, ratio, plan])
+        trial = self._trials.pop(name, None)
+        if trial is not None:
+            if outcome == "pruned":
+                self._study.tell(trial, state=TrialState.PRUNED)
+            elif value is None:
+                self._study.tell(trial, state=TrialState.FAIL)
+            else:
+                self._study.tell(trial, value)
+        self._values[name] = value if outcome == "done" else None
+        if name in self._policies:
+            self._plans[name] = plan
+            if ratio is not None and not self._space.allows(ratio):
+                self._too_large.add(name)
+
+    def finalists(self, count: int) -> list[str]:
+        """Return the bare host, and the best other candidates, at most `count`."""
+        others = [name for name in self._ranked() if name != BARE_HOST and name not in self._too_large]
+        return [BARE_HOST, *others[:count]]
+
+    def _ranked(self) -> list[str]:
+        """Return the candidates whose trials are done, the best first."""
+        done = {name: value for name, value in self._values.items() if value is not None}
+        return sorted(done, key=lambda name: -done[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the calls so far, as JSON-compatible values."""
+        return {"calls": list(self._calls)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Repeat the calls of a stored search. This search must be a new one.
+
+        Raises:
+            ValueError: Another version of Optuna, or of this package, proposes other candidates.
+        """
+        for name, *arguments in state["calls"]:
+            if name == "next":
+                count, expected = arguments
+                found = [proposal.name for proposal in self.next_candidates(count)]
+                if found != expected:
+                    raise ValueError(f"the search was stored by another version: it proposed {expected}, not {found}")
+            elif name == "report":
+                self.report(*arguments)
+            else:
+                self.tell(*arguments)

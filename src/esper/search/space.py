@@ -1,0 +1,118 @@
+"""PlanSpace: the plans that a search can draw, as parameters of Optuna.
+
+A plan of the space has one to three seeds in different slots, planted in the first half of the training, because a seed
+needs the rest of it to pay its rent. Early steps are drawn more often than late ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import torch
+from optuna.trial import BaseTrial
+
+from esper.growth.blueprints import build_seed
+from esper.growth.site import SlotSite
+from esper.policy.plan import CULL, PlannedOp, parse_plan
+
+MAX_SEEDS = 3
+"""Maximum number of seeds of a drawn plan."""
+_SEEDS = "seeds"
+
+
+class PlanSpace:
+    """Plans for the slots of a task.
+
+    Args:
+        sites: Its slots, in the order of the forward pass.
+        steps: Number of steps of a training.
+        host_parameters: Number of parameters of the bare host.
+        max_parameters: Maximum number of parameters of a grown network; None without a limit.
+    """
+
+    def __init__(
+        self, sites: Sequence[SlotSite], steps: int, host_parameters: int, max_parameters: int | None = None
+    ) -> None:
+        self.sites = sites
+        self.steps = steps
+        self._host_parameters = host_parameters
+        self._max_parameters = max_parameters
+        self._offered = {site.name: site.blueprints for site in sites}
+        self._last_step = max(steps // 2 - 1, 0)
+
+    def draw(self, trial: BaseTrial) -> str:
+        """Return the plan of a trial, whose parameters are drawn if they are not fixed."""
+        names = list(self._offered)
+        count = trial.suggest_int(_SEEDS, 1, min(MAX_SEEDS, len(names)))
+        chosen = dict.fromkeys(trial.suggest_categorical(f"slot {index + 1}", names) for index in range(count))
+        seeds: dict[str, tuple[str, int]] = {}
+        for slot in chosen:
+            blueprint = trial.suggest_categorical(f"blueprint in {slot}", self._offered[slot])
+            step = trial.suggest_int(f"step in {slot}", 1, self._last_step + 1, log=True) - 1
+            seeds[slot] = (blueprint, step)
+        return self.plan(seeds)
+
+    def parameters_of(self, plan: str) -> dict[str, str | int] | None:
+        """Return the parameters that `draw` turns into a plan; None for a plan outside of the space."""
+        ops = self.parse(plan)
+        slots = [op.slot for op in ops]
+        if not 1 <= len(ops) <= min(MAX_SEEDS, len(self.sites)) or len(set(slots)) < len(slots):
+            return None
+        if any(op.name == CULL or op.options or op.step > self._last_step for op in ops):
+            return None
+        found: dict[str, str | int] = {_SEEDS: len(ops)}
+        for index, op in enumerate(ops):
+            found |= {
+                f"slot {index + 1}": op.slot,
+                f"blueprint in {op.slot}": op.name,
+                f"step in {op.slot}": op.step + 1,
+            }
+        return found
+
+    def plan(self, seeds: Mapping[str, tuple[str, int]]) -> str:
+        """Return the plan of some seeds. Of seeds with the same step, the later slots wait for a free step.
+
+        Args:
+            seeds: Blueprint and step of each seed, keyed by slot.
+        """
+        order = list(self._offered)
+        free = 0
+        words: list[str] = []
+        for slot, (blueprint, step) in sorted(seeds.items(), key=lambda seed: (seed[1][1], order.index(seed[0]))):
+            free = max(free, step)
+            if free < self.steps:
+                words.append(f"{blueprint}@{slot}:{free}")
+            free += 1
+        return " ".join(words)
+
+    def parse(self, plan: str) -> list[PlannedOp]:
+        """Return the ops of a plan; none for the empty one."""
+        return parse_plan(plan, self.steps) if plan else []
+
+    def offered(self, slot: str) -> Sequence[str]:
+        """Return the blueprints that a slot offers, from small to large."""
+        return sorted(self._offered[slot], key=lambda name: self._size(slot, name))
+
+    def parameter_ratio(self, plan: str) -> float:
+        """Return the parameters of host and seeds of a plan, divided by those of the host."""
+        grown = sum(self._size(op.slot, op.name) for op in self.parse(plan) if op.name != CULL)
+        return 1 + grown / self._host_parameters
+
+    def fits(self, plan: str) -> bool:
+        """Return True if the network of a plan has at most as many parameters as are allowed."""
+        return self.allows(self.parameter_ratio(plan))
+
+    def allows(self, parameter_ratio: float) -> bool:
+        """Return True if a network of this size is allowed."""
+        limit = self._max_parameters
+        return limit is None or round(parameter_ratio * self._host_parameters) <= limit
+
+    def _size(self, slot: str, blueprint: str) -> int:
+        return _count_parameters(next(site for site in self.sites if site.name == slot), blueprint)
+
+
+@lru_cache(1024)
+def _count_parameters(site: SlotSite, blueprint: str) -> int:
+    seed = build_seed(blueprint, site.layout, site.channels, site.is_causal, torch.Generator().manual_seed(0))
+    return sum(parameter.numel() for parameter in seed.parameters())
