@@ -15,6 +15,7 @@ from esper.config import PPOConfig
 from esper.domain import Op, Stage
 from esper.envs.env import Env
 from esper.envs.epoch_result import max_result_width
+from esper.lanes.errors import FaultError
 from esper.lanes.lane import Lane, PendingResults
 from esper.lanes.pool import EnvEpoch, EnvPool
 from esper.lanes.runner import ResultBuffer
@@ -148,6 +149,23 @@ def test_reset_is_in_place(two: EnvPool) -> None:
     play(two, 1, 1)
     after = [value.data_ptr() for env in two.envs for value in env.network.host.state_dict().values()]
     assert after == before
+
+
+@pytest.mark.parametrize("method", ["reset", "apply_action", "run_epoch"])
+def test_fault_of_an_env_names_it(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = getattr(Env, method)
+
+    def broken(env: Env, *args: Any, **options: Any) -> Any:
+        if env.index == 1:
+            raise ValueError("of the user's model")
+        return original(env, *args, **options)
+
+    with population(envs=2) as pool:
+        pool.reset(0)
+        monkeypatch.setattr(Env, method, broken)
+        with pytest.raises(FaultError, match=r"^env 01 on cpu:0 failed: ValueError: of the user's model$") as caught:
+            play(pool, 1, 1)
+    assert caught.value.env == 1
 
 
 def test_rounds_differ() -> None:

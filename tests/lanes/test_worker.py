@@ -123,8 +123,9 @@ def test_fault_of_one_worker_leaves_no_pending_reply_of_the_other(
 ) -> None:
     busy.reset(0)
     busy.envs[0].network.slots[0].blueprint = "unheard of"
-    with pytest.raises(FaultError, match=r"^env 00 on cpu:0 failed: ValueError: .*unheard of"):
+    with pytest.raises(FaultError, match=r"^env 00 on cpu:0 failed: ValueError: .*unheard of") as caught:
         busy.step([WAIT] * 5, 0)
+    assert caught.value.env == 0
     assert play(busy, 0, 3) == wanted
 
 
@@ -135,6 +136,7 @@ def test_worker_error_is_reported_and_next_step_is_unaffected(pool: EnvPool, wan
     slot.blueprint = "unheard of"
     with pytest.raises(FaultError, match=r"^env 01 on cpu:1 failed: ValueError: .*unheard of") as caught:
         pool.step([WAIT] * 4, 0)
+    assert caught.value.env == 1
     assert "in load_lifecycle\n" in (caught.value.traceback_text or "")
     after = env_state_tensors(pool.envs[1])
     assert all(value.equal(after[name]) for name, value in before.items())
@@ -143,8 +145,9 @@ def test_worker_error_is_reported_and_next_step_is_unaffected(pool: EnvPool, wan
 
 def test_step_aborted_before_sending_leaves_no_pending_reply(pool: EnvPool, wanted: list[list[EpochResult]]) -> None:
     pool.reset(0)
-    with pytest.raises(FaultError, match=r"^env 03 on cpu:1 failed: IllegalTransitionError"):
+    with pytest.raises(FaultError, match=r"^env 03 on cpu:1 failed: IllegalTransitionError") as caught:
         pool.step([WAIT, WAIT, WAIT, Action(Op.ADVANCE)], 0)
+    assert caught.value.env == 3
     assert play(pool, 0, 3) == wanted[:4]
 
 
@@ -155,6 +158,7 @@ def test_worker_that_lost_its_gpu_is_replaced(pool: EnvPool, wanted: list[list[E
     with pytest.raises(FaultError, match=r"^env 01 on cpu:1 failed: .*CUDA error: injected") as caught:
         pool.step([WAIT] * 4, 0)
     assert not caught.value.is_device_lost  # this process can use its devices
+    assert caught.value.env is None  # the fault says nothing about the env
     assert not psutil.pid_exists(first)
     assert play(pool, 0, 3) == wanted[:4]
     assert pool.lanes[1].pids != [first]

@@ -30,12 +30,16 @@ class FaultError(Exception):
         text: Message for users: where it failed, and why.
         traceback_text: Traceback of a bug; None if memory ran out.
         is_device_lost: True if this process cannot use its GPU any more, so that no checkpoint can be restored.
+        env: Index of the env whose work failed; None if the fault does not belong to one env, or its device is lost.
     """
 
-    def __init__(self, text: str, traceback_text: str | None = None, *, is_device_lost: bool = False) -> None:
+    def __init__(
+        self, text: str, traceback_text: str | None = None, *, is_device_lost: bool = False, env: int | None = None
+    ) -> None:
         super().__init__(text)
         self.traceback_text = traceback_text
         self.is_device_lost = is_device_lost
+        self.env = env
 
     @classmethod
     def from_exception(cls, error: Exception, where: str) -> FaultError:

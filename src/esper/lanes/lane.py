@@ -111,7 +111,7 @@ class Lane:
         """
         if self._workers:
             for env in envs:
-                with_context(self._runner.describe_env(env), prepare, env)
+                self._runner.run_for_env(env, prepare, env)
             parts = self._split(envs)
 
             def send(worker: WorkerProcess, part: Sequence[Env]) -> PendingResults:

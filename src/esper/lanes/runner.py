@@ -133,7 +133,7 @@ class EnvRunner:
         try:
             for env in envs:
                 with self._stream_of(env):
-                    results[env.index] = with_context(self.describe_env(env), task, env)
+                    results[env.index] = self.run_for_env(env, task, env)
             self._join_streams()
             buffer = self._idle_buffers.pop() if self._idle_buffers else ResultBuffer(self.device, self._size)
             with self.stopwatch("fetch"):
@@ -153,9 +153,16 @@ class EnvRunner:
 
         return wait
 
-    def describe_env(self, env: Env) -> str:
-        """Return the env and the lane, for messages."""
-        return f"env {env.index:02d} on {self._lane}"
+    def run_for_env(self, env: Env, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Call a function that works for one env. Its exceptions become a FaultError that names the env and the lane.
+
+        Other envs cannot run on a lost device either, so that fault does not belong to the env.
+        """
+        try:
+            return with_context(f"env {env.index:02d} on {self._lane}", function, *args, **options)
+        except FaultError as fault:
+            fault.env = None if fault.is_device_lost else env.index
+            raise
 
     def _join_streams(self) -> None:
         """Make the default stream wait for the streams of all envs."""

@@ -33,7 +33,7 @@ from esper.growth.outputs import map_tensors
 from esper.lanes.channel import Channel
 from esper.lanes.devices import torch_device
 from esper.lanes.errors import FaultError
-from esper.lanes.runner import DeviceResults, EnvRunner, with_context
+from esper.lanes.runner import DeviceResults, EnvRunner
 from esper.lanes.spawn import WorkerSpawner
 from esper.process import freeze_loaded_objects
 from esper.seeding import EpisodeKey
@@ -164,7 +164,7 @@ class WorkerProcess:
         if isinstance(reply, FaultError):
             if reply.is_device_lost:  # only that process cannot use it any more: the next `send` starts another one
                 self.close()
-            raise FaultError(str(reply), reply.traceback_text)
+            raise FaultError(str(reply), reply.traceback_text, env=reply.env)
         load_tensor_states(envs, reply.after)
         for env, seconds in zip(envs, reply.seconds, strict=True):
             env.epoch_seconds = seconds
@@ -246,13 +246,16 @@ def _run_epochs(
 ) -> EpochReply | FaultError:
     """Train and validate the envs of a request, which arrived at `start`."""
 
+    def enter(env: Env, key: EpisodeKey, before: WorkerEnvState) -> None:
+        env.enter(key)
+        load_lifecycle(env, before)
+
     def train_and_validate(env: Env) -> DeviceResults:
         return env.run_epoch(request.step, runner.stopwatch, last=request.last)
 
     try:
         for env, key, before in zip(envs, request.keys, request.before, strict=True):
-            env.enter(key)
-            with_context(runner.describe_env(env), load_lifecycle, env, before)
+            runner.run_for_env(env, enter, env, key, before)
         load_tensor_states(envs, request.before)
         transfer_seconds = time.perf_counter() - start
         results = runner.run(envs, train_and_validate)
