@@ -10,16 +10,16 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
+from esper.candidates import Objective
 from esper.cli.console import RunPrinter, drain
 from esper.config import Config, TaskError
 from esper.config_files import check_keys, resolve_config
 from esper.control import RequestKind
 from esper.effects.change import RECORDED
 from esper.effects.report import Report
-from esper.engine.growth import DEFAULT_PATIENCE, GROWTH_CONFIG, Growth, check_growth
+from esper.engine.growth import GROWTH_CONFIG, Growth, check_growth, make_request
 from esper.engine.start_checks import resolve_policy
 from esper.engine.thread import EngineThread
-from esper.harvest.grown import Grown
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.lanes.pool import can_be_imported
 from esper.recorded_run import RecordedRun
@@ -82,25 +82,61 @@ def train(task: Task | str, **settings: Any) -> TrainedRun:
     )
 
 
+class GrowthResult:
+    """Result of `grow`: the networks of the front, and the answer.
+
+    Attributes:
+        directory: Run directory: events, checkpoints, configuration.
+        answer: The answer in one sentence.
+        best: Network of the answer.
+        front: Networks that no other one dominates by score and parameters, by rising parameters.
+        candidates: All candidates, with the results of their trainings.
+    """
+
+    def __init__(self, growth: Growth, directory: Path) -> None:
+        search, best = growth.search, growth.grown
+        assert search is not None
+        assert search.answer is not None
+        assert best is not None
+        self.directory = directory
+        self.answer = search.answer
+        self.best = best
+        self.front = [growth.networks[one.name] for one in search.front if one.name in growth.networks]
+        self.candidates = search.candidates
+
+    def __repr__(self) -> str:
+        return self.answer
+
+
 def grow(
     task: Task | str,
     *,
+    trials: int | None = None,
+    minutes: float | None = None,
+    objective: Objective = "return",
+    max_parameters: str = "",
+    patience: int | None = None,
+    compare: bool = False,
     policy: str = GROWTH_CONFIG["policy"],
     envs: int = GROWTH_CONFIG["envs"],
     steps: int = GROWTH_CONFIG["steps"],
-    patience: int = DEFAULT_PATIENCE,
     **settings: Any,
-) -> Grown:
-    """Grow one network, as `esper-sanctum grow --no-tui` does: the best of several, by validation score.
+) -> GrowthResult:
+    """Find the best network of a task within a budget, as `esper-sanctum grow --no-tui --new` does.
 
     Ctrl-C ends the growth; the best network so far is returned.
 
     Args:
         task: The task, or its name or reference.
-        policy: Policy that decides what grows: a name, your own, or a run or checkpoint with a trained policy.
-        envs: Number of networks that grow at once.
-        steps: Maximum number of epochs.
-        patience: Steps without a better validation score after which the growth ends.
+        trials: Number of trainings of the search, without those on fresh hosts; None without `minutes`: 16.
+        minutes: Minutes of training, in place of `trials`.
+        objective: Quantity to maximise: `return`, the score gain minus the rent of grown parameters; or `score`.
+        max_parameters: Limit of the parameters of a network: a number, or a multiple of the host's such as `1.5x`.
+        patience: Steps without a better score after which a training ends; None: a third of the steps, 5 or more.
+        compare: Also train the architecture of the answer from scratch.
+        policy: Policy whose episodes are tried first: a name, your own, or a run or checkpoint with a trained policy.
+        envs: Number of networks that train at once.
+        steps: Maximum number of epochs of a training.
         settings: Further configuration, as for `train`.
 
     Raises:
@@ -111,11 +147,22 @@ def grow(
         RecordingError: The run directory cannot be written.
         RunFailedError: The run failed, or ended before a network had a score.
     """
-    growth = Growth(patience=patience)
-    _run(task, "esper.grow", {**GROWTH_CONFIG, "policy": policy, "envs": envs, "steps": steps, **settings}, growth)
+    request = make_request(
+        trials=trials,
+        minutes=minutes,
+        objective=objective,
+        max_parameters=max_parameters,
+        patience=patience,
+        compares=compare,
+    )
+    growth = Growth(request=request)
+    base = {key.replace("-", "_"): value for key, value in GROWTH_CONFIG.items()}
+    options = {**base, "policy": policy, "envs": envs, "steps": steps, **settings}
+    engine, _ = _run(task, "esper.grow", options, growth)
+    assert engine.directory is not None
     if growth.grown is None:
         raise RunFailedError("the run ended before a network had a score, so none was grown")
-    return growth.grown
+    return GrowthResult(growth, engine.directory)
 
 
 def what_if(
@@ -219,7 +266,7 @@ def _run(
         options["devices"] = ("cpu:0",)
     config = resolve_policy(_resolve(options, caller))
     if growth:
-        check_growth(config, growth.patience)
+        check_growth(config)
     threads = torch.get_num_threads()
     engine = EngineThread(config, None, task=task, growth=growth)
     printer = RunPrinter(sys.stdout)  # before the engine replaces the stream for the threads that run the user's code

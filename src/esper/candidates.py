@@ -54,6 +54,8 @@ class Candidate(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Best validation score of each training on a fresh host; the hosts are the same ones for every candidate."""
     fresh_returns: list[float] = []
     """Return of each of these trainings."""
+    fresh_hosts: list[int] = []
+    """Number of the host of each of these trainings, from 1. A training that failed is missing."""
     test_score: float | None = None
     """Score on the test split of the network that can be written; None if it was not measured."""
 
@@ -77,9 +79,10 @@ class Candidate(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Mean score on fresh hosts, with its t interval; None with fewer than two."""
         return t_interval(self.fresh_scores).clip(0.0, 1.0) if self.is_fresh else None
 
-    def values(self, objective: Objective) -> list[float]:
-        """Return the objective on each fresh host."""
-        return self.fresh_scores if objective == "score" else self.fresh_returns
+    def values(self, objective: Objective) -> dict[int, float]:
+        """Return the objective on each fresh host, keyed by its number."""
+        values = self.fresh_scores if objective == "score" else self.fresh_returns
+        return dict(zip(self.fresh_hosts, values, strict=True))
 
     def trial_value(self, objective: Objective) -> float | None:
         """Return the objective of its trial; None if it was not completed, or is not finite."""
@@ -131,16 +134,19 @@ def choose(candidates: Sequence[Candidate], objective: Objective) -> Candidate |
     answer is the bare host. Otherwise, a search that finds nothing would name the luckiest of equals.
     """
     fresh = [one for one in candidates if one.is_fresh and one.name not in COMPARED]
+    most = max((len(one.fresh_hosts) for one in fresh), default=0)
     host = next((one for one in fresh if one.name == BARE_HOST), None)
-    better = [one for one in fresh if host is None or one is host or _is_clearly_better(one, host, objective)]
-    return max(better, key=lambda one: statistics.fmean(one.values(objective)), default=None)
+    complete = [one for one in fresh if len(one.fresh_hosts) == most or one is host]  # no training of it failed
+    better = [one for one in complete if host is None or one is host or _is_clearly_better(one, host, objective)]
+    return max(better, key=lambda one: statistics.fmean(one.values(objective).values()), default=None)
 
 
 def _is_clearly_better(one: Candidate, host: Candidate, objective: Objective) -> bool:
-    difference = [a - b for a, b in zip(one.values(objective), host.values(objective), strict=False)]
-    if len(difference) < 2:
+    own, of_host = one.values(objective), host.values(objective)
+    differences = [own[number] - of_host[number] for number in own.keys() & of_host.keys()]
+    if len(differences) < 2:
         return False
-    return statistics.fmean(difference) > statistics.stdev(difference) / math.sqrt(len(difference))
+    return statistics.fmean(differences) > statistics.stdev(differences) / math.sqrt(len(differences))
 
 
 def describe_answer(candidates: Sequence[Candidate], objective: Objective) -> str:

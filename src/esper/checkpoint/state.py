@@ -71,6 +71,7 @@ class EpisodeState(msgspec.Struct):
     unhealthy_steps: int
     gate_refusals: dict[str, list[str]]
     slots: list[SlotState]
+    host_env: int
     host_round: int
 
 
@@ -82,6 +83,8 @@ class SavedState(msgspec.Struct):
     episodes: list[EpisodeState]
     scalers: dict[str, dict[str, float]]
     """State of the loss scaler of each env, keyed by its index."""
+    growth: dict[str, Any] = {}
+    """State of the search of a growth; empty for another run."""
 
 
 def check_state(state: Any, path: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from esper.candidates import BARE_HOST
 from esper.checkpoint.manifest import CheckpointError
 from esper.config import Config, ConfigError
 from esper.engine.trained_policy import TrainedPolicy, initial_policy, read_trained_policy
@@ -16,11 +17,12 @@ from esper.policy.agent import Agent
 from esper.policy.baselines import PLANT_INTERVAL_STEPS, PeriodicAgent, RandomAgent, StaticAgent
 from esper.policy.heuristic import HeuristicAgent
 from esper.policy.loading import PRETRAINED, is_own_policy, load_policy
-from esper.policy.plan import parse_plan
+from esper.policy.plan import PLAN, parse_plan
 from esper.policy.plan_agent import PlanAgent
 from esper.ppo.agent import PPOAgent
 from esper.ranks import SINGLE_RANK, RankGroup
 from esper.seeding import make_generator
+from esper.tasks.profile import TaskProfile
 from esper.user_code import describe_exception
 
 
@@ -70,6 +72,26 @@ def build_agent(
         case reference:
             policy = read_trained_policy(reference, Path(config.telemetry_dir))
             return build_trained(policy, config, sites, blueprints, ranks)
+
+
+def build_candidate(name: str, config: Config, profile: TaskProfile) -> Agent:
+    """Return the agent of a candidate of a growth.
+
+    Args:
+        name: Plan, or name of a policy; empty for the bare host.
+
+    Raises:
+        CheckpointError: The policy is a checkpoint that has none.
+        ConfigError: The plan does not fit the task, or the user's policy cannot be loaded.
+    """
+    policy, plan = ("static", "") if name == BARE_HOST else (PLAN, name) if "@" in name else (name, "")
+    acting = msgspec.structs.replace(config, policy=policy, plan=plan)
+    return build_agent(acting, profile.sites, profile.blueprints)
+
+
+def proposing_policies(config: Config) -> list[str]:
+    """Return the policies whose own episodes a growth tries: that of the configuration, and the heuristic."""
+    return [name for name in dict.fromkeys([config.policy, "heuristic"]) if name not in (PLAN, "static")]
 
 
 def _build_own(config: Config, sites: Sequence[SlotSite], blueprints: Sequence[str], ranks: RankGroup) -> Agent:

@@ -184,6 +184,9 @@ def _capture(training: TrainingState) -> _TrainerState:
         state["episodes"].append(snapshot.state)
         if snapshot.scaler:
             state["scalers"][str(index)] = snapshot.scaler
+    if training.director:
+        state["growth"] = training.director.state_dict()
+        tensors |= {f"growth.{name}": value for name, value in training.director.state_tensors().items()}
     return _TrainerState(training.round, training.step, state, tensors)
 
 
@@ -226,6 +229,8 @@ def _local_state(state: Mapping[str, Any], ranks: RankGroup) -> dict[str, Any]:
 
 def _install(training: TrainingState, position: _TrainerState) -> None:
     training.round, training.step = position.round, position.step
+    if training.director:
+        training.director.load_state_dict(position.state["growth"], strip_prefix("growth.", position.tensors))
     training.agent.load_state_dict(
         position.state["agent"], strip_prefix("agent.", position.tensors), training.decision_uniforms()
     )

@@ -171,12 +171,13 @@ class Episode:
             "unhealthy_steps": self.unhealthy_steps,
             "gate_refusals": {str(index): list(names) for index, names in self.gate_refusals.items()},
             "slots": [slot.lifecycle_state() for slot in self.env.network.slots],
+            "host_env": self.env.key.env,
             "host_round": self.env.key.round,
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Restore a state dict. Builds the seeds; the caller loads their weights from the tensors of the checkpoint."""
-        self.env.enter(self.env.key._replace(round=saved["host_round"]))
+        self.env.enter(self.env.key._replace(env=saved["host_env"], round=saved["host_round"]))
         for slot, state in zip(self.env.network.slots, saved["slots"], strict=True):
             slot.load_lifecycle_state(state)
         self.env.slot_optimizers.clear()

@@ -1,69 +1,215 @@
-"""Growth: the request for the growth of one network, and its results. Importing this does not import torch."""
+"""Growth: the request for the best network within a budget, and its results. Importing this does not import torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from esper.config import Config, ConfigError
+import msgspec
+
+from esper.candidates import Objective
+from esper.checkpoint.catalog import list_checkpoints
+from esper.config import MAX_COUNT, Config, ConfigError
+from esper.disk import read_regular
 from esper.policy.loading import POLICY_NAMES
+from esper.recording.runs import list_runs
+from esper.telemetry.codec import DECODE_ERRORS
+from esper.telemetry.events import SearchInfo
 
 if TYPE_CHECKING:
     from esper.harvest.grown import Grown
+    from esper.telemetry.search_state import SearchState
 
-GROWTH_CONFIG: dict[str, Any] = {"rounds": 1, "policy": "pretrained", "envs": 4, "steps": 15}
-"""Settings of a growth that differ from the defaults of a run."""
-DEFAULT_PATIENCE = 5
-"""Default of `Growth.patience`."""
+_CHANGEABLE = frozenset(
+    {"devices", "policy-device", "telemetry-dir", "data-dir", "checkpoint-every", "keep", "sync-seconds"}
+    | {"patience-minutes", "anomalies"}
+)
+"""Keys of the configuration that may differ when a growth is continued."""
+MAX_MANIFEST_BYTES = 1 << 20
+DEFAULT_TRIALS = 16
+"""Number of trials if no budget is given."""
+FRESH_HOSTS = 5
+"""Number of fresh hosts on which each of the last candidates is trained."""
+FINALISTS = 3
+"""Number of candidates that are trained on fresh hosts, besides the bare host."""
+GROWTH_CONFIG: Mapping[str, Any] = {
+    "rounds": MAX_COUNT,
+    "policy": "pretrained",
+    "envs": 8,
+    "steps": 15,
+    "reward": "simplified",
+    "checkpoint-every": 1,
+}
+"""Settings of a growth that differ from the defaults of a run. It ends with its search, not after some rounds."""
 
 
-def check_growth(config: Config, patience: int) -> None:
-    """Check that a configuration grows one network in one round, with a policy that does not learn.
+@dataclass(frozen=True, kw_only=True)
+class GrowthRequest:
+    """Request for the best network of a task.
 
-    Raises:
-        ConfigError: It does not.
+    Attributes:
+        trials: Number of trials of the search; None if the budget is a time.
+        minutes: Minutes of training; None if the budget is a number of trials.
+        objective: Quantity to maximise: the return, which is the score gain minus the rent, or the score.
+        max_parameters: Limit of the parameters of a network: a number, or a multiple of the host's such as `1.5x`;
+            empty without a limit.
+        patience: Steps without a better score after which a training ends; None: a third of the steps, 5 or more.
+        compares: Also train the architecture of the answer from scratch.
     """
-    if config.rounds != 1:
-        raise ConfigError(f"--rounds {config.rounds} is not valid: grow has one round, in which nothing learns")
-    if config.policy == POLICY_NAMES[0]:
-        raise ConfigError(
-            "--policy ppo is not trained yet; give pretrained, or the run or the checkpoint of a trained policy"
+
+    trials: int | None = None
+    minutes: float | None = None
+    objective: Objective = "return"
+    max_parameters: str = ""
+    patience: int | None = None
+    compares: bool = False
+
+    def patience_steps(self, steps: int) -> int:
+        """Return the patience of trainings of some steps."""
+        return self.patience or max(5, math.ceil(steps / 3))
+
+    def info(self, host_parameters: int) -> SearchInfo:
+        """Return the budget and the aim for a host of some parameters."""
+        return SearchInfo(
+            trials=self.trials,
+            minutes=self.minutes,
+            objective=self.objective,
+            max_parameters=parse_limit(self.max_parameters, host_parameters),
         )
-    if patience < 1:
-        raise ConfigError(f"--patience {patience} is not valid: it must be 1 or more")
-
-
-class Variant(NamedTuple):
-    """One row of a comparison: the best network of several, trained for as many epochs as the grown one."""
-
-    name: str
-    test_score: float
-    parameters: int
-    seconds: float
 
 
 @dataclass(kw_only=True)
 class Growth:
-    """Request for the growth of one network, and its results.
+    """A growth in progress, and its results.
 
     Attributes:
-        patience: Steps without an improvement of the best validation score after which the run stops.
-        target: Function from the run directory to the directory of the harvest; None: nothing is written.
-        compares: Also train the bare host, and the grown architecture from scratch, for as many epochs.
-        grown: The best network, at the end of the run; None before, and if no step was completed.
-        directory: Directory of the harvest; None if none was written.
-        problem: Why the harvest has no program; None if it has one.
-        failure: Why the harvest cannot be written; None if it was.
-        comparison: Results of the grown network and of the networks it is compared with; empty without a comparison.
+        request: What is to be grown.
+        target: Function from the run directory to the directory of the network that is written; None: none is written.
+        writes_all: Write every network of the front, each to its own directory in that of `target`.
+        search: Candidates and answer; None before the run is set up.
+        networks: Networks of the front, keyed by candidate; empty before the end.
+        directories: Directory of each written network, keyed by candidate.
+        problems: Why networks that were written have no program, keyed by candidate.
+        failure: Why a network cannot be written; None if all were.
     """
 
-    patience: int
+    request: GrowthRequest
     target: Callable[[Path], Path] | None = None
-    compares: bool = False
-    grown: Grown | None = None
-    directory: Path | None = None
-    problem: str | None = None
+    writes_all: bool = False
+    search: SearchState | None = None
+    networks: dict[str, Grown] = field(default_factory=dict[str, "Grown"])
+    directories: dict[str, Path] = field(default_factory=dict[str, Path])
+    problems: dict[str, str] = field(default_factory=dict[str, str])
     failure: str | None = None
-    comparison: list[Variant] = field(default_factory=list[Variant])
+
+    @property
+    def grown(self) -> Grown | None:
+        """Network of the answer; None before the end, and if no candidate could be trained."""
+        chosen = self.search.chosen if self.search else None
+        return None if chosen is None else self.networks.get(chosen)
+
+
+def make_request(
+    *,
+    trials: int | None = None,
+    minutes: float | None = None,
+    objective: Objective = "return",
+    max_parameters: str = "",
+    patience: int | None = None,
+    compares: bool = False,
+) -> GrowthRequest:
+    """Return a request after checking it. Without a budget, it has `DEFAULT_TRIALS`.
+
+    Raises:
+        ConfigError: A value is not valid, or there are two budgets.
+    """
+    if trials is not None and minutes is not None:
+        raise ConfigError("--trials and --minutes are both budgets; give one of them")
+    if trials is not None and not 1 <= trials <= MAX_COUNT:
+        raise ConfigError(f"--trials {trials} is not valid: it must be 1 or more")
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise ConfigError(f"--minutes {minutes:g} is not valid: it must be above 0")
+    if patience is not None and patience < 1:
+        raise ConfigError(f"--patience {patience} is not valid: it must be 1 or more")
+    parse_limit(max_parameters, 1)
+    return GrowthRequest(
+        trials=DEFAULT_TRIALS if trials is None and minutes is None else trials,
+        minutes=minutes,
+        objective=objective,
+        max_parameters=max_parameters,
+        patience=patience,
+        compares=compares,
+    )
+
+
+def parse_limit(text: str, host_parameters: int) -> int | None:
+    """Return a limit of parameters: `1.5x` is one and a half times those of the host; None for an empty text.
+
+    Raises:
+        ConfigError: The text is neither a number nor a multiple of 1 or more.
+    """
+    if not text:
+        return None
+    number = text.replace("_", "").removesuffix("x")
+    is_multiple = text.endswith("x")
+    try:
+        value = float(number) if is_multiple else int(number)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 1:
+        raise ConfigError(f"--max-parameters {text!r} is not valid: expected a multiple such as 1.5x, or a number")
+    return round(value * host_parameters) if is_multiple else int(value)
+
+
+def growth_identity(config: Config, request: GrowthRequest) -> dict[str, Any]:
+    """Return the settings that a growth keeps when it is continued: all but budget, devices and places.
+
+    Args:
+        config: Configuration as the user gave it.
+    """
+    settings: dict[str, Any] = msgspec.to_builtins(config)
+    kept = {name: value for name, value in settings.items() if name not in _CHANGEABLE}
+    aim = {"objective": request.objective, "max-parameters": request.max_parameters, "patience": request.patience}
+    return {"config": kept, **aim}
+
+
+def find_growth(config: Config, request: GrowthRequest) -> Path | None:
+    """Return the newest checkpoint of the last growth with the same settings; None if there is none.
+
+    Raises:
+        OSError: The telemetry directory cannot be read.
+    """
+    identity = msgspec.json.decode(msgspec.json.encode(growth_identity(config, request)))
+    for run in list_runs(Path(config.telemetry_dir)):
+        try:
+            manifest = msgspec.json.decode(
+                read_regular(run / "run.json", limit=MAX_MANIFEST_BYTES), type=_GrowthManifest
+            )
+        except (OSError, *DECODE_ERRORS):  # not a run, or one that is damaged: it cannot be continued
+            continue
+        if manifest.growth == identity and (checkpoints := list_checkpoints(run)):
+            return checkpoints[-1]
+    return None
+
+
+class _GrowthManifest(msgspec.Struct):
+    growth: dict[str, Any] | None = None
+
+
+def check_growth(config: Config) -> None:
+    """Check that a configuration can grow a network.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    if config.rounds != GROWTH_CONFIG["rounds"]:
+        raise ConfigError("--rounds is not an option of grow; give --trials or --minutes")
+    if config.reward != GROWTH_CONFIG["reward"]:
+        raise ConfigError(f"--reward {config.reward} is not an option of grow, because nothing learns")
+    if config.policy == POLICY_NAMES[0]:
+        raise ConfigError(
+            "--policy ppo is not trained yet; give pretrained, or the run or the checkpoint of a trained policy"
+        )

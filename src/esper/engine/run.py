@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import msgspec
 import torch
@@ -17,15 +18,18 @@ from esper.config import Config, ConfigError
 from esper.control import RequestQueue
 from esper.disk import make_directory
 from esper.engine import reporter
-from esper.engine.agent_factory import build_agent
+from esper.engine.agent_factory import build_agent, build_candidate, proposing_policies
+from esper.engine.candidate_agent import CandidateAgent
 from esper.engine.checkpointer import Checkpointer
 from esper.engine.commands import harvest_command, resume_options
-from esper.engine.growth import Growth
-from esper.engine.growth_observer import GrowthObserver
+from esper.engine.growth import FRESH_HOSTS, Growth, growth_identity
+from esper.engine.growth_director import GrowthDirector
+from esper.engine.growth_results import GrowthResults
 from esper.engine.run_control import RankedRequestQueue
 from esper.engine.trained_policy import policy_label
 from esper.engine.trainer import Trainer
 from esper.engine.training_state import TrainingState
+from esper.engine.wide_host import open_wide_pool
 from esper.harvest.model import check_is_one_structure
 from esper.health.detector import AnomalyDetector
 from esper.health.thresholds import Thresholds
@@ -41,7 +45,10 @@ from esper.recording.notes import RunNotes, update_notes
 from esper.recording.recorder import Recorder, RecordingError, write_manifest
 from esper.recording.run_lock import RunLock
 from esper.recording.runs import make_run_directory
+from esper.search.search import PlanSearch
+from esper.search.space import PlanSpace
 from esper.tasks.prepare import SavedTask, prepare_task
+from esper.tasks.splits import TaskData
 from esper.tasks.task import Task
 from esper.telemetry import events as ev
 from esper.telemetry.hub import EventHub, FirstRankEventHub, OtherRankEventHub
@@ -86,6 +93,7 @@ class Run:
         notes: RunNotes | None = None,
     ) -> None:
         rank_info = RankInfo.from_environment()
+        self._identity = growth_identity(config, growth.request) if growth else None
         lanes = assign_lanes_to_rank(resolve_devices(config.devices), rank_info, leave_out=is_auto(config.devices))
         resolve_policy_device(config.policy_device)
         saved = read_manifest(resume) if resume else None
@@ -104,20 +112,24 @@ class Run:
                 check_is_one_structure(task)
             self.pool = EnvPool(task, profile, data, lanes, config, ranks.env_range(config.envs), spawner)
             opened.callback(self.pool.close)
-            agent = build_agent(config, profile.sites, profile.blueprints, ranks, resumes=resume is not None)
+            if growth:
+                agent = CandidateAgent(lambda name: build_candidate(name, config, profile))
+            else:
+                agent = build_agent(config, profile.sites, profile.blueprints, ranks, resumes=resume is not None)
             self.directory = run_directory_of(resume) if resume else ranks.run_on_rank0(lambda: _new_directory(config))
             if ranks.rank > 0:
                 self.hub = OtherRankEventHub(ranks)
             lock_warning = ranks.run_on_rank0(lambda: self._open_recording(config, notes, opened))
             self.hub.subscribe(records)
             state = TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks, origin=origin)
-            self._growth = GrowthObserver(growth, task, data[0], state, control, self.directory) if growth else None
+            self._results: GrowthResults | None = None
+            if growth:
+                self._results = self._direct(growth, state, control, data, lanes)
             self.trainer = Trainer(
                 state,
                 control=control if ranks.is_single else RankedRequestQueue(control, ranks),
                 checkpointer=Checkpointer(self.directory, config.keep),
                 interactive=interactive and ranks.is_single,
-                observer=self._growth,
             )
             if resume:
                 self.trainer.run_control.restore(resume, "command line")
@@ -125,6 +137,34 @@ class Run:
             self._emit_notices(config, lock_warning if ranks.rank == 0 else None)
             self._opened = opened.pop_all()
             """Resources of the run, closed in reverse order at its end."""
+
+    def _direct(
+        self, growth: Growth, state: TrainingState, control: RequestQueue, data: TaskData, lanes: Sequence[str]
+    ) -> GrowthResults:
+        """Give a growth its director, and return what computes its results at the end."""
+        config, pool = state.config, self.pool
+        task, profile = pool.task, pool.profile
+        limit = growth.request.info(profile.host_parameters).max_parameters
+        space = PlanSpace(profile.sites, config.steps, profile.host_parameters, limit)
+        search = PlanSearch(space, policies=proposing_policies(config), plans=[config.plan], seed=config.seed)
+        director = GrowthDirector(growth.request, search, state)
+        state.director = director
+        growth.search = director.search_state
+
+        def open_wide(ratio: float) -> AbstractContextManager[tuple[EnvPool, float]]:
+            wide = msgspec.structs.replace(config, envs=FRESH_HOSTS)
+            return open_wide_pool(task, profile, data, ratio, lanes, wide)
+
+        return GrowthResults(
+            growth,
+            director,
+            state,
+            control,
+            task=task,
+            splits=data[0],
+            run=self.directory,
+            open_wide=open_wide if task.wide_model else None,
+        )
 
     def _open_recording(self, config: Config, notes: RunNotes | None, opened: ExitStack) -> str | None:
         """Lock the run, store its notes, and open its recorder and its hub. Return the warning of the lock.
@@ -152,13 +192,15 @@ class Run:
     def _emit_run_started(self, config: Config) -> None:
         builtins = msgspec.to_builtins(config)
         lanes = [lane for of_rank in self.ranks.all_gather_object(self.pool.lane_by_env) for lane in of_rank]
-        manifest = {"run": self.directory.name, "config": builtins, "versions": reporter.versions()}
+        manifest: dict[str, Any] = {"run": self.directory.name, "config": builtins, "versions": reporter.versions()}
+        if self._identity:
+            manifest["growth"] = self._identity
         self.ranks.run_on_rank0(lambda: write_manifest(self.directory, manifest))
-        env = self.pool.envs[0]
+        env, director = self.pool.envs[0], self.trainer.state.director
         started = ev.RunStarted(
             run=self.directory.name,
             task=config.task,
-            policy=policy_label(config.policy),
+            policy="search" if director else policy_label(config.policy),
             rounds=config.rounds,
             steps=config.steps,
             slot_names=[site.name for site in self.pool.profile.sites],
@@ -172,6 +214,7 @@ class Run:
             batches=env.batches_per_epoch,
             growth_interval=env.scaler.growth_interval if env.scaler else None,
             versions=reporter.versions(),
+            search=director.search_state.info if isinstance(director, GrowthDirector) else None,
             task_code=dict(origin.digests) if (origin := self.trainer.state.origin) else {},
             config=builtins,
         )
@@ -237,11 +280,11 @@ class Run:
         raise RunFailedError(f"{text}; {self._resume_hint()}")
 
     def _finish_growth(self) -> None:
-        """Harvest the network of a growth. Raise RunFailedError, with how to try it again, if it cannot be built."""
-        if self._growth is None:
+        """Compute the results of a growth. Raise RunFailedError, with how to try again, if no network can be built."""
+        if self._results is None:
             return
         try:
-            self._growth.finish()
+            self._results.finish()
             return
         except FaultError as fault:
             text = f"{fault}{self._save_traceback(fault)}"

@@ -233,7 +233,7 @@ class RunController:
             RunFailedError: The checkpoint of the last round cannot be written, and no user can retry.
         """
         config, rounds = self._training.config, self._training.round
-        if rounds == config.rounds:
+        if self._training.has_ended:
             origin = "end"
             while origin and not self._write_final_checkpoint(origin):
                 origin = self._wait_for_retry()

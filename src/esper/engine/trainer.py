@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Sequence
-from typing import Protocol
 
 from esper.control import RequestQueue
 from esper.domain import Stage, StepNumber
 from esper.engine import reporter
 from esper.engine.checkpointer import Checkpointer
-from esper.engine.episode import Episode
 from esper.engine.memory_accountant import MemoryAccountant
 from esper.engine.run_control import RunController
 from esper.engine.step import StepPlayer, StepResult, tick_slots
@@ -25,24 +24,11 @@ from esper.seeding import make_generator
 from esper.telemetry import events as ev
 
 
-class StepObserver(Protocol):
-    """Measures the networks in every step, and may end the run after it."""
-
-    def observe(self, episodes: Sequence[Episode]) -> None:
-        """Measure the networks of a group after its step, before the slots tick."""
-        ...
-
-    def end_step(self) -> None:
-        """Evaluate the measurements of all envs of a step."""
-        ...
-
-
 class Trainer:
     """Trains a population of envs and the policy that grows them.
 
     Args:
         interactive: Hold the run on a fault and wait for the user. If False, a fault ends the run.
-        observer: Measures the networks in every step; None for an ordinary run.
     """
 
     def __init__(
@@ -52,10 +38,8 @@ class Trainer:
         control: RequestQueue,
         checkpointer: Checkpointer,
         interactive: bool = False,
-        observer: StepObserver | None = None,
     ) -> None:
         self.state = state
-        self._observer = observer
         self.run_control = RunController(state, control, checkpointer, interactive=interactive)
         self._memory = MemoryAccountant(state.pool, state.agent)
         self._player = StepPlayer(state.pool, state.episodes, state.agent, state.timer, self._end_of_group)
@@ -73,9 +57,11 @@ class Trainer:
             RunFailedError: The last checkpoint cannot be written.
         """
         state = self.state
-        while state.round < state.config.rounds:
+        while not state.has_ended:
             fault = self._run_next()
-            if fault is not None:
+            if fault is not None and state.director and state.director.recover(fault):
+                state.round, state.step = state.round + 1, 0
+            elif fault is not None:
                 self.run_control.hold_after_fault(fault)
             elif state.step and not self._player.is_ahead and not self.run_control.handle_requests():
                 return "stopped"
@@ -106,45 +92,60 @@ class Trainer:
     def _step(self) -> None:
         state = self.state
         self._measured = []
+        start = time.perf_counter()
         self._player.play(state.step, self._may_go_ahead)
-        if self._observer:
-            self._observer.end_step()
         state.step += 1
         self._emit_timing()
+        if state.director and state.director.end_step(time.perf_counter() - start):
+            self._player.abandon()
+            state.step = state.config.steps
 
     def _may_go_ahead(self) -> bool:
-        """Return True if neither a request nor an observer requires all envs to be at the same step."""
+        """Return True if no request requires all envs to be at the same step."""
         is_last = self.state.step + 1 == self.state.config.steps
-        return not is_last and not self._observer and self.run_control.may_go_ahead()
+        return not is_last and self.run_control.may_go_ahead()
 
     def _end_of_group(self, result: StepResult) -> None:
         """Record the step of a group of envs."""
         state = self.state
-        if self._observer:
-            self._observer.observe(result.episodes)
+        if state.director:
+            state.director.observe(result.episodes)
         with state.timer("reward"):
             views = [episode.view for episode in result.episodes]
             state.agent.record_rewards(result.step, views, result.rewards, result.broke_down)
             ticked = tick_slots(result.episodes)
         with state.timer("telemetry"):
             self._emit_step(result, ticked)
+        if state.director:
+            state.director.end_group(result)
         self._measured += [epoch and epoch.measured for epoch in result.epochs]
 
     def _begin_round(self) -> None:
         state = self.state
-        for episode, (loss, score) in zip(state.episodes, state.pool.reset(state.round), strict=True):
+        director = state.director
+        keys = director.begin_round() if director else state.pool.keys_of(state.round)
+        training = [episode for episode in state.episodes if episode.env in keys]
+        for episode, (loss, score) in zip(training, state.pool.begin(keys), strict=True):
             episode.begin(loss, score)
+        for episode in state.episodes:
+            if episode.env not in keys:  # fewer trainings than envs are left
+                episode.inactive, episode.view.step = True, 0
         self.run_control.stash_round_start()
         state.agent.begin_round(state.decision_uniforms())
         state.hub.emit_global(ev.RoundStarted(round=state.round + 1))
+        if director:
+            director.announce_round()
         if state.pool.is_family:
             for episode in state.episodes:
                 state.hub.emit(reporter.episode_started(episode.env, state.round + 1))
 
     def _end_round(self) -> None:
         state = self.state
+        if state.director:
+            state.director.end_round()
         for episode in state.episodes:
-            state.hub.emit(reporter.episode_ended(episode, state.round + 1))
+            if episode.view.step:  # else the env had no candidate in this round
+                state.hub.emit(reporter.episode_ended(episode, state.round + 1))
         with state.timer("update"):
             order = make_generator(state.config.seed, "minibatches", state.round)
             learned = state.agent.learn([episode.view for episode in state.episodes], state.round, order)

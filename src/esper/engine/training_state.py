@@ -2,18 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
 from torch import Tensor
 
 from esper.config import Config
 from esper.domain import StepNumber
 from esper.engine.episode import Episode
+from esper.engine.step import StepResult
+from esper.envs.env import Env
 from esper.envs.stopwatch import StepTimer
+from esper.lanes.errors import FaultError
 from esper.lanes.pool import EnvPool
 from esper.policy.agent import Agent
 from esper.ranks import SINGLE_RANK, RankGroup
-from esper.seeding import decision_uniforms
+from esper.seeding import EpisodeKey, decision_uniforms
 from esper.telemetry.hub import EventHub
 from esper.user_code import TaskOrigin
+
+
+class Director(Protocol):
+    """Chooses the episodes of each round, and ends them, in a run that does not end after a number of rounds."""
+
+    has_ended: bool
+    """True once the run is to end."""
+
+    def begin_round(self) -> dict[Env, EpisodeKey]:
+        """Return the key of the episode of each env that trains in the next round."""
+        ...
+
+    def announce_round(self) -> None:
+        """Report the episodes of the round that has begun."""
+        ...
+
+    def observe(self, episodes: Sequence[Episode]) -> None:
+        """Measure the networks of a group after its step, before the slots tick."""
+        ...
+
+    def end_group(self, result: StepResult) -> None:
+        """Evaluate the step of a group, and make envs inactive whose episodes have ended."""
+        ...
+
+    def end_step(self, seconds: float) -> bool:
+        """Note the duration of a step of all envs. Return True if it was the last of the round."""
+        ...
+
+    def end_round(self) -> None:
+        """Evaluate the episodes of a round."""
+        ...
+
+    def recover(self, fault: FaultError) -> bool:
+        """Return True if the run continues, with a new round, after a step that failed."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that a checkpoint keeps, keyed by env index, as JSON-compatible values."""
+        ...
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors that a checkpoint keeps, by name."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Resume from a checkpoint."""
+        ...
 
 
 class TrainingState:
@@ -28,6 +81,7 @@ class TrainingState:
         episodes: The current episode of each env, in the order of `pool.envs`.
         round: Number of completed rounds, which is also the 0-based index of the round in progress.
         step: Number of completed steps of the round in progress.
+        director: Director of a growth; None for another run.
         timer: Measures the phases of a step.
     """
 
@@ -50,7 +104,13 @@ class TrainingState:
         self.episodes = [Episode(env, config) for env in pool.envs]
         self.round = 0
         self.step = 0
+        self.director: Director | None = None
         self.timer = StepTimer([lane.stopwatch for lane in pool.lanes])
+
+    @property
+    def has_ended(self) -> bool:
+        """True if all rounds are completed."""
+        return self.director.has_ended if self.director else self.round >= self.config.rounds
 
     @property
     def step_number(self) -> StepNumber:

@@ -41,10 +41,19 @@ class PlanSearch:
         space: Plans that can be drawn.
         kind: `guided`; or `tpe` or `random`, without proposals and variations, as baselines.
         policies: Names of policies whose own episodes are tried; only of a guided search.
+        plans: Plans of the user, which are tried first; an empty one is left out. Only of a guided search.
         seed: Random seed of the draws.
     """
 
-    def __init__(self, space: PlanSpace, *, kind: SearchKind = "guided", policies: Sequence[str], seed: int) -> None:
+    def __init__(
+        self,
+        space: PlanSpace,
+        *,
+        kind: SearchKind = "guided",
+        policies: Sequence[str] = (),
+        plans: Sequence[str] = (),
+        seed: int,
+    ) -> None:
         silence_optuna()
         self._space = space
         self._is_guided = kind == "guided"
@@ -58,12 +67,15 @@ class PlanSearch:
         )
         proposals = [Proposal(BARE_HOST, "host")]
         if self._is_guided:
+            proposals += [Proposal(plan, "known") for plan in plans if plan and space.fits(plan)]
             proposals += [Proposal(name, "policy") for name in policies]
             proposals += [Proposal(plan, "known") for plan in known_plans(space)]
         self._proposals = deque(proposals)
         self._is_variation_next = True
         self._trials: dict[str, Trial] = {}
         """Trials of the study that are in progress, keyed by plan."""
+        self._reported: dict[str, int] = {}
+        """Last step that was reported of each trial."""
         self._values: dict[str, float | None] = {}
         """Value of each candidate; None for one that is in progress, pruned or failed."""
         self._plans: dict[str, str] = {}
@@ -136,8 +148,9 @@ class PlanSearch:
         """
         self._calls.append(["report", name, step, value])
         trial = self._trials.get(name)
-        if trial is None:
+        if trial is None or step <= self._reported.get(name, 0):  # a training that is repeated after a fault
             return False
+        self._reported[name] = step
         trial.report(value, step)
         return trial.should_prune()
 

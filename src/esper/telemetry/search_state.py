@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from esper.candidates import BARE_HOST, Candidate, Origin, front
+from esper.candidates import BARE_HOST, COMPARED, Candidate, Origin, front
 from esper.telemetry.events.search import NetworkTested, SearchEnded, SearchInfo, TrialEnded, TrialStarted
 
 MAX_CANDIDATES = 500
@@ -36,6 +36,11 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The answer in one sentence; None before the end of the search."""
     chosen: str | None = None
     """Candidate that was chosen; None before the end of the search, and if none could be."""
+
+    @property
+    def front(self) -> list[Candidate]:
+        """Candidates that no other one dominates, by rising parameters, without those that are only compared."""
+        return front(one for one in self.candidates if one.name not in COMPARED)
 
     def find(self, name: str) -> Candidate | None:
         """Return a candidate by its name; None if it is unknown."""
@@ -73,13 +78,14 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
         elif event.outcome == "done" and event.score is not None and event.net_return is not None:
             found.fresh_scores.append(event.score)
             found.fresh_returns.append(event.net_return)
+            found.fresh_hosts.append(event.fresh)
         if event.parameter_ratio is not None:
             found.parameter_ratio, found.seeds = event.parameter_ratio, event.seeds
         if len(self.candidates) > MAX_CANDIDATES:
             self._remove_worst()
 
     def _remove_worst(self) -> None:
-        kept = {BARE_HOST, *(one.name for one in front(self.candidates))}
+        kept = {BARE_HOST, *(one.name for one in self.front)}
         ended = [one for one in self.candidates if one.outcome and one.name not in kept]
         if ended:
             self.candidates.remove(min(ended, key=lambda one: one.score or 0.0))

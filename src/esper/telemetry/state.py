@@ -223,6 +223,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.round, self.step = event.round, 0
         self.finals = []
         append_bounded(self.ops, {}, OP_HISTORY_ROUNDS)
+        if self.search is not None:
+            self.search.training = {}
         for anomaly in self.anomalies.values():
             if anomaly.found.env is not None and anomaly.ended is None:  # it was about the previous host
                 anomaly.ended = event.time

@@ -1,41 +1,82 @@
-"""`grow`: grows one network from a task, and writes it as ordinary files."""
+"""`grow`: finds the best network of a task within a budget, and writes it as ordinary files."""
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import get_args
 
-from esper.cli.commands.harvest import format_comparison, format_harvest
+from esper.candidates import Objective
+from esper.cli.commands.harvest import format_harvest
 from esper.cli.dashboard import DisplayOptions, add_screen_options
-from esper.cli.options import EXIT_FAILED, EXIT_OK, Parser, add_run_options, given_options
+from esper.cli.options import (
+    EXIT_FAILED,
+    EXIT_OK,
+    Parser,
+    add_accept_changed_task_option,
+    add_run_options,
+    given_options,
+    print_warnings,
+)
 from esper.cli.run_display import print_engine_error, run_headless, run_in_dashboard
 from esper.config import ConfigError
 from esper.config_files import resolve_config
-from esper.engine.growth import DEFAULT_PATIENCE, GROWTH_CONFIG, Growth, check_growth
+from esper.engine.growth import (
+    DEFAULT_TRIALS,
+    FINALISTS,
+    FRESH_HOSTS,
+    GROWTH_CONFIG,
+    Growth,
+    check_growth,
+    find_growth,
+    make_request,
+)
 from esper.engine.start_checks import check_start, resolve_policy
 from esper.harvest.structure import check_target
 from esper.process import RankInfo
 
+NETWORK_DIR = "grown"
+"""Directory of the network in the run directory, if the user gives no other."""
+
 
 def run(arguments: Sequence[str]) -> int:
-    """Grow a network, with or without the dashboard, and print its scores."""
+    """Grow networks, with or without the dashboard, and print the candidates and the answer."""
     options = _parser().parse_args(arguments)
     display, target = DisplayOptions.from_options(options), options.to
     headless = options.no_tui or options.narrate is not None
     config = resolve_policy(resolve_config(options.config, given_options(options), base=GROWTH_CONFIG))
-    check_growth(config, options.patience)
+    check_growth(config)
+    request = make_request(
+        trials=options.trials,
+        minutes=options.minutes,
+        objective=options.objective,
+        max_parameters=options.max_parameters,
+        patience=options.patience,
+        compares=options.compare,
+    )
     if target is not None:
         check_target(target)
     rank_info = RankInfo.from_environment()
     if rank_info.world_size > 1:
         raise ConfigError("grow cannot be used under torchrun; give --devices several devices of this machine")
-    workers = check_start(config, rank_info, is_new=True)
+    checkpoint = None if options.new else find_growth(config, request)
+    workers = check_start(config, rank_info, is_new=checkpoint is None)
+    if checkpoint is not None:
+        print_warnings([f"continues the growth {checkpoint.parent.parent}; --new begins another one"])
 
     from esper.engine.thread import EngineThread
 
-    growth = Growth(patience=options.patience, target=lambda run: target or run / "grown", compares=options.compare)
-    engine = EngineThread(config, None, workers=workers, interactive=not headless, growth=growth)
+    growth = Growth(request=request, target=_target(target), writes_all=options.all)
+    engine = EngineThread(
+        config,
+        checkpoint,
+        workers=workers,
+        interactive=not headless,
+        accept_changed_task=options.accept_changed_task,
+        growth=growth,
+    )
     if headless:
         run_headless(engine, sys.stdout, narrate=options.narrate)
     else:
@@ -45,41 +86,81 @@ def run(arguments: Sequence[str]) -> int:
     return _print_result(growth)
 
 
+def _target(directory: Path | None) -> Callable[[Path], Path]:
+    """Return the function from the run directory to that of the network."""
+
+    def place(run: Path) -> Path:
+        if directory is not None:
+            return directory
+        shutil.rmtree(run / NETWORK_DIR, ignore_errors=True)  # of this growth, when it had a smaller budget
+        return run / NETWORK_DIR
+
+    return place
+
+
 def _print_result(growth: Growth) -> int:
-    """Print the scores of the grown network, and return the exit code."""
-    if growth.grown is None:
+    """Print the candidates, the answer and the places of the networks, and return the exit code."""
+    search = growth.search
+    if search is None or search.answer is None or growth.grown is None:
         print("esper-sanctum: the run ended before a network had a score, so none was grown", file=sys.stderr)
         return EXIT_FAILED
-    if growth.directory is None:
+    for name, directory in growth.directories.items():
+        print(format_harvest(growth.networks[name].structure, directory, growth.problems.get(name)))
+    print(search.answer)
+    if growth.failure is not None:
         print(f"esper-sanctum: {growth.failure}", file=sys.stderr)
         return EXIT_FAILED
-    print(format_harvest(growth.grown.structure, growth.directory, growth.problem))
-    if growth.comparison:
-        print(format_comparison(growth.comparison, growth.grown.structure.score_name))
     return EXIT_OK
 
 
 def _parser() -> Parser:
     parser = Parser(
         prog="esper-sanctum grow",
-        description="Grow one network: train several networks of a task for one round, in which the policy does not "
-        "learn, and write the best by validation score as ordinary files. Its score on the test split is reported.",
+        description="Find the best network of a task within a budget: a search tries the plans of policies, plans that "
+        f"were good elsewhere, and its own; your network is always a candidate. The best {FINALISTS} are trained on "
+        f"{FRESH_HOSTS} fresh hosts each, which choose; the network is written as ordinary files, and tested. The same "
+        "command continues an interrupted growth, or one with a smaller budget.",
     )
     add_run_options(parser, GROWTH_CONFIG)
+    budget = parser.add_mutually_exclusive_group()
+    budget.add_argument(
+        "--trials",
+        type=int,
+        metavar="N",
+        help=f"number of trainings of the search, without those on fresh hosts (default: {DEFAULT_TRIALS})",
+    )
+    budget.add_argument(
+        "--minutes", type=float, metavar="MINUTES", help="minutes of training, with those on fresh hosts"
+    )
+    parser.add_argument(
+        "--objective",
+        choices=get_args(Objective),
+        default="return",
+        help="quantity to maximise: return, the score gain minus the rent of grown parameters (--reward-weights.rent); "
+        "or score (default: return)",
+    )
+    parser.add_argument(
+        "--max-parameters",
+        default="",
+        metavar="NUMBER",
+        help="limit of the parameters of a network: a number, or a multiple of those of yours such as 1.5x",
+    )
     parser.add_argument(
         "--patience",
         type=int,
-        default=DEFAULT_PATIENCE,
         metavar="STEPS",
-        help=f"stop after so many steps without a better validation score (default: {DEFAULT_PATIENCE})",
+        help="end a training after so many steps without a better score (default: a third of the steps, 5 or more)",
     )
     parser.add_argument(
-        "--compare",
-        action="store_true",
-        help="also train the host alone, and the grown architecture from scratch, for as many epochs",
+        "--compare", action="store_true", help="also train the architecture of the answer from scratch, with all seeds"
     )
     parser.add_argument(
         "--to", type=Path, metavar="DIR", help="directory to write, new or empty (default: grown/ in the run directory)"
     )
+    parser.add_argument(
+        "--all", action="store_true", help="write every network of the front, each to its own directory there"
+    )
+    parser.add_argument("--new", action="store_true", help="begin a new growth instead of continuing the last one")
+    add_accept_changed_task_option(parser)
     add_screen_options(parser)
     return parser

@@ -14,8 +14,6 @@ from esper.cli.options import (
     add_run_argument,
     open_checkpoint,
 )
-from esper.engine.growth import Variant
-from esper.formatting import align_columns
 from esper.harvest.structure import GrownStructure, check_target
 
 
@@ -78,18 +76,3 @@ def format_harvest(structure: GrownStructure, directory: Path, problem: str | No
     if problem:
         lines.append(f"no program without esper-sanctum: {problem}")
     return "\n".join(lines)
-
-
-def format_comparison(variants: Sequence[Variant], score_name: str) -> str:
-    """Return a table of a grown network and of the networks it is compared with.
-
-    Args:
-        variants: Rows of the table.
-        score_name: Name of the task's score.
-    """
-    rows = [("", f"test {score_name}", "parameters", "seconds")]
-    rows += [
-        (variant.name, f"{variant.test_score:.1%}", f"{variant.parameters:,}", f"{variant.seconds:.1f}")
-        for variant in variants
-    ]
-    return "\n".join(align_columns(rows, right=(1, 2, 3)))

@@ -1,0 +1,91 @@
+"""CandidateAgent: lets the candidate of each env decide: a plan, or a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from esper.policy.actions import WAIT_DECISION, Action, Decision
+from esper.policy.agent import Agent, EnvStatus, strip_prefix
+from esper.policy.baselines import NonLearningAgent
+from esper.ranks import SINGLE_RANK, RankGroup
+
+
+class CandidateAgent(NonLearningAgent):
+    """Decides for each env by the agent of its candidate. Envs without a candidate wait.
+
+    Args:
+        build: Function that returns the agent of a candidate, given its name.
+
+    Attributes:
+        actions: Actions of each env in this round, keyed by its index.
+    """
+
+    def __init__(self, build: Callable[[str], Agent]) -> None:
+        self._build = build
+        self._agents: dict[str, Agent] = {}
+        """Agents of the candidates of this round, keyed by name."""
+        self._candidates: dict[int, str] = {}
+        """Name of the candidate of each env of this round, keyed by its index."""
+        self.actions: dict[int, list[Action]] = {}
+
+    def assign(self, candidates: Mapping[int, str]) -> None:
+        """Set the candidates of the next round.
+
+        Args:
+            candidates: Name of each candidate, keyed by the index of its env.
+
+        Raises:
+            ConfigError: A plan or a policy cannot be used.
+        """
+        self._candidates = dict(candidates)
+        self._agents = {name: self._build(name) for name in dict.fromkeys(candidates.values())}
+        self.actions = {env: [] for env in candidates}
+
+    def begin_round(self, uniforms_ETH: Tensor) -> None:
+        """Begin the round of every agent."""
+        for agent in self._agents.values():
+            agent.begin_round(uniforms_ETH)
+
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+        """Return the decision of each env's candidate."""
+        decided = {name: agent.act(step, views) for name, agent in self._agents.items() if self._acts(name, views)}
+        found: list[Decision] = []
+        for row, view in enumerate(views):
+            name = self._candidates.get(view.env)
+            decision = WAIT_DECISION if name is None else decided[name][row]
+            if name is not None:
+                self.actions[view.env].append(decision.action)
+            found.append(decision)
+        return found
+
+    def _acts(self, name: str, views: Sequence[EnvStatus]) -> bool:
+        return any(self._candidates.get(view.env) == name for view in views)
+
+    def state_tensors(self, ranks: RankGroup = SINGLE_RANK) -> dict[str, Tensor]:
+        """Return the tensors of the agents of this round."""
+        return {
+            f"{index}.{name}": tensor
+            for index, agent in enumerate(self._agents.values())
+            for name, tensor in agent.state_tensors(ranks).items()
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the candidates of this round with their states, keyed by the index of the first env."""
+        return {
+            "0": {
+                "candidates": [[env, name] for env, name in self._candidates.items()],
+                "agents": [agent.state_dict() for agent in self._agents.values()],
+                "actions": [[env, [list(action) for action in actions]] for env, actions in self.actions.items()],
+            }
+        }
+
+    def load_state_dict(self, state: dict[str, Any], tensors: Mapping[str, Tensor], uniforms_ETH: Tensor) -> None:
+        """Restore the candidates of a round, and their states."""
+        stored = state["0"]
+        self.assign(dict(stored["candidates"]))
+        self.actions = {env: [Action(*action) for action in actions] for env, actions in stored["actions"]}
+        for index, (agent, own) in enumerate(zip(self._agents.values(), stored["agents"], strict=True)):
+            agent.load_state_dict(own, strip_prefix(f"{index}.", tensors), uniforms_ETH)

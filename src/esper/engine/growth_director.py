@@ -1,0 +1,350 @@
+"""GrowthDirector: runs the rounds of a growth, each a wave of trials, then the trainings on fresh hosts.
+
+All trials of the search have the same host and the same order of the data: those of env 0 in round 0. Their differences
+are then due to the candidates. A fresh host is that of another env index, the same for every candidate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from torch import Tensor
+
+from esper.candidates import BARE_HOST, Candidate, Origin, Outcome
+from esper.engine.best_network import BestNetwork, load_networks, network_states
+from esper.engine.candidate_agent import CandidateAgent
+from esper.engine.episode import Episode
+from esper.engine.growth import FINALISTS, FRESH_HOSTS, GrowthRequest
+from esper.engine.step import StepResult
+from esper.engine.training_state import TrainingState
+from esper.envs.env import Env
+from esper.formatting import format_duration
+from esper.lanes.errors import FaultError, RunFailedError
+from esper.policy.agent import strip_prefix
+from esper.search.proposals import plan_of
+from esper.search.search import PlanSearch
+from esper.seeding import EpisodeKey
+from esper.telemetry import events as ev
+from esper.telemetry.search_state import SearchState
+
+
+class Job(NamedTuple):
+    """A training that is to be done."""
+
+    candidate: str
+    origin: Origin
+    fresh: int | None = None
+    """Number of the fresh host, from 1; None on the host of the search."""
+
+
+class GrowthDirector:
+    """Gives every env its candidate and its host, ends trainings early, and keeps the best networks.
+
+    Args:
+        training: State of the run; its agent is a `CandidateAgent`.
+
+    Attributes:
+        search_state: The candidates so far.
+        networks: Best network of each candidate of the front, and of each that may be chosen, keyed by name.
+        has_ended: True once all trainings have ended.
+    """
+
+    def __init__(self, request: GrowthRequest, search: PlanSearch, training: TrainingState) -> None:
+        self._request = request
+        self._search = search
+        self._training = training
+        self._patience = request.patience_steps(training.config.steps)
+        self.search_state = SearchState(info=request.info(training.pool.profile.host_parameters))
+        self.networks: dict[str, BestNetwork] = {}
+        self.has_ended = False
+        self._waiting: deque[Job] = deque()
+        """Trainings that come before new candidates: those of a wave that failed, and those on fresh hosts."""
+        self._is_searching = True
+        self._started = 0
+        """Number of trials of the search that were started."""
+        self._seconds = 0.0
+        """Duration of all steps so far, without pauses."""
+        self._round_seconds = 0.0
+        """Duration of the steps of this round, or of the last one at the start of a round."""
+        self._longest_round = 0.0
+        self._jobs: dict[int, Job] = {}
+        """Trainings of this round that have not ended, keyed by env index."""
+        self._best: dict[int, BestNetwork] = {}
+        """Best network of each training of this round, keyed by env index."""
+
+    # Rounds
+
+    def begin_round(self) -> dict[Env, EpisodeKey]:
+        """Choose the trainings of the next round, and return the key of the episode of each env that trains.
+
+        Raises:
+            ConfigError: A plan or a policy cannot be used.
+        """
+        training = self._training
+        jobs = self._next_jobs(len(training.pool.envs))
+        self._jobs = dict(zip((env.index for env in training.pool.envs), jobs, strict=False))
+        self._best, self._round_seconds = {}, 0.0
+        agent = training.agent
+        assert isinstance(agent, CandidateAgent)
+        agent.assign({env: job.candidate for env, job in self._jobs.items()})
+        training.pool.reset_loss_scales()  # a trial must not depend on the one before it
+        return {
+            env: EpisodeKey(training.config.seed, self._jobs[env.index].fresh or 0, 0)
+            for env in training.pool.envs
+            if env.index in self._jobs
+        }
+
+    def announce_round(self) -> None:
+        """Report the trainings of the round that has begun."""
+        number = self._training.round + 1
+        for env, job in self._jobs.items():
+            self._emit(
+                ev.TrialStarted(round=number, env=env, candidate=job.candidate, origin=job.origin, fresh=job.fresh)
+            )
+
+    def _next_jobs(self, envs: int) -> list[Job]:
+        jobs: list[Job] = []
+        while self._waiting and len(jobs) < envs:
+            jobs.append(self._waiting.popleft())
+        if jobs or not self._is_searching:
+            return jobs
+        left = self._trials_left(envs)
+        jobs = [Job(*proposal) for proposal in self._search.next_candidates(min(left, envs))] if left > 0 else []
+        self._started += len(jobs)
+        if not jobs:
+            self._begin_fresh(envs)
+            return self._next_jobs(envs)
+        return jobs
+
+    def _trials_left(self, envs: int) -> int:
+        """Return the number of trials for which the budget has room; for a time, those of another round or 0."""
+        if self._request.trials is not None:
+            return self._request.trials - self._started
+        assert self._request.minutes is not None
+        left = 60 * self._request.minutes - self._seconds
+        rounds_after = math.ceil(self._num_fresh(FINALISTS) / envs)
+        return envs if not self._started or left >= (1 + rounds_after) * self._longest_round else 0
+
+    def _num_fresh(self, finalists: int) -> int:
+        """Return the number of trainings on fresh hosts of some candidates and the bare host."""
+        return (1 + finalists) * FRESH_HOSTS
+
+    def _begin_fresh(self, envs: int) -> None:
+        """End the search, and queue the trainings of the best candidates on fresh hosts: all of a host together."""
+        self._is_searching = False
+        count = FINALISTS
+        if self._request.minutes is not None:
+            left = 60 * self._request.minutes - self._seconds
+            while count > 1 and math.ceil(self._num_fresh(count) / envs) * self._longest_round > left:
+                count -= 1
+        names = self._search.finalists(count)
+        self._waiting.extend(
+            Job(name, self._candidate(name).origin, number)
+            for number in range(1, FRESH_HOSTS + 1)
+            for name in names
+            if number not in self._candidate(name).fresh_hosts  # of this growth, when it had a smaller budget
+        )
+
+    def end_round(self) -> None:
+        """End the trainings that are still in progress, and drop the networks that cannot be chosen any more."""
+        for episode in self._training.episodes:
+            if episode.env.index in self._jobs:
+                self._end_training(episode, "done")
+        kept = {one.name for one in self.search_state.front} | set(self._search.finalists(FINALISTS))
+        kept |= {one.name for one in self.search_state.candidates if one.fresh_scores}
+        self.networks = {name: network for name, network in self.networks.items() if name in kept}
+        self._longest_round = max(self._longest_round, self._round_seconds)
+        has_trials = self._is_searching and self._trials_left(len(self._training.pool.envs)) > 0
+        if not has_trials and self._is_searching:
+            self._begin_fresh(len(self._training.pool.envs))
+        self.has_ended = not self._is_searching and not self._waiting
+
+    # Steps
+
+    def observe(self, episodes: Sequence[Episode]) -> None:
+        """Keep the best networks of a group after its step, before the slots tick: as they were validated."""
+        for episode in episodes:
+            env, score = episode.env.index, episode.view.scores[-1]
+            if env not in self._jobs or episode.inactive or not math.isfinite(score):
+                continue
+            best = self._best.get(env)
+            if best is None or score > best.score:
+                self._best[env] = BestNetwork.of(episode.env, score, self._training.round + 1, episode.view.step)
+
+    def end_group(self, result: StepResult) -> None:
+        """End the trainings of a group that broke down, that are worse than others, or that improve no more."""
+        for episode, broke_down in zip(result.episodes, result.broke_down, strict=True):
+            job = self._jobs.get(episode.env.index)
+            if job is None:
+                continue
+            if broke_down:
+                self._end_training(episode, "broke down", "the governor rolled it back")
+            elif job.fresh is None and self._is_worse(episode, job):
+                self._end_training(episode, "pruned")
+            elif self._improves_no_more(episode):
+                self._end_training(episode, "done")
+
+    def _is_worse(self, episode: Episode, job: Job) -> bool:
+        """Report the objective of a trial, and return True if the search prunes it."""
+        step, value = episode.view.step, self._value(episode)
+        is_last = step == self._training.config.steps
+        return value is not None and not is_last and self._search.report(job.candidate, step, value)
+
+    def _improves_no_more(self, episode: Episode) -> bool:
+        best = self._best.get(episode.env.index)
+        return best is not None and episode.view.step - best.step >= self._patience
+
+    def _value(self, episode: Episode) -> float | None:
+        """Return the objective of a training up to now; None if it is unknown."""
+        best = self._best.get(episode.env.index)
+        value = episode.episode_return if self._request.objective == "return" else best.score if best else None
+        return value if value is not None and math.isfinite(value) else None
+
+    def end_step(self, seconds: float) -> bool:
+        """Note the duration of a step, and return True if the round ends with it, because no env trains any more.
+
+        Raises:
+            RunFailedError: The budget is too short for one training.
+        """
+        self._seconds += seconds
+        self._round_seconds += seconds
+        minutes, steps = self._request.minutes, self._training.config.steps
+        if minutes is not None and self._training.round == 0 and self._training.step == 1:
+            needed = seconds * steps
+            if needed > 60 * minutes:
+                raise RunFailedError(
+                    f"one training of {steps} steps takes about {format_duration(needed)}, and --minutes {minutes:g} "
+                    f"leaves no time for it; give --minutes {math.ceil(4 * needed / 60)}, or fewer --steps or --envs"
+                )
+        return not self._jobs
+
+    def _end_training(self, episode: Episode, outcome: Outcome, reason: str | None = None) -> None:
+        """End the training of an env: report it, and tell the search."""
+        env = episode.env.index
+        job, best, value = self._jobs.pop(env), self._best.get(env), self._value(episode)
+        episode.inactive = True
+        is_done = outcome == "done" and value is not None
+        if outcome == "done" and value is None:
+            outcome, reason = "failed", "its score is not finite"
+        self._emit(
+            ev.TrialEnded(
+                round=self._training.round + 1,
+                step=episode.view.step,
+                env=env,
+                candidate=job.candidate,
+                fresh=job.fresh,
+                outcome=outcome,
+                reason=reason,
+                score=best.score if best else None,
+                best_step=best.step if best else None,
+                net_return=episode.episode_return if is_done else None,
+                parameter_ratio=best.parameter_ratio if best else None,
+                seeds=best.labels if best else [],
+            )
+        )
+        if job.fresh is None:
+            plan = self._plan_of(episode) if job.origin == "policy" else ""
+            ratio = best.parameter_ratio if best else None
+            self._search.tell(job.candidate, outcome, value if is_done else None, ratio, plan)
+        if is_done and best is not None:
+            self._keep(job, best)
+
+    def _plan_of(self, episode: Episode) -> str:
+        profile, agent = self._training.pool.profile, self._training.agent
+        assert isinstance(agent, CandidateAgent)
+        taken = agent.actions[episode.env.index][: episode.view.step]
+        return plan_of(taken, [site.name for site in profile.sites], profile.blueprints)
+
+    def _keep(self, job: Job, network: BestNetwork) -> None:
+        """Keep the network of a candidate: the best one on fresh hosts, or else that of its trial."""
+        known = self.networks.get(job.candidate)
+        is_first_fresh = job.fresh is not None and len(self._candidate(job.candidate).fresh_scores) == 1
+        if known is None or is_first_fresh or network.score > known.score:
+            self.networks[job.candidate] = network
+
+    def _candidate(self, name: str) -> Candidate:
+        found = self.search_state.find(name)
+        assert found is not None
+        return found
+
+    def recover(self, fault: FaultError) -> bool:
+        """Record the training in which a step failed, and queue the others of its round again.
+
+        Returns:
+            False if the run cannot continue: the env is unknown, its device is lost, or the bare host fails.
+        """
+        job = None if fault.env is None else self._jobs.pop(fault.env, None)
+        if job is None or fault.env is None or fault.is_device_lost or job.candidate == BARE_HOST:
+            return False
+        self._emit(
+            ev.TrialEnded(
+                round=self._training.round + 1,
+                step=self._training.step,
+                env=fault.env,
+                candidate=job.candidate,
+                fresh=job.fresh,
+                outcome="failed",
+                reason=str(fault),
+            )
+        )
+        if job.fresh is None:
+            self._search.tell(job.candidate, "failed", None)
+        self._waiting.extendleft(reversed(self._jobs.values()))
+        self._jobs = {}
+        return True
+
+    def _emit(self, event: ev.TrialStarted | ev.TrialEnded) -> None:
+        self.search_state.apply(event)
+        self._training.hub.emit(event)
+
+    # Checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for a checkpoint, keyed by the index of the first env."""
+        return {
+            "0": {
+                "search": self._search.state_dict(),
+                "candidates": msgspec.to_builtins(self.search_state, str_keys=True),
+                "networks": network_states(self.networks)[0],
+                "best": network_states(self._best)[0],
+                "waiting": [list(job) for job in self._waiting],
+                "jobs": [[env, list(job)] for env, job in self._jobs.items()],
+                "searching": self._is_searching,
+                "started": self._started,
+                "seconds": self._seconds,
+                "round-seconds": self._round_seconds,
+                "longest-round": self._longest_round,
+                "ended": self.has_ended,
+            }
+        }
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """Return the weights of the networks that are kept, by name."""
+        parts = {"network": network_states(self.networks)[1], "best": network_states(self._best)[1]}
+        return {f"{part}.{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Resume from a checkpoint.
+
+        Raises:
+            ValueError: The search was stored by another version of the sampler.
+        """
+        stored = state["0"]
+        self._search.load_state_dict(stored["search"])
+        info = self.search_state.info
+        self.search_state = msgspec.convert(stored["candidates"], SearchState, strict=False)
+        self.search_state.info = info
+        self.networks = load_networks(stored["networks"], strip_prefix("network.", tensors))
+        self._best = load_networks(stored["best"], strip_prefix("best.", tensors))
+        self._waiting = deque(Job(*job) for job in stored["waiting"])
+        self._jobs = {env: Job(*job) for env, job in stored["jobs"]}
+        self._is_searching, self._started = stored["searching"], stored["started"]
+        self._seconds, self._round_seconds = stored["seconds"], stored["round-seconds"]
+        self._longest_round, self.has_ended = stored["longest-round"], stored["ended"]
+        if not self._is_searching and self._trials_left(len(self._training.pool.envs)) > 0:  # a larger budget
+            self._is_searching, self.has_ended = True, False
+            self._waiting.clear()

@@ -1,0 +1,230 @@
+"""GrowthResults: the end of a growth: comparisons, the answer, the test of its networks, and their files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from esper.candidates import BARE_HOST, FROM_SCRATCH, WIDE_HOST, Candidate, choose, describe_answer, describe_candidate
+from esper.config import TaskError
+from esper.control import ENDING_KINDS, RequestQueue
+from esper.domain import VERSION, Severity
+from esper.engine.best_network import BestNetwork
+from esper.engine.commands import harvest_command
+from esper.engine.growth import FRESH_HOSTS, Growth
+from esper.engine.growth_director import GrowthDirector
+from esper.engine.reporter import control_requested
+from esper.engine.training_state import TrainingState
+from esper.envs.env import Env
+from esper.harvest.grown import Grown
+from esper.harvest.model import plant_grown
+from esper.harvest.structure import GrownSeed, HarvestError, Provenance
+from esper.lanes.errors import FaultError
+from esper.lanes.pool import EnvPool
+from esper.policy.actions import WAIT_DECISION
+from esper.ppo.rewards import rent_cost
+from esper.seeding import EpisodeKey
+from esper.tasks.splits import Splits
+from esper.tasks.task import Task
+from esper.telemetry import events as ev
+
+OpenWidePool = Callable[[float], AbstractContextManager[tuple[EnvPool, float]]]
+"""Function that opens envs with a host of about some multiple of the parameters, and returns the exact multiple."""
+
+
+class GrowthResults:
+    """Computes the results of a growth whose trainings have ended, or were stopped.
+
+    Args:
+        growth: Receives the results.
+        splits: Data of the task, on the CPU.
+        run: Run directory.
+        open_wide: Opens the envs of the wide host; None if the task has no `wide_model`.
+    """
+
+    def __init__(
+        self,
+        growth: Growth,
+        director: GrowthDirector,
+        training: TrainingState,
+        control: RequestQueue,
+        *,
+        task: Task,
+        splits: Splits,
+        run: Path,
+        open_wide: OpenWidePool | None,
+    ) -> None:
+        self._growth = growth
+        self._director = director
+        self._training = training
+        self._control = control
+        self._task = task
+        self._splits = splits
+        self._run = run
+        self._open_wide = open_wide
+
+    def finish(self) -> None:
+        """Compare the answer, test the networks of the front, write those that are asked for, and report the answer.
+
+        Raises:
+            FaultError: A network cannot be built or tested.
+        """
+        growth, state = self._growth, self._director.search_state
+        growth.search = state
+        objective = growth.request.objective
+        best = choose(state.candidates, objective) if self._director.has_ended else self._best_trial()
+        if best is None:
+            self._log("no candidate has a score yet, so there is no network to write", "warning")
+            return
+        if self._director.has_ended:
+            answer = describe_answer(state.candidates, objective)
+            try:
+                self._compare(best)
+            except FaultError as fault:
+                self._log(f"the comparison ended early: {fault}", "error")
+        else:
+            answer = self._describe_stopped(best)
+        for name in dict.fromkeys([best.name, *(one.name for one in state.front)]):
+            if (network := self._director.networks.get(name)) is not None:
+                growth.networks[name] = grown = self._build(name, network)
+                self._emit(ev.NetworkTested(candidate=name, test_score=grown.structure.test_score))
+        self._write(best.name)
+        self._emit(ev.SearchEnded(answer=answer, candidate=best.name))
+
+    def _best_trial(self) -> Candidate | None:
+        """Return the best candidate of a growth that was stopped, by its trial; None if none is done."""
+        objective = self._growth.request.objective
+        done = [one for one in self._director.search_state.candidates if one.trial_value(objective) is not None]
+        return max(done, key=lambda one: one.trial_value(objective) or -math.inf, default=None)
+
+    def _describe_stopped(self, best: Candidate) -> str:
+        trials = self._director.search_state.trials_ended
+        return (
+            f"stopped after {trials} trials; best so far: {describe_candidate(best.name)}, {best.score or 0.0:.1%} in "
+            "one training, which fresh trainings have not confirmed; the same command continues"
+        )
+
+    # Networks
+
+    def _build(self, name: str, network: BestNetwork) -> Grown:
+        """Build a network and compute its scores. Raises FaultError if the model or the score fails."""
+        config = self._training.config
+        provenance = Provenance(
+            run=self._run.name,
+            env=network.env,
+            round=network.round,
+            step=network.step,
+            policy=describe_candidate(name),
+            seed=config.seed,
+            version=VERSION,
+        )
+        try:
+            return Grown.build(self._task, self._splits, network.seeds, network.tensors, provenance)
+        except (HarvestError, TaskError) as error:
+            fault = FaultError(str(error))
+        except Exception as error:  # noqa: BLE001 (of the model or the score, which may be the user's code)
+            fault = FaultError.from_exception(error, "the test of the network")
+        raise fault
+
+    def _write(self, chosen: str) -> None:
+        """Write the network of the answer, or those of the front."""
+        growth = self._growth
+        if growth.target is None or chosen not in growth.networks:
+            return
+        target = growth.target(self._run)
+        directories = {chosen: target}
+        if growth.writes_all:
+            directories = {name: target / f"network-{index + 1}" for index, name in enumerate(growth.networks)}
+        for name, directory in directories.items():
+            try:
+                problem = growth.networks[name].save(directory)
+            except HarvestError as error:
+                command = harvest_command(self._run, self._training.origin)
+                growth.failure = f"{error}; write the network with: {command}"
+                self._log(growth.failure, "error")
+                return
+            growth.directories[name] = directory
+            if problem:
+                growth.problems[name] = problem
+            self._log(f"{describe_candidate(name)}: the network is written to {directory}")
+
+    # Comparisons
+
+    def _compare(self, best: Candidate) -> None:
+        """Train a wide host of the answer's size and, if asked, the answer's architecture from scratch."""
+        network = self._director.networks.get(best.name)
+        if best.name == BARE_HOST or network is None or not network.seeds:
+            return
+        if self._open_wide:
+            with self._open_wide(network.parameter_ratio) as (pool, ratio):
+                self._train(WIDE_HOST, pool, [], ratio)
+        if self._growth.request.compares:
+            self._train(FROM_SCRATCH, self._training.pool, network.seeds, network.parameter_ratio)
+
+    def _train(self, name: str, pool: EnvPool, seeds: Sequence[GrownSeed], ratio: float) -> None:
+        """Train networks that do not grow on the fresh hosts, as long as the candidates, and report their scores.
+
+        Seeds have fresh weights and are blended in from the start.
+        """
+        seed = self._training.config.seed
+        fresh = list(range(1, FRESH_HOSTS + 1))
+        for first in range(0, FRESH_HOSTS, len(pool.envs)):
+            hosts = dict(zip(pool.envs, fresh[first:], strict=False))
+            pool.reset_loss_scales()
+            starts = pool.begin({env: EpisodeKey(seed, number, 0) for env, number in hosts.items()})
+            for env in hosts:
+                plant_grown(env, seeds, seed)
+            scores = self._train_all(name, pool, hosts)
+            if scores is None:
+                return
+            for (env, number), (_, initial) in zip(hosts.items(), starts, strict=True):
+                self._report(name, seeds, ratio, env, number, [initial, *scores[env]])
+
+    def _report(
+        self, name: str, seeds: Sequence[GrownSeed], ratio: float, env: Env, number: int, scores: Sequence[float]
+    ) -> None:
+        """Report a training on a fresh host."""
+        weights, host = self._training.config.reward_weights, self._training.pool.profile.host_parameters
+        at = self._training.step_number
+        best = max(scores[1:])
+        self._emit(ev.TrialStarted(round=at.round, env=env.index, candidate=name, origin="comparison", fresh=number))
+        self._emit(
+            ev.TrialEnded(
+                round=at.round,
+                env=env.index,
+                candidate=name,
+                fresh=number,
+                step=len(scores) - 1,
+                outcome="done",
+                score=best,
+                best_step=scores.index(best, 1),
+                net_return=scores[-1] - scores[0] - (len(scores) - 1) * rent_cost(ratio, host, weights),
+                parameter_ratio=ratio,
+                seeds=[f"{seed.blueprint} in {seed.slot}" for seed in seeds],
+            )
+        )
+
+    def _train_all(self, name: str, pool: EnvPool, hosts: Mapping[Env, int]) -> dict[Env, list[float]] | None:
+        """Train envs to the end of their episodes; return the scores of each. None if a stop was requested."""
+        scores: dict[Env, list[float]] = {env: [] for env in hosts}
+        steps = self._training.config.steps
+        for step in range(steps):
+            while request := self._control.get():
+                ends = request.kind in ENDING_KINDS
+                ignored = None if ends else "the search has ended, and only the comparison still trains"
+                self._training.hub.emit_global(control_requested(request, ignored))
+                if ends:
+                    return None
+            for env, epoch in pool.start_step(dict.fromkeys(hosts, WAIT_DECISION.action), step)().items():
+                scores[env].append(epoch.measured.score)
+        self._log(f"{name}: {steps} steps on fresh hosts {', '.join(map(str, hosts.values()))}")
+        return scores
+
+    def _emit(self, event: ev.TrialStarted | ev.TrialEnded | ev.NetworkTested | ev.SearchEnded) -> None:
+        self._director.search_state.apply(event)
+        self._training.hub.emit(event)
+
+    def _log(self, text: str, severity: Severity = "info") -> None:
+        self._training.hub.emit(ev.Logged(severity=severity, text=text))

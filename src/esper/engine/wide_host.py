@@ -1,0 +1,49 @@
+"""Wide host: a host with about as many parameters as a grown network, without seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
+
+from torch import nn
+
+from esper.config import Config
+from esper.lanes.pool import EnvPool
+from esper.seeding import forked_generators
+from esper.tasks.probe import probe_task
+from esper.tasks.profile import TaskProfile
+from esper.tasks.splits import TaskData
+from esper.tasks.task import Task
+
+_WIDTH_FACTORS = 200
+"""Number of width factors among which that of the wide host is chosen."""
+
+
+@contextmanager
+def open_wide_pool(
+    task: Task, profile: TaskProfile, data: TaskData, parameter_ratio: float, lanes: Sequence[str], config: Config
+) -> Generator[tuple[EnvPool, float]]:
+    """Yield envs with a wide host, and its parameters divided by those of the host.
+
+    Args:
+        task: Task with a `wide_model`.
+        parameter_ratio: Parameters that the wide host should have, divided by those of the host.
+    """
+    assert task.wide_model is not None
+    host = profile.host_parameters
+    factors = [1 + (parameter_ratio - 1) * index / _WIDTH_FACTORS for index in range(_WIDTH_FACTORS + 1)]
+    sizes = {factor: _count_parameters(partial(task.wide_model, factor)) / host for factor in factors}
+    factor = min(factors, key=lambda factor: abs(sizes[factor] - parameter_ratio))
+    wide = replace(task, model=partial(task.wide_model, factor), source=None)
+    # A worker would import the task from the user's file, which has the narrow host.
+    lanes = lanes[:1] if task.source else lanes
+    wide_profile = probe_task(wide, data, [site.name for site in profile.sites])
+    with closing(EnvPool(wide, wide_profile, data, lanes, config)) as pool:
+        yield pool, sizes[factor]
+
+
+def _count_parameters(model: Callable[[], nn.Module]) -> int:
+    with forked_generators(0):
+        return sum(parameter.numel() for parameter in model().parameters())
