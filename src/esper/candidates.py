@@ -95,7 +95,7 @@ def describe_candidate(name: str) -> str:
     if name == BARE_HOST:
         return "your network"
     if "@" not in name:
-        return name
+        return "/".join(name.split("/")[-3::2]) if name.startswith("/") else name  # run and checkpoint
     return ", ".join(_describe_word(word) for word in name.split())
 
 

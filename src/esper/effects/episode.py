@@ -55,6 +55,25 @@ class RecordedEpisode(NamedTuple):
     previous: RecordedEpisode | None
     """The env's previous episode if it ended with a rollback under loss scaling, which the recording does not contain
     the resulting scale of; else None."""
+    training: ev.TrialStarted | None = None
+    """Candidate and host of the training; None unless the run is a growth."""
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps of the episode: those of a whole one if it has ended, else those that were recorded.
+
+        The trainings of a growth may end early.
+        """
+        is_whole = self.ended is not None and self.training is None
+        return self.started.steps if is_whole else len(self.steps)
+
+    @property
+    def drawn_as(self) -> tuple[int, int]:
+        """Env and round index, from 0, from which the random draws of the episode derive.
+
+        In a growth, they are those of a host that several trainings share.
+        """
+        return (self.env, self.round - 1) if self.training is None else (self.training.fresh or 0, 0)
 
     @property
     def config(self) -> Config:
@@ -71,7 +90,7 @@ class RecordedEpisode(NamedTuple):
             steps: Number of steps, from the first on, that were simulated.
         """
         started = self.started
-        identity = started.task, started.seed, started.steps, self.round, self.env, self.loss_scale, started.task_code
+        identity = started.task, started.seed, started.steps, *self.drawn_as, self.loss_scale, started.task_code
         content = [msgspec.structs.replace(step, seq=0, time=0.0) for step in self.steps[:steps]]
         return hashlib.blake2b(encode_json((identity, content)), digest_size=16).hexdigest()
 
@@ -134,6 +153,8 @@ class _RecordedRound(NamedTuple):
     ended: dict[int, ev.EpisodeEnded]
     broken: set[int]
     """Envs that were rolled back."""
+    training: dict[int, ev.TrialStarted]
+    """Training of each env in a growth."""
     started: ev.RunStarted
 
 
@@ -181,6 +202,7 @@ def _scan_round(history: History, round_number: int) -> _RecordedRound:
     steps: dict[int, list[ev.EnvStepped]] = {}
     ended: dict[int, ev.EpisodeEnded] = {}
     broken: set[int] = set()
+    training: dict[int, ev.TrialStarted] = {}
     for event in _round_events(history, round_number):
         if isinstance(event, ev.EnvStepped):
             steps.setdefault(event.env, []).append(event)
@@ -189,16 +211,18 @@ def _scan_round(history: History, round_number: int) -> _RecordedRound:
             ended[event.env] = event
         elif isinstance(event, ev.GovernorRolledBack):
             broken.add(event.env)
+        elif isinstance(event, ev.TrialStarted):
+            training[event.env] = event
         elif isinstance(event, ev.RunStarted):
             latest = event
     if started is None:
         raise ConfigError(f"{history.path} has no start of a run, so its episodes cannot be simulated")
-    return _RecordedRound(before, steps, ended, broken, started)
+    return _RecordedRound(before, steps, ended, broken, training, started)
 
 
 def _rolled_back_before(found: _RecordedRound, envs: Collection[int]) -> set[int]:
     """Return the envs that were rolled back in the round before one with loss scaling."""
-    if found.started.growth_interval is None:
+    if found.started.growth_interval is None or found.started.search is not None:  # a growth resets the scales
         return set()
     return {state.env for state in found.before.envs if state.rolled_back and state.env in envs}
 
@@ -209,18 +233,19 @@ def _make_episode(
     """Return an episode. Raises ConfigError if a step is missing, or the loss scale before it."""
     steps, ended, started = found.steps[env], found.ended.get(env), found.started
     recorded = [step.step for step in steps]
-    is_whole = ended is not None and env not in found.broken
+    training = found.training.get(env)
+    is_whole = ended is not None and env not in found.broken and training is None
     expected = range(1, 1 + (started.steps if is_whole else len(steps)))
     if recorded != list(expected):
         missing = min(set(expected) - set(recorded), default=recorded[-1])
         raise ConfigError(f"step {missing} of env {env} in round {round_number} of {history.path} is missing")
     scale = None
-    if started.growth_interval is not None and round_number > 1 and previous is None:
+    if started.growth_interval is not None and round_number > 1 and previous is None and training is None:
         last = found.before.envs[env].latest if env < len(found.before.envs) else None
         if last is None or last.step != started.steps or last.loss_scale is None or last.growth_tracker is None:
             raise ConfigError(_unknown_scale(history, round_number, env))
         scale = LossScale(last.loss_scale, last.growth_tracker)
-    return RecordedEpisode(started, round_number, env, steps, ended, scale, previous)
+    return RecordedEpisode(started, round_number, env, steps, ended, scale, previous, training)
 
 
 def _unknown_scale(history: History, round_number: int, env: int) -> str:

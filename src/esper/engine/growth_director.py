@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -30,6 +30,7 @@ from esper.search.search import PlanSearch
 from esper.seeding import EpisodeKey
 from esper.telemetry import events as ev
 from esper.telemetry.search_state import SearchState
+from esper.telemetry.sentences import pluralise
 
 
 class Job(NamedTuple):
@@ -45,6 +46,7 @@ class GrowthDirector:
     """Gives every env its candidate and its host, ends trainings early, and keeps the best networks.
 
     Args:
+        make_search: Function that returns a new search; the same one each time.
         training: State of the run; its agent is a `CandidateAgent`.
 
     Attributes:
@@ -53,9 +55,10 @@ class GrowthDirector:
         has_ended: True once all trainings have ended.
     """
 
-    def __init__(self, request: GrowthRequest, search: PlanSearch, training: TrainingState) -> None:
+    def __init__(self, request: GrowthRequest, make_search: Callable[[], PlanSearch], training: TrainingState) -> None:
         self._request = request
-        self._search = search
+        self._make_search = make_search
+        self._search = make_search()
         self._training = training
         self._patience = request.patience_steps(training.config.steps)
         self.search_state = SearchState(info=request.info(training.pool.profile.host_parameters))
@@ -177,12 +180,12 @@ class GrowthDirector:
 
     def end_group(self, result: StepResult) -> None:
         """End the trainings of a group that broke down, that are worse than others, or that improve no more."""
-        for episode, broke_down in zip(result.episodes, result.broke_down, strict=True):
+        for episode, outcome in zip(result.episodes, result.outcomes, strict=True):
             job = self._jobs.get(episode.env.index)
             if job is None:
                 continue
-            if broke_down:
-                self._end_training(episode, "broke down", "the governor rolled it back")
+            if outcome and outcome.breakdown:
+                self._end_training(episode, "broke down", outcome.breakdown.reason)
             elif job.fresh is None and self._is_worse(episode, job):
                 self._end_training(episode, "pruned")
             elif self._improves_no_more(episode):
@@ -212,15 +215,24 @@ class GrowthDirector:
         """
         self._seconds += seconds
         self._round_seconds += seconds
-        minutes, steps = self._request.minutes, self._training.config.steps
-        if minutes is not None and self._training.round == 0 and self._training.step == 1:
-            needed = seconds * steps
-            if needed > 60 * minutes:
-                raise RunFailedError(
-                    f"one training of {steps} steps takes about {format_duration(needed)}, and --minutes {minutes:g} "
-                    f"leaves no time for it; give --minutes {math.ceil(4 * needed / 60)}, or fewer --steps or --envs"
-                )
+        if self._training.round == 0 and self._training.step == 1:
+            self._estimate_duration(seconds * self._training.config.steps)
         return not self._jobs
+
+    def _estimate_duration(self, seconds: float) -> None:
+        """Log how long a growth takes whose trainings of a round take some seconds. Raises RunFailedError."""
+        envs, steps, minutes = len(self._training.pool.envs), self._training.config.steps, self._request.minutes
+        training = f"{pluralise(min(envs, len(self._jobs)), 'training')} of {pluralise(steps, 'step')}"
+        takes = f"{training} at once take about {format_duration(seconds)}"
+        if minutes is None:
+            rounds = math.ceil((self._request.trials or 0) / envs) + math.ceil(self._num_fresh(FINALISTS) / envs)
+            text = f"{takes}; the growth takes at most {format_duration(rounds * seconds)}"
+            self._training.hub.emit(ev.Logged(severity="info", text=text))
+        elif seconds > 60 * minutes:
+            raise RunFailedError(
+                f"{takes}, which is more than --minutes {minutes:g}; give --minutes {math.ceil(4 * seconds / 60)}, or "
+                "fewer --envs or --steps"
+            )
 
     def _end_training(self, episode: Episode, outcome: Outcome, reason: str | None = None) -> None:
         """End the training of an env: report it, and tell the search."""
@@ -334,6 +346,7 @@ class GrowthDirector:
             ValueError: The search was stored by another version of the sampler.
         """
         stored = state["0"]
+        self._search = self._make_search()
         self._search.load_state_dict(stored["search"])
         info = self.search_state.info
         self.search_state = msgspec.convert(stored["candidates"], SearchState, strict=False)

@@ -12,7 +12,6 @@ from esper.config import TaskError
 from esper.control import ENDING_KINDS, RequestQueue
 from esper.domain import VERSION, Severity
 from esper.engine.best_network import BestNetwork
-from esper.engine.commands import harvest_command
 from esper.engine.growth import FRESH_HOSTS, Growth
 from esper.engine.growth_director import GrowthDirector
 from esper.engine.reporter import control_requested
@@ -141,8 +140,7 @@ class GrowthResults:
             try:
                 problem = growth.networks[name].save(directory)
             except HarvestError as error:
-                command = harvest_command(self._run, self._training.origin)
-                growth.failure = f"{error}; write the network with: {command}"
+                growth.failure = f"{error}; the same command with another --to writes the network"
                 self._log(growth.failure, "error")
                 return
             growth.directories[name] = directory

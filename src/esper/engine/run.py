@@ -21,7 +21,7 @@ from esper.engine import reporter
 from esper.engine.agent_factory import build_agent, build_candidate, proposing_policies
 from esper.engine.candidate_agent import CandidateAgent
 from esper.engine.checkpointer import Checkpointer
-from esper.engine.commands import harvest_command, resume_options
+from esper.engine.commands import resume_options
 from esper.engine.growth import FRESH_HOSTS, Growth, growth_identity
 from esper.engine.growth_director import GrowthDirector
 from esper.engine.growth_results import GrowthResults
@@ -146,8 +146,11 @@ class Run:
         task, profile = pool.task, pool.profile
         limit = growth.request.info(profile.host_parameters).max_parameters
         space = PlanSpace(profile.sites, config.steps, profile.host_parameters, limit)
-        search = PlanSearch(space, policies=proposing_policies(config), plans=[config.plan], seed=config.seed)
-        director = GrowthDirector(growth.request, search, state)
+
+        def make_search() -> PlanSearch:
+            return PlanSearch(space, policies=proposing_policies(config), plans=[config.plan], seed=config.seed)
+
+        director = GrowthDirector(growth.request, make_search, state)
         state.director = director
         growth.search = director.search_state
 
@@ -288,8 +291,7 @@ class Run:
             return
         except FaultError as fault:
             text = f"{fault}{self._save_traceback(fault)}"
-        origin = self.trainer.state.origin
-        raise RunFailedError(f"{text}; write the network with: {harvest_command(self.directory, origin)}")
+        raise RunFailedError(f"{text}; the same command tries again")
 
     def _save_traceback(self, fault: FaultError) -> str:
         """Write the traceback of a fault to the run directory, and return a note of its path for the message."""
@@ -305,6 +307,8 @@ class Run:
         return f" (traceback in {path})"
 
     def _resume_hint(self) -> str:
+        if self._results is not None:
+            return "the same command continues the growth"
         try:
             checkpoints = list_checkpoints(self.directory)
             if not checkpoints:

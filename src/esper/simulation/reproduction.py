@@ -17,7 +17,7 @@ from esper.telemetry.events import EnvStepped
 _OF_THE_POLICY = ("value", "op_probability", "op_probabilities", "decision")
 """Fields of a step that a simulation does not compute: they describe how the policy came to its decision."""
 _REWARD = ("reward", "reward_parts")
-_IGNORED = ("seq", "time", "env", *_OF_THE_POLICY, *_REWARD)
+_IGNORED = ("seq", "time", "env", "round", *_OF_THE_POLICY, *_REWARD)
 
 
 def first_difference(recorded: EnvStepped, simulated: EnvStepped, *, is_sparse: bool) -> str | None:

@@ -47,8 +47,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_steps(self) -> int:
-        """Number of steps of the episode: those of a whole one if it has ended, else those that were recorded."""
-        return self.episode.config.steps if self.episode.ended else len(self.episode.steps)
+        """Number of steps of the episode."""
+        return self.episode.num_steps
 
     def num_env_steps(self) -> int:
         """Maximum number of env-steps of the job."""
@@ -275,7 +275,7 @@ def _key(job: Job, config: Config) -> EpisodeKey:
     seed = config.seed
     if job.repeat:
         seed = make_generator(config.seed, "what if", job.repeat).initial_seed()
-    return EpisodeKey(seed, job.episode.env, job.episode.round - 1)
+    return EpisodeKey(seed, *job.episode.drawn_as)
 
 
 def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

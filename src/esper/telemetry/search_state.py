@@ -76,6 +76,8 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
             found.outcome, found.reason = event.outcome, event.reason
             found.score, found.net_return = event.score, event.net_return
         elif event.outcome == "done" and event.score is not None and event.net_return is not None:
+            if event.fresh in found.fresh_hosts:  # a comparison with a later answer
+                found.fresh_scores, found.fresh_returns, found.fresh_hosts = [], [], []
             found.fresh_scores.append(event.score)
             found.fresh_returns.append(event.net_return)
             found.fresh_hosts.append(event.fresh)

@@ -43,6 +43,7 @@ from esper.cli.run_display import print_engine_error, run_headless, run_in_dashb
 from esper.config import Config, ConfigError
 from esper.config_files import read_config_file, resolve_config
 from esper.domain import VERSION
+from esper.engine.growth import is_growth
 from esper.engine.start_checks import check_start, resolve_policy
 from esper.process import RankInfo, spawn_program
 from esper.recording.notes import RunNotes, encode_notes, update_notes
@@ -144,6 +145,8 @@ def _resolve_config_and_checkpoint(
     options.pop("telemetry_dir", None)  # used for the lookup only: a run resumes in its own directory
     checkpoint = find_checkpoint(resolve_run(resume, telemetry_dir))
     run = run_directory_of(checkpoint)
+    if is_growth(run):
+        raise ConfigError(f"{resume} is a growth; continue it with the grow command that began it")
     try:
         manifest = read_manifest(checkpoint)
         saved = config_from_manifest(manifest, checkpoint)
