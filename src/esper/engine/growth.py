@@ -184,15 +184,23 @@ def find_growth(config: Config, request: GrowthRequest) -> Path | None:
     """
     identity = msgspec.json.decode(msgspec.json.encode(growth_identity(config, request)))
     for run in list_runs(Path(config.telemetry_dir)):
-        try:
-            manifest = msgspec.json.decode(
-                read_regular(run / "run.json", limit=MAX_MANIFEST_BYTES), type=_GrowthManifest
-            )
-        except (OSError, *DECODE_ERRORS):  # not a run, or one that is damaged: it cannot be continued
-            continue
-        if manifest.growth == identity and (checkpoints := list_checkpoints(run)):
+        if _read_identity(run) == identity and (checkpoints := list_checkpoints(run)):
             return checkpoints[-1]
     return None
+
+
+def is_growth(run: Path) -> bool:
+    """Return True if a run directory is that of a growth."""
+    return _read_identity(run) is not None
+
+
+def _read_identity(run: Path) -> dict[str, Any] | None:
+    """Return the settings that a growth keeps; None if the directory is not that of a growth, or is damaged."""
+    try:
+        content = read_regular(run / "run.json", limit=MAX_MANIFEST_BYTES)
+        return msgspec.json.decode(content, type=_GrowthManifest).growth
+    except (OSError, *DECODE_ERRORS):
+        return None
 
 
 class _GrowthManifest(msgspec.Struct):

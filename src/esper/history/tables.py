@@ -138,7 +138,7 @@ def _columns_of(kind: type[msgspec.Struct], source: str) -> Iterator[Column]:
             case inspect.DictType(value_type=value_type) if name in KEYS:
                 for key in KEYS[name]:
                     yield Column(f"{name}_{key.replace('-', '_')}", _SCALARS[type(value_type)], _at(read, key))
-            case inspect.DictType() | inspect.ListType():
+            case inspect.DictType() | inspect.ListType() | inspect.StructType():
                 yield Column(name, ColumnType.TEXT, _as_json(read))
             case other:
                 raise TypeError(f"{kind.__name__}.{name} has no column: {other}")
@@ -179,7 +179,7 @@ def _at(read: Values, key: str) -> Values:
 
 
 def _as_json(read: Values) -> Values:
-    return lambda rows: [encode_json(value).decode() for value in read(rows)]
+    return lambda rows: [None if value is None else encode_json(value).decode() for value in read(rows)]
 
 
 def _without_none(kind: inspect.Type) -> inspect.Type:

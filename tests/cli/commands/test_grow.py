@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,18 @@ import pytest
 import torch
 
 import esper
+from esper.candidates import Candidate, choose, describe_answer
 from esper.cli.main import main
 from esper.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from esper.control import Request, RequestKind, RequestQueue
+from esper.envs.env import Env
 from esper.harvest import grown as grown_module
-from esper.harvest.structure import STRUCTURE_FILE, WEIGHTS_FILE, read_structure
+from esper.harvest.structure import STRUCTURE_FILE, WEIGHTS_FILE, HarvestError, read_structure
+from esper.history.history import open_history
 from esper.recording.run_lock import is_live
 from esper.telemetry import events as ev
 from tests.runs import LiveRun, computed, only, recorded
 
-ROWS = r"^(grown|host alone(?: \(same architecture\))?|same architecture from scratch) +(\S+%)"
-"""Rows of the table of a comparison: name and score."""
 SHORT = ("--no-tui", "--task", "digits", "--devices", "cpu:0", "--training.samples-per-epoch", "128")
 
 
@@ -31,23 +31,150 @@ def no_export(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grown_module, "export_program", lambda *_: "not tried")
 
 
+PLAN = "conv_light@early:0 norm@mid:1"
+SMALL = ("--envs", "3", "--trials", "3", "--steps", "4", "--policy", "plan", "--plan", PLAN)
+"""A growth of three trials: the bare host, a plan and the heuristic."""
+
+
 def grow(directory: Path, *options: str) -> int:
-    return main(["grow", *SHORT, "--envs", "2", "--telemetry-dir", str(directory), *options])
+    return main(["grow", *SHORT, "--telemetry-dir", str(directory), *options])
 
 
-def test_grow_writes_the_best_network_of_the_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert grow(tmp_path, "--steps", "8", "--patience", "8") == EXIT_OK
+def trials(run: Path) -> list[ev.TrialEnded]:
+    return [event for event in recorded(run) if isinstance(event, ev.TrialEnded)]
+
+
+def candidates(run: Path) -> list[Candidate]:
+    history = open_history(run)
+    state = history.state_at(history.length)
+    assert state.search is not None
+    return state.search.candidates
+
+
+def test_grow_trains_the_best_candidates_on_fresh_hosts_which_choose(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert grow(tmp_path, *SMALL) == EXIT_OK
     run = only(tmp_path)
+    found = candidates(run)
+    assert [(one.name, one.origin) for one in found[:3]] == [("", "host"), (PLAN, "known"), ("heuristic", "policy")]
+    fresh = [trial for trial in trials(run) if trial.fresh is not None]
+    hosts = {one.name: one.fresh_hosts for one in found}
+    assert hosts == {"": [1, 2, 3, 4, 5], PLAN: [1, 2, 3, 4, 5], "heuristic": [1, 2, 3, 4, 5]}
+    chosen = choose(found, "return")
+    assert chosen is not None
     structure = read_structure(run / "grown")
-    steps = [event for event in recorded(run) if isinstance(event, ev.EnvStepped)]
-    best = max(steps, key=lambda step: step.score)
-    assert structure.provenance.step == best.step
-    assert structure.validation_score == pytest.approx(best.score, abs=1e-5)
-    assert not any(isinstance(event, ev.PolicyUpdated) for event in recorded(run))
+    assert structure.validation_score == pytest.approx(
+        max(trial.score or 0.0 for trial in fresh if trial.candidate == chosen.name), abs=1e-6
+    )
+    assert structure.test_score == chosen.test_score
+    (ended,) = (event for event in recorded(run) if isinstance(event, ev.SearchEnded))
+    assert ended.answer == describe_answer(found, "return")
     output = capsys.readouterr().out
-    assert "a step takes about" in output
-    assert f"written to {run / 'grown'}" in output
-    assert f"{structure.test_score:.1%} on the test split" in output
+    assert output.rstrip().endswith(ended.answer)
+    assert "the growth takes at most" in output
+    for round_number, env in ((1, 1), (3, 2)):  # the second one is on a fresh host
+        report = esper.what_if(str(run), round=round_number, env=env, telemetry_dir=tmp_path, devices=("cpu:0",))
+        assert "reproduced exactly" in str(report)
+    assert main(["--no-tui", "--resume", str(run)]) == EXIT_USAGE
+    assert "is a growth; continue it with the grow command that began it" in capsys.readouterr().err
+
+
+def test_same_command_continues_a_stopped_growth_to_the_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert grow(tmp_path / "alone", *SMALL, "--seed", "3") == EXIT_OK
+    with monkeypatch.context() as patched:
+        put_requests(patched, *[None] * 5, Request(RequestKind.STOP, "signal"))  # in the first fresh trainings
+        assert grow(tmp_path / "parts", *SMALL, "--seed", "3") == EXIT_OK
+    assert "stopped after 3 trials; best so far: " in capsys.readouterr().out
+    assert grow(tmp_path / "parts", *SMALL, "--seed", "3") == EXIT_OK
+    assert "continues the growth" in capsys.readouterr().err
+    alone, parts = only(tmp_path / "alone"), only(tmp_path / "parts")
+    assert computed(recorded(parts)) == computed(recorded(alone))
+    assert (parts / "grown" / WEIGHTS_FILE).read_bytes() == (alone / "grown" / WEIGHTS_FILE).read_bytes()
+
+    larger = [*SMALL]
+    larger[larger.index("--trials") + 1] = "4"
+    assert grow(tmp_path / "parts", *larger, "--seed", "3", "--all", "--to", str(tmp_path / "networks")) == EXIT_OK
+    added = [trial for trial in trials(parts)[len(trials(alone)) :] if trial.candidate != "wide host"]
+    assert len({trial.candidate for trial in added}) == 1  # the others are not trained again
+    assert [trial.fresh for trial in added] in ([None], [None, 1, 2, 3, 4, 5])
+    names = {path.name for path in (tmp_path / "networks").iterdir()}
+    assert "network-1" in names
+
+
+def test_limit_of_parameters_and_patience_hold(tmp_path: Path) -> None:
+    rates = ("--training.host-learning-rate", "1e-9", "--training.seed-learning-rate", "1e-9")
+    budget = ("--trials", "6", "--envs", "6", "--steps", "9", "--patience", "2", "--max-parameters", "1.2x")
+    assert grow(tmp_path, *budget, *rates, "--policy", "static", "--objective", "score") == EXIT_OK
+    ended = [trial for trial in trials(only(tmp_path)) if trial.outcome == "done" and trial.best_step is not None]
+    assert all(trial.step == min(trial.best_step + 2, 9) for trial in ended)
+    plans = [trial for trial in ended if "@" in trial.candidate]
+    assert plans
+    assert all((trial.parameter_ratio or 0.0) <= 1.2 for trial in plans)
+
+
+def test_trial_that_fails_is_named_and_not_fatal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = Env.train_epoch
+
+    def fail(env: Env, *args: Any, **options: Any) -> Any:
+        if env.network.slots[0].blueprint == "conv_light":
+            raise ValueError("no room for it")
+        return train(env, *args, **options)
+
+    monkeypatch.setattr(Env, "train_epoch", fail)
+    assert grow(tmp_path, *SMALL) == EXIT_OK
+    failed = next(one for one in candidates(only(tmp_path)) if one.name == PLAN)
+    assert failed.outcome == "failed"
+    assert "no room for it" in (failed.reason or "")
+    assert "conv_light in early at step 0, norm in mid at step 1 failed: env 01" in capsys.readouterr().out
+    monkeypatch.setattr(Env, "train_epoch", broken)
+    assert grow(tmp_path / "host", *SMALL) == EXIT_FAILED
+    assert "division by zero" in capsys.readouterr().err
+
+
+def broken(*_: object, **__: object) -> None:
+    raise ZeroDivisionError("division by zero")
+
+
+def test_growth_that_ends_early_says_why_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert grow(tmp_path / "short", "--minutes", "0.0001", "--steps", "4", "--envs", "2") == EXIT_FAILED
+    error = capsys.readouterr().err
+    assert "2 trainings of 4 steps at once take about" in error
+    assert "which is more than --minutes 0.0001; give --minutes 1, or fewer --envs or --steps" in error
+
+    def fail(*_: object) -> float:
+        raise ValueError("no such class: 11")
+
+    one = ("--trials", "1", "--steps", "1", "--envs", "5")
+    with monkeypatch.context() as patched:
+        patched.setattr(grown_module, "measure_score", fail)
+        assert grow(tmp_path / "score", *one) == EXIT_FAILED
+    error = capsys.readouterr().err
+    assert "the test of the network failed: ValueError: no such class: 11 (traceback in " in error
+    assert "; the same command tries again" in error
+    assert "Traceback" not in error
+    with monkeypatch.context() as patched:
+        patched.setattr(grown_module.Grown, "save", lambda *_: fail_to_write())
+        assert grow(tmp_path / "score", *one) == EXIT_FAILED
+    assert "No space left on device; the same command with another --to writes" in capsys.readouterr().err
+    assert grow(tmp_path / "score", *one) == EXIT_OK
+    assert "nothing that was tried is better than your network: " in capsys.readouterr().out
+
+
+def fail_to_write() -> None:
+    raise HarvestError("cannot write to grown: No space left on device")
+
+
+def put_requests(monkeypatch: pytest.MonkeyPatch, *requests: Request | None) -> None:
+    """Give the engine these answers to its first questions for a request, and none to the later ones."""
+    left = iter(requests)
+    monkeypatch.setattr(RequestQueue, "get", lambda *_, **__: next(left, None))
 
 
 @pytest.mark.parametrize("task", ["digits_family", "{file}:family", "digits_family+{file}:family"])
@@ -58,12 +185,12 @@ def test_grow_refuses_a_family_and_advises_a_task_that_grows(
     own = "import dataclasses\nimport esper\nfrom esper.tasks.builtin.digits import DIGITS_TASK\n"
     own += "family = esper.Family('pair', [dataclasses.replace(DIGITS_TASK, name='a')])\n"
     (tmp_path / "own_family_of_one.py").write_text(own)
-    grown = ("--steps", "1", "--policy", "static")
-    assert grow(tmp_path, "--task", task.format(file=tmp_path / "own_family_of_one.py"), *grown) == EXIT_USAGE
+    assert grow(tmp_path, "--task", task.format(file=tmp_path / "own_family_of_one.py")) == EXIT_USAGE
     error = capsys.readouterr().err
     assert "is a family of tasks, and a network grows for one task; for its structure " in error
     (tmp_path / "own_advised.py").write_text(error.partition("a file that contains: ")[2])
-    assert grow(tmp_path, "--task", str(tmp_path / "own_advised.py"), *grown) == EXIT_OK
+    one = ("--steps", "1", "--trials", "1", "--policy", "static")
+    assert grow(tmp_path, "--task", str(tmp_path / "own_advised.py"), *one) == EXIT_OK
     for name in ("own_family_of_one", "own_advised"):
         sys.modules.pop(name, None)
 
@@ -73,98 +200,31 @@ def test_grow_refuses_a_mixture_and_advises_a_built_in_task(tmp_path: Path, caps
     assert "a network grows for one task; use --task recall" in capsys.readouterr().err
 
 
-def test_growth_ends_when_nothing_improves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--training.host-learning-rate", "1e-9", "--training.seed-learning-rate", "1e-9", "--policy", "static")
-    assert grow(tmp_path, "--steps", "12", "--patience", "3", *options) == EXIT_OK
-    stepped = [event for event in recorded(only(tmp_path)) if isinstance(event, ev.EnvStepped)]
-    best = max(stepped, key=lambda step: step.score)
-    assert max(event.step for event in stepped) == best.step + 3 < 12
-    assert "no network has become better for 3 steps" in capsys.readouterr().out
-
-
-def test_comparison_trains_as_many_epochs_from_the_same_start(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert grow(tmp_path, "--steps", "3", "--patience", "3", "--policy", "static", "--compare") == EXIT_OK
-    score = f"{read_structure(only(tmp_path) / 'grown').test_score:.1%}"
-    output = capsys.readouterr().out
-    assert "no seed was grown, so the grown architecture is the host alone, which is trained once" in output
-    assert re.findall(ROWS, output, re.M) == [("grown", score), ("host alone (same architecture)", score)]
-
-
-def test_comparison_trains_host_and_grown_architecture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert grow(tmp_path, "--steps", "4", "--patience", "4", "--policy", "full", "--compare") == EXIT_OK
-    assert read_structure(only(tmp_path) / "grown").seeds
-    rows = re.findall(ROWS, capsys.readouterr().out, re.M)
-    assert [name for name, _ in rows] == ["grown", "host alone", "same architecture from scratch"]
-
-
-def put_requests(monkeypatch: pytest.MonkeyPatch, *requests: Request | None) -> None:
-    """Give the engine these answers to its first questions for a request, and none to the later ones."""
-    left = iter(requests)
-    monkeypatch.setattr(RequestQueue, "get", lambda *_, **__: next(left, None))
-
-
-def test_growth_that_is_stopped_is_written_but_not_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    put_requests(monkeypatch, None, Request(RequestKind.STOP, "signal"))
-    assert grow(tmp_path, "--steps", "3", "--compare") == EXIT_OK
-    assert max(event.step for event in recorded(only(tmp_path)) if isinstance(event, ev.EnvStepped)) == 2
-    assert read_structure(only(tmp_path) / "grown").provenance.step <= 2
-    assert "host alone" not in capsys.readouterr().out
-
-
-def test_requests_are_answered_while_the_comparison_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pause, stop = Request(RequestKind.PAUSE, "keyboard"), Request(RequestKind.STOP, "signal")
-    put_requests(monkeypatch, None, None, pause, None, stop)
-    assert grow(tmp_path, "--steps", "2", "--compare") == EXIT_OK
-    found = [event for event in recorded(only(tmp_path)) if isinstance(event, ev.ControlRequested)]
-    assert [(event.kind, bool(event.ignored)) for event in found] == [("pause", True), ("stop", False)]
-
-
-def test_score_that_fails_on_the_test_split_ends_in_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(*_: object) -> float:
-        raise ValueError("no such class: 11")
-
-    monkeypatch.setattr(grown_module, "measure_score", fail)
-    assert grow(tmp_path, "--steps", "1") == EXIT_FAILED
-    error = capsys.readouterr().err
-    assert "the test of the network failed: ValueError: no such class: 11 (traceback in " in error
-    assert f"esper-sanctum harvest {only(tmp_path)} --to DIR" in error
-    assert "Traceback" not in error
-
-
-def test_trained_policy_grows_and_does_not_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_policies_of_the_user_propose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trained = tmp_path / "trained"
-    train = [*SHORT, "--envs", "2", "--steps", "4", "--rounds", "1", "--telemetry-dir", str(trained)]
+    train = [*SHORT, "--envs", "2", "--steps", "2", "--rounds", "1", "--telemetry-dir", str(trained)]
     assert main(train) == EXIT_OK
-    assert grow(tmp_path / "grown", "--steps", "4", "--policy", str(only(trained))) == EXIT_OK
-    run = only(tmp_path / "grown")
-    assert not any(isinstance(event, ev.PolicyUpdated) for event in recorded(run))
-    other = ("--task", "recall", "--steps", "4", "--policy", str(only(trained)))  # another layout, other blueprints
-    assert grow(tmp_path / "other", *other) == EXIT_OK
-    assert grow(tmp_path / "other", "--policy", str(run)) == EXIT_USAGE
+    own = tmp_path / "own_static.py"
+    own.write_text("from esper.policy.baselines import StaticAgent\n\n\ndef policy(**_):\n    return StaticAgent()\n")
+    for policy in (only(trained), own):
+        assert grow(tmp_path / "grown", "--trials", "2", "--steps", "2", "--policy", str(policy)) == EXIT_OK
+    assert f"{only(trained).name}/round-00001-step-0002: score" in capsys.readouterr().out
+    grown = next(run for run in (tmp_path / "grown").iterdir())
+    assert grow(tmp_path / "grown", "--policy", str(grown)) == EXIT_USAGE
     assert "has no PPO policy" in capsys.readouterr().err
-
-
-def test_policy_file_of_the_user_grows(tmp_path: Path) -> None:
-    policy = tmp_path / "own_static.py"
-    policy.write_text(
-        "from esper.policy.baselines import StaticAgent\n\n\ndef policy(**_):\n    return StaticAgent()\n"
-    )
-    assert grow(tmp_path / "runs", "--steps", "1", "--policy", str(policy)) == EXIT_OK
-    assert read_structure(only(tmp_path / "runs") / "grown").seeds == []
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         (("--policy", "ppo"), "--policy ppo is not trained yet"),
-        (("--rounds", "2"), "grow has one round"),
+        (("--rounds", "2"), "--rounds is not an option of grow; give --trials or --minutes"),
+        (("--reward", "shaped"), "--reward shaped is not an option of grow"),
         (("--patience", "0"), "--patience 0 is not valid: it must be 1 or more"),
+        (("--trials", "0"), "--trials 0 is not valid: it must be 1 or more"),
+        (("--minutes", "nan"), "--minutes nan is not valid: it must be above 0"),
+        (("--max-parameters", "0.5x"), "--max-parameters '0.5x' is not valid: expected a multiple such as 1.5x"),
+        (("--trials", "3", "--minutes", "3"), "not allowed with argument"),
         (("--policy", "heurstic"), "did you mean heuristic?"),
         (("--to", "{full}"), "is not empty; choose another directory with --to"),
         (("--to", "/proc/net-of-a-user"), "cannot write to /proc/net-of-a-user: No such file or directory; choose"),
@@ -232,13 +292,17 @@ def test_harvest_of_a_live_run_changes_nothing_in_it(tmp_path: Path) -> None:
     assert computed(recorded(live.run.directory)) == computed(recorded(alone.run.directory))
 
 
-def test_grow_from_python_returns_a_network_that_trains(tmp_path: Path) -> None:
-    grown = esper.grow(
-        "digits", envs=2, steps=3, telemetry_dir=str(tmp_path), training={"samples_per_epoch": 128}, devices=("cpu:0",)
+def test_grow_from_python_returns_networks_that_train(tmp_path: Path) -> None:
+    tiny: dict[str, Any] = {"training": {"samples_per_epoch": 128}, "devices": ("cpu:0",), "steps": 2, "envs": 5}
+    result = esper.grow("digits", trials=2, objective="score", telemetry_dir=str(tmp_path), **tiny)
+    assert result.best in result.front
+    assert [network.structure.parameters for network in result.front] == sorted(
+        network.structure.parameters for network in result.front
     )
-    grown.save(tmp_path / "network")
+    assert repr(result) == result.answer
+    result.best.save(tmp_path / "network")
     assert {path.name for path in (tmp_path / "network").iterdir()} >= {WEIGHTS_FILE, STRUCTURE_FILE}
     model = esper.load_grown(tmp_path / "network", "digits")
-    assert torch.equal(model.eval()(grown.sample), grown.model.eval()(grown.sample))
+    assert torch.equal(model.eval()(result.best.sample), result.best.model.eval()(result.best.sample))
     with pytest.raises(esper.ConfigError, match=r"esper\.grow"):
         esper.grow("digits", stepps=3)
