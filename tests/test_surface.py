@@ -49,8 +49,8 @@ OPTIONS = {
     "sweep": "--help --dry-run --jobs --storage --results --best --json --telemetry-dir",
     "grow": "--help --help-all --envs --devices --policy-device --task --policy --plan --init-policy "
     "--rounds --steps --slots --reward --counterfactual --amp --scaler --seed --context-seed --telemetry-dir "
-    "--checkpoint-every --keep --sync-seconds --patience-minutes --data-dir --config --patience "
-    "--compare --to --theme --symbols --bell --notify --no-tui --narrate",
+    "--checkpoint-every --keep --sync-seconds --patience-minutes --data-dir --config --trials --minutes --objective "
+    "--max-parameters --patience --compare --to --all --new --accept-changed-task --theme --symbols --bell --notify --no-tui --narrate",
     "harvest": "--help --telemetry-dir --env --best --to --task --accept-changed-task",
     "checkpoints": "--help --telemetry-dir --json",
     "devices": "--help --help-all --envs --devices --policy-device --task --policy --plan --init-policy "
@@ -95,7 +95,7 @@ PYTHON = {
 
 EVENTS = {
     "RunStarted": "run task policy rounds steps slot_names lanes seed host_parameters structures score_name "
-    "chance_loss chance_score batches growth_interval versions task_code config",
+    "chance_loss chance_score batches growth_interval versions search task_code config",
     "RoundStarted": "round",
     "EpisodeStarted": "round env structure settings",
     "EnvStepped": "round step env op target train_loss train_score loss score reward reward_parts value "
@@ -121,6 +121,10 @@ EVENTS = {
     "Paused": "round step origin reason cause",
     "Resumed": "round step origin checkpoint",
     "Logged": "severity text",
+    "TrialStarted": "round env candidate origin fresh",
+    "TrialEnded": "round step env candidate fresh outcome reason score best_step net_return parameter_ratio seeds",
+    "NetworkTested": "candidate test_score",
+    "SearchEnded": "answer candidate",
     "RunEnded": "outcome reason",
 }
 

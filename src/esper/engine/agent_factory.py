@@ -10,6 +10,7 @@ import msgspec
 from esper.candidates import BARE_HOST
 from esper.checkpoint.manifest import CheckpointError
 from esper.config import Config, ConfigError
+from esper.engine.candidate_agent import CandidateAgent
 from esper.engine.trained_policy import TrainedPolicy, initial_policy, read_trained_policy
 from esper.growth.site import SlotSite
 from esper.lanes.devices import resolve_policy_device
@@ -74,19 +75,23 @@ def build_agent(
             return build_trained(policy, config, sites, blueprints, ranks)
 
 
-def build_candidate(name: str, config: Config, profile: TaskProfile) -> Agent:
-    """Return the agent of a candidate of a growth.
-
-    Args:
-        name: Plan, or name of a policy; empty for the bare host.
+def build_candidates(config: Config, profile: TaskProfile) -> CandidateAgent:
+    """Return the agent of a growth.
 
     Raises:
-        CheckpointError: The policy is a checkpoint that has none.
-        ConfigError: The plan does not fit the task, or the user's policy cannot be loaded.
+        CheckpointError: The proposing policy is a checkpoint that has none.
+        ConfigError: The user's plan does not fit the task, or the user's policy cannot be loaded.
     """
-    policy, plan = ("static", "") if name == BARE_HOST else (PLAN, name) if "@" in name else (name, "")
-    acting = msgspec.structs.replace(config, policy=policy, plan=plan)
-    return build_agent(acting, profile.sites, profile.blueprints)
+
+    def build(policy: str, plan: str = "") -> Agent:
+        acting = msgspec.structs.replace(config, policy=policy, plan=plan)
+        return build_agent(acting, profile.sites, profile.blueprints)
+
+    def build_plan(plan: str) -> Agent:
+        return StaticAgent() if plan == BARE_HOST else build(PLAN, plan)
+
+    build_plan(config.plan)
+    return CandidateAgent({name: build(name) for name in proposing_policies(config)}, build_plan)
 
 
 def proposing_policies(config: Config) -> list[str]:

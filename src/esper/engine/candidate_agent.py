@@ -17,13 +17,15 @@ class CandidateAgent(NonLearningAgent):
     """Decides for each env by the agent of its candidate. Envs without a candidate wait.
 
     Args:
-        build: Function that returns the agent of a candidate, given its name.
+        policies: Agents of the policies that are candidates, keyed by name.
+        build: Function that returns the agent of another candidate, given its plan.
 
     Attributes:
         actions: Actions of each env in this round, keyed by its index.
     """
 
-    def __init__(self, build: Callable[[str], Agent]) -> None:
+    def __init__(self, policies: Mapping[str, Agent], build: Callable[[str], Agent]) -> None:
+        self._policies = policies
         self._build = build
         self._agents: dict[str, Agent] = {}
         """Agents of the candidates of this round, keyed by name."""
@@ -38,10 +40,11 @@ class CandidateAgent(NonLearningAgent):
             candidates: Name of each candidate, keyed by the index of its env.
 
         Raises:
-            ConfigError: A plan or a policy cannot be used.
+            ConfigError: A plan does not fit the task.
         """
         self._candidates = dict(candidates)
-        self._agents = {name: self._build(name) for name in dict.fromkeys(candidates.values())}
+        names = dict.fromkeys(candidates.values())
+        self._agents = {name: self._policies.get(name) or self._build(name) for name in names}
         self.actions = {env: [] for env in candidates}
 
     def begin_round(self, uniforms_ETH: Tensor) -> None:

@@ -18,8 +18,7 @@ from esper.config import Config, ConfigError
 from esper.control import RequestQueue
 from esper.disk import make_directory
 from esper.engine import reporter
-from esper.engine.agent_factory import build_agent, build_candidate, proposing_policies
-from esper.engine.candidate_agent import CandidateAgent
+from esper.engine.agent_factory import build_agent, build_candidates, proposing_policies
 from esper.engine.checkpointer import Checkpointer
 from esper.engine.commands import resume_options
 from esper.engine.growth import FRESH_HOSTS, Growth, growth_identity
@@ -113,7 +112,7 @@ class Run:
             self.pool = EnvPool(task, profile, data, lanes, config, ranks.env_range(config.envs), spawner)
             opened.callback(self.pool.close)
             if growth:
-                agent = CandidateAgent(lambda name: build_candidate(name, config, profile))
+                agent = build_candidates(config, profile)
             else:
                 agent = build_agent(config, profile.sites, profile.blueprints, ranks, resumes=resume is not None)
             self.directory = run_directory_of(resume) if resume else ranks.run_on_rank0(lambda: _new_directory(config))
