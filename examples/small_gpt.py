@@ -100,6 +100,6 @@ def fine_tune(model: nn.Module, epochs: int = 2) -> None:
 
 
 if __name__ == "__main__":
-    grown = esper.grow(task, envs=4, steps=15)
-    grown.save("grown_small_gpt")
+    result = esper.grow(task)
+    result.best.save("grown_small_gpt")
     fine_tune(esper.load_grown("grown_small_gpt", task))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -29,6 +30,8 @@ from esper.tasks.splits import Splits
 from esper.tasks.task import Task
 from esper.telemetry import events as ev
 
+_MAX_NAME_CHARS = 60
+"""Maximum length of the part of a directory's name that describes its network."""
 OpenWidePool = Callable[[float], AbstractContextManager[tuple[EnvPool, float]]]
 """Function that opens envs with a host of about some multiple of the parameters, and returns the exact multiple."""
 
@@ -87,7 +90,8 @@ class GrowthResults:
             answer = self._describe_stopped(best)
         for name in dict.fromkeys([best.name, *(one.name for one in state.front)]):
             if (network := self._director.networks.get(name)) is not None:
-                growth.networks[name] = grown = self._build(name, network)
+                grown = self._build(name, network, answer if name == best.name else "")
+                growth.networks[name] = grown
                 self._emit(ev.NetworkTested(candidate=name, test_score=grown.structure.test_score))
         self._write(best.name)
         self._emit(ev.SearchEnded(answer=answer, candidate=best.name))
@@ -107,7 +111,7 @@ class GrowthResults:
 
     # Networks
 
-    def _build(self, name: str, network: BestNetwork) -> Grown:
+    def _build(self, name: str, network: BestNetwork, answer: str) -> Grown:
         """Build a network and compute its scores. Raises FaultError if the model or the score fails."""
         config = self._training.config
         provenance = Provenance(
@@ -118,6 +122,7 @@ class GrowthResults:
             policy=describe_candidate(name),
             seed=config.seed,
             version=VERSION,
+            answer=answer if self._director.has_ended else "",
         )
         try:
             return Grown.build(self._task, self._splits, network.seeds, network.tensors, provenance)
@@ -135,7 +140,7 @@ class GrowthResults:
         target = growth.target(self._run)
         directories = {chosen: target}
         if growth.writes_all:
-            directories = {name: target / f"network-{index + 1}" for index, name in enumerate(growth.networks)}
+            directories = {name: target / _directory_name(index, name) for index, name in enumerate(growth.networks)}
         for name, directory in directories.items():
             try:
                 problem = growth.networks[name].save(directory)
@@ -226,3 +231,9 @@ class GrowthResults:
 
     def _log(self, text: str, severity: Severity = "info") -> None:
         self._training.hub.emit(ev.Logged(severity=severity, text=text))
+
+
+def _directory_name(index: int, candidate: str) -> str:
+    """Return the name of the directory of a network of the front, such as `2-depthwise-first-0`."""
+    described = re.sub(r"[^A-Za-z0-9_]+", "-", candidate or "bare host").strip("-")
+    return f"{index + 1}-{described[:_MAX_NAME_CHARS]}"

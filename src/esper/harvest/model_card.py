@@ -29,6 +29,8 @@ def describe_structure(structure: GrownStructure) -> str:
         f"`{origin.policy}`, random seed {origin.seed}.",
         _format_scores(structure),
     ]
+    if origin.answer:
+        parts.insert(1, f"It was chosen by fresh trainings, on the validation split: {origin.answer}.")
     if structure.seeds:
         parts.append(_format_seeds(structure))
     return "\n\n".join(parts)

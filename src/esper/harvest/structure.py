@@ -53,6 +53,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         round: Round, from 1.
         step: Number of completed steps of this round.
+        answer: Answer of the growth that chose the network, in one sentence; empty for another network.
     """
 
     run: str
@@ -62,6 +63,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     seed: int
     version: str
+    answer: str = ""
 
 
 class GrownStructure(msgspec.Struct, frozen=True, kw_only=True):
