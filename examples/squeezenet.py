@@ -67,6 +67,6 @@ def fine_tune(model: nn.Module, epochs: int = 2) -> None:
 
 
 if __name__ == "__main__":
-    grown = esper.grow(task, envs=4, steps=15)
-    grown.save("grown_squeezenet")
+    result = esper.grow(task)
+    result.best.save("grown_squeezenet")
     fine_tune(esper.load_grown("grown_squeezenet", task))

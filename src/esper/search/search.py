@@ -22,6 +22,8 @@ from esper.search.space import PlanSpace
 SearchKind = Literal["guided", "tpe", "random"]
 MAX_REDRAWS = 100
 """Number of draws in a row that may be known or too large, before the space counts as exhausted."""
+MAX_GUIDED_REDRAWS = 10
+"""Number of such draws in a row after which plans are drawn at random: in a small space, TPE repeats the best ones."""
 FIRST_RUNG = 1 / 2
 """Fraction of a training after which the worse half of the candidates is pruned."""
 
@@ -58,9 +60,11 @@ class PlanSearch:
         self._space = space
         self._is_guided = kind == "guided"
         self._policies = policies
+        self._random = NumberedSampler("random", f"growth {seed}")
+        self._sampler = self._random if kind == "random" else NumberedSampler("tpe", f"growth {seed}")
         self._study = optuna.create_study(
             direction="maximize",
-            sampler=NumberedSampler("random" if kind == "random" else "tpe", f"growth {seed}"),
+            sampler=self._sampler,
             pruner=optuna.pruners.SuccessiveHalvingPruner(
                 min_resource=max(1, round(space.steps * FIRST_RUNG)), reduction_factor=2
             ),
@@ -128,17 +132,18 @@ class PlanSearch:
         return None
 
     def _draw(self) -> Proposal | None:
-        for _ in range(MAX_REDRAWS):
+        found: Proposal | None = None
+        for attempt in range(MAX_REDRAWS):
+            self._study.sampler = self._sampler if attempt < MAX_GUIDED_REDRAWS else self._random
             trial = self._study.ask()
             plan = self._space.draw(trial)
-            if plan in self._values and (value := self._values[plan]) is not None:
-                self._study.tell(trial, value)
-            elif plan in self._values or not self._space.fits(plan):
-                self._study.tell(trial, state=TrialState.FAIL)
-            else:
+            if plan not in self._values and self._space.fits(plan):
                 self._trials[plan] = trial
-                return Proposal(plan, "drawn")
-        return None
+                found = Proposal(plan, "drawn")
+                break
+            self._study.tell(trial, state=TrialState.FAIL)
+        self._study.sampler = self._sampler
+        return found
 
     def report(self, name: str, step: int, value: float) -> bool:
         """Report the objective of a trial after a step, and return True if the trial is to be pruned.
