@@ -110,7 +110,7 @@ def test_limit_of_parameters_and_patience_hold(tmp_path: Path) -> None:
     budget = ("--trials", "6", "--envs", "6", "--steps", "9", "--patience", "2", "--max-parameters", "1.2x")
     assert grow(tmp_path, *budget, *rates, "--policy", "static", "--objective", "score") == EXIT_OK
     ended = [trial for trial in trials(only(tmp_path)) if trial.outcome == "done" and trial.best_step is not None]
-    assert all(trial.step == min(trial.best_step + 2, 9) for trial in ended)
+    assert all(trial.step == min((trial.best_step or 0) + 2, 9) for trial in ended)
     plans = [trial for trial in ended if "@" in trial.candidate]
     assert plans
     assert all((trial.parameter_ratio or 0.0) <= 1.2 for trial in plans)

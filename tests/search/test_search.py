@@ -1,0 +1,175 @@
+"""The search of a growth: its space of plans, its proposals, and the order of its candidates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from optuna.trial import FixedTrial
+
+from esper.candidates import BARE_HOST
+from esper.domain import Op
+from esper.growth.blueprints import build_seed
+from esper.growth.layouts import Layout
+from esper.growth.site import SlotSite
+from esper.policy.actions import Action
+from esper.policy.baselines import germinate_action
+from esper.policy.plan import parse_plan
+from esper.search.proposals import known_plans, plan_of, variations
+from esper.search.search import PlanSearch, SearchKind
+from esper.search.space import PlanSpace
+
+BLUEPRINTS = ("norm", "depthwise", "conv_light", "conv_heavy")
+SLOTS = ("early", "mid", "late")
+
+
+def sites(slots: Sequence[str] = SLOTS, blueprints: Sequence[str] = BLUEPRINTS) -> list[SlotSite]:
+    return [
+        SlotSite(
+            name=name, module=name, layout=Layout.BCHW, channels=4 + index, sizes=(8, 8), blueprints=tuple(blueprints)
+        )
+        for index, name in enumerate(slots)
+    ]
+
+
+def space(steps: int = 20, limit: int | None = None) -> PlanSpace:
+    return PlanSpace(sites(), steps, host_parameters=1000, max_parameters=limit)
+
+
+def value_of(plan: str) -> float:
+    """Return a made-up objective: depthwise in early pays, late steps and other seeds do not."""
+    ops = parse_plan(plan, 20) if "@" in plan else []
+    return sum(0.5 if (op.name, op.slot) == ("depthwise", "early") else -0.1 for op in ops) - 0.01 * sum(
+        op.step for op in ops
+    )
+
+
+def run_search(kind: SearchKind, trials: int, limit: int | None = None) -> tuple[PlanSearch, list[str]]:
+    search = PlanSearch(space(limit=limit), kind=kind, policies=["heuristic"], seed=1)
+    tried: list[str] = []
+    while len(tried) < trials and (found := search.next_candidates(min(4, trials - len(tried)))):
+        for name, _ in found:
+            tried.append(name)
+            if name == "heuristic":
+                search.tell(name, "done", 0.495, 1.1, "depthwise@early:3")
+            else:
+                search.tell(name, "done", value_of(name), 1.1)
+    return search, tried
+
+
+@pytest.mark.parametrize("kind", ["tpe", "random"])
+def test_drawn_plans_are_valid_distinct_and_return_from_their_parameters(kind: SearchKind) -> None:
+    drawn = space(limit=1200)
+    _, tried = run_search(kind, 40, limit=1200)
+    plans = tried[1:]
+    assert tried[0] == BARE_HOST
+    assert len(set(plans)) == 39
+    for plan in plans:
+        ops = parse_plan(plan, 20)
+        assert len(ops) <= 3
+        assert all(op.step < 10 + len(ops) for op in ops)
+        assert drawn.parameter_ratio(plan) <= 1.2
+        parameters = drawn.parameters_of(plan)
+        if all(op.step < 10 for op in ops):  # seeds that wait for a free step may be later
+            assert parameters is not None
+            assert drawn.draw(FixedTrial(parameters)) == plan
+
+
+def test_parameters_of_a_plan_are_those_of_its_seeds() -> None:
+    plan = "conv_heavy@early:0 depthwise@late:2"
+    seeds = [
+        build_seed(name, Layout.BCHW, channels, False, torch.Generator())
+        for name, channels in (("conv_heavy", 4), ("depthwise", 6))
+    ]
+    expected = sum(parameter.numel() for seed in seeds for parameter in seed.parameters())
+    assert space().parameter_ratio(plan) == pytest.approx(1 + expected / 1000)
+
+
+@pytest.mark.parametrize("plan", ["", "norm@early:0 cull@early:5", "norm@mid:15", "norm@mid:1,tempo=5"])
+def test_plans_outside_of_the_space_have_no_parameters(plan: str) -> None:
+    assert space().parameters_of(plan) is None
+
+
+@given(
+    st.dictionaries(st.sampled_from(SLOTS), st.tuples(st.sampled_from(BLUEPRINTS), st.integers(0, 9)), min_size=1),
+)
+def test_variations_change_one_seed_and_those_without_a_seed_come_first(seeds: dict[str, tuple[str, int]]) -> None:
+    whole = space()
+    plan = whole.plan(seeds)
+    assert {op.slot for op in whole.parse(plan)} == set(seeds)
+    found = list(variations(plan, whole))
+    assert plan not in found
+    assert len(found) == len(set(found))
+    before = {op.slot: op.name for op in whole.parse(plan)}
+    for number, changed in enumerate(found):
+        after = {op.slot: op.name for op in whole.parse(changed)}
+        assert len(before.items() ^ after.items()) <= 2
+        if len(seeds) > 1 and number < len(seeds):
+            assert len(after) == len(seeds) - 1
+
+
+def test_guided_search_tries_host_policies_and_known_plans_before_its_own() -> None:
+    search, tried = run_search("guided", 24)
+    known = known_plans(space())
+    assert len(known) == 9
+    assert tried[: 2 + len(known)] == [BARE_HOST, "heuristic", *known]
+    assert search.finalists(2) == [BARE_HOST, "depthwise@early:0", "heuristic"]
+    of_best, of_second = tried.index("depthwise@early:2"), tried.index("depthwise@early:3")
+    assert of_best < of_second  # the plan of the heuristic's episode follows the variations of the best plan
+
+
+def test_repeated_calls_restore_a_search() -> None:
+    search, tried = run_search("guided", 20)
+    name = search.next_candidates(1)[0].name
+    search.report(name, 10, 0.3)
+    restored = PlanSearch(space(), policies=["heuristic"], seed=1)
+    restored.load_state_dict(json.loads(json.dumps(search.state_dict())))
+    assert restored.finalists(3) == search.finalists(3)
+    assert restored.next_candidates(6) == search.next_candidates(6)
+    other = PlanSearch(space(), policies=["heuristic"], seed=2)
+    with pytest.raises(ValueError, match="stored by another version"):
+        other.load_state_dict(search.state_dict())
+    assert len(tried) == 20
+
+
+def test_worse_half_is_pruned_and_neither_failed_nor_too_large_ones_are_finalists() -> None:
+    search = PlanSearch(space(limit=1500), policies=["heuristic", "large"], seed=1)
+    names = [name for name, _ in search.next_candidates(8)]
+    plans = [name for name in names if "@" in name]
+    pruned = {name for rank, name in enumerate(plans) if search.report(name, 10, -rank / 10)}
+    assert plans[0] not in pruned
+    assert plans[-1] in pruned
+    assert not search.report(BARE_HOST, 10, -9.0)
+    for name in names:
+        if name in pruned:
+            search.tell(name, "pruned", None)
+        elif name == plans[1]:
+            search.tell(name, "failed", None)
+        else:
+            search.tell(name, "done", 0.9 if name == "large" else 0.1, 2.0 if name == "large" else 1.1)
+    finalists = search.finalists(9)
+    assert not {"large", plans[1], *pruned} & set(finalists)
+    assert {"heuristic", plans[0]} <= set(finalists)
+
+
+def test_search_ends_when_its_space_is_exhausted() -> None:
+    small = PlanSpace(sites(["only"], ["norm"]), 4, host_parameters=10)
+    search = PlanSearch(small, kind="random", seed=0)
+    found = {name for name, _ in search.next_candidates(9)}
+    assert found == {BARE_HOST, "norm@only:0", "norm@only:1"}
+    assert search.next_candidates(1) == []
+
+
+def test_plan_of_an_episode_has_the_seeds_that_were_not_culled() -> None:
+    wait, options = Action(Op.WAIT), germinate_action(1, 2)._replace(tempo=2)
+    actions = [germinate_action(0, 1), wait, Action(Op.CULL, 0), options, wait, germinate_action(0, 0)]
+    plan = plan_of(actions, SLOTS, BLUEPRINTS)
+    assert [(op.name, op.slot, op.step) for op in parse_plan(plan, 20)] == [
+        ("conv_light", "mid", 3),
+        ("norm", "early", 5),
+    ]
+    assert ",tempo=" in plan

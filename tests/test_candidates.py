@@ -1,0 +1,78 @@
+"""The front, the choice and the answer of a growth."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper.candidates import BARE_HOST, WIDE_HOST, Candidate, choose, describe_answer, describe_candidate, front
+
+HOST = [0.700, 0.720, 0.690, 0.710, 0.705]
+
+
+def candidate(name: str, scores: list[float], ratio: float = 1.0, **fields: Any) -> Candidate:
+    return Candidate(
+        name=name,
+        origin="host" if name == BARE_HOST else "drawn",
+        outcome="done",
+        score=scores[0],
+        net_return=scores[0],
+        parameter_ratio=ratio,
+        fresh_scores=scores,
+        fresh_returns=scores,
+        fresh_hosts=list(range(1, 1 + len(scores))),
+        **fields,
+    )
+
+
+def test_candidate_must_be_clearly_better_than_the_host() -> None:
+    host = candidate(BARE_HOST, HOST)
+    lucky = candidate("norm@a:0", [HOST[0] + 0.1, HOST[1] - 0.09, *HOST[2:]])
+    assert choose([host, lucky], "score") is host
+    assert describe_answer([host, lucky], "score").startswith(
+        "nothing that was tried is better than your network: 70.5%"
+    )
+    better = candidate("norm@a:0 depthwise@b:2", [score + 0.01 for score in HOST], 1.5)
+    assert choose([host, lucky, better], "return") is better
+    assert describe_answer([host, lucky, better], "score") == (
+        "norm in a at step 0, depthwise in b at step 2: 71.5% [70.1, 72.9] against 70.5% [69.1, 71.9] of your network, "
+        "1.5 times the parameters, 5 fresh trainings each"
+    )
+
+
+def test_incomplete_and_compared_networks_are_never_chosen() -> None:
+    host = candidate(BARE_HOST, HOST)
+    failed_once = candidate("norm@a:0", [0.99] * 4)
+    wide = candidate(WIDE_HOST, [0.99] * 5, 1.5)
+    assert choose([host, failed_once, wide], "score") is host
+    assert choose([Candidate(name="norm@a:0", origin="drawn", outcome="done", score=0.9)], "score") is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=12), st.randoms())
+def test_front_has_exactly_the_candidates_that_no_other_one_dominates(
+    points: list[tuple[int, int]], order: random.Random
+) -> None:
+    found = [candidate(f"norm@a:{n}", [score / 10] * 2, 1 + size) for n, (score, size) in enumerate(points)]
+    order.shuffle(found)
+    chosen = {(one.mean_score, one.parameter_ratio) for one in front(found)}
+    all_points = {(one.mean_score or 0.0, one.parameter_ratio or 0.0) for one in found}
+    expected = {
+        (score, size)
+        for score, size in all_points
+        if not any(s >= score and p <= size and (s, p) != (score, size) for s, p in all_points)
+    }
+    assert chosen == expected
+    unconfirmed = Candidate(name="norm@b:0", origin="drawn", outcome="done", score=1.0, parameter_ratio=1.0)
+    assert unconfirmed not in front([*found, unconfirmed])
+
+
+def test_candidates_are_described_in_words() -> None:
+    assert describe_candidate(BARE_HOST) == "your network"
+    assert (
+        describe_candidate("x@y:3,tempo=5,alpha=0.7 cull@y:9")
+        == "x in y at step 3 (tempo=5, alpha=0.7), cull y at step 9"
+    )
+    assert describe_candidate("/runs/digits-1/checkpoints/round-00003-step-0006") == "digits-1/round-00003-step-0006"
