@@ -19,7 +19,7 @@ from esper.growth.site import SlotSite
 from esper.policy.actions import Action
 from esper.policy.baselines import germinate_action
 from esper.policy.plan import parse_plan
-from esper.search.proposals import known_plans, plan_of, variations
+from esper.search.proposals import known_plans, plan_of, variations, without_each_seed
 from esper.search.search import PlanSearch, SearchKind
 from esper.search.space import PlanSpace
 
@@ -97,7 +97,7 @@ def test_plans_outside_of_the_space_have_no_parameters(plan: str) -> None:
 @given(
     st.dictionaries(st.sampled_from(SLOTS), st.tuples(st.sampled_from(BLUEPRINTS), st.integers(0, 9)), min_size=1),
 )
-def test_variations_change_one_seed_and_those_without_a_seed_come_first(seeds: dict[str, tuple[str, int]]) -> None:
+def test_variations_change_one_seed(seeds: dict[str, tuple[str, int]]) -> None:
     whole = space()
     plan = whole.plan(seeds)
     assert {op.slot for op in whole.parse(plan)} == set(seeds)
@@ -105,11 +105,16 @@ def test_variations_change_one_seed_and_those_without_a_seed_come_first(seeds: d
     assert plan not in found
     assert len(found) == len(set(found))
     before = {op.slot: op.name for op in whole.parse(plan)}
-    for number, changed in enumerate(found):
+    for changed in found:
         after = {op.slot: op.name for op in whole.parse(changed)}
         assert len(before.items() ^ after.items()) <= 2
-        if len(seeds) > 1 and number < len(seeds):
-            assert len(after) == len(seeds) - 1
+        assert len(after) >= len(before)
+    without = without_each_seed(plan, whole)
+    assert len(without) == (len(seeds) if len(seeds) > 1 else 0)
+    for seed, changed in without.items():
+        assert {f"{op.name} in {op.slot}" for op in whole.parse(changed)} == {
+            f"{name} in {slot}" for slot, name in before.items()
+        } - {seed}
 
 
 def test_guided_search_tries_host_policies_and_known_plans_before_its_own() -> None:
@@ -120,6 +125,21 @@ def test_guided_search_tries_host_policies_and_known_plans_before_its_own() -> N
     assert search.finalists(2) == [BARE_HOST, "depthwise@early:0", "heuristic"]
     of_best, of_second = tried.index("depthwise@early:2"), tried.index("depthwise@early:3")
     assert of_best < of_second  # the plan of the heuristic's episode follows the variations of the best plan
+
+
+def test_best_plan_is_tried_without_each_seed_to_the_end() -> None:
+    search = PlanSearch(space(), plans=["norm@early:0 depthwise@mid:1 norm@late:2"], seed=1)
+    (host, _), (best, _) = search.next_candidates(2)
+    search.tell(host, "done", 0.1)
+    search.tell(best, "done", 0.9)
+    search.next_candidates(9)  # the known plans
+    tried = [name for name, _ in search.next_candidates(3)]
+    assert tried == ["depthwise@mid:1 norm@late:2", "norm@early:0 norm@late:2", "norm@early:0 depthwise@mid:1"]
+    for rank, name in enumerate(tried):
+        assert not search.report(name, 10, -9.0)
+        search.tell(name, "done", 0.5 + rank / 4)
+    assert search.effects(best) == pytest.approx({"norm in early": 0.4, "depthwise in mid": 0.15, "norm in late": -0.1})
+    assert search.finalists(1) == [BARE_HOST, "norm@early:0 depthwise@mid:1"]  # the seed that does not pay is gone
 
 
 def test_repeated_calls_restore_a_search() -> None:

@@ -123,6 +123,10 @@ class GrowthDirector:
             return self._next_jobs(envs)
         return jobs
 
+    def effects(self, plan: str) -> dict[str, float]:
+        """Return the exact effect of each seed of a plan on the objective; see `PlanSearch.effects`."""
+        return self._search.effects(plan)
+
     def _trials_left(self, envs: int) -> int:
         """Return the number of trials for which the budget has room; for a time, those of another round or 0."""
         if self._request.trials is not None:

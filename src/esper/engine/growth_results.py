@@ -94,6 +94,9 @@ class GrowthResults:
                 growth.networks[name] = grown
                 self._emit(ev.NetworkTested(candidate=name, test_score=grown.structure.test_score))
         self._write(best.name)
+        if effects := self._director.effects(best.name):
+            described = ", ".join(f"{seed} {effect:+.3f}" for seed, effect in effects.items())
+            self._log(f"effect of each seed on the {objective}, on the host of the search: {described}")
         self._emit(ev.SearchEnded(answer=answer, candidate=best.name))
 
     def _best_trial(self) -> Candidate | None:

@@ -8,6 +8,7 @@ from esper.domain import Op
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS
 from esper.policy.actions import Action
 from esper.policy.baselines import germinate_action
+from esper.policy.plan import CULL
 from esper.search.space import PlanSpace
 
 _KINDS = (
@@ -75,20 +76,31 @@ def _options(action: Action) -> str:
     return "".join(options)
 
 
-def variations(plan: str, space: PlanSpace) -> Iterator[str]:
-    """Yield plans that differ from a plan in one seed, those first that say which of its seeds pay.
+def without_each_seed(plan: str, space: PlanSpace) -> dict[str, str]:
+    """Return a plan without each of its seeds, keyed by the seed that is left out; empty for a plan of one seed.
 
-    On the host of the search, the difference in the return between a plan and the plan without a seed is the exact
-    effect of this seed. Options of the seeds are not kept.
+    On the host of the search, the return of a plan minus that without a seed is the exact effect of this seed. Options
+    of the seeds are not kept.
     """
-    seeds = {op.slot: (op.name, op.step) for op in space.parse(plan)}
-    yield from _distinct(plan, space, _changes(seeds, space))
+    seeds = _seeds_of(plan, space)
+    if len(seeds) < 2:
+        return {}
+    return {
+        f"{blueprint} in {slot}": space.plan({other: seed for other, seed in seeds.items() if other != slot})
+        for slot, (blueprint, _) in seeds.items()
+    }
+
+
+def variations(plan: str, space: PlanSpace) -> Iterator[str]:
+    """Yield plans that differ from a plan in one seed: its blueprint, its step, its slot, or one seed more."""
+    yield from _distinct(plan, space, _changes(_seeds_of(plan, space), space))
+
+
+def _seeds_of(plan: str, space: PlanSpace) -> dict[str, tuple[str, int]]:
+    return {op.slot: (op.name, op.step) for op in space.parse(plan) if op.name != CULL}
 
 
 def _changes(seeds: dict[str, tuple[str, int]], space: PlanSpace) -> Iterator[dict[str, tuple[str, int]]]:
-    if len(seeds) > 1:
-        for slot in seeds:
-            yield {other: seed for other, seed in seeds.items() if other != slot}
     for slot, (blueprint, step) in seeds.items():
         offered = space.offered(slot)
         place = offered.index(blueprint)

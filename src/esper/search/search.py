@@ -1,8 +1,8 @@
 """PlanSearch: proposes candidates of a growth, prunes their trials, and names those that are trained on fresh hosts.
 
 Policies propose, and the sampler of Optuna disposes. The first trials are the bare host, the episodes of policies, and
-plans that were good elsewhere. Then variations of the best plan so far alternate with draws of the sampler, which
-learns from all trials.
+plans that were good elsewhere. Then the best plan so far is tried without each of its seeds, which gives their exact
+effects, and its other variations alternate with draws of the sampler, which learns from all trials.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import optuna
 from optuna.trial import Trial, TrialState
 
 from esper.candidates import BARE_HOST, Origin, Outcome
-from esper.search.proposals import known_plans, variations
+from esper.search.proposals import known_plans, variations, without_each_seed
 from esper.search.sampling import NumberedSampler, silence_optuna
 from esper.search.space import PlanSpace
 
@@ -105,11 +105,19 @@ class PlanSearch:
                 self._enqueue(proposal.name)
                 return proposal
         if self._is_guided:
-            self._is_variation_next = not self._is_variation_next
-            if not self._is_variation_next and (plan := self._variation()) is not None:
+            plan = next((plan for plan in self._without_seeds().values() if plan not in self._values), None)
+            if plan is None:
+                self._is_variation_next = not self._is_variation_next
+                plan = None if self._is_variation_next else self._variation()
+            if plan is not None:
                 self._enqueue(plan)
                 return Proposal(plan, "variation")
         return self._draw()
+
+    def _without_seeds(self) -> dict[str, str]:
+        """Return the best plan so far without each of its seeds."""
+        best = next(iter(self._ranked()), BARE_HOST)
+        return without_each_seed(best, self._space) if "@" in best else {}
 
     def _enqueue(self, plan: str) -> None:
         """Add a plan to the study, if it belongs to the space."""
@@ -153,6 +161,8 @@ class PlanSearch:
         """
         self._calls.append(["report", name, step, value])
         trial = self._trials.get(name)
+        if name in self._without_seeds().values():  # it measures the effect of a seed, for which it must end
+            return False
         if trial is None or step <= self._reported.get(name, 0):  # a training that is repeated after a fault
             return False
         self._reported[name] = step
@@ -188,6 +198,17 @@ class PlanSearch:
         """Return the bare host, and the best other candidates, at most `count`."""
         others = [name for name in self._ranked() if name != BARE_HOST and name not in self._too_large]
         return [BARE_HOST, *others[:count]]
+
+    def effects(self, plan: str) -> dict[str, float]:
+        """Return the exact effect of each seed of a plan on the objective, on the host of the search.
+
+        Seeds without which the plan was not tried to the end are left out.
+        """
+        value = self._values.get(plan)
+        if value is None:
+            return {}
+        without = {seed: self._values.get(other) for seed, other in without_each_seed(plan, self._space).items()}
+        return {seed: value - other for seed, other in without.items() if other is not None}
 
     def _ranked(self) -> list[str]:
         """Return the candidates whose trials are done, the best first."""
