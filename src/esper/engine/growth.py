@@ -46,6 +46,11 @@ GROWTH_CONFIG: Mapping[str, Any] = {
 """Settings of a growth that differ from the defaults of a run. It ends with its search, not after some rounds."""
 
 
+def num_fresh(finalists: int) -> int:
+    """Return the number of trainings on fresh hosts of some candidates and the bare host."""
+    return (1 + finalists) * FRESH_HOSTS
+
+
 @dataclass(frozen=True, kw_only=True)
 class GrowthRequest:
     """Request for the best network of a task.
@@ -70,6 +75,16 @@ class GrowthRequest:
     def patience_steps(self, steps: int) -> int:
         """Return the patience of trainings of some steps."""
         return self.patience or max(5, math.ceil(steps / 3))
+
+    def expected_rounds(self, envs: int) -> int:
+        """Return the number of rounds if no training fails; `MAX_COUNT` if the budget is a time.
+
+        Args:
+            envs: Number of trainings of a round.
+        """
+        if self.trials is None:
+            return MAX_COUNT
+        return math.ceil(self.trials / envs) + math.ceil(num_fresh(FINALISTS) / envs)
 
     def info(self, host_parameters: int) -> SearchInfo:
         """Return the budget and the aim for a host of some parameters."""

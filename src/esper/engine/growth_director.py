@@ -18,7 +18,7 @@ from esper.candidates import BARE_HOST, Candidate, Origin, Outcome
 from esper.engine.best_network import BestNetwork, load_networks, network_states
 from esper.engine.candidate_agent import CandidateAgent
 from esper.engine.episode import Episode
-from esper.engine.growth import FINALISTS, FRESH_HOSTS, GrowthRequest
+from esper.engine.growth import FINALISTS, FRESH_HOSTS, GrowthRequest, num_fresh
 from esper.engine.step import StepResult
 from esper.engine.training_state import TrainingState
 from esper.envs.env import Env
@@ -133,12 +133,8 @@ class GrowthDirector:
             return self._request.trials - self._started
         assert self._request.minutes is not None
         left = 60 * self._request.minutes - self._seconds
-        rounds_after = math.ceil(self._num_fresh(FINALISTS) / envs)
+        rounds_after = math.ceil(num_fresh(FINALISTS) / envs)
         return envs if not self._started or left >= (1 + rounds_after) * self._longest_round else 0
-
-    def _num_fresh(self, finalists: int) -> int:
-        """Return the number of trainings on fresh hosts of some candidates and the bare host."""
-        return (1 + finalists) * FRESH_HOSTS
 
     def _begin_fresh(self, envs: int) -> None:
         """End the search, and queue the trainings of the best candidates on fresh hosts: all of a host together."""
@@ -146,7 +142,7 @@ class GrowthDirector:
         count = FINALISTS
         if self._request.minutes is not None:
             left = 60 * self._request.minutes - self._seconds
-            while count > 1 and math.ceil(self._num_fresh(count) / envs) * self._longest_round > left:
+            while count > 1 and math.ceil(num_fresh(count) / envs) * self._longest_round > left:
                 count -= 1
         names = self._search.finalists(count)
         self._waiting.extend(
@@ -229,8 +225,7 @@ class GrowthDirector:
         training = f"{pluralise(min(envs, len(self._jobs)), 'training')} of {pluralise(steps, 'step')}"
         takes = f"{training} at once take about {format_duration(seconds)}"
         if minutes is None:
-            rounds = math.ceil((self._request.trials or 0) / envs) + math.ceil(self._num_fresh(FINALISTS) / envs)
-            text = f"{takes}; the growth takes at most {format_duration(rounds * seconds)}"
+            text = f"{takes}; the growth takes at most {format_duration(self._request.expected_rounds(envs) * seconds)}"
             self._training.hub.emit(ev.Logged(severity="info", text=text))
         elif seconds > 60 * minutes:
             raise RunFailedError(

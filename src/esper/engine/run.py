@@ -109,6 +109,7 @@ class Run:
             )
             if growth:
                 check_is_one_structure(task)
+                config = msgspec.structs.replace(config, rounds=growth.request.expected_rounds(config.envs))
             self.pool = EnvPool(task, profile, data, lanes, config, ranks.env_range(config.envs), spawner)
             opened.callback(self.pool.close)
             if growth:
