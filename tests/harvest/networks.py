@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
+
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from esper.domain import Curve, Stage
 from esper.growth.blend import Blend
@@ -14,9 +19,12 @@ from esper.harvest.structure import Provenance
 from esper.tasks.data_loading import load_data
 from esper.tasks.hosts import build_host
 from esper.tasks.probe import probe_task
+from esper.tasks.splits import Splits
 from esper.tasks.task import Task
+from tests.tasks.models import FEATURES, features, task
 
 PROVENANCE = Provenance(run="a_run", env=3, round=2, step=7, policy="heuristic", seed=0, version="1.0")
+LATENTS = 4
 BLENDS = (Blend.ADD, Blend.MULTIPLY, Blend.GATE)
 
 
@@ -34,3 +42,44 @@ def grow_everywhere(task: Task, alpha: float = 0.75) -> tuple[Grown, GrowingNetw
             for parameter in slot.parameters():
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
     return Grown.build(task, data[0], grown_seeds(network.slots), copy_tensors(network), PROVENANCE), network
+
+
+class Vae(nn.Module):
+    """A variational autoencoder of vectors, with other random numbers besides. It returns the means and variances."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode = nn.Linear(FEATURES, 2 * LATENTS)
+        self.drop = nn.Dropout()
+        self.decode = nn.Linear(LATENTS, FEATURES)
+
+    def forward(self, x_BF: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        noisy_BF = F.dropout(x_BF + 0.1 * torch.rand(x_BF.shape[0], 1), training=True)
+        mean_BL, log_variance_BL = self.encode(self.drop(noisy_BF)).chunk(2, 1)
+        latents_BL = mean_BL + torch.randn_like(mean_BL) * torch.exp(0.5 * log_variance_BL)
+        return self.decode(latents_BL), mean_BL, log_variance_BL
+
+
+class Jittery(Vae):
+    """A model with a number that PyTorch does not draw, and which becomes a constant in a program."""
+
+    def forward(self, x_BF: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return super().forward(x_BF * random.random())
+
+
+def vae_task(model: type[Vae] = Vae) -> Task:
+    """Return a task that reconstructs its inputs, with a slot at the encoder."""
+
+    def autoencoded(_: Path | None) -> Splits:
+        splits = features()
+        return Splits(**{name: (x, x) for name, (x, _) in vars(splits).items()})
+
+    def loss(output: tuple[Tensor, Tensor, Tensor], y_BF: Tensor) -> Tensor:
+        found_BF, mean_BL, log_variance_BL = output
+        divergence_BL = mean_BL.square() + log_variance_BL.exp() - 1 - log_variance_BL
+        return (found_BF - y_BF).square().sum(1) + 0.5 * divergence_BL.sum(1)
+
+    def score(output: tuple[Tensor, Tensor, Tensor], y_BF: Tensor) -> Tensor:
+        return 1 / (1 + (output[0] - y_BF).square().mean(1))
+
+    return task(model, {"encoder": "encode"}, data=autoencoded, loss=loss, score=score)

@@ -29,7 +29,7 @@ from esper.harvest.structure import (
     read_structure,
 )
 from esper.tasks import load_task
-from tests.harvest.networks import grow_everywhere
+from tests.harvest.networks import grow_everywhere, vae_task
 from tests.tasks.models import CLASSES, FEATURES, task
 
 
@@ -104,6 +104,16 @@ def test_random_constant_has_to_be_a_buffer(is_registered: bool) -> None:
     else:
         with pytest.raises(HarvestError, match="the model of the task own has random constants"):
             grow_everywhere(own)
+
+
+@pytest.mark.usefixtures("no_export")
+def test_card_of_a_network_that_draws_says_so(tmp_path: Path) -> None:
+    (grown, _), (again, _) = grow_everywhere(vae_task()), grow_everywhere(vae_task())
+    assert grown.structure == again.structure  # the scores do not depend on the numbers that were drawn before
+    grown.save(tmp_path / "vae")
+    assert "two calls with the same inputs differ" in (tmp_path / "vae" / CARD_FILE).read_text()
+    assert read_structure(tmp_path / "vae").is_random
+    assert "two calls" not in repr(grow_everywhere(task())[0])  # its dropout is off in evaluation mode
 
 
 @pytest.mark.usefixtures("no_export")

@@ -12,11 +12,12 @@ import torch
 from safetensors.torch import load_file, save
 
 from esper.growth.network import call_model, count_samples
+from esper.harvest.program import seeded_output, significant_difference
 from esper.harvest.structure import PROGRAM_FILE
 from esper.tasks import load_task
 from esper.tasks.data_loading import load_data
 from esper.tasks.splits import take
-from tests.harvest.networks import grow_everywhere
+from tests.harvest.networks import Jittery, grow_everywhere, vae_task
 from tests.tasks.test_real_models import GPT, MODELS, MODULE, NEEDS
 
 pytestmark = pytest.mark.slow
@@ -53,3 +54,19 @@ def test_program_gives_the_logits_of_the_network_at_any_batch_size(reference: st
     with torch.no_grad():
         for size, x in batches.items():
             torch.testing.assert_close(found[size], call_model(model, x), rtol=1e-4, atol=1e-4)
+
+
+def test_program_of_a_vae_draws_the_same_numbers(tmp_path: Path) -> None:
+    grown, _ = grow_everywhere(vae_task())
+    assert grown.save(tmp_path / "vae") is None
+    program = torch.export.load(tmp_path / "vae" / PROGRAM_FILE).module()
+    found, expected = (seeded_output(model, grown.sample, 5) for model in (program, grown.model.eval()))
+    assert significant_difference(found, expected) is None
+    assert significant_difference(found, seeded_output(program, grown.sample, 6)) is not None
+
+
+def test_program_with_a_constant_for_a_random_number_is_refused(tmp_path: Path) -> None:
+    problem = grow_everywhere(vae_task(Jittery))[0].save(tmp_path / "jittery")
+    assert problem is not None
+    assert problem.startswith("the outputs of the program differ from those of the model by")
+    assert not (tmp_path / "jittery" / PROGRAM_FILE).exists()

@@ -13,17 +13,16 @@ from torch import Tensor
 
 from esper.checkpoint.files import encode_tensors
 from esper.formatting import html_text
-from esper.growth.network import call_model, count_samples
+from esper.growth.network import count_samples
 from esper.growth.outputs import Nested
 from esper.growth.tensors import named_tensors
 from esper.harvest.model import GrownModel, build_model, measure_score
 from esper.harvest.model_card import describe_structure, format_card
 from esper.harvest.program import (
-    MAX_RELATIVE_DIFFERENCE,
     SAMPLE_ROWS,
     export_program,
-    largest_output,
-    output_difference,
+    seeded_output,
+    significant_difference,
 )
 from esper.harvest.structure import (
     CARD_FILE,
@@ -35,7 +34,6 @@ from esper.harvest.structure import (
     Provenance,
     check_target,
 )
-from esper.seeding import forked_generators
 from esper.tasks.loading import absolute_reference
 from esper.tasks.splits import Splits, take
 from esper.tasks.task import Task
@@ -78,7 +76,7 @@ class Grown:
         model = build_model(task, seeds, tensors)
         inputs = splits.validation[0]
         sample = take(inputs, torch.arange(SAMPLE_ROWS) % count_samples(inputs))
-        _check_constants(task, model, build_model(task, seeds, tensors, random_seed=1), sample)
+        is_random = _draws_random_numbers(task, model, build_model(task, seeds, tensors, random_seed=1), sample)
         structure = GrownStructure(
             task=task.name,
             reference=task.source.reference if task.source else None,
@@ -87,6 +85,7 @@ class Grown:
             score_name=task.score_name,
             validation_score=measure_score(model, splits.validation, task),
             test_score=measure_score(model, splits.test, task),
+            is_random=is_random,
             provenance=provenance,
         )
         return cls(model=model, structure=structure, task=task, sample=sample)
@@ -135,14 +134,19 @@ class Grown:
         return problem
 
 
-def _check_constants(task: Task, model: GrownModel, other: GrownModel, sample: Nested) -> None:
-    """Raise HarvestError if two models with the same tensors, built with different random seeds, are not equal."""
-    outputs: list[Nested] = []
-    for built in (model, other):
-        with forked_generators(0), torch.no_grad():  # the model may draw numbers in its forward pass
-            outputs.append(call_model(built.eval(), sample))
-    if output_difference(*outputs) > MAX_RELATIVE_DIFFERENCE * largest_output(outputs[0]):
+def _draws_random_numbers(task: Task, model: GrownModel, other: GrownModel, sample: Nested) -> bool:
+    """Return True if the output of a model for the same inputs depends on the random seed.
+
+    Args:
+        other: Model with the same tensors, built with another random seed.
+
+    Raises:
+        HarvestError: The outputs of the two models differ under the same random seed.
+    """
+    output = seeded_output(model.eval(), sample)
+    if significant_difference(output, seeded_output(other.eval(), sample)) is not None:
         raise HarvestError(
             f"the model of the task {task.name} has random constants that are neither parameters nor buffers, "
             "so it cannot be built again; register them as buffers"
         )
+    return significant_difference(output, seeded_output(model, sample, random_seed=1)) is not None

@@ -26,7 +26,7 @@ from esper.growth.outputs import Nested, first_tensor, replace_first_tensor
 from esper.growth.slot import Slot
 from esper.growth.tensors import named_tensors
 from esper.harvest.structure import WEIGHTS_FILE, GrownSeed, HarvestError, read_structure
-from esper.seeding import make_generator
+from esper.seeding import forked_generators, make_generator
 from esper.tasks.family import TaskFamily
 from esper.tasks.hosts import build_host
 from esper.tasks.loading import absolute_reference, resolve_task
@@ -201,8 +201,9 @@ def build_model(
 
 @torch.no_grad()
 def measure_score(model: nn.Module, split: Split, task: Task) -> float:
-    """Return the mean score of a model on a split, in evaluation mode."""
+    """Return the mean score of a model on a split, in evaluation mode. The model may draw random numbers."""
     model.eval()
     score = score_of(task)
-    scores = [score(call_model(model, x), y) for x, y in batches(split, task.validation_batch)]
+    with forked_generators(0):
+        scores = [score(call_model(model, x), y) for x, y in batches(split, task.validation_batch)]
     return float(torch.cat(scores).mean())

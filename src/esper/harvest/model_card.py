@@ -31,6 +31,11 @@ def describe_structure(structure: GrownStructure) -> str:
     ]
     if origin.answer:
         parts.insert(1, f"It was chosen by fresh trainings, on the validation split: {origin.answer}.")
+    if structure.is_random:
+        parts.append(
+            "The network draws random numbers: two calls with the same inputs differ. `torch.manual_seed` makes them "
+            "equal. The scores were measured with one random seed."
+        )
     if structure.seeds:
         parts.append(_format_seeds(structure))
     return "\n\n".join(parts)

@@ -27,6 +27,7 @@ from esper.growth.outputs import Nested, list_tensors, map_tensors
 from esper.harvest.model import load_grown
 from esper.harvest.structure import PROGRAM_FILE, HarvestError
 from esper.process import python_command
+from esper.seeding import forked_generators
 from esper.tasks.loading import absolute_reference, load_task
 from esper.tasks.task import Task
 from esper.user_code import describe_exception
@@ -35,8 +36,8 @@ SAMPLE_ROWS = 3
 """Number of rows of the batch for the export. `torch.export` would fix the size of a batch of one row."""
 _PROGRAM = "import sys; from esper.harvest.program import export_from_arguments as export; export(*sys.argv[1:])"
 """Program of the other process."""
-MAX_RELATIVE_DIFFERENCE = 1e-4
-"""Maximum difference between the outputs of two builds of one network, relative to the largest output."""
+_MAX_RELATIVE_DIFFERENCE = 1e-4
+"""Maximum difference between equal outputs, caused by rounding, relative to the largest output."""
 
 
 def export_program(directory: Path, task: Task, sample: Nested) -> str | None:
@@ -74,23 +75,19 @@ _INPUT = ""
 def _export(directory: Path, task: Task, sample: Nested) -> str | None:
     model = load_grown(directory, task).eval()
     path = directory / PROGRAM_FILE
+    batches = (sample, map_tensors(lambda tensor: tensor[:1], sample))
     try:
-        with torch.no_grad():
-            expected = call_model(model, sample)  # fills the caches of the model with real tensors
-            single = map_tensors(lambda tensor: tensor[:1], sample)
-            expected_single = call_model(model, single)
+        expected = [seeded_output(model, batch) for batch in batches]  # fills the model's caches with real tensors
         plain = use_plain_layers(copy.deepcopy(model))
-        _write_program(plain, sample, path)
+        with forked_generators(1):  # a number that is drawn here becomes a constant, and differs from those above
+            _write_program(plain, sample, path)
         exported = torch.export.load(path).module()
-        with torch.no_grad():
-            difference = max(
-                output_difference(call_model(exported, sample), expected),
-                output_difference(call_model(exported, single), expected_single),
-            )
+        found = [seeded_output(exported, batch) for batch in batches]
+        difference = significant_difference(found, expected)
     except Exception as error:  # noqa: BLE001 (the exporter and the model raise errors of any type; all are reported)
         path.unlink(missing_ok=True)
         return describe_exception(error)
-    if difference > MAX_RELATIVE_DIFFERENCE * largest_output(expected):
+    if difference is not None:
         path.unlink()
         return f"the outputs of the program differ from those of the model by {difference:.2g}"
     return None
@@ -123,15 +120,19 @@ class _WithNamedInputs(nn.Module):
         self.forward = forward
 
 
-def output_difference(output: Nested, expected: Nested) -> float:
-    """Return the largest difference between two outputs of the same structure."""
+@torch.no_grad()
+def seeded_output(model: nn.Module, inputs: Nested, random_seed: int = 0) -> Nested:
+    """Return the output of a model, which may draw random numbers in its forward pass."""
+    with forked_generators(random_seed):
+        return call_model(model, inputs)
+
+
+def significant_difference(output: Nested, expected: Nested) -> float | None:
+    """Return the largest difference between two outputs of the same structure; None if it may come from rounding."""
     pairs = zip(list_tensors(output), list_tensors(expected), strict=True)
-    return max(float((value.float() - wanted.float()).abs().max()) for value, wanted in pairs)
-
-
-def largest_output(output: Nested) -> float:
-    """Return the largest absolute value of an output."""
-    return max(float(tensor.float().abs().max()) for tensor in list_tensors(output))
+    difference = max(float((value.float() - wanted.float()).abs().max()) for value, wanted in pairs)
+    largest = max(float(tensor.float().abs().max()) for tensor in list_tensors(expected))
+    return difference if difference > _MAX_RELATIVE_DIFFERENCE * largest else None
 
 
 def use_plain_layers(model: nn.Module) -> nn.Module:

@@ -75,6 +75,7 @@ class GrownStructure(msgspec.Struct, frozen=True, kw_only=True):
         seeds: Seeds, in the order of the forward pass.
         validation_score: Mean score on the validation split, which was used to select the network.
         test_score: Mean score on the test split, which was used for nothing else.
+        is_random: True if the network draws random numbers, so that two calls with the same inputs differ.
     """
 
     format: int = STRUCTURE_FORMAT
@@ -85,6 +86,7 @@ class GrownStructure(msgspec.Struct, frozen=True, kw_only=True):
     score_name: str
     validation_score: float
     test_score: float
+    is_random: bool = False
     provenance: Provenance
 
     @property
