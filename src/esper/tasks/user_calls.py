@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from esper.config import TaskError
 from esper.growth.network import call_model
 from esper.growth.outputs import Nested, list_tensors, map_tensors
-from esper.tasks.task import Task
+from esper.tasks.task import Task, describe_type
 from esper.user_code import describe_exception
 
 Result = TypeVar("Result")
@@ -60,3 +60,8 @@ class UserCalls:
         if not all(torch.equal(old, new) for old, new in pairs):
             raise self.error("model", "it changes its inputs in place, which all envs share; compute new tensors")
         return output
+
+
+def describe_value(value: object) -> str:
+    """Return the type and shape of a tensor, or the type of another value of the user's code, for a message."""
+    return f"{value.dtype} of shape {list(value.shape)}" if isinstance(value, Tensor) else describe_type(value)

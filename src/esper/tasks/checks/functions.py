@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from esper.growth.network import call_model, count_samples
 from esper.growth.outputs import Nested
 from esper.seeding import make_generator
+from esper.tasks.checks.scores import check_default_score, check_sensitivity
 from esper.tasks.hosts import build_host
 from esper.tasks.losses import IGNORED_TARGET, CrossEntropy, loss_of, score_of
 from esper.tasks.splits import Split, Splits, take
 from esper.tasks.task import Task, describe_type
-from esper.tasks.user_calls import UserCalls
+from esper.tasks.user_calls import UserCalls, describe_value
 from esper.user_code import describe_exception
 
 _SEED = 0
@@ -37,10 +38,12 @@ def check_functions(task: Task, model: nn.Module, splits: Splits, batch: Split) 
     _check_classes(user, task, splits, output)
     loss = cast("object", user.call("loss", lambda: loss_of(task).mean(output, y)))
     if not isinstance(loss, Tensor) or loss.dim() or not loss.is_floating_point():
-        raise user.error("loss", f"returned {_describe(loss)}; return floats [B] or their mean")
+        raise user.error("loss", f"returned {describe_value(loss)}; return floats [B] or their mean")
+    check_default_score(task, output, y)
     score = _checked_values(user, "score", user.call("score", lambda: score_of(task)(output, y)), samples)
     if not bool(((score >= 0) & (score <= 1)).all()):
         raise user.error("score", f"returned {score.min():.3g} to {score.max():.3g}; scores must lie in [0, 1]")
+    check_sensitivity(task, output, y, score)
     for name, metric in task.metrics.items():
         field = f"metrics[{name!r}]"
         _checked_values(user, field, user.call(field, lambda metric=metric: metric(output, y)), samples)
@@ -103,12 +106,8 @@ def _measure(task: Task, model: nn.Module, inputs: Nested, targets: Nested) -> N
 def _checked_values(user: UserCalls, field: str, values: object, samples: int) -> Tensor:
     """Return the values of a function after checking that they are one float for each sample."""
     if not isinstance(values, Tensor) or values.shape != (samples,) or not values.is_floating_point():
-        raise user.error(field, f"returned {_describe(values)} for {samples} samples; return one float each, [B]")
+        raise user.error(field, f"returned {describe_value(values)} for {samples} samples; return one float each, [B]")
     return values
-
-
-def _describe(value: object) -> str:
-    return f"{value.dtype} of shape {list(value.shape)}" if isinstance(value, Tensor) else describe_type(value)
 
 
 def _check_classes(user: UserCalls, task: Task, splits: Splits, output: Nested) -> None:
@@ -117,7 +116,8 @@ def _check_classes(user: UserCalls, task: Task, splits: Splits, output: Nested) 
         return
     for name, (_, labels) in vars(splits).items():
         if not isinstance(labels, Tensor) or labels.is_floating_point():
-            raise user.error("data", f"the targets of the split {name!r} must be class indices, integers")
+            needed = "must be class indices, integers; for other targets, pass a loss and a score"
+            raise user.error("data", f"the targets of the split {name!r} {needed}")
         if labels.dim() + 1 != output.dim():
             shapes = f"{list(labels.shape[1:])} per sample, and the output has {list(output.shape[1:])}"
             raise user.error("data", f"the targets of the split {name!r} have shape {shapes}")
