@@ -27,12 +27,12 @@ import numpy as np
 from research.context_gain import FOLDS, Array, best_plan, headroom, predicted_gain
 from research.policies import TELEMETRY_DIR, plan_agent
 from research.rent_meter import RentMeter
+from research.training_hosts import TrainingHosts
 
 from esper.checkpoint.manifest import digest
 from esper.config import Config
 from esper.evaluation.held_out import evaluation_key
 from esper.evaluation.journal import EvaluationJournal, open_search_journal
-from esper.evaluation.training_hosts import TrainingHosts
 from esper.lanes.devices import resolve_devices
 from esper.policy.actions import Decision
 from esper.policy.agent import Agent, EnvStatus

@@ -12,16 +12,16 @@ Takes about a quarter of an hour (8 targets of `digits_family` with 128 trials e
 from __future__ import annotations
 
 import argparse
+import random
 from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 from research.policies import TrainedPolicies, add_options, net_returns, plan_agent
+from research.training_hosts import OneAgentPerEnv
 
 from esper.config import Config
 from esper.evaluation.episodes import run_episodes
-from esper.evaluation.search import draw_plans
-from esper.evaluation.training_hosts import OneAgentPerEnv
 from esper.intervals import t_interval
 from esper.policy.agent import Agent
 from esper.process import cpu_seconds
@@ -29,6 +29,8 @@ from esper.seeding import evaluation_seed, make_generator
 from esper.tasks.contexts import draw_context
 
 POLICY = "policy"
+MAX_PLAN_SEEDS = 3
+"""Maximum number of seeds of a drawn plan."""
 
 
 class Targets:
@@ -83,6 +85,32 @@ class Targets:
     def _play(self, config: Config, agents: Sequence[Agent]) -> list[np.ndarray]:
         with self._trained.open_pool(config) as pool:
             return [net_returns(run_episodes(pool, agent, config, lambda: None)) for agent in agents]
+
+
+def draw_plans(count: int, blueprints_by_slot: Mapping[str, Sequence[str]], steps: int, seed: int) -> list[str]:
+    """Draw different plans of one to three seeds.
+
+    The number of seeds, the slots and the blueprints are drawn uniformly. Steps are the squares of uniform numbers,
+    up to half of the episode: a seed needs the rest of the episode to earn its rent.
+
+    Args:
+        count: Number of plans; fewer are returned if there are not as many.
+        blueprints_by_slot: Blueprints that each slot offers, keyed by its name.
+    """
+    generator = random.Random(seed)
+    most = min(MAX_PLAN_SEEDS, len(blueprints_by_slot))
+    plans: dict[str, None] = {}  # in the order of drawing
+    for _ in range(100 * count):  # there may be fewer different plans
+        if len(plans) == count:
+            break
+        slots = generator.sample(list(blueprints_by_slot), generator.randint(1, most))
+        free = list(range(max(steps // 2, len(slots))))[:steps]
+        seeds: list[tuple[int, str]] = []
+        for slot in slots[: len(free)]:
+            step = free.pop(int(len(free) * generator.random() ** 2))
+            seeds.append((step, f"{generator.choice(blueprints_by_slot[slot])}@{slot}:{step}"))
+        plans[" ".join(word for _, word in sorted(seeds))] = None
+    return list(plans)
 
 
 def main() -> None:

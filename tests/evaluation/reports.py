@@ -22,8 +22,8 @@ def episode(
     )
 
 
-def run(*episodes: EpisodeResult, plan: str | None = None) -> PolicyRun:
-    return PolicyRun(episodes=list(episodes), cpu_seconds=12.3, plan=plan)
+def run(*episodes: EpisodeResult) -> PolicyRun:
+    return PolicyRun(episodes=list(episodes), cpu_seconds=12.3)
 
 
 def report(runs: dict[str, list[PolicyRun]], *checkpoints: str) -> EvaluationReport:

@@ -45,14 +45,12 @@ def test_interval_of_training_seeds_is_over_seeds_and_episodes() -> None:
 
 def test_policies_of_training_seeds_are_compared_seed_by_seed() -> None:
     trained = [run(episode(mean), episode(mean)) for mean in (0.5, 0.6, 0.7)]
-    searched = [run(episode(mean - 0.1), episode(mean - 0.1), plan=f"plan {mean}") for mean in (0.5, 0.6, 0.7)]
-    found = report({"ppo": trained, "search": searched}, "a", "b", "c")
+    wide = [run(episode(mean - 0.1), episode(mean - 0.1)) for mean in (0.5, 0.6, 0.7)]
+    found = report({"ppo": trained, "wide": wide}, "a", "b", "c")
     (difference,) = found.differences
     assert difference.over == "training seeds and episodes"
     assert (difference.net_return.low, difference.net_return.high) == (pytest.approx(0.1), pytest.approx(0.1))
-    assert found.policies[1].plans == ["plan 0.5", "plan 0.6", "plan 0.7"]
     assert found.policies[1].cpu_seconds == pytest.approx(3 * 12.3)
-    assert "search for b: plan 0.6" in report_text(found, 80)
 
 
 def pairs(found: EvaluationReport) -> list[tuple[str, str]]:

@@ -22,7 +22,6 @@ from esper.envs.env import Env
 from esper.evaluation import held_out as held_out_module
 from esper.evaluation.held_out import HeldOutEvaluation
 from esper.evaluation.results import EpisodeResult
-from esper.policy.plan import parse_plan
 from esper.ppo.rewards import rent_cost
 from esper.seeding import decision_uniforms, evaluation_seed, make_generator
 from esper.tasks import load_task
@@ -169,10 +168,9 @@ def test_two_evaluations_at_once_play_other_episodes(checkpoint: Path, tmp_path:
 
 @pytest.mark.slow
 def test_results_do_not_depend_on_the_device_count(checkpoint: Path) -> None:
-    policies = ("ppo", "full", "search", "retrained", "wide")
+    policies = ("ppo", "full", "retrained", "wide")
     one, two = (
-        episodes_of(checkpoint, *policies, episodes=3, devices=devices, search_episodes=9)
-        for devices in (["cpu:0"], ["cpu:0", "cpu:1"])
+        episodes_of(checkpoint, *policies, episodes=3, devices=devices) for devices in (["cpu:0"], ["cpu:0", "cpu:1"])
     )
     assert one == two
 
@@ -183,33 +181,20 @@ def test_evaluation_resets_envs_between_policies(checkpoint: Path) -> None:
 
 
 def test_stored_parts_are_not_run_again(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options: dict[str, Any] = {"journals": tmp_path, "search_episodes": 9}
-    once = episodes_of(checkpoint, "ppo", "search", **options)
+    once = episodes_of(checkpoint, "ppo", "full", journals=tmp_path)
 
     def fails(*_: object, **__: object) -> None:
         raise AssertionError("an env was trained")
 
     monkeypatch.setattr(Env, "train_epoch", fails)
     steps: list[int] = []
-    with opened(checkpoint, "ppo", "search", **options) as held_out:
+    with opened(checkpoint, "ppo", "full", journals=tmp_path) as held_out:
         again = held_out.run(lambda _, envs: steps.append(envs))
         assert {policy: run.episodes for policy, (run,) in again.items()} == once
         assert sum(steps) == held_out.num_env_steps
     for path in tmp_path.iterdir():
         key = json.loads(path.read_bytes().splitlines()[0])["key"]
         assert (key["torch"], key["devices"]) == (torch.__version__, ["cpu"])
-
-
-@pytest.mark.slow
-def test_search_finds_a_plan_with_a_higher_return_than_others(checkpoint: Path) -> None:
-    """Of 27 plans, the found one is better than the bare host, which is among the best in so few steps."""
-    with opened(checkpoint, "search", "static", "full", search_episodes=60) as held_out:
-        runs = held_out.run(nothing)
-    (search,) = runs["search"]
-    assert search.plan
-    assert {seed.slot for seed in search.episodes[0].seeds} <= {op.slot for op in parse_plan(search.plan, 5)}
-    returns = {policy: mean_return(run.episodes) for policy, (run,) in runs.items()}
-    assert returns["search"] > returns["full"]
 
 
 def mean_return(episodes: Sequence[EpisodeResult]) -> float:

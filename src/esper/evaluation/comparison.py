@@ -41,9 +41,7 @@ class PolicyResult(msgspec.Struct, frozen=True, kw_only=True):
     worst_return: float
     """Mean net return of the worst 5 % of the episodes."""
     cpu_seconds: float
-    """CPU time of all processes for all of its episodes, those of searches included."""
-    plans: list[str]
-    """Plan that the search of each training seed found; empty for other policies."""
+    """CPU time of all processes for all of its episodes."""
     episodes: list[list[EpisodeResult]]
     """Results of each episode, by training seed. The order of the episodes is the same for every policy."""
 
@@ -126,7 +124,6 @@ def _policy_result(policy: str, runs: Sequence[PolicyRun]) -> PolicyResult:
         breakdowns=sum(episode.broke_down for episode in every) / len(every),
         worst_return=statistics.fmean(returns[: max(round(len(returns) * WORST_FRACTION), 1)]),
         cpu_seconds=sum(run.cpu_seconds for run in runs),
-        plans=[run.plan for run in runs if run.plan is not None],
         episodes=[run.episodes for run in runs],
     )
 

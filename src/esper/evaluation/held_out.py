@@ -21,17 +21,15 @@ from esper.config import Config, ConfigError, TrainingConfig
 from esper.engine.agent_factory import build_agent, build_trained
 from esper.engine.trained_policy import policy_of
 from esper.evaluation.episodes import run_episodes
-from esper.evaluation.journal import EvaluationKey, open_journal, open_search_journal
-from esper.evaluation.plan_search import SCHEDULES, FoundPlan, search_plan
+from esper.evaluation.journal import EvaluationKey, open_journal
 from esper.evaluation.results import EVALUATION_POLICIES, NEED_PPO, PER_TRAINING_SEED, PPO, RETRAINED, WIDE, PolicyRun
-from esper.evaluation.search import MIN_SEARCH_EPISODES
 from esper.evaluation.wide import run_wide_host
 from esper.lanes.devices import device_kinds, resolve_devices
 from esper.lanes.pool import EnvPool
 from esper.policy.agent import Agent
 from esper.policy.baselines import StaticAgent
 from esper.policy.loading import POLICY_NAMES
-from esper.policy.plan import PLAN, split_plan
+from esper.policy.plan import split_plan
 from esper.process import cpu_seconds, package_digest
 from esper.seeding import evaluation_seed
 from esper.tasks import load_task
@@ -52,7 +50,6 @@ class HeldOutEvaluation:
         task_reference: Reference of the task: another one than that of the checkpoints, or theirs, which must be named
             if it is the user's own code. None: that of the checkpoints.
         accept_changed_task: Evaluate although the code of the user's task has changed since the checkpoint.
-        search_episodes: Episodes of each search; None: as many as the training of the checkpoint had.
 
     Attributes:
         config: Configuration of the episodes.
@@ -77,7 +74,6 @@ class HeldOutEvaluation:
         journals: Path,
         task_reference: str | None = None,
         accept_changed_task: bool = False,
-        search_episodes: int | None = None,
     ) -> None:
         self._policies = policies
         self._checkpoints = checkpoints
@@ -88,10 +84,6 @@ class HeldOutEvaluation:
         self.score_name = task.score_name
         if WIDE in policies and task.wide_model is None:
             raise ConfigError(f"the task {task.name} has no wide_model; remove {WIDE} from --policies")
-        self._search_episodes = [
-            max(search_episodes or saved.round * saved.config.envs, MIN_SEARCH_EPISODES) for saved in self._trained
-        ]
-        self._journals = journals
         self.journal = open_journal(journals, self._key(episodes, checkpoints), seed)
         self.config = held_out_config(self._prepared.config, episodes, self.journal.seed)
         named = [policy for policy in policies if policy == PPO or policy not in PER_TRAINING_SEED]
@@ -100,11 +92,8 @@ class HeldOutEvaluation:
 
     @property
     def num_env_steps(self) -> int:
-        """Number of steps of all episodes, those of searches included."""
-        episodes = sum(
-            self._num_episodes(policy, index) for policy in self._policies for index in range(self._num_runs(policy))
-        )
-        return episodes * self.config.steps
+        """Number of steps of all episodes."""
+        return sum(map(self._num_runs, self._policies)) * self.config.envs * self.config.steps
 
     def run(self, on_step: Callable[[str, int], None]) -> dict[str, list[PolicyRun]]:
         """Run every policy on every episode. Parts that the journal has are not run again.
@@ -127,14 +116,12 @@ class HeldOutEvaluation:
             for index in range(self._num_runs(policy)):
                 advance = partial(on_step, policy)
                 part = f"{policy} {index}"
-                if policy in SCHEDULES:
-                    part += f" {self._search_episodes[index]}"
                 compute = partial(self._run, policy, index, runs.get(PPO, []), advance)
                 if not _is_stored(policy):
                     runs[policy].append(compute())
                     continue
                 if self.journal.has(part):
-                    advance(self._num_episodes(policy, index) * self.config.steps)
+                    advance(self.config.envs * self.config.steps)
                 runs[policy].append(self.journal.recall(part, PolicyRun, compute))
         self.journal.finish()
         return {policy: runs[policy] for policy in self._policies}
@@ -151,7 +138,6 @@ class HeldOutEvaluation:
             grown: Runs of PPO, for the policies that need them.
             advance: Called after each step with the number of envs that took it.
         """
-        found = self._search(policy, index, advance) if policy in SCHEDULES else None
         start = cpu_seconds()
 
         def on_step() -> None:
@@ -164,22 +150,8 @@ class HeldOutEvaluation:
             seeds = [episode.seeds for episode in grown[index].episodes]
             episodes = run_episodes(self._pool, StaticAgent(), self.config, on_step, seeds)
         else:
-            agent = self._build_agent(PLAN, found.plan) if found else self._agents[policy][index]
-            episodes = run_episodes(self._pool, agent, self.config, on_step)
-        spent = cpu_seconds() - start + (found.cpu_seconds if found else 0.0)
-        return PolicyRun(episodes=episodes, cpu_seconds=spent, plan=found.plan if found else None)
-
-    def _search(self, policy: str, index: int, advance: Callable[[int], None]) -> FoundPlan:
-        episodes = self._search_episodes[index]
-        journal = open_search_journal(self._journals, policy, self._key(episodes, [self._checkpoints[index]]))
-        trained = self._trained[index].config
-        config = msgspec.structs.replace(self._prepared.config, seed=trained.seed, context_seed=trained.context_seed)
-        return search_plan(policy, self._prepared, config, episodes, self._lanes, journal, advance)
-
-    def _num_episodes(self, policy: str, index: int) -> int:
-        """Return the number of episodes of a policy for one training seed, those of its search included."""
-        schedule = SCHEDULES[policy](self._search_episodes[index]) if policy in SCHEDULES else []
-        return self.config.envs + sum(rung.episodes for rung in schedule)
+            episodes = run_episodes(self._pool, self._agents[policy][index], self.config, on_step)
+        return PolicyRun(episodes=episodes, cpu_seconds=cpu_seconds() - start)
 
     def _num_runs(self, policy: str) -> int:
         return len(self._trained) if policy in PER_TRAINING_SEED else 1

@@ -7,15 +7,11 @@ import msgspec
 from esper.harvest.structure import GrownSeed
 
 PPO = "ppo"
-SEARCH = "search"
-"""The best plan that successive halving found on training hosts."""
-RANDOM_SEARCH = "random-search"
-"""The best plan that a random search found on training hosts."""
 RETRAINED = "retrained"
 """The networks that PPO grew, trained from scratch, with all seeds from the start."""
 WIDE = "wide"
 """A host that is as much wider as PPO's networks are larger, without seeds."""
-EVALUATION_POLICIES = (SEARCH, RANDOM_SEARCH, RETRAINED, WIDE)
+EVALUATION_POLICIES = (RETRAINED, WIDE)
 """Policies that only an evaluation has."""
 NEED_PPO = (RETRAINED, WIDE)
 """Policies that are made from the networks of PPO."""
@@ -50,6 +46,4 @@ class PolicyRun(msgspec.Struct, frozen=True, kw_only=True):
 
     episodes: list[EpisodeResult]
     cpu_seconds: float
-    """CPU time of all processes, that of a search included."""
-    plan: str | None = None
-    """The plan that a search found; None for other policies."""
+    """CPU time of all processes."""

@@ -78,11 +78,10 @@ def test_evaluate_same_seed_gives_the_same_episodes(trained: Path, capsys: pytes
     ("options", "sentence"),
     [
         (("--policies", "heuristc"), "unknown policy 'heuristc': did you mean heuristic?"),
-        (("--policies", "static", "searh"), "unknown policy 'searh': did you mean search?"),
-        (("--policies", "xyz"), "full, plan, search, random-search, retrained, wide"),
+        (("--policies", "static", "retraned"), "unknown policy 'retraned': did you mean retrained?"),
+        (("--policies", "xyz"), "full, plan, retrained, wide"),
         (("--policies", "plan"), '--policies takes it as "plan:conv_light@early:0 depthwise@mid:1"'),
         (("--policies", "wide"), "--policies wide is made from the networks of PPO: add ppo"),
-        (("--search-episodes", "8"), "--search-episodes 8 is not valid: it must be 9 or more"),
         (("--figure", "out.jpg"), "--figure out.jpg: '.jpg' is not a format"),
         (("--figure", "nowhere/out.svg"), "--figure nowhere/out.svg: the directory nowhere does not exist"),
         (("--episodes", "1"), "--episodes 1 is not valid: it must be 2 or more"),
@@ -134,14 +133,12 @@ def test_evaluate_takes_a_random_seed_that_no_evaluation_has_used(
 def test_interrupted_evaluation_continues_without_repeating_parts(
     trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = ("--policies", "static", "full", "search", "--search-episodes", "9", "--json")
+    command = ("--policies", "static", "full", "random", "--json")
     assert evaluate(trained, *command, "--seed", "30") == EXIT_OK
     whole = json.loads(capsys.readouterr().out)
     for path in (trained.parent / "evaluations").glob("s*30*"):
         path.unlink()
-    for path in (trained.parent / "evaluations").glob("search-*"):
-        path.unlink()
-    train, left = Env.train_epoch, 17  # of static and full, 3 steps of 2 envs; of a host of the search, 5 of 3 plans
+    train, left = Env.train_epoch, 0
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
         nonlocal left
@@ -151,13 +148,13 @@ def test_interrupted_evaluation_continues_without_repeating_parts(
         return train(*arguments, **options)
 
     monkeypatch.setattr(Env, "train_epoch", interrupted)
-    for run in (12 + 5, 9 + 2, 99):  # the first host of the search is lost, then the second
+    for run in (6 + 5, 6 + 2, 99):  # a policy plays 3 steps of 2 envs; the second policy is lost, then the third
         left = run
         ended = evaluate(trained, *command, "--seed", "30")
         said = capsys.readouterr()
         assert ended == (EXIT_OK if run == 99 else EXIT_INTERRUPTED)
         assert run == 99 or "interrupted; the same command continues" in said.err
-    assert left == 99 - 2 * 9 - 6  # two hosts of the search, and the held-out episodes of the plan
+    assert left == 99 - 6  # the third policy
     continued = json.loads(said.out)
     for report in (whole, continued):
         for policy in report["policies"]:
@@ -165,13 +162,9 @@ def test_interrupted_evaluation_continues_without_repeating_parts(
     assert continued == whole
 
 
-def test_evaluate_draws_a_figure_and_names_the_found_plan(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluate_draws_a_figure(trained: Path, tmp_path: Path) -> None:
     figure = tmp_path / "out.svg"
-    policies = ("--policies", "ppo", "static", "random-search", "--search-episodes", "9")
-    assert evaluate(trained, *policies, "--figure", str(figure)) == EXIT_OK
-    assert f"random-search for {trained}" in capsys.readouterr().out
+    assert evaluate(trained, "--policies", "ppo", "static", "--figure", str(figure)) == EXIT_OK
     text = figure.read_text()
-    assert "random-search" in text
+    assert "static" in text
     assert "test accuracy" in text

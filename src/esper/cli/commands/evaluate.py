@@ -28,7 +28,6 @@ from esper.evaluation.comparison import EvaluationReport, PairedDifference, Poli
 from esper.evaluation.figure import check_figure, draw_text, write_figure
 from esper.evaluation.journal import EvaluationJournal
 from esper.evaluation.results import EVALUATION_POLICIES, NEED_PPO, PPO
-from esper.evaluation.search import MIN_SEARCH_EPISODES
 from esper.formatting import align_columns
 from esper.intervals import IntervalEstimate
 from esper.lanes.device_names import early_lanes
@@ -59,8 +58,7 @@ def run(arguments: Sequence[str]) -> int:
     from esper.lanes.errors import FaultError
 
     settings = {
-        name: getattr(options, name)
-        for name in ("policies", "episodes", "seed", "devices", "accept_changed_task", "search_episodes")
+        name: getattr(options, name) for name in ("policies", "episodes", "seed", "devices", "accept_changed_task")
     }
     try:
         with contextlib.redirect_stdout(sys.stderr):  # which the user's code may print to
@@ -103,11 +101,10 @@ def _check(options: argparse.Namespace) -> None:
             raise ConfigError(f"--policies {policy} is made from the networks of PPO: add {PPO}")
     if options.figure:
         check_figure(options.figure)
-    minima = {"episodes": 2, "seed": 0, "search_episodes": MIN_SEARCH_EPISODES}
-    for name, minimum in minima.items():
+    for name, minimum in {"episodes": 2, "seed": 0}.items():
         value = getattr(options, name)
         if value is not None and value < minimum:
-            raise ConfigError(f"--{name.replace('_', '-')} {value} is not valid: it must be {minimum} or more")
+            raise ConfigError(f"--{name} {value} is not valid: it must be {minimum} or more")
 
 
 def _describe(journal: EvaluationJournal, *, given: bool) -> str:
@@ -162,12 +159,6 @@ def _parser() -> Parser:
         "used; an interrupted evaluation continues with its own)",
     )
     parser.add_argument(
-        "--search-episodes",
-        type=int,
-        metavar="N",
-        help="episodes of each search on training hosts (default: as many as the training of the policy had)",
-    )
-    parser.add_argument(
         "--devices", nargs="+", default=["auto"], metavar="DEVICES", help="devices of the lanes (default: auto)"
     )
     parser.add_argument(
@@ -199,7 +190,7 @@ def report_text(report: EvaluationReport, columns: int) -> str:
             _table(("difference", "net return, paired", ""), returns),
             _table(("difference", "net return on test", f"{score}, pp"), on_test),
         ]
-    blocks += [draw_text(report, columns, PLOT_ROWS), _found_plans(report)]
+    blocks += [draw_text(report, columns, PLOT_ROWS)]
     blocks += [wrap(paragraph, columns) for paragraph in _caption(report)]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
@@ -231,15 +222,6 @@ def _caption(report: EvaluationReport) -> list[str]:
     few = f"{report.episodes} episodes are few: the intervals are too wide to compare policies. "
     few += "The default is --episodes 64."
     return [about, few] if report.episodes < FEW_EPISODES else [about]
-
-
-def _found_plans(report: EvaluationReport) -> list[str]:
-    """Return a line for each plan that a search found."""
-    return [
-        f"{result.policy} for {checkpoint}: {plan}"
-        for result in report.policies
-        for checkpoint, plan in zip(report.checkpoints, result.plans, strict=False)
-    ]
 
 
 def _cells(result: PolicyResult) -> tuple[str, ...]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import closing
 
 import pytest
+from research.training_hosts import TrainingHosts
 
 from esper.config import Config
-from esper.evaluation.training_hosts import TrainingHosts
 from esper.policy.baselines import StaticAgent
 from esper.tasks.prepare import prepare_task
 

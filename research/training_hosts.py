@@ -1,4 +1,4 @@
-"""Candidates of a search, played on hosts of a training run."""
+"""Candidates, played on hosts of a training run."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""Search for the best of many candidates by playing episodes: successive halving and random search.
+"""Successive halving: a search for the best of many candidates by playing episodes.
 
-Both are schedules of rungs. In a rung, every remaining candidate plays the same number of episodes, on hosts that no
-other rung uses; the best candidates by mean return go to the next rung.
+In a rung, every remaining candidate plays the same number of episodes, on hosts that no other rung uses. The best
+candidates by mean return go to the next rung.
 """
 
 from __future__ import annotations
 
-import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -17,12 +16,8 @@ REDUCTION = 3
 """Candidates of a rung, divided by those of the next one."""
 FIRST_RUNG_EPISODES = 3
 """Minimum number of episodes of each candidate in the first rung."""
-RANDOM_SEARCH_EPISODES = 16
-"""Number of episodes of each candidate of the random search."""
 MIN_SEARCH_EPISODES = REDUCTION * FIRST_RUNG_EPISODES
 """Minimum number of episodes of a search."""
-MAX_PLAN_SEEDS = 3
-"""Maximum number of seeds of a drawn plan."""
 
 Play = Callable[[Sequence[T], int], Sequence[float]]
 """Function that plays an episode of every candidate on a host, given its index, and returns their net returns."""
@@ -72,16 +67,6 @@ def halving_schedule(episodes: int) -> list[Rung]:
     return schedule
 
 
-def random_schedule(episodes: int) -> list[Rung]:
-    """Return the only rung of a random search, whose candidates play `RANDOM_SEARCH_EPISODES` episodes, or fewer.
-
-    Args:
-        episodes: Maximum number of episodes, at least `MIN_SEARCH_EPISODES`.
-    """
-    each = min(RANDOM_SEARCH_EPISODES, episodes // REDUCTION)
-    return [Rung(episodes // each, range(each))]
-
-
 def find_best(candidates: Sequence[T], schedule: Sequence[Rung], play: Play[T]) -> Found:
     """Search for the candidate with the highest mean return.
 
@@ -99,29 +84,3 @@ def find_best(candidates: Sequence[T], schedule: Sequence[Rung], play: Play[T]) 
         means = dict(zip(remaining, map(statistics.fmean, zip(*by_host, strict=True)), strict=True))
         remaining.sort(key=lambda number: -means[number])
     return Found(remaining[0], means[remaining[0]])
-
-
-def draw_plans(count: int, blueprints_by_slot: Mapping[str, Sequence[str]], steps: int, seed: int) -> list[str]:
-    """Draw different plans of one to three seeds.
-
-    The number of seeds, the slots and the blueprints are drawn uniformly. Steps are the squares of uniform numbers,
-    up to half of the episode: a seed needs the rest of the episode to earn its rent.
-
-    Args:
-        count: Number of plans; fewer are returned if there are not as many.
-        blueprints_by_slot: Blueprints that each slot offers, keyed by its name.
-    """
-    generator = random.Random(seed)
-    most = min(MAX_PLAN_SEEDS, len(blueprints_by_slot))
-    plans: dict[str, None] = {}  # in the order of drawing
-    for _ in range(100 * count):  # there may be fewer different plans
-        if len(plans) == count:
-            break
-        slots = generator.sample(list(blueprints_by_slot), generator.randint(1, most))
-        free = list(range(max(steps // 2, len(slots))))[:steps]
-        seeds: list[tuple[int, str]] = []
-        for slot in slots[: len(free)]:
-            step = free.pop(int(len(free) * generator.random() ** 2))
-            seeds.append((step, f"{generator.choice(blueprints_by_slot[slot])}@{slot}:{step}"))
-        plans[" ".join(word for _, word in sorted(seeds))] = None
-    return list(plans)

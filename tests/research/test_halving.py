@@ -1,4 +1,4 @@
-"""Search: schedules, the choice of the best candidate, and drawn plans."""
+"""Successive halving: the schedule, the choice of the best candidate, and drawn plans."""
 
 from __future__ import annotations
 
@@ -8,16 +8,9 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from research.halving import FIRST_RUNG_EPISODES, MIN_SEARCH_EPISODES, find_best, halving_schedule
+from research.target_search import draw_plans
 
-from esper.evaluation.search import (
-    FIRST_RUNG_EPISODES,
-    MIN_SEARCH_EPISODES,
-    Rung,
-    draw_plans,
-    find_best,
-    halving_schedule,
-    random_schedule,
-)
 from esper.policy.plan import check_names, parse_plan
 
 OFFERED = {"early": ("norm", "conv_light"), "mid": ("depthwise",), "late": ("norm", "conv_heavy", "attention")}
@@ -26,16 +19,14 @@ OFFERED = {"early": ("norm", "conv_light"), "mid": ("depthwise",), "late": ("nor
 def test_default_training_gives_81_candidates_and_four_rungs() -> None:
     schedule = halving_schedule(70 * 16)
     assert [(rung.candidates, len(rung.hosts)) for rung in schedule] == [(81, 3), (27, 10), (9, 31), (3, 93)]
-    assert random_schedule(70 * 16) == [Rung(70, range(16))]
 
 
 @given(st.integers(MIN_SEARCH_EPISODES, 10**5))
-def test_schedules_keep_to_their_episodes_and_meet_no_host_twice(episodes: int) -> None:
-    for schedule in (halving_schedule(episodes), random_schedule(episodes)):
-        assert episodes / 2 <= sum(rung.episodes for rung in schedule) <= episodes
-        hosts = [host for rung in schedule for host in rung.hosts]
-        assert hosts == list(range(len(hosts)))
+def test_schedule_keeps_to_its_episodes_and_meets_no_host_twice(episodes: int) -> None:
     schedule = halving_schedule(episodes)
+    assert episodes / 2 <= sum(rung.episodes for rung in schedule) <= episodes
+    hosts = [host for rung in schedule for host in rung.hosts]
+    assert hosts == list(range(len(hosts)))
     assert len(schedule[0].hosts) >= FIRST_RUNG_EPISODES
     assert schedule[-1].candidates == 3
 
