@@ -72,9 +72,9 @@ def modules(*packages: str) -> list[str]:
     [
         (
             ("telemetry", "health", "recording", "history", "attach", "control", "config", "engine.thread", "cli"),
-            {"torch", "textual"},
+            {"torch", "textual", "optuna"},
         ),
-        (("sanctum",), {"torch"}),
+        (("sanctum",), {"torch", "optuna"}),
         (("tasks.registry", "tasks.settings", "checkpoint.manifest", "checkpoint.catalog"), {"torch", "textual"}),
     ],
 )

@@ -107,12 +107,3 @@ def test_wrong_task_is_refused_before_anything_starts(folder: Path, capsys: pyte
     assert main(["sweep", "s.toml"]) == 2
     assert "unknown task 'digit'" in capsys.readouterr().err
     assert not (folder / "telemetry").exists()
-
-
-def test_missing_optuna_is_named(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_plan(folder)
-    monkeypatch.setattr("esper.cli.options.find_spec", lambda _: None)
-    assert main(["sweep", "s.toml"]) == 2
-    assert "sweep: optuna is not installed: run `uv sync --inexact --extra sweep`" in capsys.readouterr().err

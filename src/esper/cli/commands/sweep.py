@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from esper.cli.options import EXIT_OK, Parser, add_telemetry_dir_option, check_extra, print_warnings
+from esper.cli.options import EXIT_OK, Parser, add_telemetry_dir_option, print_warnings
 from esper.config import ConfigError
 from esper.config_files import to_toml
 from esper.engine.start_checks import check_start, resolve_policy
@@ -38,7 +38,6 @@ _CHECKED_KEYS = {"task", "policy", "plan", "init-policy", "slots", "policy-devic
 def run(arguments: Sequence[str]) -> int:
     """Start or continue the study, or print its results."""
     options = _parser().parse_args(arguments)
-    check_extra("sweep", "sweep", "optuna")
     if RankInfo.from_environment().world_size > 1:
         raise ConfigError("sweep cannot be used under torchrun; start the same command on each machine instead")
     plan = read_plan(options.file)
