@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from esper.domain import Op
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS
@@ -11,35 +11,47 @@ from esper.policy.baselines import germinate_action
 from esper.policy.plan import CULL
 from esper.search.space import PlanSpace
 
-_KINDS = (
-    ("depthwise", "linear_lowrank"),
-    ("conv_light", "mlp"),
-    ("conv_heavy", "self_attention", "conv_light", "mlp"),
+_KINDS = {
+    "tiny": ("norm",),
+    "small": ("depthwise", "linear_lowrank"),
+    "middle": ("conv_light", "mlp"),
+    "large": ("conv_heavy", "self_attention", "conv_light", "mlp"),
+}
+"""Blueprints of seeds of four sizes. Of each size, the first that a slot offers is planted."""
+_FIRST, _SECOND, _LAST = 0, 1, -1
+_KNOWN: Sequence[Mapping[int, str]] = (
+    {_FIRST: "middle", _SECOND: "large"},
+    {_FIRST: "middle", _SECOND: "middle"},
+    {_LAST: "tiny"},
+    {_FIRST: "large", _SECOND: "large"},
+    {_FIRST: "small", _SECOND: "small"},
+    {_FIRST: "tiny"},
+    {_FIRST: "large"},
+    {_LAST: "large"},
+    {_LAST: "small"},
 )
-"""Blueprints of small, middle and large seeds. Of each kind, the first that a slot offers is planted."""
-_PLACES = ("two", "first", "last")
+"""Size of the seed in each slot of a known plan, keyed by the index of the slot, in the order of trial."""
 
 
 def known_plans(space: PlanSpace) -> list[str]:
-    """Return up to nine plans of which one was the best constant plan on most of the tasks that were searched.
+    """Return up to nine plans that were good on other tasks, the most promising ones first.
 
-    Three kinds of seeds are planted in the first two slots, in the first one, or in the last one, from the first step
-    on. Plans that are too large, or equal, are left out.
+    Seeds are planted from the first step on, in the first slot, the second or the last. Plans that are too large, or
+    equal to another one, are left out.
     """
     names = [site.name for site in space.sites]
-    slots = {"two": names[:2], "first": names[:1], "last": names[-1:]}
     found: dict[str, None] = {}
-    for place in _PLACES:
-        for kind in _KINDS:
-            seeds: dict[str, tuple[str, int]] = {}
-            for step, slot in enumerate(slots[place]):
-                offered = space.offered(slot)
-                blueprint = next((name for name in kind if name in offered), None)
-                if blueprint is not None:
-                    seeds[slot] = (blueprint, step)
-            plan = space.plan(seeds)
-            if plan and space.fits(plan):
-                found[plan] = None
+    for sizes in _KNOWN:
+        slots = {names[index]: size for index, size in sizes.items() if index < len(names)}
+        seeds: dict[str, tuple[str, int]] = {}
+        for step, (slot, size) in enumerate(slots.items()):
+            offered = space.offered(slot)
+            blueprint = next((name for name in _KINDS[size] if name in offered), None)
+            if blueprint is not None:
+                seeds[slot] = (blueprint, step)
+        plan = space.plan(seeds)
+        if plan and space.fits(plan):
+            found[plan] = None
     return list(found)
 
 

@@ -1,8 +1,9 @@
 """PlanSearch: proposes candidates of a growth, prunes their trials, and names those that are trained on fresh hosts.
 
-Policies propose, and the sampler of Optuna disposes. The first trials are the bare host, the episodes of policies, and
+Policies propose, and the sampler of Optuna disposes. The first trials are the bare host, the episode of a policy, and
 plans that were good elsewhere. Then the best plan so far is tried without each of its seeds, which gives their exact
-effects, and its other variations alternate with draws of the sampler, which learns from all trials.
+effects. Its other variations alternate with the remaining proposals, then with draws of the sampler, which learns from
+all trials.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ MAX_REDRAWS = 100
 """Number of draws in a row that may be known or too large, before the space counts as exhausted."""
 MAX_GUIDED_REDRAWS = 10
 """Number of such draws in a row after which plans are drawn at random: in a small space, TPE repeats the best ones."""
-FIRST_RUNG = 1 / 2
+FIRST_PROPOSALS = 8
+"""Number of candidates before the first variation of the best one."""
+FIRST_RUNG = 2 / 3
 """Fraction of a training after which the worse half of the candidates is pruned."""
 
 
@@ -72,10 +75,11 @@ class PlanSearch:
         proposals = [Proposal(BARE_HOST, "host")]
         if self._is_guided:
             proposals += [Proposal(plan, "known") for plan in plans if plan and space.fits(plan)]
-            proposals += [Proposal(name, "policy") for name in policies]
+            proposals += [Proposal(name, "policy") for name in policies[:1]]
             proposals += [Proposal(plan, "known") for plan in known_plans(space)]
+            proposals += [Proposal(name, "policy") for name in policies[1:]]
         self._proposals = deque(proposals)
-        self._is_variation_next = True
+        self._is_variation_next = False
         self._trials: dict[str, Trial] = {}
         """Trials of the study that are in progress, keyed by plan."""
         self._reported: dict[str, int] = {}
@@ -99,19 +103,20 @@ class PlanSearch:
         return found
 
     def _next(self) -> Proposal | None:
+        """Return the next candidate; None if there is none. The first ones are all proposals."""
+        if self._is_guided and len(self._values) >= FIRST_PROPOSALS:
+            plan = next((plan for plan in self._without_seeds().values() if plan not in self._values), None)
+            if plan is None:
+                self._is_variation_next = not self._is_variation_next
+                plan = self._variation() if self._is_variation_next else None
+            if plan is not None:
+                self._enqueue(plan)
+                return Proposal(plan, "variation")
         while self._proposals:
             proposal = self._proposals.popleft()
             if proposal.name not in self._values:
                 self._enqueue(proposal.name)
                 return proposal
-        if self._is_guided:
-            plan = next((plan for plan in self._without_seeds().values() if plan not in self._values), None)
-            if plan is None:
-                self._is_variation_next = not self._is_variation_next
-                plan = None if self._is_variation_next else self._variation()
-            if plan is not None:
-                self._enqueue(plan)
-                return Proposal(plan, "variation")
         return self._draw()
 
     def _without_seeds(self) -> dict[str, str]:
