@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 import msgspec
 
+from esper.candidates import BARE_HOST, FROM_SCRATCH, Candidate, Origin, Outcome, choose, describe_answer
 from esper.domain import StageName
 from esper.health.detector import AnomalyDetector
 from esper.telemetry import events as ev
+
+T = TypeVar("T")
 
 START = 1_790_000_000.0
 """Wall-clock time of the first event."""
@@ -37,6 +41,122 @@ def example_run(envs: int = 4, rounds: int = 2, steps: int = 5) -> list[ev.AnyEv
     run.append(ev.RunEnded(outcome="done"))
     inspector = AnomalyDetector()
     return stamp(said for event in run for said in (event, *inspector.check(event)))
+
+
+GROWTH_STEPS = 5
+"""Number of steps of a trial of `growth_run`."""
+FINALISTS = (BARE_HOST, "pretrained", "conv_small@mid:1", FROM_SCRATCH)
+"""Candidates of `growth_run` that are trained on fresh hosts."""
+
+
+def growth_run(envs: int = 4, trials: int = 12, fresh: int = 3, stop: int | None = None) -> list[ev.AnyEvent]:
+    """Return the events of a growth; always the same.
+
+    Of its trials, the bare host is the first one, a policy the second; one is pruned, one breaks down and one fails in
+    each eight. `FINALISTS` are then trained on fresh hosts, tested, and the search ends.
+
+    Args:
+        envs: Number of envs.
+        trials: Number of trials, at least 4.
+        fresh: Number of fresh hosts; 0 ends the recording after the trials.
+        stop: Round after whose second step the recording ends; None for the whole growth.
+    """
+    started = msgspec.structs.replace(
+        run_started(envs, 10**9, GROWTH_STEPS), policy="pretrained",
+        search=ev.SearchInfo(trials=trials, objective="return"),
+    )  # fmt: skip
+    waves = [[(name, origin, None) for name, origin in wave] for wave in _batched(list(_proposals(trials)), envs)]
+    finals = [(name, origin, host) for host in range(1, fresh + 1) for name, origin in _FINAL_ORIGINS.items()]
+    waves += _batched(finals, envs)
+    run: list[ev.AnyEvent] = [started]
+    results = {name: Candidate(name=name, origin=origin) for name, origin in _FINAL_ORIGINS.items()}
+    for round_, wave in enumerate(waves, 1):
+        run += _wave(round_, wave, None if round_ != stop else 2)
+        if round_ == stop:
+            return stamp(run)
+    for event in run:
+        if isinstance(event, ev.TrialEnded) and event.fresh and event.score is not None:
+            results[event.candidate].fresh_scores.append(event.score)
+            results[event.candidate].fresh_returns.append(event.net_return or 0.0)
+            results[event.candidate].parameter_ratio = event.parameter_ratio
+    if fresh:
+        run += [ev.NetworkTested(candidate=name, test_score=_quality(name)[0] - 0.01) for name in FINALISTS]
+        chosen, answer = choose([*results.values()], "return"), describe_answer([*results.values()], "return")
+        run.append(ev.SearchEnded(answer=answer, candidate=chosen.name if chosen else None))
+        run.append(ev.RunEnded(outcome="done"))
+    return stamp(run)
+
+
+_FINAL_ORIGINS: dict[str, Origin] = dict(zip(FINALISTS, ("host", "policy", "known", "comparison"), strict=True))
+
+
+def _proposals(trials: int) -> Iterator[tuple[str, Origin]]:
+    yield from list(_FINAL_ORIGINS.items())[:3]
+    for number in range(3, trials):
+        origin: Origin = "variation" if number % 4 == 0 else "drawn"
+        yield f"{BLUEPRINTS[number % 3]}@{SLOTS[number % 2]}:{number % 4} norm@late:{number}", origin
+
+
+def _batched(items: list[T], size: int) -> list[list[T]]:
+    return [items[first : first + size] for first in range(0, len(items), size)]
+
+
+def _quality(name: str) -> tuple[float, float]:
+    """Return score and parameters (× host) of a candidate."""
+    known = {
+        BARE_HOST: (0.78, 1.0),
+        "pretrained": (0.82, 1.2),
+        "conv_small@mid:1": (0.86, 1.53),
+        FROM_SCRATCH: (0.85, 1.53),
+    }
+    draw = random.Random(name)
+    return known.get(name) or (draw.uniform(0.6, 0.84), draw.uniform(1.05, 2.4))
+
+
+def _wave(round_: int, wave: list[tuple[str, Origin, int | None]], steps: int | None) -> Iterator[ev.AnyEvent]:
+    """Yield the events of a round of a growth, up to a step; None for all."""
+    yield ev.RoundStarted(round=round_)
+    for env, (name, origin, host) in enumerate(wave):
+        yield ev.TrialStarted(round=round_, env=env, candidate=name, origin=origin, fresh=host)
+    outcomes: list[tuple[Outcome, int]] = [
+        _OUTCOMES.get((round_, env), ("done", GROWTH_STEPS)) for env in range(len(wave))
+    ]
+    for step in range(1, (steps or GROWTH_STEPS) + 1):
+        for env, (name, _, host) in enumerate(wave):
+            outcome, last = outcomes[env]
+            best, ratio = _quality(name)
+            score = (best + 0.01 * ((host or 2) - 2)) * (0.5 + step / 10)
+            if step <= last and outcome != "failed":
+                yield env_stepped(env, round_, step, score=score, parameter_ratio=ratio)
+            if step == last and outcome == "broke down":
+                yield ev.GovernorRolledBack(round=round_, step=step, env=env, reason="the loss is NaN", value=math.nan)
+            if step == last:
+                yield _ended(round_, step, env, name, host, outcome, score, ratio)
+        yield device_sampled("cpu:0")
+        yield ev.PhaseTimed(round=round_, step=step, wall=3.0, phases={"train": 2.0, "validate": 1.0})
+
+
+_OUTCOMES: dict[tuple[int, int], tuple[Outcome, int]] = {
+    (1, 3): ("pruned", 2),
+    (2, 1): ("failed", 1),
+    (2, 2): ("broke down", 3),
+    (2, 3): ("pruned", 1),
+    (3, 1): ("done", 3),
+}
+"""Outcome and last step of a trial, keyed by round and env; all others are done."""
+
+
+def _ended(
+    round_: int, step: int, env: int, name: str, host: int | None, outcome: Outcome, score: float, ratio: float
+) -> ev.TrialEnded:
+    is_measured = outcome != "failed"
+    reason = {"failed": "RuntimeError: out of memory", "broke down": "loss is NaN"}.get(outcome)
+    return ev.TrialEnded(
+        round=round_, step=step, env=env, candidate=name, fresh=host, outcome=outcome, reason=reason,
+        score=score if is_measured else None, best_step=step if is_measured else None,
+        net_return=score - 0.5 - 0.1 * (ratio - 1) if outcome == "done" else None,
+        parameter_ratio=ratio if is_measured else None, seeds=["conv_small in mid"] if "conv" in name else [],
+    )  # fmt: skip
 
 
 def stamp(run: Iterable[ev.AnyEvent], first: int = 1, start: float = START) -> list[ev.AnyEvent]:

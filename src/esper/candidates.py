@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from esper.intervals import IntervalEstimate, t_interval
+from esper.scatter import pareto_front
 
 BARE_HOST = ""
 """Name of the candidate that never grows: the empty plan."""
@@ -117,14 +118,7 @@ def front(candidates: Iterable[Candidate]) -> list[Candidate]:
     measured = [one for one in candidates if one.mean_score is not None and one.parameter_ratio is not None]
     if any(one.is_fresh for one in measured):
         measured = [one for one in measured if one.is_fresh]
-    best = -math.inf
-    found: list[Candidate] = []
-    for one in sorted(measured, key=lambda one: (one.parameter_ratio, -(one.mean_score or 0.0))):
-        score = one.mean_score
-        if score is not None and score > best:
-            best = score
-            found.append(one)
-    return found
+    return pareto_front(measured, lambda one: (one.parameter_ratio or math.nan, one.mean_score or 0.0))
 
 
 def choose(candidates: Sequence[Candidate], objective: Objective) -> Candidate | None:

@@ -16,6 +16,7 @@ from textwrap import shorten
 from typing import TextIO
 
 from esper.checkpoint.manifest import CheckpointError, read_manifest
+from esper.cli.growth_lines import format_growth_round
 from esper.cli.options import NarrationDetail
 from esper.engine.commands import resume_options
 from esper.formatting import NOT_MEASURED, format_duration, format_number, strip_control
@@ -90,7 +91,10 @@ class RunPrinter:
             return
         state = self._state
         state.apply(record)
-        if self._finished is not None and type(record) is not ev.EpisodeEnded:
+        if state.search is not None:
+            if isinstance(record, ev.RoundStarted) and record.round > 1:
+                yield record.time, "info", format_growth_round(state, record.round - 1)
+        elif self._finished is not None and type(record) is not ev.EpisodeEnded:
             yield record.time, "info", self._round_line(self._finished)
             self._finished = None
         elif isinstance(record, ev.EpisodeEnded) and len(state.finals) == len(state.envs):
@@ -160,11 +164,18 @@ class RunPrinter:
                 state = self._state
                 if state.started is None:
                     return
-                where = f"{state.status} · round {state.round}/{state.started.rounds} step {state.step}"
-                done, total = state.steps_done, state.steps_total
-                progress.update(task, description=where, completed=done, total=total, rest=_format_rate(state))
+                where = f"{state.status} · {_format_progress(state)} step {state.step}"
+                rate = _format_rate(state)
+                progress.update(task, description=where, completed=state.fraction_done, total=1.0, rest=rate)
 
             yield show, refresh
+
+
+def _format_progress(state: RunState) -> str:
+    """Return the round, or the used budget of a growth."""
+    if state.search is not None:
+        return f"{state.search.describe_progress(state.seconds_trained)}, round {state.round}"
+    return f"round {state.round}/{state.started.rounds}" if state.started else NOT_MEASURED
 
 
 def format_summary(state: RunState, status: str | None = None) -> str:
@@ -180,18 +191,22 @@ def format_summary(state: RunState, status: str | None = None) -> str:
     status = status or state.status
     reason = f" ({state.reason})" if state.reason else ""
     pace = format_number(state.steps_per_second, ".0f")
+    length = f"{state.steps_done} of {state.steps_total} steps, round {state.round} of {started.rounds}"
+    if state.search is not None:
+        length = f"{state.search.describe_counts()}; {pluralise(state.round, 'round')}"
     lines = [
         shorten(f"run {started.run}: {status}{reason}", 2 * SUMMARY_COLS, placeholder=" …"),
         f"{started.policy} on {started.task}, {pluralise(len(started.lanes), 'env')}, random seed {started.seed}",
-        f"{state.steps_done} of {state.steps_total} steps, round {state.round} of {started.rounds}; "
-        f"{format_duration(state.time - state.start_time)}, last steps at {pace} env-steps/s",
+        f"{length}; {format_duration(state.time - state.start_time)}, last steps at {pace} env-steps/s",
     ]
     results: list[str] = []
-    if state.scores_by_round:
+    if state.search is not None:
+        results.append(state.search.answer or state.search.describe_best())
+    elif state.scores_by_round:
         last = state.scores_by_round[-1]
         scores = f"{last.median:.1%} ({last.minimum:.1%} to {last.maximum:.1%})"
         results.append(f"last round: median {state.score_name} {scores}")
-    if best := state.best_env:
+    if state.search is None and (best := state.best_env):
         results.append(f"best {state.score_name} {best.best_score:.1%}, env {best.env:02d}")
     lines += ["; ".join(results)] if results else []
     lines.append(_summarise_anomalies(state))

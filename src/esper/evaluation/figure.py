@@ -13,27 +13,23 @@ from esper.config import ConfigError
 from esper.evaluation.comparison import EvaluationReport, PolicyResult
 from esper.formatting import install_command, suggest
 from esper.intervals import IntervalEstimate
-from esper.text_plot import linear_axis
+from esper.scatter import ScatterPoint, draw_scatter, pareto_front
 
 FIGURE_FORMATS = (".svg", ".pdf", ".png")
 """Endings of the files that can be written."""
-_MARGIN_COLUMNS = 7
-"""Columns of the labels of the text plot's y axis."""
 _MAX_SIDE_LABEL = 30
 """Characters of the longest name in a legend beside the plot; with a longer one, the legend is below it."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def pareto_front(results: Sequence[PolicyResult]) -> set[str]:
-    """Return the policies that no other one dominates: none is as accurate with fewer parameters, or more accurate
-    with as few. Means are compared."""
+def front_policies(results: Sequence[PolicyResult]) -> set[str]:
+    """Return the policies that no other one dominates (`pareto_front`), equal ones included. Means are compared."""
+    places = {_place(result) for result in pareto_front(results, _place)}
+    return {result.policy for result in results if _place(result) in places}
 
-    def dominates(other: PolicyResult, result: PolicyResult) -> bool:
-        score = other.test_score.mean - result.test_score.mean
-        parameters = other.parameter_ratio.mean - result.parameter_ratio.mean
-        return score >= 0 and parameters <= 0 and (score, parameters) != (0, 0)
 
-    return {result.policy for result in results if not any(dominates(other, result) for other in results)}
+def _place(result: PolicyResult) -> tuple[float, float]:
+    return result.parameter_ratio.mean, result.test_score.mean
 
 
 def check_figure(path: Path) -> None:
@@ -56,7 +52,7 @@ def write_figure(report: EvaluationReport, path: Path) -> None:
     mpl: Any = import_module("matplotlib")
     figures: Any = import_module("matplotlib.figure")
     ticker: Any = import_module("matplotlib.ticker")
-    front = pareto_front(report.policies)
+    front = front_policies(report.policies)
     with mpl.rc_context({"svg.hashsalt": "esper-sanctum", "font.size": 9}):
         figure = figures.Figure(figsize=(9.0, 4.5), layout="constrained")
         axes = figure.add_subplot()
@@ -109,39 +105,23 @@ def draw_text(report: EvaluationReport, width: int, height: int) -> list[str]:
     Returns:
         Lines of the plot and of its legend.
     """
-    front = pareto_front(report.policies)
-    columns = width - _MARGIN_COLUMNS
-    axis = linear_axis([100 * end for result in report.policies for end in _ends(result.test_score)], height)
-    logs = [math.log(end) for result in report.policies for end in _ends(result.parameter_ratio)]
-    left, right = min(logs), max(logs)
-    grid = [[" "] * columns for _ in range(height)]
-
-    def column(ratio: float) -> int:
-        position = (math.log(ratio) - left) / (right - left or 1.0)
-        return 2 + round(position * (columns - 4))
-
-    def row(percent: float) -> int:
-        return height - 1 - round((percent - axis.low) / (axis.high - axis.low) * (height - 1))
-
-    for result in report.policies:
-        x, y = result.parameter_ratio, result.test_score
-        for at in range(column(x.low), column(x.high) + 1):
-            grid[row(100 * y.mean)][at] = "─"
-        for at in range(row(100 * y.high), row(100 * y.low) + 1):
-            grid[at][column(x.mean)] = "│"
-    for letter, result in zip(_LETTERS, report.policies, strict=False):
-        line, at = grid[row(100 * result.test_score.mean)], column(result.parameter_ratio.mean)
-        line[at - 1 : at + 1] = [letter, "●" if result.policy in front else "○"]
-    labels = {row(value): label for value, label in axis.ticks}
-    lines = [f"{labels.get(index, ''):>{_MARGIN_COLUMNS - 2}} │{''.join(line)}" for index, line in enumerate(grid)]
-    ends = f"×{math.exp(left):.2f}", f"×{math.exp(right):.2f} parameters"
-    lines.append(" " * (_MARGIN_COLUMNS + 1) + ends[0] + ends[1].rjust(columns - len(ends[0]) - 1))
-    legend = [
-        f"  {letter} {'●' if result.policy in front else '○'} {_label(result.policy)}"
-        for letter, result in zip(_LETTERS, report.policies, strict=False)
+    front = front_policies(report.policies)
+    marks = {result.policy: "●" if result.policy in front else "○" for result in report.policies}
+    named = list(zip(_LETTERS, report.policies, strict=False))
+    points = [
+        ScatterPoint(
+            x=result.parameter_ratio.mean,
+            y=100 * result.test_score.mean,
+            mark=marks[result.policy],
+            letter=letter,
+            x_ends=_ends(result.parameter_ratio),
+            y_ends=(100 * result.test_score.low, 100 * result.test_score.high),
+        )
+        for letter, result in named
     ]
+    legend = [f"  {letter} {marks[result.policy]} {_label(result.policy)}" for letter, result in named]
     heading = f"test {report.score_name}, %, against parameters"
-    return [f"{heading}; ● no other policy is as good with fewer", *lines, *legend]
+    return [f"{heading}; ● no other policy is as good with fewer", *draw_scatter(points, width, height), *legend]
 
 
 def _ends(value: IntervalEstimate) -> tuple[float, float]:

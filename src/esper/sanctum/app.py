@@ -197,6 +197,8 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, NextStepsActions,
             return self.view.can_leave and not self.shows_workspace
         if self.shows_workspace and action in _ACTIONS_OF_RUN:
             return False
+        if action == "go" and parameters and not self.view.has_screen(str(parameters[0])):
+            return False
         if action == "rejoin":
             is_past = self.source.playback is not None or self.is_loading_history
             return self.source.live and is_past and not (self.screen.is_modal or isinstance(self.focused, Input))

@@ -27,6 +27,7 @@ class KeyCategory(Enum):
     DETAIL = "Env detail"
     POLICY = "Policy"
     GROWTH = "Growth"
+    CANDIDATES = "Candidates of a growth"
     DEVICES = "Devices"
     LOG = "Log"
     CURVES = "Curves"
@@ -45,6 +46,8 @@ class Availability(Enum):
     """In a live run."""
     REPLAY = "replay"
     """In a recording, and in the past of a live run."""
+    SEARCH = "search"
+    """In a growth, which searches over candidates."""
     ALWAYS = "always"
 
 
@@ -103,6 +106,8 @@ class ScreenInfo(NamedTuple):
 
     key: str
     description: str
+    is_search: bool = False
+    """True for a screen that only a growth has."""
 
 
 SCREEN_INFO: dict[str, ScreenInfo] = {
@@ -113,6 +118,7 @@ SCREEN_INFO: dict[str, ScreenInfo] = {
     "devices": ScreenInfo("5", "memory by owner, lane load, time by phase"),
     "log": ScreenInfo("6", "notable events, with filter and search"),
     "curves": ScreenInfo("7", "charts of everything recorded, with search"),
+    "candidates": ScreenInfo("8", "candidates of a growth, front of score against parameters", is_search=True),
 }
 """Screens by name, in the order of the tabs. `screens.open_screen` finds their classes."""
 
@@ -131,7 +137,14 @@ _playback_key = partial(KeyBinding, KeyCategory.TIME, footer=True, when=Availabi
 
 KEYS: tuple[KeyBinding, ...] = (
     *(
-        KeyBinding(KeyCategory.SCREENS, screen.key, name, screen.description, f"go('{name}')")
+        KeyBinding(
+            KeyCategory.SCREENS,
+            screen.key,
+            name,
+            screen.description,
+            f"go('{name}')",
+            when=Availability.SEARCH if screen.is_search else Availability.ALWAYS,
+        )
         for name, screen in SCREEN_INFO.items()
     ),
     KeyBinding(KeyCategory.SCREENS, "0", "runs", "all runs: list, overlay, differences; again: return", "runs"),
@@ -251,6 +264,13 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.POLICY, "enter", "env", "open the selected env", "app.open_env"),
     KeyBinding(KeyCategory.GROWTH, "o", "sort", "sort the blueprints by the next column", "order", True),
     KeyBinding(KeyCategory.GROWTH, "v", "charts", "show the next charts of the population", "charts", True),
+    KeyBinding(KeyCategory.CANDIDATES, "up,k", "up", "previous candidate", "move(-1)"),
+    KeyBinding(KeyCategory.CANDIDATES, "down,j", "down", "next candidate", "move(1)"),
+    KeyBinding(KeyCategory.CANDIDATES, "pageup", "page up", "one page up", "page(-1)"),
+    KeyBinding(KeyCategory.CANDIDATES, "pagedown", "page down", "one page down", "page(1)"),
+    KeyBinding(KeyCategory.CANDIDATES, "home", "first", "best candidate", "first"),
+    KeyBinding(KeyCategory.CANDIDATES, "end", "last", "last candidate", "last"),
+    KeyBinding(KeyCategory.CANDIDATES, "enter", "env", "open the env that trains the candidate", "open", True),
     KeyBinding(KeyCategory.DEVICES, "o", "memory", "show the next memory", "show_next", True),
     KeyBinding(KeyCategory.LOG, "up,k", "up", "previous line", "move(-1)"),
     KeyBinding(KeyCategory.LOG, "down,j", "down", "next line", "move(1)"),

@@ -270,6 +270,14 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "few differences: then the results show what they do",
         "press {keys[workspace.baseline]} on another run to compare with it",
     ),
+    "candidates": MetricHelp(
+        "networks that a growth has tried: mean score and its 95 % interval over fresh hosts, else the score of one "
+        "trial; letters in table and chart, ◆ your network, ● no candidate is as good with fewer parameters, ○ another "
+        "one, · one trial; ▶ an env trains it now; pruned: worse than others at the same step",
+        "%; parameters as a multiple of those of your network",
+        "a candidate is better than your network on fresh hosts",
+        "if none is, give the search more trials, or another policy; a candidate that failed names its reason",
+    ),
     "log": MetricHelp(
         "one line for each notable event",
         "local time",

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from textual.message import Message
 
+from esper.candidates_report import Standing
 from esper.formatting import format_duration
 from esper.health.incidents import Incident, group_incidents
 from esper.health.thresholds import Thresholds
 from esper.history.curve_store import CurveStore
 from esper.history.timeline import DEFAULT_MARK_GROUP, MarkFilter
-from esper.sanctum.bindings import ACTIONS_WITHOUT_RUN, APP_CATEGORIES, KEYS, Availability, KeyBinding
+from esper.sanctum.bindings import ACTIONS_WITHOUT_RUN, APP_CATEGORIES, KEYS, SCREEN_INFO, Availability, KeyBinding
 from esper.sanctum.chart_view import ChartView
 from esper.sanctum.env_filter import EnvFilter
 from esper.sanctum.source import NoRunSource, RunSource, run_has_ended
@@ -23,6 +24,7 @@ from esper.sanctum.theme import Palette
 from esper.sanctum.what_if import WhatIf
 from esper.telemetry.anomalies import Anomaly
 from esper.telemetry.events import AnomalyFound, RunStarted
+from esper.telemetry.search_state import SearchState
 from esper.telemetry.sentences import pluralise
 from esper.telemetry.state import RunState
 
@@ -96,10 +98,14 @@ class ViewState:
     """Rules whose anomalies this dashboard does not count, mark, visit or report."""
     seen_anomalies: set[int] = field(default_factory=set[int])
     """Event numbers of the anomalies that the user has marked as seen."""
+    selected_candidate: str | None = None
+    """Name of the selected candidate of a growth; None for the best one."""
     selected_decision: tuple[int, int, int] | None = None
     """Round, env and step of the decision that is selected in the env detail."""
     state_version: int = 0
     """Incremented when a seek or a restore replaces the run state, or a rule is muted: panels then draw all again."""
+    _standings: tuple[SearchState, int, list[Standing]] | None = None
+    """Candidates, with the state and the revision that they were computed for."""
     _thresholds: tuple[RunStarted | None, Thresholds] = (None, Thresholds())
     """Start of the run whose thresholds were read last, and these thresholds."""
 
@@ -133,9 +139,27 @@ class ViewState:
         """Return True if a key has an effect in the shown run or recording, or in the workspace."""
         if not self.has_run and key.category in APP_CATEGORIES:
             return key.action in ACTIONS_WITHOUT_RUN
+        if key.when is Availability.SEARCH:
+            return self.source.state.search is not None
         if key.when is Availability.LIVE:
             return self.source.live
         return key.when is Availability.ALWAYS or self.source.playback is not None
+
+    def has_screen(self, name: str) -> bool:
+        """Return True if the run has a screen; before the run has started, it is not known, and every name is valid."""
+        state = self.source.state
+        return not SCREEN_INFO[name].is_search or state.search is not None or state.started is None
+
+    @property
+    def standings(self) -> list[Standing]:
+        """Candidates of a growth, the best first; empty for another run."""
+        search = self.source.state.search
+        if search is None:
+            return []
+        known = self._standings
+        if known is None or known[0] is not search or known[1] != search.revision:
+            known = self._standings = search, search.revision, search.standings()
+        return known[2]
 
     @property
     def thresholds(self) -> Thresholds:

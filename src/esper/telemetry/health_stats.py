@@ -277,6 +277,8 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     lanes: dict[str, LaneHealth] = {}
     memories: dict[str, MemoryHealth] = {}
     """Keyed by `memory_name`."""
+    is_search: bool = False
+    """True in a growth, whose envs train different candidates."""
     non_finite: dict[str, NonFiniteCount] = {}
     """Counts of non-finite values, keyed by env and quantity."""
 
@@ -285,6 +287,7 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.slots, self.score_name, self.chance_loss = event.slot_names, event.score_name, event.chance_loss
         self.chance_by_structure = {structure.name: structure.chance_loss for structure in event.structures}
         self.rounds = event.rounds
+        self.is_search = event.search is not None
         # A run that was resumed on other devices has other lanes.
         memories = {memory_name(lane) for lane in event.lanes}
         self.lanes = {name: lane for name, lane in self.lanes.items() if name in event.lanes}

@@ -5,7 +5,17 @@ from __future__ import annotations
 import msgspec
 
 from esper.candidates import BARE_HOST, COMPARED, Candidate, Origin, front
+from esper.candidates_report import (
+    Standing,
+    best_candidate,
+    count_outcomes,
+    format_percent,
+    format_ratio,
+    label_of,
+    standings,
+)
 from esper.telemetry.events.search import NetworkTested, SearchEnded, SearchInfo, TrialEnded, TrialStarted
+from esper.telemetry.sentences import pluralise
 
 MAX_CANDIDATES = 500
 """Maximum number of candidates in a state. Beyond it, the worst one is removed; the front and the host stay."""
@@ -16,6 +26,8 @@ class Training(msgspec.Struct, frozen=True, gc=False):
 
     candidate: str
     origin: Origin
+    round: int = 0
+    """Round of the training."""
     fresh: int | None = None
     """Number of the fresh host, from 1; None on the host of the search."""
     outcome: str | None = None
@@ -34,6 +46,8 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Number of trials of the search that have ended, pruned and failed ones included."""
     answer: str | None = None
     """The answer in one sentence; None before the end of the search."""
+    revision: int = 0
+    """Sequence number of the last event that changed it."""
     chosen: str | None = None
     """Candidate that was chosen; None before the end of the search, and if none could be."""
 
@@ -46,8 +60,72 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Return a candidate by its name; None if it is unknown."""
         return next((one for one in self.candidates if one.name == name), None)
 
+    def standings(self) -> list[Standing]:
+        """Return the candidates with letters, marks and outcomes, the best first."""
+        return standings(self.candidates, self.info.objective, chosen=self.chosen, training=self.trains_now)
+
+    def describe_best(self) -> str:
+        """Return the best candidate so far and the person's network in words."""
+        best, host = best_candidate(self.candidates, self.info.objective), self.find(BARE_HOST)
+        if best is None:
+            return "no trial is done yet"
+        if best.name == BARE_HOST:
+            return f"best so far: your network, {format_percent(best)}"
+        own = f"; your network {format_percent(host)}" if host is not None else ""
+        return f"best so far: {label_of(best)}, {format_percent(best)}, {format_ratio(best)} parameters{own}"
+
+    def describe_counts(self) -> str:
+        """Return how many candidates there are, and how their trials ended: `14 candidates: 9 done, 4 pruned`."""
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in count_outcomes(self.candidates).items())
+        return pluralise(len(self.candidates), "candidate") + (f": {counts}" if counts else "")
+
+    @property
+    def trains_now(self) -> dict[str, int | None]:
+        """Number of the fresh host, None on the host of the search, on which a candidate trains, keyed by its name."""
+        return {one.candidate: one.fresh for one in self.training.values() if one.outcome is None}
+
+    @property
+    def is_final(self) -> bool:
+        """True once candidates train on fresh hosts."""
+        return any(one.fresh_scores for one in self.candidates) or any(self.trains_now.values())
+
+    def fraction_done(self, seconds: float) -> float:
+        """Return the used fraction of the budget, 0 to 1.
+
+        Args:
+            seconds: Seconds of training so far.
+        """
+        info = self.info
+        if self.answer is not None or self.is_final:
+            return 1.0
+        used = (
+            self.trials_ended / info.trials if info.trials else seconds / (60 * info.minutes) if info.minutes else 0.0
+        )
+        return min(used, 1.0)
+
+    def describe_progress(self, seconds: float) -> str:
+        """Return the used part of the budget: `12 of 32 trials`, `8 of 30 min`, or that fresh hosts are trained.
+
+        Args:
+            seconds: Seconds of training so far.
+        """
+        info = self.info
+        if self.answer is None and self.is_final:
+            return "fresh hosts"
+        if info.trials is not None:
+            return f"{self.trials_ended} of {info.trials} trials"
+        if info.minutes is not None and self.answer is None:
+            return f"{min(seconds / 60, info.minutes):.0f} of {info.minutes:g} min"
+        return f"{self.trials_ended} trials"
+
+    def start_round(self, number: int) -> None:
+        """Remove the trainings of earlier rounds."""
+        self.revision += 1
+        self.training = {env: one for env, one in self.training.items() if one.round >= number}
+
     def apply(self, event: TrialStarted | TrialEnded | NetworkTested | SearchEnded) -> None:
         """Update the state with an event."""
+        self.revision = event.seq
         match event:
             case TrialStarted():
                 self._start_trial(event)
@@ -60,7 +138,7 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
                 self.answer, self.chosen = event.answer, event.candidate
 
     def _start_trial(self, event: TrialStarted) -> None:
-        self.training[event.env] = Training(event.candidate, event.origin, event.fresh)
+        self.training[event.env] = Training(event.candidate, event.origin, event.round, event.fresh)
         if self.find(event.candidate) is None:
             self.candidates.append(Candidate(name=event.candidate, origin=event.origin))
 

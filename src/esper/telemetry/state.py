@@ -171,7 +171,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def steps_total(self) -> int:
-        """Number of steps of the whole run; 0 before it has started."""
+        """Number of steps of the whole run; 0 before it has started. Of a growth, a limit that it does not reach."""
         return self.started.rounds * self.started.steps if self.started else 0
 
     @property
@@ -182,9 +182,41 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimated seconds until the end of the run, if all envs stay active; None before the first step."""
+        """Estimated seconds until the end of the run, if all envs stay active; None before the first step.
+
+        Of a growth, until the end of the trials; None while fresh hosts are trained.
+        """
+        if self.search is not None:
+            used = self.fraction_done
+            return self.seconds_trained * (1 - used) / used if 0 < used < 1 else None
         rate = self.steps_per_second
         return (self.steps_total - self.steps_done) * len(self.envs) / rate if rate else None
+
+    @property
+    def seconds_trained(self) -> float:
+        """Seconds of all steps, without pauses."""
+        return sum(self.phases.values())
+
+    @property
+    def fraction_done(self) -> float:
+        """Completed fraction of the run, 0 to 1; of a growth, the used fraction of its budget."""
+        if self.search is not None:
+            return self.search.fraction_done(self.seconds_trained)
+        return self.steps_done / self.steps_total if self.steps_total else 0.0
+
+    def idle_reason(self, env: EnvState) -> str | None:
+        """Return why an env of a growth no longer trains in this round; None if it trains, and for another run.
+
+        The reason is `pruned`, `failed`, `broke down`, `ended` (before the other envs), or `idle` (it has no trial).
+        """
+        if self.search is None or not self.round:
+            return None
+        training = self.search.training.get(env.env)
+        if training is None:
+            return "idle" if self.search.training else None
+        if training.outcome == "done":
+            return "ended" if env.stepped is not None and env.stepped.step < self.step else None
+        return training.outcome
 
     @property
     def best_env(self) -> EnvState | None:
@@ -222,6 +254,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _round_started(self, event: ev.RoundStarted) -> None:
         self.round, self.step = event.round, 0
         self.finals = []
+        if self.search is not None:
+            self.search.start_round(event.round)
         append_bounded(self.ops, {}, OP_HISTORY_ROUNDS)
         if self.search is not None:
             self.search.training = {}
@@ -392,6 +426,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _search_changed(self, event: ev.TrialStarted | ev.TrialEnded | ev.NetworkTested | ev.SearchEnded) -> None:
         if self.search is not None:
             self.search.apply(event)
+        if isinstance(event, ev.TrialStarted | ev.TrialEnded):
+            self.envs[event.env].revision = event.seq
 
     def _run_ended(self, event: ev.RunEnded) -> None:
         self.status, self.reason, self.cause = event.outcome, event.reason, None

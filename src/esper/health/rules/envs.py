@@ -202,6 +202,8 @@ def _check_skips(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.Anom
 )
 def _check_stalls(event: ev.RoundStarted, context: RuleContext) -> Iterator[ev.AnomalyFound]:
     limits, envs = context.limits, context.health.envs
+    if context.health.is_search:  # its envs train different candidates, and worse ones are pruned
+        return
     limit = limits.stalled_envs * context.factor(Rule.STALLED_ENV, "envs")
     rounds = range(event.round - limits.stalled_rounds, event.round)
     fractions: list[float] = []

@@ -27,12 +27,15 @@ from esper.sanctum.screens.overview_rows import (
 )
 from esper.sanctum.symbols import SEVERITIES, Cell, compact_cell, ellipsise, number_cell, percent_cell, wrap_cells
 from esper.sanctum.view import ViewState
+from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_map import EnvMap
 from esper.sanctum.widgets.env_table import EnvTable, FilterBox
 from esper.sanctum.widgets.footer import Footer
+from esper.sanctum.widgets.front_chart import FrontChart
 from esper.sanctum.widgets.heads import HeadList
 from esper.sanctum.widgets.panel import DevicePanel, Line, Panel
-from esper.sanctum.widgets.population_score import PopulationChart, RoundScores, StepScores
+from esper.sanctum.widgets.population_score import RoundScores, StepScores
+from esper.sanctum.widgets.search_summary import SearchSummary
 from esper.telemetry.events import DeviceSampled
 from esper.telemetry.health_stats import memory_name
 
@@ -121,7 +124,7 @@ class OverviewPanels(Container):
         scores = self.query_one("#scores")
         scores.display, scores.styles.height = height > 0, height
         scores.set_class(width < _BESIDE_COLS and height >= _BELOW_ROWS, "-below")
-        for chart in scores.query(PopulationChart):
+        for chart in scores.query(ChartPanel):
             chart.set_class(titled, "-titled")
 
     def _set_height(self, panel: type[Panel], height: int, *, titled: bool = False) -> None:
@@ -141,13 +144,15 @@ class OverviewScreen(RunScreen):
     """True once the table or the map was chosen, by the number of envs or by the user."""
 
     def body(self) -> ComposeResult:
-        """Yield two columns of panels."""
+        """Yield the state of a growth, and two columns of panels."""
+        yield SearchSummary(self.view)
         with OverviewPanels(self.view):
             with Vertical(id="left"):
                 yield EnvTable(self.view)
                 yield EnvMap(self.view)
                 yield FilterBox()
                 with Container(id="scores"):
+                    yield FrontChart(self.view)
                     yield RoundScores(self.view)
                     yield StepScores(self.view)
             with Vertical(id="right"):
@@ -199,6 +204,7 @@ class OverviewScreen(RunScreen):
     def update(self) -> None:
         """Update all panels, their heights, and the count of matching envs, which can change with each step."""
         num_envs = len(self.view.source.state.envs)
+        self.set_class(self.view.source.state.search is not None, "-growth")
         if num_envs and not self._view_chosen:
             self._view_chosen = True
             if num_envs >= MAP_ENVS:

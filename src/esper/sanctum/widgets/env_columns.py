@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from esper.candidates_report import fit_name
 from esper.domain import Stage
 from esper.formatting import short_score_name, strip_control
 from esper.history.timeline import MarkKind
@@ -48,6 +49,13 @@ WORST_GLYPH = "▼"
 """Marks an env that is at the top because its score is among the lowest."""
 STRUCTURE = "structure"
 """Name of the column with the structure of a family that an env has in this round."""
+CANDIDATE = "candidate"
+"""Name of the column with the candidate of a growth that an env trains."""
+_MIN_CANDIDATE_COLS, _MAX_CANDIDATE_COLS = 12, 40
+_CANDIDATE_SPARKLINE_COLS = 10
+"""Width of the sparkline beyond which columns are for the candidate."""
+IDLE_LABELS = {"pruned": "pruned", "ended": "ended", "failed": "failed", "broke down": "broke", "idle": "idle"}
+"""Shown in place of the reward of an env of a growth that no longer trains in the round, keyed by the reason."""
 _LONG_LABEL_COLS = 7
 """Width of the first column from which "median" and a score of 100 % fit side by side."""
 _NAMED_LAYOUTS = ((6, 4, 2), (0, 4, 2), (0, 4, 1), (0, 3, 1))
@@ -89,6 +97,8 @@ class Layout:
     """Width of the name of the env's structure; 0 if it does not fit, and for a task that is not a family."""
     lane: int = 0
     """Width of the lane's name; 0 if it does not fit, and if all envs are on one lane."""
+    candidate: int = 0
+    """Width of the candidate that an env of a growth trains; 0 if it does not fit, and for another run."""
     stages_only: bool = False
     """True if a slot shows its stage only, one character beside the next slot's, because there are many slots."""
 
@@ -151,7 +161,12 @@ def choose_layout(width: int, started: RunStarted, blueprints: Iterable[str] = (
     long_label = replace(layout, label=max(layout.label, _LONG_LABEL_COLS))
     if width - _fixed_width(long_label, num_slots) >= _MIN_SPARKLINE_COLS:
         layout = long_label
-    return replace(layout, sparkline=min(max(width - _fixed_width(layout, num_slots), 0), _MAX_SPARKLINE_COLS))
+    spare = max(width - _fixed_width(layout, num_slots), 0)
+    candidate = spare - _CANDIDATE_SPARKLINE_COLS - layout.gap
+    if started.search is not None and candidate >= _MIN_CANDIDATE_COLS:
+        layout = replace(layout, candidate=min(candidate, _MAX_CANDIDATE_COLS))
+        spare -= layout.candidate + layout.gap
+    return replace(layout, sparkline=min(spare, _MAX_SPARKLINE_COLS))
 
 
 def _fixed_width(layout: Layout, slots: int) -> int:
@@ -194,6 +209,7 @@ def header_row(
     columns += [("reward", "reward", 6), *((slot, name, layout.slot) for slot, name in zip(slots, names, strict=True))]
     columns += [("gradient norm", "  |g|", layout.grad_norm), ("loss scale", "scale", layout.loss_scale)]
     columns += [(STRUCTURE, STRUCTURE, layout.structure), ("lane", "lane", layout.lane)]
+    columns.append((CANDIDATE, CANDIDATE, layout.candidate))
     line = Line(palette)
     ranges: list[tuple[range, str]] = []
     start = 0
@@ -218,7 +234,8 @@ def header_row(
         line.pad_to(start).append_fitted(
             text, min(len(text), end + gap - start), "key" if name == sort_column else "head"
         )
-        ranges.append((range(start, end + gap), name))
+        if name != CANDIDATE:  # it has no sort order
+            ranges.append((range(start, end + gap), name))
         start = end + gap
     return line, ranges
 
@@ -255,6 +272,8 @@ def draw_row(
     severity: str | None,
     selected: bool,
     mark: str,
+    trial: str | None = None,
+    idle: str | None = None,
 ) -> Line:
     """Draw the row of an env. The values of its previous episode are dimmed.
 
@@ -266,16 +285,24 @@ def draw_row(
         severity: Severity of its worst active anomaly; None if it has none.
         selected: True if the cursor is on this row.
         mark: Reason for which the row is at the top: `PIN_GLYPH` or `WORST_GLYPH`; a space for none.
+        trial: Candidate of a growth that the env trains; None without one.
+        idle: Reason for which an env of a growth no longer trains in the round, as in `RunState.idle_reason`.
     """
     line = Line(palette, selected=selected).append("▸" if selected else mark, "key" if mark != WORST_GLYPH else "dim")
     index_role = "key" if mark == PIN_GLYPH else "bright" if selected else "dim"
     line.append(f"{env.env:02d}".rjust(layout.digits), index_role)
     line.append(SEVERITIES[severity].glyph if severity else " ", severity or "normal").pad_to(layout.label)
-    values = _draw_values(layout, started, env, "bright" if selected else None)
-    return line.extend(values if env.stepped else values.in_role("dim"))
+    values = _draw_values(layout, started, env, "bright" if selected else None, idle)
+    line.extend(values if env.stepped else values.in_role("dim"))
+    if layout.candidate:
+        label = "–" if trial is None else fit_name(trial, layout.candidate)
+        line.append(" " * layout.gap).append_fitted(label, layout.candidate, "dim" if idle else "normal")
+    return line
 
 
-def _draw_values(layout: Layout, started: RunStarted, env: EnvState, score_role: str | None) -> StyledText:
+def _draw_values(
+    layout: Layout, started: RunStarted, env: EnvState, score_role: str | None, idle: str | None
+) -> StyledText:
     """Draw the columns of a row after the first."""
     gap, step = " " * layout.gap, env.latest
     line = StyledText().append_cell(percent_cell(step.score if step else None), score_role).append(gap)
@@ -284,6 +311,9 @@ def _draw_values(layout: Layout, started: RunStarted, env: EnvState, score_role:
     reward = number_cell(step.reward if step else None, 2, 3, signed=True, fixed=True)
     if env.rolled_back:
         line.append(INACTIVE_LABEL.rjust(len(reward.text)), "error")
+    elif idle is not None:
+        role = "dim" if idle in {"pruned", "ended", "idle"} else "warning"
+        line.append(IDLE_LABELS[idle].rjust(len(reward.text)), role)
     else:
         line.append_cell(reward)
     for index in range(len(started.slot_names)):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from textual.events import Click, Leave
 from textual.geometry import Size
 
+from esper.candidates import describe_candidate
 from esper.formatting import strip_control
 from esper.history.timeline import MarkKind
 from esper.sanctum.symbols import (
@@ -110,11 +111,15 @@ class EnvStory(StepChart):
         return Chart(quantity=percent(name), x_axis=self.x_axis(trace), curves=curves, marks=marks)
 
     def name_in_title(self) -> str:
-        """Return the env, its lane, the score and the context."""
+        """Return the env, its lane, the score, and the context or the candidate of a growth."""
         env = self.env
         if env is None:
             return ""
         title = f"env {env.env:02d} on {strip_control(env.lane)} ─ {strip_control(self.state.score_name)} %"
+        search = self.state.search
+        if search is not None and (training := search.training.get(env.env)) is not None:
+            idle = self.state.idle_reason(env)
+            title += f" ─ {strip_control(describe_candidate(training.candidate))}" + (f", {idle}" if idle else "")
         return title if env.context is None else f"{title} ─ {strip_control(describe_context(env.context))}"
 
     def summary(self, chart: Chart) -> str:

@@ -110,15 +110,22 @@ class EnvTable(EnvRowsPanel):
             env, severity, selected = self.state.envs[index], severities.get(index), index == self.view.selected_env
             worst = env_columns.WORST_GLYPH if index in self._worst else " "
             mark = env_columns.PIN_GLYPH if index in self._pinned else worst
+            idle = self.state.idle_reason(env)
             draw = partial(
-                env_columns.draw_row, palette, layout, started, env, severity=severity, selected=selected, mark=mark
-            )
-            rows.append(self.cached_row(env, width, draw, layout, severity, selected, mark))
+                env_columns.draw_row, palette, layout, started, env,
+                severity=severity, selected=selected, mark=mark, trial=self._trial(env), idle=idle,
+            )  # fmt: skip
+            rows.append(self.cached_row(env, width, draw, layout, severity, selected, mark, idle))
         if len(visible) < len(envs):
             self.draw_scroll_arrows(rows, width)
         elif height > len(rows) + len(labels):
             rows.append(self.line("─" * (width - 1), "faint").row(width))
         return rows + [line.row(width) for line in env_summary.aggregate_rows(palette, layout, started, envs, labels)]
+
+    def _trial(self, env: EnvState) -> str | None:
+        """Return the candidate of a growth that an env trains in this round; None for another run."""
+        training = self.state.search.training.get(env.env) if self.state.search is not None else None
+        return training.candidate if training is not None else None
 
     def _choose_layout(self, width: int, started: RunStarted) -> env_columns.Layout:
         """Return the layout of the columns, computed again if anything that it depends on has changed."""

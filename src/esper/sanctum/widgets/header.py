@@ -164,9 +164,13 @@ class Header(Panel):
         started, state = self.state.started, self.state
         assert started is not None
         wide = width >= 100
-        done = state.steps_done / state.steps_total if state.steps_total else 0.0
         round_ = self.line("  round " if wide else "  ", "dim").append(str(state.round), "bright")
-        bar = self.line(" ").append_bar(done, (14 if wide else 8) if width < 160 else 28)
+        if state.search is not None:
+            used, word, rest = state.search.describe_progress(state.seconds_trained).partition(" ")
+            round_ = self.line("  ").append(used, "bright").append(word + rest, "dim")
+        else:
+            round_.append(f"/{started.rounds}", "dim")
+        bar = self.line(" ").append_bar(state.fraction_done, (14 if wide else 8) if width < 160 else 28)
         step = self.line("  step " if wide else "  ", "dim")
         partway = _is_partway(self.view.source)
         step.append(f"{state.step + partway:>{len(str(started.steps))}}", "bright").append(f"/{started.steps}", "dim")
@@ -175,7 +179,7 @@ class Header(Panel):
             step.append(f", next {in_step}" if wide else f" +{in_step}", "bright")
         rate = self.line("  ", "dim").append_cell(compact_cell(state.steps_per_second)).append(" env-steps/s", "dim")
         times = self.line("  ").extend(self._times(wide=wide))
-        return [(0, round_.append(f"/{started.rounds}", "dim")), (4, bar), (1, step), (3, rate), (2, times)]
+        return [(0, round_), (4, bar), (1, step), (3, rate), (2, times)]
 
     def _times(self, *, wide: bool) -> Line:
         """Return elapsed time and time left; of a recording, its position."""
@@ -223,13 +227,13 @@ class Tabs(Panel):
     def __init__(self, view: ViewState, open_screen: str | None) -> None:
         super().__init__(view)
         self._open_screen = open_screen
-        self._drawn_style = ("", False)
+        self._drawn_style = ("", False, 0)
         """Result of `_style` for which the layout was made."""
         self._tab_ranges: list[tuple[range, str]] = []
         """Columns that each tab occupies, for clicks."""
 
     def cache_key(self) -> Hashable:
-        """Return the gap after a tab and whether all tabs have names: nothing else but the size changes them."""
+        """Return the gap after a tab, whether all tabs have names, and the screens: only the size also changes them."""
         return self._style(self.app.size.width)
 
     def update(self) -> None:
@@ -247,15 +251,22 @@ class Tabs(Panel):
         """Draw one line."""
         return [self._draw_tabs(*self._style(self.app.size.width))]
 
-    def _style(self, width: int) -> tuple[str, bool]:
-        """Return the gap after a tab, and True if all tabs have names."""
+    def _style(self, width: int) -> tuple[str, bool, int]:
+        """Return the gap after a tab, True if all tabs have names, and the number of tabs."""
         minimum = _NAMED_COLS if self.state.active_anomalies() else _NAMED_HEALTHY_COLS
-        return "  " if width >= _WIDE_COLS else " ", width >= minimum
+        minimum += sum(len(name) + 3 for name in self._names() if SCREEN_INFO[name].is_search)
+        return "  " if width >= _WIDE_COLS else " ", width >= minimum, len(self._names())
 
-    def _draw_tabs(self, gap: str, named: bool) -> Line:
+    def _names(self) -> list[str]:
+        """Return the screens of the run. A growth has one that other runs lack."""
+        is_growth = self.state.search is not None
+        return [name for name, info in SCREEN_INFO.items() if is_growth or not info.is_search]
+
+    def _draw_tabs(self, gap: str, named: bool, _: int) -> Line:
         line = self.line()
         self._tab_ranges = []
-        for name, info in SCREEN_INFO.items():
+        for name in self._names():
+            info = SCREEN_INFO[name]
             start, is_open = line.width, name == self._open_screen
             line.append(info.key, "key" if is_open else "dim")
             if named or is_open:

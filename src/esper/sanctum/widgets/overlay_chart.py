@@ -23,9 +23,10 @@ from esper.sanctum.widgets.chart import Chart, ChartMark, Curve, Label, Look, Qu
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.curve_chart import CurveGroup, group_of, quantity_of, sort_groups
 from esper.sanctum.widgets.panel import Line
-from esper.sanctum.widgets.population_charts import TICKS_HEIGHT, pareto_front
+from esper.sanctum.widgets.population_charts import TICKS_HEIGHT
 from esper.sanctum.widgets.workspace_panel import WorkspacePanel
 from esper.sanctum.workspace import ShownGroup, Workspace
+from esper.scatter import pareto_front
 from esper.text_plot import linear_axis
 
 if TYPE_CHECKING:
@@ -347,7 +348,7 @@ class RunScatterChart(WorkspaceChart):
         points = [point for run in (*shown, *others) if (point := _point(run)) is not None]
         if not points:
             return None
-        front = list(pareto_front(points))
+        front = pareto_front(points, lambda point: point)
         smallest, largest = min(ratio for ratio, _ in points), max(ratio for ratio, _ in points)
         marks = [ChartMark(*point, "•", "dim") for run in others if (point := _point(run)) is not None]
         marks += [

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 
 from esper.domain import Stage
 from esper.formatting import strip_control
@@ -15,6 +14,7 @@ from esper.sanctum.widgets.chart import Chart, ChartMark, Curve, XAxis, percent
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_panel import step_axis
 from esper.sanctum.widgets.stacked_chart import StackedChart
+from esper.scatter import pareto_front
 from esper.telemetry.state import EnvState
 from esper.text_plot import linear_axis, round_axis_length
 
@@ -228,7 +228,7 @@ class ScatterChart(ChartPanel):
         points = {env.env: point for env in self.state.envs if (point := _point(env)) is not None}
         if not points:
             return None
-        front = list(pareto_front(points.values()))
+        front = pareto_front(points.values(), lambda point: point)
         largest = max(ratio for ratio, _ in points.values())
         marks = [ChartMark(ratio, score, "•", "series1") for ratio, score in points.values()]
         marks += [ChartMark(ratio, score, "•", "curve") for ratio, score in front]
@@ -249,21 +249,6 @@ def _point(env: EnvState) -> tuple[float, float] | None:
     """Return parameters (×host) and score of an env after its last step; None before the first."""
     step = env.latest
     return None if step is None else (step.parameter_ratio, step.score)
-
-
-def pareto_front(
-    points: Iterable[tuple[float, float]],
-) -> Iterator[tuple[float, float]]:
-    """Yield the points (parameters, score) that no other point beats in both, by ascending parameters.
-
-    Points that are not finite count as beaten.
-    """
-    best = float("-inf")
-    finite = (point for point in points if all(map(math.isfinite, point)))
-    for ratio, score in sorted(finite, key=lambda point: (point[0], -point[1])):
-        if score > best:
-            best = score
-            yield ratio, score
 
 
 def blueprint_letters(names: Sequence[str]) -> dict[str, str]:

@@ -163,13 +163,13 @@ def score_by_round(state: RunState) -> dict[int, FiveNumbers]:
 
 def kept_steps(state: RunState) -> range:
     """Return the numbers of the steps of the present round that every active env has finished, and still holds."""
-    active = [env for env in state.envs if env.rolled_back is None] or state.envs
+    active = [env for env in state.envs if env.rolled_back is None and state.idle_reason(env) is None] or state.envs
     ends = [env.stepped.step if env.stepped else 0 for env in active]
     first = max((end - len(env.scores) + 1 for end, env in zip(ends, active, strict=True)), default=1)
     return range(first, min(ends, default=0) + 1)
 
 
 def scores_after_step(state: RunState, step: int) -> FiveNumbers:
-    """Return the scores after a step of `kept_steps`. An env that was rolled back counts up to its last step."""
+    """Return the scores after a step of `kept_steps`. An env that is inactive counts up to its last step."""
     ends = ((env, env.stepped.step) for env in state.envs if env.stepped)
     return five_numbers([env.scores[step - end - 1] for env, end in ends if 0 <= end - step < len(env.scores)])

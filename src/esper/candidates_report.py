@@ -1,0 +1,395 @@
+"""Candidates of a growth for people: order, table and chart of score against parameters, as text and as HTML.
+
+The dashboard has its own table and chart, with the order, the letters and the cells of this module.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from esper.candidates import BARE_HOST, COMPARED, Candidate, Objective, describe_candidate, front
+from esper.formatting import NOT_MEASURED, align_columns, format_number, html_table, strip_control
+from esper.scatter import ScatterPoint, draw_scatter
+from esper.svg_plot import SvgPoint, SvgScatter
+
+MAX_ROWS = 24
+"""Maximum number of rows of a printed table."""
+HOST_MARK, FRONT_MARK, OTHER_MARK, TRIAL_MARK = "◆", "●", "○", "·"
+"""Marks of the bare host, of candidates on the front, of other lettered ones, and of trials."""
+MARK_LEGEND = (
+    f"{HOST_MARK} your network   {FRONT_MARK} none is as good with fewer parameters   {TRIAL_MARK} one trial   "
+    "│ interval"
+)
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_PLOT_ROWS = 12
+MARK_COLS = 3
+"""Width of letter and mark of a candidate."""
+NAME, TRAININGS, ORIGIN, OUTCOME = "candidate", "trainings", "from", "outcome"
+"""Headings of columns."""
+_MIN_NAME_COLS = 21
+"""Width of a candidate's name for which other columns are left out."""
+_MIN_COLS = {OUTCOME: len("▶ env 03")}
+"""Minimum width of a column, keyed by its heading, by default the width of the heading."""
+_ELLIPSIS = "…"
+
+
+class Standing(NamedTuple):
+    """A candidate with its place among the others."""
+
+    candidate: Candidate
+    letter: str
+    """Letter in table and chart; empty without one."""
+    mark: str
+    """Mark in table and chart; empty if it has no place in the chart."""
+    is_on_front: bool
+    outcome: str
+    """Outcome in one or two words: `chosen`, `trains`, `fresh host 2`, `done`, `pruned`, `broke down` or `failed`."""
+
+    @property
+    def label(self) -> str:
+        """Letter and mark."""
+        return f"{self.letter:1} {self.mark}".rstrip()
+
+    @property
+    def name(self) -> str:
+        """Plan, or name of a policy."""
+        return self.candidate.name
+
+
+def rank_candidates(candidates: Sequence[Candidate], objective: Objective) -> list[Candidate]:
+    """Return the candidates, the best first.
+
+    Those that were trained on fresh hosts come first, by the mean of the objective; completed trials follow, then
+    candidates that train, then the pruned ones and the ones that failed, by their score.
+    """
+
+    def rank(one: Candidate) -> tuple[int, float]:
+        if one.is_fresh:
+            return 0, -statistics.fmean(one.values(objective))
+        value = one.trial_value(objective)
+        if value is not None:
+            return 1, -value
+        group = 2 if one.outcome is None else 3 if one.outcome == "pruned" else 4
+        return group, -one.score if one.score is not None and math.isfinite(one.score) else math.inf
+
+    return sorted(candidates, key=rank)
+
+
+def standings(
+    candidates: Sequence[Candidate],
+    objective: Objective,
+    *,
+    chosen: str | None = None,
+    training: Mapping[str, int | None] | None = None,
+) -> list[Standing]:
+    """Return the candidates with letters, marks and outcomes, the best first.
+
+    Letters have the candidates that were trained on fresh hosts; while none was, the front and the bare host.
+
+    Args:
+        candidates: Candidates of a growth.
+        objective: Quantity that the search maximises.
+        chosen: Name of the chosen candidate; None without one.
+        training: Number of the fresh host, None on the host of the search, on which a candidate trains now, keyed by
+            its name.
+    """
+    on_front = {one.name for one in front(candidates)}
+    has_fresh = any(one.is_fresh for one in candidates)
+    letters = iter(_LETTERS)
+    found: list[Standing] = []
+    for one in rank_candidates(candidates, objective):
+        is_placed = place_of(one) is not None
+        is_lettered = is_placed and (one.is_fresh if has_fresh else one.name in on_front or one.name == BARE_HOST)
+        letter = next(letters, "") if is_lettered else ""
+        mark = HOST_MARK if one.name == BARE_HOST else FRONT_MARK if one.name in on_front else OTHER_MARK
+        mark = mark if is_lettered or one.name == BARE_HOST else TRIAL_MARK
+        outcome = "chosen" if one.name == chosen else _outcome(one, training or {})
+        found.append(Standing(one, letter, mark if is_placed else "", one.name in on_front, outcome))
+    return found
+
+
+def place_of(one: Candidate) -> tuple[float, float] | None:
+    """Return the parameters (× host) and the score of a candidate in the chart; None if they were not measured."""
+    ratio, score = one.parameter_ratio, one.mean_score
+    if ratio is None or score is None or not math.isfinite(score) or not 0 < ratio < math.inf:
+        return None
+    return ratio, score
+
+
+def _outcome(one: Candidate, training: Mapping[str, int | None]) -> str:
+    if one.name in training:
+        fresh = training[one.name]
+        return "trains" if fresh is None else f"fresh host {fresh}"
+    return one.outcome or ("done" if one.fresh_scores else NOT_MEASURED)
+
+
+def format_score(one: Candidate) -> str:
+    """Return the score in %: mean and interval over fresh hosts, else that of the trial; a dash if not measured."""
+    interval = one.score_interval
+    if interval is not None:
+        return f"{100 * interval.mean:.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
+    return _percent(one.mean_score)
+
+
+def format_percent(one: Candidate) -> str:
+    """Return the score with its unit; a dash if it was not measured."""
+    text = format_score(one)
+    return text if text == NOT_MEASURED else f"{text} %"
+
+
+def format_return(one: Candidate) -> str:
+    """Return the mean return on fresh hosts, else that of the trial; a dash if it was not measured."""
+    return format_number(statistics.fmean(one.fresh_returns) if one.fresh_returns else one.net_return, "+.3f")
+
+
+def format_ratio(one: Candidate) -> str:
+    """Return the parameters as a multiple of those of the bare host; a dash if they were not measured."""
+    return NOT_MEASURED if one.parameter_ratio is None else f"×{format_number(one.parameter_ratio, '.2f')}"
+
+
+def label_of(one: Candidate) -> str:
+    """Return the label of a candidate: `your network`, the seeds of its plan, or a policy with the seeds it planted."""
+    label = describe_candidate(one.name)
+    if one.seeds and one.name != BARE_HOST and "@" not in one.name:
+        label += f": {', '.join(one.seeds)}"
+    return strip_control(label)
+
+
+def fit_label(one: Candidate, width: int) -> str:
+    """Return the label of a candidate in at most `width` characters: if it is too long, its name, perhaps cut."""
+    label = label_of(one)
+    return label if len(label) <= width else fit_name(one.name, width)
+
+
+def fit_name(name: str, width: int) -> str:
+    """Return the name of a candidate in words in at most `width` characters; if they are too many, the plan, cut."""
+    label = strip_control(describe_candidate(name))
+    text = label if len(label) <= width or name == BARE_HOST else strip_control(name)
+    return text if len(text) <= width else f"{text[: max(width - 1, 0)]}{_ELLIPSIS}"[: max(width, 0)]
+
+
+def describe_reason(standing: Standing) -> str:
+    """Return origin, outcome and reason of a candidate in words: `drawn by the search, pruned`."""
+    one = standing.candidate
+    reason = f"{standing.outcome}: {one.reason}" if one.reason else standing.outcome
+    return strip_control(f"{ORIGINS[one.origin]}; {reason}")
+
+
+ORIGINS = {
+    "host": "your network, without a seed",
+    "policy": "played by a policy",
+    "known": "a plan that was good elsewhere",
+    "drawn": "drawn by the search",
+    "variation": "a variation of the best plan",
+    "comparison": "a comparison, never chosen",
+}
+"""Description of each origin of a candidate."""
+
+
+def select_rows(found: Sequence[Standing], limit: int) -> tuple[list[Standing], int]:
+    """Return the first standings, always with the bare host, and the number of those that are left out."""
+    if len(found) <= limit:
+        return list(found), 0
+    rows = list(found[:limit])
+    host = next((one for one in found if one.name == BARE_HOST), None)
+    if host is not None and host not in rows:
+        rows[-1] = host
+    return rows, len(found) - limit
+
+
+class Column(NamedTuple):
+    """A column of the table, after mark and name of the candidate."""
+
+    heading: str
+    text_of: Callable[[Standing], str]
+    is_right: bool = True
+    """True if its cells are aligned to the right."""
+
+
+def table_columns(found: Sequence[Standing], score_name: str) -> list[Column]:
+    """Return the columns of the table. That of the test score is left out if no network was tested.
+
+    Args:
+        found: The candidates with their standings.
+        score_name: Name of the task's score.
+    """
+    columns = [
+        Column(f"{strip_control(score_name)} %", lambda one: format_score(one.candidate)),
+        Column("return", lambda one: format_return(one.candidate)),
+        Column("params", lambda one: format_ratio(one.candidate)),
+        Column(TRAININGS, lambda one: str(one.candidate.trials)),
+        Column(ORIGIN, lambda one: one.candidate.origin, is_right=False),
+        Column(OUTCOME, lambda one: one.outcome, is_right=False),
+    ]
+    if any(one.candidate.test_score is not None for one in found):
+        columns.append(Column("test %", lambda one: _percent(one.candidate.test_score)))
+    return columns
+
+
+def fit_columns(
+    found: Sequence[Standing], score_name: str, width: int, *, gap: int = 2
+) -> tuple[list[tuple[Column, int]], int]:
+    """Return the columns that fit with their widths, and the width of the name.
+
+    The name has at least `_MIN_NAME_COLS` columns if it needs them; less important columns are left out for it.
+
+    Args:
+        found: The candidates with their standings.
+        score_name: Name of the task's score.
+        width: Number of columns of the table, without the marks.
+        gap: Number of columns before each column.
+    """
+    columns = [
+        (column, max([_MIN_COLS.get(column.heading, len(column.heading)), *(len(column.text_of(one)) for one in found)]))
+        for column in table_columns(found, score_name)
+    ]
+    longest = max([len(NAME), *(len(label_of(one.candidate)) for one in found)])
+    for dropped in (TRAININGS, ORIGIN, "test %", "return", None):
+        room = width - sum(cells + gap for _, cells in columns)
+        if room >= min(longest, _MIN_NAME_COLS) or dropped is None:
+            break
+        columns = [(column, cells) for column, cells in columns if column.heading != dropped]
+    return columns, min(max(room, len(NAME)), longest)
+
+
+def table_rows(
+    found: Sequence[Standing], columns: Sequence[Column], name_width: int | None = None
+) -> Iterator[list[str]]:
+    """Yield the heading, and a row for each candidate.
+
+    Args:
+        found: The candidates with their standings.
+        columns: Columns after mark and name.
+        name_width: Maximum number of characters of a candidate's name; None for no limit.
+    """
+    yield ["", NAME, *(column.heading for column in columns)]
+    for one in found:
+        name = label_of(one.candidate) if name_width is None else fit_label(one.candidate, name_width)
+        yield [one.label, name, *(column.text_of(one) for column in columns)]
+
+
+def _percent(fraction: float | None) -> str:
+    return format_number(None if fraction is None else 100 * fraction, ".1f")
+
+
+def format_table(found: Sequence[Standing], score_name: str, *, width: int | None, limit: int = MAX_ROWS) -> list[str]:
+    """Return the table as lines of text.
+
+    Args:
+        found: The candidates with their standings.
+        score_name: Name of the task's score.
+        width: Number of columns; None for no limit.
+        limit: Maximum number of rows. A further line says how many candidates are left out.
+    """
+    shown, left_out = select_rows(found, limit)
+    columns, name_width = table_columns(shown, score_name), None
+    if width is not None:
+        fitted, name_width = fit_columns(shown, score_name, width - MARK_COLS - 2)
+        columns = [column for column, _ in fitted]
+    right = [index for index, column in enumerate(columns, 2) if column.is_right]
+    lines = list(align_columns(list(table_rows(shown, columns, name_width)), right=right))
+    return [*lines, f"and {left_out} more"] if left_out else lines
+
+
+def format_chart(found: Sequence[Standing], score_name: str, *, width: int, height: int = _PLOT_ROWS) -> list[str]:
+    """Return the chart of score against parameters as lines of text; none without a measured candidate.
+
+    Args:
+        found: The candidates with their standings.
+        score_name: Name of the task's score.
+        width: Number of columns, at least 40.
+        height: Number of lines of the plot.
+    """
+    points = [_text_point(standing, at) for standing, at in _placed(found)]
+    if not points:
+        return []
+    heading = f"{strip_control(score_name)}, %, against parameters"
+    return [heading, *draw_scatter(points, width, height), f"  {MARK_LEGEND}"]
+
+
+def _text_point(standing: Standing, at: tuple[float, float]) -> ScatterPoint:
+    interval = standing.candidate.score_interval
+    ends = None if interval is None else (100 * interval.low, 100 * interval.high)
+    return ScatterPoint(at[0], 100 * at[1], standing.mark, standing.letter, y_ends=ends)
+
+
+def _placed(found: Sequence[Standing]) -> Iterator[tuple[Standing, tuple[float, float]]]:
+    """Yield the candidates that are in the chart with their places: trials first, the bare host last."""
+    order = [TRIAL_MARK, OTHER_MARK, FRONT_MARK, HOST_MARK]
+    for standing in sorted(found, key=lambda one: order.index(one.mark) if one.mark else 0):
+        if (at := place_of(standing.candidate)) is not None:
+            yield standing, at
+
+
+def format_report(
+    found: Sequence[Standing], score_name: str, answer: str | None, *, width: int | None, plot_width: int = 80
+) -> str:
+    """Return table, chart and answer of a growth as text.
+
+    Args:
+        found: The candidates with their standings.
+        score_name: Name of the task's score.
+        answer: The answer; None before the end of the search.
+        width: Number of columns of the table; None for no limit.
+        plot_width: Number of columns of the chart, at least 40.
+    """
+    table = format_table(found, score_name, width=width)
+    chart = format_chart(found, score_name, width=plot_width)
+    blocks = [table, chart, [strip_control(answer)] if answer else []]
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def html_report(found: Sequence[Standing], score_name: str, answer: str | None = None) -> str:
+    """Return table, chart and answer of a growth as HTML, for notebooks.
+
+    Args:
+        found: The candidates with their standings.
+        score_name: Name of the task's score.
+        answer: The answer; None without one.
+    """
+    shown, left_out = select_rows(found, MAX_ROWS)
+    rows = list(table_rows(shown, table_columns(shown, score_name)))
+    rows += [["", f"and {left_out} more", *[""] * (len(rows[0]) - 2)]] if left_out else []
+    rows = [["", answer, *[""] * (len(rows[0]) - 2)], *rows] if answer else rows
+    picture = scatter_of(found, score_name)
+    return html_table(rows) + (picture.svg if picture is not None else "")
+
+
+def scatter_of(found: Sequence[Standing], score_name: str) -> SvgScatter | None:
+    """Return the chart of score against parameters as a picture; None without a measured candidate."""
+    points: list[SvgPoint] = []
+    for standing, (ratio, score) in _placed(found):
+        interval = standing.candidate.score_interval
+        points.append(
+            SvgPoint(
+                x=ratio,
+                y=100 * score,
+                title=f"{label_of(standing.candidate)}: {format_score(standing.candidate)} %",
+                label=standing.letter,
+                style={HOST_MARK: "host", FRONT_MARK: "front"}.get(standing.mark, "other"),
+                y_ends=None if interval is None else (100 * interval.low, 100 * interval.high),
+            )
+        )
+    return SvgScatter(points, "parameters, × your network", f"{score_name}, %") if points else None
+
+
+def best_candidate(candidates: Sequence[Candidate], objective: Objective) -> Candidate | None:
+    """Return the best candidate so far, which is the bare host if none is better; None before the first result.
+
+    Networks that are only compared are left out.
+    """
+    ranked = rank_candidates([one for one in candidates if one.name not in COMPARED], objective)
+    first = ranked[0] if ranked else None
+    return first if first is not None and (first.is_fresh or first.trial_value(objective) is not None) else None
+
+
+def count_outcomes(candidates: Collection[Candidate]) -> dict[str, int]:
+    """Return the number of candidates with each outcome of their trial, without outcomes that none has."""
+    counts = dict.fromkeys(("done", "pruned", "broke down", "failed"), 0)
+    for one in candidates:
+        if one.outcome is not None:
+            counts[one.outcome] += 1
+    return {outcome: count for outcome, count in counts.items() if count}

@@ -1,0 +1,30 @@
+"""Output of a growth: the line of a round, and table, chart and answer at its end."""
+
+from __future__ import annotations
+
+from esper.candidates_report import format_report
+from esper.telemetry.state import RunState
+
+MIN_PLOT_COLUMNS, MAX_PLOT_COLUMNS = 40, 80
+"""Minimum and maximum width of the chart."""
+
+
+def format_growth_round(state: RunState, number: int) -> str:
+    """Return the results of a growth so far as one line, after a round: used budget, best candidate, bare host."""
+    search = state.search
+    assert search is not None
+    return f"round {number}: {search.describe_progress(state.seconds_trained)}; {search.describe_best()}"
+
+
+def format_growth(state: RunState, *, width: int | None = None) -> str:
+    """Return table, chart and answer of a growth as text; a sentence if no trial has started.
+
+    Args:
+        state: State of the run.
+        width: Number of columns of the terminal; None for a file, whose lines may have any length.
+    """
+    search = state.search
+    if search is None or not search.candidates:
+        return "no trial has started"
+    plot_width = max(min(width or MAX_PLOT_COLUMNS, MAX_PLOT_COLUMNS), MIN_PLOT_COLUMNS)
+    return format_report(search.standings(), state.score_name, search.answer, width=width, plot_width=plot_width)
