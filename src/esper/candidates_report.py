@@ -243,7 +243,10 @@ def fit_columns(
         gap: Number of columns before each column.
     """
     columns = [
-        (column, max([_MIN_COLS.get(column.heading, len(column.heading)), *(len(column.text_of(one)) for one in found)]))
+        (
+            column,
+            max([_MIN_COLS.get(column.heading, len(column.heading)), *(len(column.text_of(one)) for one in found)]),
+        )
         for column in table_columns(found, score_name)
     ]
     longest = max([len(NAME), *(len(label_of(one.candidate)) for one in found)])

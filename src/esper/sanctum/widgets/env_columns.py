@@ -155,9 +155,12 @@ def choose_layout(width: int, started: RunStarted, blueprints: Iterable[str] = (
         replace(narrowest, stages_only=True, loss_scale=0, grad_norm=0),
     ]
     num_slots = len(started.slot_names)
-    layout = next(
-        (layout for layout in layouts if width - _fixed_width(layout, num_slots) >= _MIN_SPARKLINE_COLS), layouts[-1]
-    )
+    layout = None
+    if started.search is not None:
+        named_slots = [layout for layout in layouts if not layout.stages_only]
+        wanted = _CANDIDATE_SPARKLINE_COLS + _MIN_CANDIDATE_COLS + max(layout.gap for layout in layouts)
+        layout = _first_that_fits(named_slots, num_slots, width - wanted)
+    layout = layout or _first_that_fits(layouts, num_slots, width - _MIN_SPARKLINE_COLS) or layouts[-1]
     long_label = replace(layout, label=max(layout.label, _LONG_LABEL_COLS))
     if width - _fixed_width(long_label, num_slots) >= _MIN_SPARKLINE_COLS:
         layout = long_label
@@ -167,6 +170,11 @@ def choose_layout(width: int, started: RunStarted, blueprints: Iterable[str] = (
         layout = replace(layout, candidate=min(candidate, _MAX_CANDIDATE_COLS))
         spare -= layout.candidate + layout.gap
     return replace(layout, sparkline=min(spare, _MAX_SPARKLINE_COLS))
+
+
+def _first_that_fits(layouts: Iterable[Layout], num_slots: int, width: int) -> Layout | None:
+    """Return the first layout whose columns, without the sparkline, fit into a width; None if none does."""
+    return next((layout for layout in layouts if _fixed_width(layout, num_slots) <= width), None)
 
 
 def _fixed_width(layout: Layout, slots: int) -> int:

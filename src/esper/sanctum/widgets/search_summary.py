@@ -16,7 +16,6 @@ from esper.telemetry.search_state import SearchState
 _MAX_ANSWER_LINES = 3
 _SHORT_ROWS = 34
 """Height of the terminal below which the panel has one line, or the lines of the answer."""
-_SHORT_ANSWER_LINES = 2
 
 
 class SearchSummary(Panel):
@@ -47,8 +46,8 @@ class SearchSummary(Panel):
         if search is None:
             return ["this run is not a growth: it has no candidates"] if self.state.started else []
         if search.answer is not None:
-            limit = _SHORT_ANSWER_LINES if is_short else _MAX_ANSWER_LINES
-            return wrap(strip_control(search.answer), max(width - 1, 20), max_lines=limit, placeholder=" …")
+            text = strip_control(search.answer)
+            return wrap(text, max(width - 1, 20), max_lines=_MAX_ANSWER_LINES, placeholder=" …")
         if is_short:
             return [_best_line(search, width - 1)]
         progress = f"{search.describe_progress(self.state.seconds_trained)}; {search.describe_counts()}"
