@@ -78,6 +78,7 @@ def growth_run(envs: int = 4, trials: int = 12, fresh: int = 3, stop: int | None
         if isinstance(event, ev.TrialEnded) and event.fresh and event.score is not None:
             results[event.candidate].fresh_scores.append(event.score)
             results[event.candidate].fresh_returns.append(event.net_return or 0.0)
+            results[event.candidate].fresh_hosts.append(event.fresh)
             results[event.candidate].parameter_ratio = event.parameter_ratio
     if fresh:
         run += [ev.NetworkTested(candidate=name, test_score=_quality(name)[0] - 0.01) for name in FINALISTS]

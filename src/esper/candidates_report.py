@@ -68,7 +68,7 @@ def rank_candidates(candidates: Sequence[Candidate], objective: Objective) -> li
 
     def rank(one: Candidate) -> tuple[int, float]:
         if one.is_fresh:
-            return 0, -statistics.fmean(one.values(objective))
+            return 0, -statistics.fmean(one.values(objective).values())
         value = one.trial_value(objective)
         if value is not None:
             return 1, -value
@@ -96,7 +96,7 @@ def standings(
         training: Number of the fresh host, None on the host of the search, on which a candidate trains now, keyed by
             its name.
     """
-    on_front = {one.name for one in front(candidates)}
+    on_front = {one.name for one in front(one for one in candidates if one.name not in COMPARED)}
     has_fresh = any(one.is_fresh for one in candidates)
     letters = iter(_LETTERS)
     found: list[Standing] = []

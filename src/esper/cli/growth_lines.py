@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from esper.candidates_report import format_report
+from esper.telemetry.search_state import SearchState
 from esper.telemetry.state import RunState
 
 MIN_PLOT_COLUMNS, MAX_PLOT_COLUMNS = 40, 80
@@ -16,15 +17,15 @@ def format_growth_round(state: RunState, number: int) -> str:
     return f"round {number}: {search.describe_progress(state.seconds_trained)}; {search.describe_best()}"
 
 
-def format_growth(state: RunState, *, width: int | None = None) -> str:
+def format_growth(search: SearchState, score_name: str, *, width: int | None = None) -> str:
     """Return table, chart and answer of a growth as text; a sentence if no trial has started.
 
     Args:
-        state: State of the run.
+        search: Candidates and answer.
+        score_name: Name of the task's score.
         width: Number of columns of the terminal; None for a file, whose lines may have any length.
     """
-    search = state.search
-    if search is None or not search.candidates:
+    if not search.candidates:
         return "no trial has started"
     plot_width = max(min(width or MAX_PLOT_COLUMNS, MAX_PLOT_COLUMNS), MIN_PLOT_COLUMNS)
-    return format_report(search.standings(), state.score_name, search.answer, width=width, plot_width=plot_width)
+    return format_report(search.standings(), score_name, search.answer, width=width, plot_width=plot_width)

@@ -26,8 +26,6 @@ class Training(msgspec.Struct, frozen=True, gc=False):
 
     candidate: str
     origin: Origin
-    round: int = 0
-    """Round of the training."""
     fresh: int | None = None
     """Number of the fresh host, from 1; None on the host of the search."""
     outcome: str | None = None
@@ -95,33 +93,29 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
         Args:
             seconds: Seconds of training so far.
         """
-        info = self.info
-        if self.answer is not None or self.is_final:
-            return 1.0
-        used = (
-            self.trials_ended / info.trials if info.trials else seconds / (60 * info.minutes) if info.minutes else 0.0
-        )
-        return min(used, 1.0)
+        if self.info.minutes is not None:
+            return min(seconds / (60 * self.info.minutes), 1.0)
+        return min(self.trials_ended / self.info.trials, 1.0) if self.info.trials else 0.0
 
     def describe_progress(self, seconds: float) -> str:
-        """Return the used part of the budget: `12 of 32 trials`, `8 of 30 min`, or that fresh hosts are trained.
+        """Return the used part of the budget: `12 of 32 trials`, or `8 of 30 min`; or that fresh hosts are trained.
 
         Args:
             seconds: Seconds of training so far.
         """
-        info = self.info
+        if self.info.minutes is not None:
+            return f"{min(seconds / 60, self.info.minutes):.0f} of {self.info.minutes:g} min"
         if self.answer is None and self.is_final:
             return "fresh hosts"
-        if info.trials is not None:
-            return f"{self.trials_ended} of {info.trials} trials"
-        if info.minutes is not None and self.answer is None:
-            return f"{min(seconds / 60, info.minutes):.0f} of {info.minutes:g} min"
-        return f"{self.trials_ended} trials"
+        return f"{self.trials_ended} of {self.info.trials} trials"
 
-    def start_round(self, number: int) -> None:
-        """Remove the trainings of earlier rounds."""
-        self.revision += 1
-        self.training = {env: one for env, one in self.training.items() if one.round >= number}
+    def resume(self, info: SearchInfo) -> None:
+        """Continue the search, perhaps with another budget."""
+        self.info, self.answer, self.chosen = info, None, None
+
+    def start_round(self, seq: int) -> None:
+        """Remove the trainings of the round before, with the event of this sequence number."""
+        self.training, self.revision = {}, seq
 
     def apply(self, event: TrialStarted | TrialEnded | NetworkTested | SearchEnded) -> None:
         """Update the state with an event."""
@@ -138,7 +132,7 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
                 self.answer, self.chosen = event.answer, event.candidate
 
     def _start_trial(self, event: TrialStarted) -> None:
-        self.training[event.env] = Training(event.candidate, event.origin, event.round, event.fresh)
+        self.training[event.env] = Training(event.candidate, event.origin, event.fresh)
         if self.find(event.candidate) is None:
             self.candidates.append(Candidate(name=event.candidate, origin=event.origin))
 

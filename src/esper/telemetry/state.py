@@ -233,9 +233,9 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         if self.started is None:
             self.start_time = event.time
             self.envs = [EnvState(env=i, lane=lane) for i, lane in enumerate(event.lanes)]
-        if event.search is not None:  # a growth that is resumed may have another budget
+        if event.search is not None:
             self.search = self.search or SearchState(info=event.search)
-            self.search.info = event.search
+            self.search.resume(event.search)
         self.started = event
         self.status = "running"
         self.health.fold_start(event)
@@ -255,10 +255,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.round, self.step = event.round, 0
         self.finals = []
         if self.search is not None:
-            self.search.start_round(event.round)
+            self.search.start_round(event.seq)
         append_bounded(self.ops, {}, OP_HISTORY_ROUNDS)
-        if self.search is not None:
-            self.search.training = {}
         for anomaly in self.anomalies.values():
             if anomaly.found.env is not None and anomaly.ended is None:  # it was about the previous host
                 anomaly.ended = event.time
@@ -426,7 +424,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _search_changed(self, event: ev.TrialStarted | ev.TrialEnded | ev.NetworkTested | ev.SearchEnded) -> None:
         if self.search is not None:
             self.search.apply(event)
-        if isinstance(event, ev.TrialStarted | ev.TrialEnded):
+        if isinstance(event, ev.TrialStarted | ev.TrialEnded) and event.env < len(self.envs):  # else of another pool
             self.envs[event.env].revision = event.seq
 
     def _run_ended(self, event: ev.RunEnded) -> None:

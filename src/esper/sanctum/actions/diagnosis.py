@@ -63,7 +63,9 @@ class DiagnosisActions(NavigationActions):
         state, stats = self.source.live_state, self.view.frame_stats
         at_present = self.source.following or (self.source.live and self.source.playback is None)
         stats.record_frame(now, state.seq, time.thread_time(), shows_age=at_present and state.status == "running")
-        is_running = self.source.live and self.source.alive and state.status == "running"
+        # A growth emits nothing while it trains the comparisons, tests the networks and writes them.
+        is_finishing = state.search is not None and not state.search.trains_now
+        is_running = self.source.live and self.source.alive and state.status == "running" and not is_finishing
         cadence = median(state.walls[-50:]) if is_running and state.walls else None
         stale = check_stale(cadence, stats.age, self.view.thresholds.limits)
         self._alert(now, stale if self.view.stale is None else None)
