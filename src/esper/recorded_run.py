@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from esper.candidates import Candidate
+from esper.candidates_report import html_report, rank_candidates
 from esper.cli.commands.show import summary_rows
 from esper.effects.plantings import summarise_with_effects
 from esper.formatting import align_columns, html_table, suggest
@@ -84,6 +86,12 @@ class RecordedRun:
     def config(self) -> dict[str, Any]:
         """Resolved configuration."""
         return self.summary.config
+
+    @property
+    def search(self) -> list[Candidate]:
+        """Candidates of a growth, the best first; empty for another run."""
+        search = self.summary.search
+        return [] if search is None else rank_candidates(search.candidates, search.info.objective)
 
     def events(
         self, kind: type[EventT] = ev.Event, *, round: int | None = None, env: int | None = None
@@ -191,7 +199,8 @@ class RecordedRun:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return html_table(list(summary_rows(self.summary))) + self.plot().svg
+        table, search = html_table(list(summary_rows(self.summary))), self.summary.search
+        return table + (self.plot().svg if search is None else html_report(search.standings(), self.summary.score_name))
 
 
 def read_run(run: str | Path = "last", telemetry_dir: str | Path = "telemetry") -> RecordedRun:

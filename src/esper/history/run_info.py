@@ -62,7 +62,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     round: int | None = None
     """Last started round, from 1."""
     rounds: int | None = None
-    """Configured number of rounds."""
+    """Configured number of rounds; None for a growth, which ends with its search."""
     best_score: float | None = None
     """Maximum validation score of any env at any step, a fraction."""
     scores: list[float] = []
@@ -191,7 +191,7 @@ def _recorded_values(state: RunState) -> dict[str, Any]:
         "envs": len(started.lanes),
         "steps": started.steps,
         "round": state.round,
-        "rounds": started.rounds,
+        "rounds": None if started.search else started.rounds,
         "best_score": max(best_scores, default=None),
         "scores": scores,
         "last_score": scores[-1] if scores else None,

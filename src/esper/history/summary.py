@@ -13,6 +13,7 @@ import msgspec
 from esper.history.history import History
 from esper.history.run_status import display_status, is_being_written
 from esper.telemetry import events as ev
+from esper.telemetry.search_state import SearchState
 from esper.telemetry.series import BlueprintStats, FiveNumbers, five_numbers
 
 
@@ -103,7 +104,7 @@ class RunSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     duration: float
     """Recorded seconds, without the time between the end of a run and its resumption."""
     rounds: int
-    """Configured number of rounds."""
+    """Configured number of rounds; of a growth, a limit that it does not reach."""
     steps: int
     """Number of steps of an episode."""
     score_name: str
@@ -136,6 +137,8 @@ class RunSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Path of the last checkpoint."""
     phases: dict[str, float] = {}
     """Seconds spent in each phase, keyed by phase."""
+    search: SearchState | None = None
+    """Candidates and answer of a growth; absent for another run."""
     notices: list[str] = []
     """Messages about damaged or missing parts of the recording."""
 
@@ -176,6 +179,7 @@ def summarise(history: History, now: float) -> RunSummary | None:
         steps_done=state.steps_done,
         seeds={blueprint: BlueprintSummary.from_stats(record) for blueprint, record in state.blueprints.items()},
         phases=state.phases,
+        search=state.search,
     )
     _SummaryBuilder(summary).add_all(history.events())
     summary.notices = history.notices  # complete after all events were read

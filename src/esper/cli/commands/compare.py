@@ -61,7 +61,7 @@ _TEXT_ROWS: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
     ("task", lambda run: run.task),
     ("random seed", lambda run: str(run.seed)),
     ("envs", lambda run: format_lanes(run.lanes)),
-    ("rounds finished", lambda run: f"{len(run.finished)} of {run.rounds}"),
+    ("rounds finished", lambda run: f"{len(run.finished)}" + ("" if run.search else f" of {run.rounds}")),
 )
 _ROWS = (
     _Row("env-steps", "env_steps", _format_count),

@@ -155,7 +155,8 @@ def _print_table(infos: Sequence[RunInfo]) -> None:
 
 
 def _rounds(info: RunInfo) -> str:
-    return f"{info.round}/{info.rounds}" if info.rounds is not None else NOT_MEASURED
+    total = "" if info.rounds is None else f"/{info.rounds}"
+    return f"{info.round}{total}" if info.round is not None else NOT_MEASURED
 
 
 def _size(info: RunInfo) -> str:

@@ -51,10 +51,16 @@ def summary_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     yield from _configuration_rows(summary)
     yield "started", f"{datetime.fromtimestamp(summary.started):%Y-%m-%d %H:%M:%S}"
     pace = format_number(summary.env_steps_per_second, ",.0f")
-    total = summary.rounds * summary.steps
-    yield "length", f"{format_duration(summary.duration)} recorded, {len(summary.finished)} of {summary.rounds} rounds"
-    yield "", f"{summary.steps_done:,} of {total:,} steps: {summary.env_steps:,} env-steps, {pace} per second"
-    yield from _learning_rows(summary)
+    duration = f"{format_duration(summary.duration)} recorded"
+    if (search := summary.search) is not None:
+        yield "length", f"{duration}: {summary.env_steps:,} env-steps, {pace} per second"
+        yield "growth", f"{search.describe_progress(sum(summary.phases.values()))}; {search.describe_counts()}"
+        yield "", search.answer or search.describe_best()
+    else:
+        total = summary.rounds * summary.steps
+        yield "length", f"{duration}, {len(summary.finished)} of {summary.rounds} rounds"
+        yield "", f"{summary.steps_done:,} of {total:,} steps: {summary.env_steps:,} env-steps, {pace} per second"
+        yield from _learning_rows(summary)
     yield from _seed_rows(summary)
     yield from _problem_rows(summary)
     spent = sum(summary.phases.values())
@@ -76,7 +82,7 @@ def _configuration_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     changed = [
         f"{key} = {format_config_value(value)} (default: {_format_default(key, defaults.get(key))})"
         for key, value in flat_config(summary.config).items()
-        if value not in (None, defaults.get(key))
+        if value not in (None, defaults.get(key)) and not (key == "rounds" and summary.search)
     ]
     headings = ["configuration", *[""] * len(changed)]
     yield from zip(headings, changed or ["defaults"], strict=False)
