@@ -29,7 +29,7 @@ MARK_COLS = 3
 """Width of letter and mark of a candidate."""
 NAME, TRAININGS, ORIGIN, OUTCOME = "candidate", "trainings", "from", "outcome"
 """Headings of columns."""
-_MIN_NAME_COLS = 21
+_MIN_NAME_COLS = 28
 """Width of a candidate's name for which other columns are left out."""
 _MIN_COLS = {OUTCOME: len("▶ env 03")}
 """Minimum width of a column, keyed by its heading, by default the width of the heading."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Literal, NamedTuple
 
-from esper.text_plot import Axis, linear_axis, log_axis
+from esper.text_plot import Axis, linear_axis, multiples_axis
 
 WIDTH, HEIGHT = 640, 260
 """Size without the legend, which has a line per curve below the plot, because names may be long."""
@@ -24,8 +24,6 @@ _TICK_HEIGHT = 15
 """Height in pixels that a line of a terminal plot would have: the axis has as many ticks."""
 _X_TICK_ROWS, _Y_TICK_ROWS = (WIDTH - LEFT - RIGHT) // (4 * _TICK_HEIGHT), (HEIGHT - TOP - BOTTOM) // _TICK_HEIGHT
 """Lengths of the axes, in lines of a terminal plot."""
-_MIN_DECADES_RATIO = 4.0
-"""Ratio of the largest to the smallest multiple above which the labels of an axis are 1, 2 and 5 times powers of 10."""
 
 
 class SvgPlot:
@@ -100,7 +98,8 @@ class SvgScatter:
     def svg(self) -> str:
         """Text of the picture."""
         ends = [end for point in self._points for end in (point.y_ends or (point.y,))]
-        frame = _Frame(_multiples_axis([point.x for point in self._points]), linear_axis(ends, _Y_TICK_ROWS))
+        x_axis = multiples_axis([point.x for point in self._points], _X_TICK_ROWS)
+        frame = _Frame(x_axis, linear_axis(ends, _Y_TICK_ROWS))
         parts = [_open(HEIGHT), *frame.draw(self._x_label)]
         parts.append(f'<text x="{LEFT + 5}" y="{TOP + 10}">{escape(self._y_label)}</text>')
         for point in self._points:
@@ -121,18 +120,6 @@ def _mark(x: float, y: float, style: str, colour: str) -> str:
         return f'<path d="M{x:.1f} {y - 6:.1f}l6 6l-6 6l-6 -6z" fill="{colour}"/>'
     radius, fill = (4.5, colour) if style == "front" else (3, "none")
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{fill}" stroke="{colour}"/>'
-
-
-def _multiples_axis(values: Sequence[float]) -> Axis:
-    """Return an axis of base-10 logarithms with round multiples as labels."""
-    low, high = min(values), max(values)
-    if high > _MIN_DECADES_RATIO * low:
-        axis = log_axis(values)
-        return Axis(axis.low, axis.high, [(value, f"×{label}") for value, label in axis.ticks])
-    axis = linear_axis([low, max(high, 1.05 * low)], _X_TICK_ROWS)
-    ticks = [(math.log10(value), f"×{label}") for value, label in axis.ticks if value > 0]
-    bottom = math.log10(axis.low) if axis.low > 0 else math.log10(low)
-    return Axis(bottom, math.log10(axis.high), [tick for tick in ticks if tick[0] >= bottom])
 
 
 class _Frame(NamedTuple):

@@ -14,6 +14,10 @@ BLOCK_CHARS = "▁▂▃▄▅▆▇█"
 """Block characters of a sparkline, by height."""
 NON_FINITE_CHAR = "×"
 """Character of a sparkline for an infinite value or NaN."""
+_MAX_LINEAR_RATIO = 4.0
+"""Ratio of the ends of an axis of multiples up to which its labels have equal differences."""
+_MIN_RATIO = 1.05
+"""Minimum ratio of the ends of an axis of multiples."""
 MAX_DECADES = 4
 """Maximum number of decades of a logarithmic axis; smaller values are drawn at its lower end."""
 
@@ -115,6 +119,27 @@ def log_axis(values: Sequence[float | None]) -> Axis:
     candidates = [multiple * 10.0**power for power in powers for multiple in multiples]
     ticks = label_ticks([value for value in candidates if bottom * 0.999 <= value <= top * 1.001])
     return Axis(math.log10(bottom), math.log10(top), [(math.log10(value), label) for value, label in ticks])
+
+
+def multiples_axis(values: Sequence[float], height: int) -> Axis:
+    """Return an axis for the base-10 logarithms of multiples of 1, with labels such as `×1.5`.
+
+    Args:
+        values: One or more values above 0.
+        height: Length of the plot in lines of a vertical axis.
+    """
+    low, high = min(values), max(values)
+    if high > _MAX_LINEAR_RATIO * low:
+        axis = log_axis(values)
+        ticks = [(value, f"×{label}") for value, label in axis.ticks]
+        return Axis(min(axis.low, math.log10(low)), axis.high, ticks)
+    axis = linear_axis([low, max(high, _MIN_RATIO * low)], height)
+    bottom = axis.low if axis.low > 0 else low
+    return Axis(
+        math.log10(bottom),
+        math.log10(axis.high),
+        [(math.log10(value), f"×{label}") for value, label in axis.ticks if value >= bottom],
+    )
 
 
 def label_ticks(values: Sequence[float]) -> list[tuple[float, str]]:

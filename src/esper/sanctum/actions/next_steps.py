@@ -58,13 +58,16 @@ class NextStepsActions(NavigationActions, HarvestActions):
         has_checkpoint = bool(existing_checkpoints(state.checkpoints, self.source.directory))
         steps: list[NextStep] = ["replay", "what-if"]
         if has_checkpoint:
-            steps.append("harvest")
+            if state.search is None:  # a growth has written its network
+                steps.append("harvest")
             if state.update is not None:  # else the policy has learned nothing
                 steps.append("evaluate")
         score = f", {state.score_name} {100 * best.latest.score:.1f} %" if best.latest else ""
         is_past = state.status == "running" and self.source.playback is not None
         status = "The past of the run" if is_past else f"Run {state.status}"
         heading = f"{status}. Best env of round {state.round}: {best.env:02d}{score}"
+        if state.search is not None and state.search.answer is not None:
+            heading = f"{status}. {state.search.answer}"
         self.push_screen(NextStepsDialog(heading, best.env, steps), partial(self._take, best.env))
 
     def _take(self, env: int, step: NextStep | None) -> None:

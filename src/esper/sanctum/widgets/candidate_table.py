@@ -226,5 +226,7 @@ class CandidateDetail(Panel):
             scores = ", ".join(f"{score:.1%}" for score in candidate.fresh_scores)
             trainings = pluralise(len(candidate.fresh_scores), "fresh host")
             texts.append(f"{format_percent(candidate)}, return {format_return(candidate)} on {trainings}: {scores}")
+        if candidate.test_score is not None:
+            texts[0] += f"; {candidate.test_score:.1%} on the test split"
         lines += [self.line(f" {row}") for text in texts for row in wrap_cells(text, size.width - 1)]
         return lines[: size.height]

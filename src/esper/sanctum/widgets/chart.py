@@ -13,7 +13,7 @@ from esper.formatting import NOT_MEASURED, format_duration
 from esper.sanctum.symbols import compact_cell, number_cell
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.panel import Line, Row
-from esper.text_plot import Axis, linear_axis, log_axis, next_nice
+from esper.text_plot import Axis, linear_axis, log_axis, multiples_axis, next_nice
 
 if TYPE_CHECKING:
     from esper.dots import Canvas, DotColumns, Floats
@@ -71,9 +71,13 @@ class XAxis(NamedTuple):
     """True if positions are seconds, which are shown as durations."""
     tick_step: float = 1.0
     """Minimum difference between two labels: 1 for whole numbers."""
+    has_multiples: bool = False
+    """True if positions are base-10 logarithms of multiples, which are shown as `×1.5`."""
 
     def format(self, x: float) -> str:
         """Format a position."""
+        if self.has_multiples:
+            return f"×{10**x:.2f}"
         if self.in_seconds:
             return format_duration(x)
         if self.tick_step < 1:
@@ -317,6 +321,8 @@ class Chart:
 
     def _draw_x_axis(self, palette: Palette, frame: Frame) -> Line:
         """Draw the labels below the plot: first and last position, and round numbers between them."""
+        if self.x_axis.has_multiples:
+            return self._draw_multiples(palette, frame)
         line = Line(palette)
         start, (first, last) = Y_AXIS_COLUMNS + 2, frame.window
         step = max(_tick_step(last - first, frame.width, in_seconds=self.x_axis.in_seconds), self.x_axis.tick_step)
@@ -332,6 +338,17 @@ class Chart:
             column = min(start + frame.column(value) - len(label) // 2, start + frame.width - len(label))
             end = start + frame.width - (0 if value == ends[1] else len(last_label) + 2)
             if column > line.width and column + len(label) <= end:
+                line.pad_to(column).append(label, "dim")
+        return line
+
+    def _draw_multiples(self, palette: Palette, frame: Frame) -> Line:
+        """Draw the labels of an axis of multiples, as many as fit."""
+        line, start = Line(palette), Y_AXIS_COLUMNS + 2
+        length = frame.width // (_MIN_TICK_COLUMNS // 3)  # as of a vertical axis, which has a label in three lines
+        axis = multiples_axis([10**end for end in frame.window], length)
+        for value, label in axis.ticks:
+            column = min(start + frame.column(value) - len(label) // 2, start + frame.width - len(label))
+            if column > line.width and frame.window[0] - 1e-9 <= value <= frame.window[1] + 1e-9:
                 line.pad_to(column).append(label, "dim")
         return line
 

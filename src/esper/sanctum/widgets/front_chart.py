@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator
 
 from esper.candidates_report import (
@@ -19,12 +20,10 @@ from esper.formatting import strip_control
 from esper.sanctum.widgets.chart import Chart, ChartMark, Curve, XAxis, percent
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.population_charts import TICKS_HEIGHT
-from esper.text_plot import linear_axis
+from esper.text_plot import multiples_axis
 
 _LABEL_COLS = 28
 """Maximum width of the name of a candidate in the border."""
-_MIN_WIDTH = 1.05
-"""Minimum right end of the x axis, as a multiple of its left end."""
 _ROLES = {TRIAL_MARK: "dim", OTHER_MARK: "series1", FRONT_MARK: "curve", HOST_MARK: "bright"}
 """Role of each mark, in the order in which they are drawn: later ones cover earlier ones."""
 
@@ -55,21 +54,20 @@ class FrontChart(ChartPanel):
 
     def chart(self) -> Chart | None:
         """Return the chart; None before the first result."""
-        placed = [(one, at) for one in self.view.standings if (at := place_of(one.candidate)) is not None]
+        found = ((one, place_of(one.candidate)) for one in self.view.standings)
+        placed = [(one, (math.log10(at[0]), at[1])) for one, at in found if at is not None]
         if not placed:
             return None
-        ratios = [ratio for _, (ratio, _) in placed]
-        low, high = min(1.0, *ratios), max(ratios)
-        axis = linear_axis([low, max(high, low * _MIN_WIDTH)], TICKS_HEIGHT)
+        axis = multiples_axis([1.0, *(10**x for _, (x, _) in placed)], TICKS_HEIGHT)
         order = list(_ROLES)
         placed.sort(key=lambda pair: order.index(pair[0].mark))
         front = sorted(at for one, at in placed if one.is_on_front)
-        corners = [*front, (high, front[-1][1])] if front else []
+        corners = [*front, (max(x for _, (x, _) in placed), front[-1][1])] if front else []
         curves = [Curve("front", [x for x, _ in corners], [y for _, y in corners], "dim", dotted=True)]
-        curves += [curve for one, at in placed for curve in _interval(one, at[0])]
+        curves += [curve for one, (x, _) in placed for curve in _interval(one, x)]
         return Chart(
             quantity=percent(strip_control(self.state.score_name)),
-            x_axis=XAxis("parameters", axis.low, axis.high, tick_step=0.01),
+            x_axis=XAxis("parameters", axis.low, axis.high, has_multiples=True),
             curves=curves,
             marks=[self._mark(one, at) for one, at in placed],
         )
@@ -81,8 +79,8 @@ class FrontChart(ChartPanel):
         return ChartMark(*at, glyph, "key" if is_selected else _ROLES[one.mark])
 
 
-def _interval(one: Standing, ratio: float) -> Iterator[Curve]:
+def _interval(one: Standing, x: float) -> Iterator[Curve]:
     """Yield the interval of a candidate as a vertical line; nothing if it has none."""
     interval = one.candidate.score_interval
     if interval is not None:
-        yield Curve("", [ratio, ratio], [interval.low, interval.high], "dim")
+        yield Curve("", [x, x], [interval.low, interval.high], "dim")
