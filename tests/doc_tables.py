@@ -11,7 +11,12 @@ from esper.sanctum.symbols import MARK_SYMBOLS, OPS, RUN_STATES, SEVERITIES, STA
 
 PAGE = Path(__file__).parent.parent / "docs" / "dashboard.md"
 COMMAND = "python -m tests.doc_tables"
-_SCOPES = {Availability.ALWAYS: "both", Availability.LIVE: "live run", Availability.REPLAY: "replay"}
+_SCOPES = {
+    Availability.ALWAYS: "both",
+    Availability.LIVE: "live run",
+    Availability.REPLAY: "replay",
+    Availability.SEARCH: "growth",
+}
 
 
 def render(page: str) -> str:

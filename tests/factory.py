@@ -65,7 +65,9 @@ def growth_run(envs: int = 4, trials: int = 12, fresh: int = 3, stop: int | None
         run_started(envs, 10**9, GROWTH_STEPS), policy="pretrained",
         search=ev.SearchInfo(trials=trials, objective="return"),
     )  # fmt: skip
+    waves: list[list[tuple[str, Origin, int | None]]]
     waves = [[(name, origin, None) for name, origin in wave] for wave in _batched(list(_proposals(trials)), envs)]
+    finals: list[tuple[str, Origin, int | None]]
     finals = [(name, origin, host) for host in range(1, fresh + 1) for name, origin in _FINAL_ORIGINS.items()]
     waves += _batched(finals, envs)
     run: list[ev.AnyEvent] = [started]

@@ -89,7 +89,7 @@ PYTHON = {
     "esper": "AdamW Chance CheckpointError ConfigError Family Grown HarvestError Loss ReadError RecordedRun "
     "RecordingError RunFailedError SGD Setting Slot Splits Task TaskError TaskReport TrainedRun accuracy blueprint "
     "check cross_entropy grow load_grown read_run starts_at_zero train what_if",
-    "RecordedRun": "config curves decisions events name notices plot table",
+    "RecordedRun": "config curves decisions events name notices plot search table",
     "RecordedDecision": "round step env op target choices probability",
     "TrainedRun": "directory status rounds score",
 }

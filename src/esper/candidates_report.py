@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from esper.candidates import BARE_HOST, COMPARED, Candidate, Objective, describe_candidate, front
 from esper.formatting import NOT_MEASURED, align_columns, format_number, html_table, strip_control
@@ -23,6 +24,8 @@ MARK_LEGEND = (
     f"{HOST_MARK} your network   {FRONT_MARK} none is as good with fewer parameters   {TRIAL_MARK} one trial   "
     "│ interval"
 )
+_STYLES: dict[str, Literal["front", "host"]] = {HOST_MARK: "host", FRONT_MARK: "front"}
+"""Style of a mark in a picture, keyed by the mark."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _PLOT_ROWS = 12
 MARK_COLS = 3
@@ -200,7 +203,8 @@ def select_rows(found: Sequence[Standing], limit: int) -> tuple[list[Standing], 
     return rows, len(found) - limit
 
 
-class Column(NamedTuple):
+@dataclass(frozen=True)
+class Column:
     """A column of the table, after mark and name of the candidate."""
 
     heading: str
@@ -372,7 +376,7 @@ def scatter_of(found: Sequence[Standing], score_name: str) -> SvgScatter | None:
                 y=100 * score,
                 title=f"{label_of(standing.candidate)}: {format_score(standing.candidate)} %",
                 label=standing.letter,
-                style={HOST_MARK: "host", FRONT_MARK: "front"}.get(standing.mark, "other"),
+                style=_STYLES.get(standing.mark, "other"),
                 y_ends=None if interval is None else (100 * interval.low, 100 * interval.high),
             )
         )

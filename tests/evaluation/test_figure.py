@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from esper.evaluation.comparison import EvaluationReport
-from esper.evaluation.figure import draw_text, pareto_front, write_figure
+from esper.evaluation.figure import draw_text, front_policies, write_figure
 from tests.evaluation.reports import episode, report, run
 
 POLICIES = {
@@ -32,9 +32,9 @@ def drawn(policies: dict[str, tuple[float, float]] = POLICIES) -> EvaluationRepo
 
 
 def test_front_has_the_policies_that_no_other_one_dominates() -> None:
-    assert pareto_front(drawn().policies) == {"static", "small", "plan:conv_light@early:0"}
+    assert front_policies(drawn().policies) == {"static", "small", "plan:conv_light@early:0"}
     twins = {"one": (0.5, 2.0), "two": (0.5, 2.0)}
-    assert pareto_front(drawn(twins).policies) == {"one", "two"}
+    assert front_policies(drawn(twins).policies) == {"one", "two"}
 
 
 def test_text_plot_places_every_policy() -> None:

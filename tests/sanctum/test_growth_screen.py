@@ -15,8 +15,8 @@ from esper.sanctum.widgets.population_charts import (
     ScatterChart,
     StageChart,
     blueprint_letters,
-    pareto_front,
 )
+from esper.scatter import pareto_front
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, policy_updated, run_started, stamp
 from tests.sanctum.driving import ROOMY, emit, live, opened, press, until
@@ -187,7 +187,7 @@ async def test_charts_take_turns_with_the_envs_on_a_short_screen() -> None:
 
 @given(st.lists(st.tuples(st.floats(1, 9), st.floats(0, 1) | st.just(math.nan)), max_size=20))
 def test_front_holds_exactly_the_points_that_none_beats(points: list[tuple[float, float]]) -> None:
-    front = list(pareto_front(points))
+    front = pareto_front(points, lambda point: point)
     assert front == sorted(front)
     for ratio, score in points:
         beaten = math.isnan(score) or any(

@@ -20,8 +20,11 @@ LOG_CATEGORIES = {
     "checkpoints": {"CheckpointSaved"},
     "control": {"ControlRequested", "Paused", "Resumed", "RunStarted", "RunEnded"},
     "messages": {"Logged"},
+    "trials": {"TrialEnded", "NetworkTested", "SearchEnded"},
 }
 """Event types of each category of log lines."""
+GROWTH_CATEGORIES = frozenset({"trials"})
+"""Categories that only a growth has."""
 SEVERITY_LEVELS: tuple[Severity, ...] = get_args(Severity)
 """In rising order."""
 MIN_SEQ, MAX_SEQ = -(2**63), 2**63 - 1

@@ -12,7 +12,7 @@ from textual.timer import Timer
 from textual.widgets import Input
 
 from esper.formatting import format_time_of_day, strip_control
-from esper.history.log_database import LOG_CATEGORIES, SEVERITY_LEVELS, LogFilter
+from esper.history.log_database import GROWTH_CATEGORIES, LOG_CATEGORIES, SEVERITY_LEVELS, LogFilter
 from esper.history.run_log import LogRow, RunLog
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.search import SearchBox, SearchScreen
@@ -189,7 +189,8 @@ class LogList(Panel, can_focus=True):
 
     def action_kind(self) -> None:
         """Show only the next category, or all lines after the last category."""
-        categories = [None, *LOG_CATEGORIES]
+        left_out = GROWTH_CATEGORIES if self.view.source.state.search is None else ()
+        categories = [None, *(category for category in LOG_CATEGORIES if category not in left_out)]
         self._set_filter(category=categories[(categories.index(self.filter.category) + 1) % len(categories)])
 
     def action_level(self) -> None:
