@@ -22,7 +22,7 @@ from esper.telemetry import events as ev
 from esper.telemetry.state import RunState
 from tests.effects.growing import growing_run
 from tests.effects.stored import store_effects
-from tests.factory import run_started, stamp
+from tests.factory import growth_run, run_started, stamp
 from tests.recording.recordings import fold, recording, write_segment
 
 DEMO = Path(__file__).parents[1] / "telemetry" / "demo"
@@ -153,6 +153,23 @@ def test_effects_that_cannot_be_read_are_a_notice(tmp_path: Path) -> None:
     (tmp_path / RESULTS_FILE).mkdir()
     [notice] = esper.read_run(tmp_path).notices
     assert notice.startswith("stored effects cannot be read: ")
+
+
+def test_growth_shows_its_candidates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_segment(tmp_path, 1, recording(growth_run()))
+    grown = esper.read_run(tmp_path)
+    assert [one.name for one in grown.search[:2]] == ["conv_small@mid:1", "pretrained"]
+    page = grown._repr_html_()
+    assert "<td>conv_small in mid at step 1</td><td>86.0 [83.5, 88.5]</td>" in page
+    assert page.count("<svg") == 1
+    assert main(["show", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "growth           12 of 12 trials; 13 candidates: 8 done" in shown
+    assert "86.0% [83.5, 88.5] against 78.0%" in shown
+    assert "rounds" not in shown
+    assert main(["show", str(tmp_path), "--json"]) == 0
+    assert '"candidates":' in capsys.readouterr().out
+    assert esper.read_run(DEMO).search == []
 
 
 def test_recording_without_a_readable_event_is_refused(tmp_path: Path) -> None:

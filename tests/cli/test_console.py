@@ -23,7 +23,7 @@ from esper.engine.printed_lines import PrintedLines
 from esper.health.incidents import group_incidents
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, Record, RunState
-from tests.factory import example_run, run_started, stamp
+from tests.factory import example_run, growth_run, run_started, stamp
 from tests.faults.programs import example_checkpoint
 from tests.recording.recordings import fold
 
@@ -221,3 +221,22 @@ def test_summary_has_at_most_ten_lines_with_many_anomalies(tmp_path: Path, monke
 )
 def test_console_summary_marks_unknown_values(state: RunState, expected: str) -> None:
     assert expected in format_summary(state)
+
+
+def test_growth_prints_its_trials_its_rounds_and_its_answer() -> None:
+    run = growth_run()
+    lines = [line[20:] for line in printed([*run])]
+    assert "INFO    conv_small in mid at step 3, norm in late at step 3: pruned, score 46.1%" in lines
+    assert "WARNING norm in mid at step 1, norm in late at step 5 failed: RuntimeError: out of memory" in lines
+    best = "best so far: conv_small in mid at step 1, 86.0 %, ×1.53 parameters; your network 78.0 %"
+    assert f"INFO    round 2: 8 of 12 trials; {best}" in lines
+    assert sum(" round " in line for line in lines) == 5
+    state = fold(run)
+    assert state.search is not None
+    assert f"INFO    {state.search.answer}" in lines
+    summary = format_summary(state)
+    assert "13 candidates: 8 done, 2 pruned, 1 broke down, 1 failed; 6 rounds" in summary
+    assert str(state.search.answer) in summary
+    stream = Terminal()
+    print_run([*growth_run(stop=2)], stream)
+    assert "running · 6 of 12 trials, round 2 step 2" in stream.getvalue()

@@ -17,7 +17,7 @@ from esper.telemetry import events as ev
 from esper.telemetry import health_stats
 from esper.telemetry.health_stats import MemoryHealth
 from esper.telemetry.state import Keyframe, RunState
-from tests.factory import device_sampled, env_stepped, example_run, policy_updated, run_started, stamp
+from tests.factory import device_sampled, env_stepped, example_run, growth_run, policy_updated, run_started, stamp
 
 LIMITS = AnomalyConfig()
 SLOT = ev.SlotReading(stage="training", blueprint="conv_small", grad_norm=math.nan)
@@ -352,15 +352,23 @@ def test_chance_is_that_of_the_structure_of_the_env() -> None:
     assert found == [("AnomalyFound", "env 2", 2)]
 
 
-@pytest.mark.parametrize("is_family", [False, True])
-def test_stalled_envs_are_compared_with_those_of_their_structure(is_family: bool) -> None:
-    """The hosts of a hard task stop at a low accuracy, and nothing is wrong with them."""
+@pytest.mark.parametrize("kind", ["task", "family", "growth"])
+def test_stalled_envs_are_compared_with_those_of_their_structure(kind: str) -> None:
+    """The hosts of a hard task stop at a low accuracy, as bad candidates of a growth do, and nothing is wrong."""
     run = rounds(3, 3, 3)
-    if is_family:
+    if kind == "growth":
+        run.insert(0, msgspec.structs.replace(run_started(8), search=ev.SearchInfo(trials=8, objective="score")))
+    if kind == "family":
         names = ["hard"] * 3 + ["easy"] * 5
         contexts = [ev.EpisodeStarted(round=1, env=env, structure=name) for env, name in enumerate(names)]
         run = [run[0], *contexts, *run[1:]]
-    assert bool(findings(AnomalyDetector(), *run)) != is_family
+    assert bool(findings(AnomalyDetector(), *run)) == (kind == "task")
+
+
+def test_growth_has_no_anomaly_but_its_rollback() -> None:
+    """Its envs are idle once their trials were pruned, failed or ended early."""
+    found = findings(AnomalyDetector(), *growth_run(envs=16, trials=64))
+    assert [where for _, where, _ in found] == ["env 2"]
 
 
 @pytest.mark.parametrize("scale", [0.25, 0.0, math.nan])

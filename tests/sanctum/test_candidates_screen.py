@@ -80,7 +80,7 @@ async def test_cursor_follows_its_candidate_and_opens_its_env() -> None:
         assert isinstance(app.screen, EnvDetailScreen)
         assert app.view.selected_env == 2
         await press(pilot, "escape", "home", "down")
-        assert app.view.selected_candidate == "pretrained"
+        assert app.view.selected_candidate == "conv_small@mid:1"
         await press(pilot, "enter")
         assert "No env trains this candidate in this round." in notices(app)
 

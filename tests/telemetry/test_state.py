@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from esper.telemetry import events as ev
 from esper.telemetry.state import MAX_ANOMALIES, RunState
-from tests.factory import env_stepped, run_started, stamp
+from tests.factory import env_stepped, growth_run, run_started, stamp
+from tests.recording.recordings import fold
 
 
 def test_inactive_envs_do_not_raise_the_pace() -> None:
@@ -69,3 +71,30 @@ def test_full_state_removes_an_ended_anomaly_before_an_active_one() -> None:
     state.apply(found[-1])
     wheres = [anomaly.found.where for anomaly in state.anomalies.values()]
     assert (len(wheres), "head 0" in wheres, "head 1" in wheres) == (MAX_ANOMALIES, False, True)
+
+
+def test_growth_counts_its_budget_and_names_why_envs_are_idle() -> None:
+    during, fresh, whole = fold(growth_run(stop=2)), fold(growth_run(stop=4)), fold(growth_run())
+    assert [during.idle_reason(env) for env in during.envs] == [None, "failed", None, "pruned"]
+    assert (during.fraction_done, during.seconds_left) == (0.5, pytest.approx(during.seconds_trained))
+    texts = [state.search.describe_progress(90.0) for state in (during, fresh, whole) if state.search]
+    assert texts == ["6 of 12 trials", "fresh hosts", "12 of 12 trials"]
+    assert whole.search is not None
+    assert whole.search.describe_counts() == "13 candidates: 8 done, 2 pruned, 1 broke down, 1 failed"
+    third = fold(event for event in growth_run() if not isinstance(event, ev.RoundStarted) or event.round < 4)
+    third.apply(
+        ev.TrialEnded(round=3, step=5, env=9, candidate="wide host", outcome="done", fresh=1)
+    )  # of a larger pool
+    assert third.started is not None
+    more = msgspec.structs.replace(third.started, search=ev.SearchInfo(minutes=3.0, objective="score"))
+    third.apply(more)
+    assert third.search is not None
+    assert (third.search.answer, third.search.describe_progress(90.0)) == (None, "2 of 3 min")
+    assert third.search.fraction_done(90.0) == 0.5
+    assert [RunState().idle_reason(env) for env in during.envs] == [None] * 4
+
+
+def test_env_of_a_growth_that_ended_before_the_others_is_idle() -> None:
+    run = growth_run()
+    last = next(index for index, event in enumerate(run) if isinstance(event, ev.RoundStarted) and event.round == 4)
+    assert [fold(run[:last]).idle_reason(env) for env in fold(run).envs] == [None, "ended", None, None]
