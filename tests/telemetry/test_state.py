@@ -82,9 +82,8 @@ def test_growth_counts_its_budget_and_names_why_envs_are_idle() -> None:
     assert whole.search is not None
     assert whole.search.describe_counts() == "13 candidates: 8 done, 2 pruned, 1 broke down, 1 failed"
     third = fold(event for event in growth_run() if not isinstance(event, ev.RoundStarted) or event.round < 4)
-    third.apply(
-        ev.TrialEnded(round=3, step=5, env=9, candidate="wide host", outcome="done", fresh=1)
-    )  # of a larger pool
+    # Another pool, which may be larger, trains the wide host.
+    third.apply(ev.TrialEnded(round=3, step=5, env=9, candidate="wide host", outcome="done", fresh=1))
     assert third.started is not None
     more = msgspec.structs.replace(third.started, search=ev.SearchInfo(minutes=3.0, objective="score"))
     third.apply(more)
@@ -97,4 +96,5 @@ def test_growth_counts_its_budget_and_names_why_envs_are_idle() -> None:
 def test_env_of_a_growth_that_ended_before_the_others_is_idle() -> None:
     run = growth_run()
     last = next(index for index, event in enumerate(run) if isinstance(event, ev.RoundStarted) and event.round == 4)
-    assert [fold(run[:last]).idle_reason(env) for env in fold(run).envs] == [None, "ended", None, None]
+    state = fold(run[:last])
+    assert [state.idle_reason(env) for env in state.envs] == [None, "ended", None, None]
