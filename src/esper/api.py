@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from esper.candidates import Objective
+from esper.candidates_report import html_report
 from esper.cli.console import RunPrinter, drain
 from esper.config import Config, TaskError
 from esper.config_files import check_keys, resolve_config
@@ -103,9 +104,13 @@ class GrowthResult:
         self.best = best
         self.front = [growth.networks[one.name] for one in search.front if one.name in growth.networks]
         self.candidates = search.candidates
+        self._search = search
 
     def __repr__(self) -> str:
         return self.answer
+
+    def _repr_html_(self) -> str:
+        return html_report(self._search.standings(), self.best.structure.score_name, self.answer)
 
 
 def grow(

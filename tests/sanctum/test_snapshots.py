@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 
 from esper.history.history import open_history
 from esper.sanctum.app import SanctumApp
-from tests.factory import example_run
+from tests.factory import example_run, growth_run
 from tests.sanctum.driving import live, press, replay, replay_of, settle
 from tests.sanctum.population import population
 
@@ -97,3 +97,9 @@ def test_replay_at_minimum_size(snap_compare: SnapCompare, tmp_path: Path) -> No
 
     app, _ = replay(example_run(envs=16, steps=25), tmp_path)
     assert snap_compare(app, terminal_size=(80, 24), run_before=step_forward)
+
+
+@pytest.mark.parametrize("size", SIZES[:2], ids=by_size)
+def test_candidates_screen(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    app, _ = live(growth_run())
+    assert snap_compare(app, terminal_size=size, run_before=pressing("8", "down"))
