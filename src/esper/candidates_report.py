@@ -90,7 +90,7 @@ def standings(
 ) -> list[Standing]:
     """Return the candidates with letters, marks and outcomes, the best first.
 
-    Letters have the candidates that were trained on fresh hosts; while none was, the front and the bare host.
+    Candidates that were trained on fresh hosts have letters; before there are any, the front and the bare host have.
 
     Args:
         candidates: Candidates of a growth.
@@ -175,7 +175,7 @@ def fit_name(name: str, width: int) -> str:
 
 
 def describe_reason(standing: Standing) -> str:
-    """Return origin, outcome and reason of a candidate in words: `drawn by the search, pruned`."""
+    """Return origin, outcome and reason of a candidate in words: `drawn by the search; pruned`."""
     one = standing.candidate
     reason = f"{standing.outcome}: {one.reason}" if one.reason else standing.outcome
     return strip_control(f"{ORIGINS[one.origin]}; {reason}")

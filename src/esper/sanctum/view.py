@@ -162,6 +162,12 @@ class ViewState:
         return known[2]
 
     @property
+    def selected_standing(self) -> Standing | None:
+        """The selected candidate of a growth, by default the best one; None without candidates."""
+        found = self.standings
+        return next((one for one in found if one.name == self.selected_candidate), found[0] if found else None)
+
+    @property
     def thresholds(self) -> Thresholds:
         """Thresholds of the anomaly rules, as the run was recorded with them."""
         started = self.source.state.started

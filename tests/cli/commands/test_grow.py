@@ -301,6 +301,7 @@ def test_grow_from_python_returns_networks_that_train(tmp_path: Path) -> None:
         network.structure.parameters for network in result.front
     )
     assert repr(result) == result.answer
+    assert "<svg" in result._repr_html_()
     result.best.save(tmp_path / "network")
     assert {path.name for path in (tmp_path / "network").iterdir()} >= {WEIGHTS_FILE, STRUCTURE_FILE}
     model = esper.load_grown(tmp_path / "network", "digits")

@@ -138,7 +138,8 @@ class CandidateTable(Panel, can_focus=True):
                 role = _OUTCOME_ROLES.get(one.outcome, "normal")
                 if env is not None:
                     text, role = f"{_TRAINS_GLYPH} {env}", "key"
-            line.append(" ").append_fitted(text.rjust(cols) if column.is_right else text, cols, role)
+            text = text.replace("-", "−").rjust(cols) if column.is_right else text
+            line.append(" ").append_fitted(text, cols, role)
         row = line.row(width)
         self._row_cache[one.name] = key, row
         return row
@@ -213,10 +214,9 @@ class CandidateDetail(Panel):
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw the lines that fit."""
-        found = self.view.standings
-        if not found:
+        one = self.view.selected_standing
+        if one is None:
             return []
-        one = next((known for known in found if known.name == self.view.selected_candidate), found[0])
         candidate = one.candidate
         lines = [self.line(f" {text}", "bright") for text in wrap_cells(describe_candidate(one.name), size.width - 1)]
         texts = [describe_reason(one)]

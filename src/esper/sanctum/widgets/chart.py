@@ -24,6 +24,8 @@ MIN_PLOT_COLUMNS = 8
 """Minimum width of a plot; a narrower one is not drawn."""
 MIN_PLOT_ROWS = 2
 """Minimum height of a plot; a lower one is not drawn."""
+TICKS_HEIGHT = 15
+"""Height of an axis, in lines, for about five labels."""
 _MIN_TICK_COLUMNS = 10
 """Minimum distance of two labels of the x axis, columns."""
 

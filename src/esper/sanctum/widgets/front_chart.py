@@ -17,9 +17,8 @@ from esper.candidates_report import (
     place_of,
 )
 from esper.formatting import strip_control
-from esper.sanctum.widgets.chart import Chart, ChartMark, Curve, XAxis, percent
+from esper.sanctum.widgets.chart import TICKS_HEIGHT, Chart, ChartMark, Curve, XAxis, percent
 from esper.sanctum.widgets.chart_panel import ChartPanel
-from esper.sanctum.widgets.population_charts import TICKS_HEIGHT
 from esper.text_plot import multiples_axis
 
 _LABEL_COLS = 28
@@ -48,9 +47,11 @@ class FrontChart(ChartPanel):
 
     def summary(self, chart: Chart) -> str:  # noqa: ARG002 (the summary is about the selected candidate)
         """Return the selected candidate, by default the best one."""
-        found = self.view.standings
-        selected = next((one for one in found if one.name == self.view.selected_candidate), found[0]).candidate
-        return f"{fit_label(selected, _LABEL_COLS)}  {format_score(selected)} at {format_ratio(selected)}"
+        selected = self.view.selected_standing
+        if selected is None:
+            return ""
+        one = selected.candidate
+        return f"{fit_label(one, _LABEL_COLS)}  {format_score(one)} at {format_ratio(one)}"
 
     def chart(self) -> Chart | None:
         """Return the chart; None before the first result."""
@@ -60,7 +61,7 @@ class FrontChart(ChartPanel):
             return None
         axis = multiples_axis([1.0, *(10**x for _, (x, _) in placed)], TICKS_HEIGHT)
         order = list(_ROLES)
-        placed.sort(key=lambda pair: order.index(pair[0].mark))
+        placed.sort(key=lambda pair: (pair[0].name == self.view.selected_candidate, order.index(pair[0].mark)))
         front = sorted(at for one, at in placed if one.is_on_front)
         corners = [*front, (max(x for _, (x, _) in placed), front[-1][1])] if front else []
         curves = [Curve("front", [x for x, _ in corners], [y for _, y in corners], "dim", dotted=True)]

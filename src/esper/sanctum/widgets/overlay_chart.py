@@ -19,11 +19,21 @@ from esper.history.run_info import RunInfo
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.symbols import ellipsise, percent_cell
 from esper.sanctum.view import ViewState
-from esper.sanctum.widgets.chart import Chart, ChartMark, Curve, Label, Look, Quantity, XAxis, labels_width, percent
+from esper.sanctum.widgets.chart import (
+    TICKS_HEIGHT,
+    Chart,
+    ChartMark,
+    Curve,
+    Label,
+    Look,
+    Quantity,
+    XAxis,
+    labels_width,
+    percent,
+)
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.curve_chart import CurveGroup, group_of, quantity_of, sort_groups
 from esper.sanctum.widgets.panel import Line
-from esper.sanctum.widgets.population_charts import TICKS_HEIGHT
 from esper.sanctum.widgets.workspace_panel import WorkspacePanel
 from esper.sanctum.workspace import ShownGroup, Workspace
 from esper.scatter import pareto_front

@@ -10,7 +10,7 @@ from esper.formatting import strip_control
 from esper.history.curves import split_name
 from esper.sanctum.symbols import STAGES, percent_cell
 from esper.sanctum.view import ViewState
-from esper.sanctum.widgets.chart import Chart, ChartMark, Curve, XAxis, percent
+from esper.sanctum.widgets.chart import TICKS_HEIGHT, Chart, ChartMark, Curve, XAxis, percent
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_panel import step_axis
 from esper.sanctum.widgets.stacked_chart import StackedChart
@@ -22,8 +22,6 @@ _STAGES = ("fossilized", "probationary", "blending", "training", "germinated", "
 """Stages from the bottom of the chart to its top."""
 _LETTERS = [stage[0] for stage in _STAGES]
 _NUM_COLOURS = 8
-TICKS_HEIGHT = 15
-"""Height of an axis, in lines, for about five labels."""
 _LONG_LABEL_MIN_COLS = 44
 """Minimum width of a panel for the names of areas beside their letters."""
 
