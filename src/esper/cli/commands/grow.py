@@ -11,6 +11,7 @@ from typing import get_args
 from esper.candidates import Objective
 from esper.cli.commands.harvest import format_harvest
 from esper.cli.dashboard import DisplayOptions, add_screen_options
+from esper.cli.growth_lines import format_growth
 from esper.cli.options import (
     EXIT_FAILED,
     EXIT_OK,
@@ -83,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
         run_in_dashboard(engine, display, config.task)
     if code := print_engine_error(engine):
         return code
-    return _print_result(growth)
+    return _print_result(growth, narrated=options.narrate is not None)
 
 
 def _target(directory: Path | None) -> Callable[[Path], Path]:
@@ -98,15 +99,23 @@ def _target(directory: Path | None) -> Callable[[Path], Path]:
     return place
 
 
-def _print_result(growth: Growth) -> int:
-    """Print the candidates, the answer and the places of the networks, and return the exit code."""
+def _print_result(growth: Growth, *, narrated: bool) -> int:
+    """Print the places of the networks, the candidates and the answer, and return the exit code.
+
+    Args:
+        narrated: Leave out the table and the chart, which are neither sentences nor ASCII.
+    """
     search = growth.search
     if search is None or search.answer is None or growth.grown is None:
         print("esper-sanctum: the run ended before a network had a score, so none was grown", file=sys.stderr)
         return EXIT_FAILED
     for name, directory in growth.directories.items():
         print(format_harvest(growth.networks[name].structure, directory, growth.problems.get(name)))
-    print(search.answer)
+    if narrated:
+        print(search.answer)
+    else:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        print(format_growth(search, growth.grown.structure.score_name, width=width))
     if growth.failure is not None:
         print(f"esper-sanctum: {growth.failure}", file=sys.stderr)
         return EXIT_FAILED
