@@ -48,7 +48,7 @@ OPTIONS = {
     "--devices --figure --json",
     "sweep": "--help --dry-run --jobs --storage --results --best --json --telemetry-dir",
     "grow": "--help --help-all --envs --devices --policy-device --task --policy --plan --init-policy "
-    "--rounds --steps --slots --reward --counterfactual --amp --scaler --seed --context-seed --telemetry-dir "
+    "--steps --slots --counterfactual --amp --scaler --seed --context-seed --telemetry-dir "
     "--checkpoint-every --keep --sync-seconds --patience-minutes --data-dir --config --trials --minutes --objective "
     "--max-parameters --patience --compare --to --all --new --accept-changed-task --theme --symbols --bell --notify "
     "--no-tui --narrate",

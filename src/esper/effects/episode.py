@@ -90,7 +90,8 @@ class RecordedEpisode(NamedTuple):
             steps: Number of steps, from the first on, that were simulated.
         """
         started = self.started
-        identity = started.task, started.seed, started.steps, *self.drawn_as, self.loss_scale, started.task_code
+        env, round_index = self.drawn_as
+        identity = started.task, started.seed, started.steps, round_index + 1, env, self.loss_scale, started.task_code
         content = [msgspec.structs.replace(step, seq=0, time=0.0) for step in self.steps[:steps]]
         return hashlib.blake2b(encode_json((identity, content)), digest_size=16).hexdigest()
 

@@ -25,7 +25,9 @@ class Training(msgspec.Struct, frozen=True, gc=False):
     """The candidate that an env trains, or trained last."""
 
     candidate: str
+    """Plan, or name of a policy; empty for the bare host."""
     origin: Origin
+    """Source of the candidate."""
     fresh: int | None = None
     """Number of the fresh host, from 1; None on the host of the search."""
     outcome: str | None = None
@@ -36,6 +38,7 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """State of a growth."""
 
     info: SearchInfo
+    """Budget and aim."""
     candidates: list[Candidate] = []
     """Candidates in the order of their first trials."""
     training: dict[int, Training] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -38,6 +39,8 @@ from esper.engine.start_checks import check_start, resolve_policy
 from esper.harvest.structure import check_target
 from esper.process import RankInfo
 
+FIXED_KEYS = ("rounds", "reward")
+"""Keys of the configuration that a growth does not let the user set."""
 NETWORK_DIR = "grown"
 """Directory of the network in the run directory, if the user gives no other."""
 
@@ -131,6 +134,10 @@ def _parser() -> Parser:
         "command continues an interrupted growth, or one with a smaller budget.",
     )
     add_run_options(parser, GROWTH_CONFIG)
+    for action, field in list(parser.fields.items()):
+        if field.key in FIXED_KEYS:
+            action.help = argparse.SUPPRESS
+            del parser.fields[action]
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument(
         "--trials",

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
+from esper import candidates
 from esper.cli.options import EXIT_OK, Parser
 from esper.config import ConfigError
 from esper.docstrings import field_docstrings
@@ -19,7 +20,7 @@ from esper.history.group_summary import GroupSummary
 from esper.history.run_info import RunInfo
 from esper.history.summary import RunSummary
 from esper.telemetry import events as ev
-from esper.telemetry import state
+from esper.telemetry import search_state, state
 from esper.telemetry.codec import NON_FINITE_STRINGS
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -90,14 +91,14 @@ def json_schema() -> dict[str, Any]:
         "$schema": _DIALECT,
         "title": f"Line of an esper-sanctum recording, schema {ev.SCHEMA_VERSION}",
         "description": inspect.cleandoc(ev.__doc__ or ""),
-        **_schema_of(state.Record, ev, state),
+        **_schema_of(state.Record, candidates, ev, search_state, state),
     }
 
 
 def output_schema(command: str) -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of the output of a command with `--json`."""
     kind, module, title = _OUTPUTS[command]
-    return {"$schema": _DIALECT, "title": title, **_schema_of(kind, module)}
+    return {"$schema": _DIALECT, "title": title, **_schema_of(kind, candidates, ev, search_state, module)}
 
 
 def _schema_of(kind: Any, *modules: ModuleType) -> dict[str, Any]:
