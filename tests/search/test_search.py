@@ -172,10 +172,12 @@ def test_worse_half_is_pruned_and_neither_failed_nor_too_large_ones_are_finalist
         elif name == plans[1]:
             search.tell(name, "failed", None)
         else:
-            search.tell(name, "done", 0.9 if name == "large" else 0.1, 2.0 if name == "large" else 1.1)
+            search.tell(name, "done", 0.9 if name == "large" else 0.1, 2.0 if name == "large" else 1.1, "norm@late:4")
     finalists = search.finalists(9)
     assert not {"large", plans[1], *pruned} & set(finalists)
     assert {"heuristic", plans[0]} <= set(finalists)
+    search.tell("heuristic", "done", 0.1, 1.0, "")  # it planted nothing
+    assert "heuristic" not in search.finalists(9)
 
 
 def test_search_ends_when_its_space_is_exhausted() -> None:

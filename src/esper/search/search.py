@@ -200,9 +200,13 @@ class PlanSearch:
                 self._too_large.add(name)
 
     def finalists(self, count: int) -> list[str]:
-        """Return the bare host, and the best other candidates, at most `count`."""
-        others = [name for name in self._ranked() if name != BARE_HOST and name not in self._too_large]
-        return [BARE_HOST, *others[:count]]
+        """Return the bare host, and the best other candidates, at most `count`.
+
+        A policy that planted nothing is the bare host once more, and is left out.
+        """
+        idle = {name for name, plan in self._plans.items() if not plan}
+        left_out = {BARE_HOST, *idle, *self._too_large}
+        return [BARE_HOST, *[name for name in self._ranked() if name not in left_out][:count]]
 
     def effects(self, plan: str) -> dict[str, float]:
         """Return the exact effect of each seed of a plan on the objective, on the host of the search.
