@@ -33,8 +33,10 @@ DEFAULT_TRIALS = 16
 """Number of trials if no budget is given."""
 FRESH_HOSTS = 5
 """Number of fresh hosts on which each of the last candidates is trained."""
-FINALISTS = 3
-"""Number of candidates that are trained on fresh hosts, besides the bare host."""
+MIN_FINALISTS, MAX_FINALISTS = 3, 5
+"""Number of candidates that are trained on fresh hosts, besides the bare host: after few trials, and after many."""
+TRIALS_PER_FINALIST = 6
+"""Number of trials for each of these candidates: the best of many trials is a luckier one."""
 GROWTH_CONFIG: Mapping[str, Any] = {
     "rounds": MAX_COUNT,
     "policy": "pretrained",
@@ -44,6 +46,11 @@ GROWTH_CONFIG: Mapping[str, Any] = {
     "checkpoint-every": 1,
 }
 """Settings of a growth that differ from the defaults of a run. It ends with its search, not after some rounds."""
+
+
+def num_finalists(trials: int) -> int:
+    """Return the number of candidates that are trained on fresh hosts after some trials, besides the bare host."""
+    return min(max(trials // TRIALS_PER_FINALIST, MIN_FINALISTS), MAX_FINALISTS)
 
 
 def num_fresh(finalists: int) -> int:
@@ -84,7 +91,7 @@ class GrowthRequest:
         """
         if self.trials is None:
             return MAX_COUNT
-        return math.ceil(self.trials / envs) + math.ceil(num_fresh(FINALISTS) / envs)
+        return math.ceil(self.trials / envs) + math.ceil(num_fresh(num_finalists(self.trials)) / envs)
 
     def info(self, host_parameters: int) -> SearchInfo:
         """Return the budget and the aim for a host of some parameters."""

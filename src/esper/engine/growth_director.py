@@ -18,7 +18,7 @@ from esper.candidates import BARE_HOST, Candidate, Origin, Outcome
 from esper.engine.best_network import BestNetwork, load_networks, network_states
 from esper.engine.candidate_agent import CandidateAgent
 from esper.engine.episode import Episode
-from esper.engine.growth import FINALISTS, FRESH_HOSTS, GrowthRequest, num_fresh
+from esper.engine.growth import FRESH_HOSTS, MAX_FINALISTS, GrowthRequest, num_finalists, num_fresh
 from esper.engine.step import StepResult
 from esper.engine.training_state import TrainingState
 from esper.envs.env import Env
@@ -133,13 +133,13 @@ class GrowthDirector:
             return self._request.trials - self._started
         assert self._request.minutes is not None
         left = 60 * self._request.minutes - self._seconds
-        rounds_after = math.ceil(num_fresh(FINALISTS) / envs)
+        rounds_after = math.ceil(num_fresh(num_finalists(self._started)) / envs)
         return envs if not self._started or left >= (1 + rounds_after) * self._longest_round else 0
 
     def _begin_fresh(self, envs: int) -> None:
         """End the search, and queue the trainings of the best candidates on fresh hosts: all of a host together."""
         self._is_searching = False
-        count = FINALISTS
+        count = num_finalists(self._started)
         if self._request.minutes is not None:
             left = 60 * self._request.minutes - self._seconds
             while count > 1 and math.ceil(num_fresh(count) / envs) * self._longest_round > left:
@@ -157,7 +157,7 @@ class GrowthDirector:
         for episode in self._training.episodes:
             if episode.env.index in self._jobs:
                 self._end_training(episode, "done")
-        kept = {one.name for one in self.search_state.front} | set(self._search.finalists(FINALISTS))
+        kept = {one.name for one in self.search_state.front} | set(self._search.finalists(MAX_FINALISTS))
         kept |= {one.name for one in self.search_state.candidates if one.fresh_scores}
         self.networks = {name: network for name, network in self.networks.items() if name in kept}
         self._longest_round = max(self._longest_round, self._round_seconds)

@@ -27,9 +27,10 @@ from esper.config import ConfigError
 from esper.config_files import resolve_config
 from esper.engine.growth import (
     DEFAULT_TRIALS,
-    FINALISTS,
     FRESH_HOSTS,
     GROWTH_CONFIG,
+    MAX_FINALISTS,
+    MIN_FINALISTS,
     Growth,
     check_growth,
     find_growth,
@@ -128,10 +129,11 @@ def _print_result(growth: Growth, *, narrated: bool) -> int:
 def _parser() -> Parser:
     parser = Parser(
         prog="esper-sanctum grow",
-        description="Find the best network of a task within a budget: a search tries the plans of policies, plans that "
-        f"were good elsewhere, and its own; your network is always a candidate. The best {FINALISTS} are trained on "
-        f"{FRESH_HOSTS} fresh hosts each, which choose; the network is written as ordinary files, and tested. The same "
-        "command continues an interrupted growth, or one with a smaller budget.",
+        description="Find the best network of a task within a budget. A search tries your network, the episodes of "
+        "policies, plans that were good elsewhere, and its own. Your network and the best "
+        f"{MIN_FINALISTS} to {MAX_FINALISTS} others are trained on {FRESH_HOSTS} fresh hosts each, which choose. The "
+        "network is tested and written as ordinary files. The same command continues an interrupted growth, or one "
+        "with a smaller budget.",
     )
     add_run_options(parser, GROWTH_CONFIG)
     for action, field in list(parser.fields.items()):
