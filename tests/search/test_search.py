@@ -130,13 +130,17 @@ def test_guided_search_alternates_its_proposals_with_variations_of_the_best_plan
 
 
 def test_best_plan_is_tried_without_each_seed_to_the_end() -> None:
-    search = PlanSearch(space(), plans=["norm@early:0 depthwise@mid:1 norm@late:2"], seed=1)
+    search = PlanSearch(space(), plans=["norm@early:0 depthwise@mid:1 norm@late:2,tempo=8"], seed=1)
     (host, _), (best, _) = search.next_candidates(2)
     search.tell(host, "done", 0.1)
     search.tell(best, "done", 0.9)
     search.next_candidates(6)  # known plans
     tried = [name for name, _ in search.next_candidates(3)]
-    assert tried == ["depthwise@mid:1 norm@late:2", "norm@early:0 norm@late:2", "norm@early:0 depthwise@mid:1"]
+    assert tried == [
+        "depthwise@mid:1 norm@late:2,tempo=8",
+        "norm@early:0 norm@late:2,tempo=8",
+        "norm@early:0 depthwise@mid:1",
+    ]
     for rank, name in enumerate(tried):
         assert not search.report(name, 13, -9.0)
         search.tell(name, "done", 0.5 + rank / 4)
@@ -159,9 +163,11 @@ def test_repeated_calls_restore_a_search() -> None:
 
 
 def test_worse_half_is_pruned_and_neither_failed_nor_too_large_ones_are_finalists() -> None:
-    search = PlanSearch(space(limit=1500), policies=["heuristic", "large"], seed=1)
-    names = [name for name, _ in search.next_candidates(8)]
-    plans = [name for name in names if "@" in name]
+    large = "/runs/a@b/large"
+    search = PlanSearch(space(limit=1500), policies=["heuristic", large], seed=1)
+    names = [name for name, _ in search.next_candidates(12)]
+    plans = [name for name in names if name not in (BARE_HOST, "heuristic", large)]
+    assert large in names
     pruned = {name for rank, name in enumerate(plans) if search.report(name, 13, -rank / 10)}
     assert plans[0] not in pruned
     assert plans[-1] in pruned
@@ -172,12 +178,14 @@ def test_worse_half_is_pruned_and_neither_failed_nor_too_large_ones_are_finalist
         elif name == plans[1]:
             search.tell(name, "failed", None)
         else:
-            search.tell(name, "done", 0.9 if name == "large" else 0.1, 2.0 if name == "large" else 1.1, "norm@late:4")
+            search.tell(name, "done", 0.9 if name == large else 0.1, 2.0 if name == large else 1.1, "norm@late:4")
     finalists = search.finalists(9)
-    assert not {"large", plans[1], *pruned} & set(finalists)
+    assert not {large, plans[1], *pruned} & set(finalists)
     assert {"heuristic", plans[0]} <= set(finalists)
     search.tell("heuristic", "done", 0.1, 1.0, "")  # it planted nothing
     assert "heuristic" not in search.finalists(9)
+    assert search.effects(large) == {}  # the policy would decide otherwise without a seed
+    assert search.next_candidates(1)
 
 
 def test_search_ends_when_its_space_is_exhausted() -> None:

@@ -91,14 +91,14 @@ def _options(action: Action) -> str:
 def without_each_seed(plan: str, space: PlanSpace) -> dict[str, str]:
     """Return a plan without each of its seeds, keyed by the seed that is left out; empty for a plan of one seed.
 
-    On the host of the search, the return of a plan minus that without a seed is the exact effect of this seed. Options
-    of the seeds are not kept.
+    The other seeds keep their steps and options. On the host of the search, the objective of a plan minus that of the
+    plan without a seed is then the exact effect of this seed.
     """
-    seeds = _seeds_of(plan, space)
+    seeds, ops = _seeds_of(plan, space), space.parse(plan)
     if len(seeds) < 2:
         return {}
     return {
-        f"{blueprint} in {slot}": space.plan({other: seed for other, seed in seeds.items() if other != slot})
+        f"{blueprint} in {slot}": " ".join(op.word for op in ops if op.slot != slot)
         for slot, (blueprint, _) in seeds.items()
     }
 

@@ -120,9 +120,11 @@ class PlanSearch:
         return self._draw()
 
     def _without_seeds(self) -> dict[str, str]:
-        """Return the best plan so far without each of its seeds."""
-        best = next(iter(self._ranked()), BARE_HOST)
-        return without_each_seed(best, self._space) if "@" in best else {}
+        """Return the best plan so far without each of its seeds; empty if a policy is best."""
+        return self._without_each_seed(next(iter(self._ranked()), BARE_HOST))
+
+    def _without_each_seed(self, name: str) -> dict[str, str]:
+        return {} if name in self._policies else without_each_seed(name, self._space)
 
     def _enqueue(self, plan: str) -> None:
         """Add a plan to the study, if it belongs to the space."""
@@ -208,15 +210,16 @@ class PlanSearch:
         left_out = {BARE_HOST, *idle, *self._too_large}
         return [BARE_HOST, *[name for name in self._ranked() if name not in left_out][:count]]
 
-    def effects(self, plan: str) -> dict[str, float]:
+    def effects(self, name: str) -> dict[str, float]:
         """Return the exact effect of each seed of a plan on the objective, on the host of the search.
 
-        Seeds without which the plan was not tried to the end are left out.
+        Seeds without which the plan was not tried to the end are left out. The result is empty for a policy, because it
+        would decide otherwise without a seed.
         """
-        value = self._values.get(plan)
+        value = self._values.get(name)
         if value is None:
             return {}
-        without = {seed: self._values.get(other) for seed, other in without_each_seed(plan, self._space).items()}
+        without = {seed: self._values.get(other) for seed, other in self._without_each_seed(name).items()}
         return {seed: value - other for seed, other in without.items() if other is not None}
 
     def _ranked(self) -> list[str]:
