@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
 import pytest
 import torch
@@ -15,29 +14,13 @@ from esper.candidates import BARE_HOST
 from esper.domain import Op
 from esper.growth.blueprints import build_seed
 from esper.growth.layouts import Layout
-from esper.growth.site import SlotSite
 from esper.policy.actions import Action
 from esper.policy.baselines import germinate_action
 from esper.policy.plan import parse_plan
 from esper.search.proposals import known_plans, plan_of, variations, without_each_seed
 from esper.search.search import PlanSearch, SearchKind
 from esper.search.space import PlanSpace
-
-BLUEPRINTS = ("norm", "depthwise", "conv_light", "conv_heavy")
-SLOTS = ("early", "mid", "late")
-
-
-def sites(slots: Sequence[str] = SLOTS, blueprints: Sequence[str] = BLUEPRINTS) -> list[SlotSite]:
-    return [
-        SlotSite(
-            name=name, module=name, layout=Layout.BCHW, channels=4 + index, sizes=(8, 8), blueprints=tuple(blueprints)
-        )
-        for index, name in enumerate(slots)
-    ]
-
-
-def space(steps: int = 20, limit: int | None = None) -> PlanSpace:
-    return PlanSpace(sites(), steps, host_parameters=1000, max_parameters=limit)
+from tests.search.plans import BLUEPRINTS, SLOTS, sites, space
 
 
 def value_of(plan: str) -> float:
