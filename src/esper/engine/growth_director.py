@@ -104,6 +104,7 @@ class GrowthDirector:
     def announce_round(self) -> None:
         """Report the trainings of the round that has begun."""
         number = self._training.round + 1
+        self.search_state.start_round(0)
         for env, job in self._jobs.items():
             self._emit(
                 ev.TrialStarted(round=number, env=env, candidate=job.candidate, origin=job.origin, fresh=job.fresh)
