@@ -137,6 +137,11 @@ class GrowthDirector:
         rounds_after = math.ceil(num_fresh(num_finalists(self._started)) / envs)
         return envs if not self._started or left >= (1 + rounds_after) * self._longest_round else 0
 
+    @property
+    def _budget(self) -> list[float | None]:
+        """Number of trials and minutes, for a checkpoint."""
+        return [self._request.trials, self._request.minutes]
+
     def _begin_fresh(self, envs: int) -> None:
         """End the search, and queue the trainings of the best candidates on fresh hosts: all of a host together."""
         self._is_searching = False
@@ -331,6 +336,7 @@ class GrowthDirector:
                 "round-seconds": self._round_seconds,
                 "longest-round": self._longest_round,
                 "ended": self.has_ended,
+                "budget": self._budget,
             }
         }
 
@@ -358,6 +364,7 @@ class GrowthDirector:
         self._is_searching, self._started = stored["searching"], stored["started"]
         self._seconds, self._round_seconds = stored["seconds"], stored["round-seconds"]
         self._longest_round, self.has_ended = stored["longest-round"], stored["ended"]
-        if not self._is_searching and self._trials_left(len(self._training.pool.envs)) > 0:  # a larger budget
+        is_changed = stored["budget"] != self._budget
+        if not self._is_searching and is_changed and self._trials_left(len(self._training.pool.envs)) > 0:
             self._is_searching, self.has_ended = True, False
             self._waiting.clear()

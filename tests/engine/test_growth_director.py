@@ -1,0 +1,169 @@
+"""GrowthDirector without training: its budgets, fresh hosts, faults and checkpoints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from esper.candidates import BARE_HOST, choose
+from esper.engine import growth_director
+from esper.engine.best_network import BestNetwork
+from esper.engine.candidate_agent import CandidateAgent
+from esper.engine.growth import GrowthRequest
+from esper.engine.growth_director import GrowthDirector
+from esper.engine.training_state import TrainingState
+from esper.lanes.errors import FaultError, RunFailedError
+from esper.policy.baselines import StaticAgent
+from esper.search.search import PlanSearch
+from tests.search.plans import BLUEPRINTS, sites, space
+
+PLANS = ("norm@early:0", "conv_light@mid:1", "norm@late:2", "depthwise@late:3")
+SCORES = {BARE_HOST: 0.5, "norm@early:0": 0.8, "conv_light@mid:1": 0.7, "norm@late:2": 0.6}
+
+
+@pytest.fixture(autouse=True)
+def no_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(env: Any, score: float, round_number: int, step: int) -> BestNetwork:
+        values = {"score": score, "env": env.index, "round": round_number, "step": step}
+        return BestNetwork(**values, parameter_ratio=1.1, seeds=[], tensors={})
+
+    monkeypatch.setattr(growth_director.BestNetwork, "of", of)
+
+
+@dataclass(frozen=True)
+class StubEnv:
+    index: int
+
+
+class Rounds:
+    """Rounds of one step of a director. `tried` has the candidates and fresh hosts of each round."""
+
+    def __init__(self, envs: int = 4, steps: int = 1, **budget: Any) -> None:
+        self.tried: list[list[tuple[str, int]]] = []
+        self.episodes = [
+            SimpleNamespace(env=StubEnv(index), inactive=False, episode_return=0.0, view=SimpleNamespace(step=0))
+            for index in range(envs)
+        ]
+        profile = SimpleNamespace(host_parameters=1000, sites=sites(), blueprints=BLUEPRINTS)
+        pool = SimpleNamespace(envs=[one.env for one in self.episodes], profile=profile, reset_loss_scales=lambda: None)
+        self.training = SimpleNamespace(
+            config=SimpleNamespace(steps=steps, seed=0),
+            pool=pool,
+            agent=CandidateAgent({}, lambda _: StaticAgent()),
+            hub=SimpleNamespace(emit=lambda _: None),
+            episodes=self.episodes,
+            round=0,
+            step=0,
+        )
+        request = GrowthRequest(**budget)
+        training = cast("TrainingState", self.training)
+        self.director = GrowthDirector(request, lambda: PlanSearch(space(), plans=PLANS, seed=0), training)
+
+    def begin(self) -> dict[int, str]:
+        """Begin a round, and return the candidate of each env that trains."""
+        keys = self.director.begin_round()
+        self.director.announce_round()
+        names = {env: one.candidate for env, one in self.director.search_state.training.items()}
+        self.tried.append([(names[env.index], key.env) for env, key in keys.items()])
+        for episode in self.episodes:
+            episode.inactive = episode.env not in keys
+        return names
+
+    def step(self, scores: Mapping[str, float] = SCORES, seconds: float = 1.0) -> bool:
+        """Train for a step, and return True if the round ends with it."""
+        names = {env: one.candidate for env, one in self.director.search_state.training.items()}
+        self.training.step += 1
+        for episode in self.episodes:
+            score = scores.get(names.get(episode.env.index, ""), 0.1)
+            episode.view.step, episode.view.scores, episode.episode_return = self.training.step, [score], score
+        episodes = cast("Any", self.episodes)
+        self.director.observe(episodes)
+        self.director.end_group(cast("Any", SimpleNamespace(episodes=episodes, outcomes=[None] * len(episodes))))
+        return self.director.end_step(seconds)
+
+    def end(self) -> None:
+        self.director.end_round()
+        self.training.round, self.training.step = self.training.round + 1, 0
+
+    def play(self, seconds: float = 1.0) -> None:
+        """Play rounds until the growth has ended."""
+        while not self.director.has_ended:
+            self.begin()
+            self.step(seconds=seconds)
+            self.end()
+
+    @property
+    def fresh_hosts(self) -> dict[str, list[int]]:
+        """Fresh hosts of each candidate that was trained on them."""
+        return {one.name: one.fresh_hosts for one in self.director.search_state.candidates if one.fresh_hosts}
+
+
+def test_best_candidates_train_on_the_same_fresh_hosts() -> None:
+    rounds = Rounds(trials=5)
+    rounds.play()
+    assert [len(tried) for tried in rounds.tried] == [4, 1, 4, 4, 4, 4, 4]
+    assert {host for tried in rounds.tried[:2] for _, host in tried} == {0}
+    assert rounds.fresh_hosts == {name: [1, 2, 3, 4, 5] for name in SCORES}
+    chosen = choose(rounds.director.search_state.candidates, "score")
+    assert chosen is not None
+    assert chosen.name == "norm@early:0"
+    assert set(rounds.director.networks) >= set(SCORES)
+
+
+@pytest.mark.parametrize(("seconds", "searching", "finalists"), [(8.0, 2, 3), (10.0, 1, 3), (20.0, 1, 1)])
+def test_minutes_leave_time_for_fresh_hosts(seconds: float, searching: int, finalists: int) -> None:
+    rounds = Rounds(minutes=1.0)
+    rounds.play(seconds)
+    on_host = [tried for tried in rounds.tried if tried[0][1] == 0]
+    assert len(on_host) == searching
+    assert len(rounds.fresh_hosts) == 1 + finalists
+    with pytest.raises(RunFailedError, match="which is more than --minutes 1; give --minutes 5"):
+        Rounds(minutes=1.0).play(61.0)
+
+
+def test_growth_continues_only_with_a_larger_budget() -> None:
+    """An exhausted space leaves trials over, which must not begin the search again."""
+    first = Rounds(trials=3)
+    first.play()
+    stored = json.loads(json.dumps(first.director.state_dict()))
+    for trials, expected in ((3, True), (2, True), (5, False)):
+        later = Rounds(trials=trials)
+        later.director.load_state_dict(stored, {})
+        assert later.director.has_ended is expected
+    later.play()
+    added = [training for tried in later.tried for training in tried]
+    assert added[:2] == [("norm@late:2", 0), ("depthwise@late:3", 0)]
+    assert added[2:] == [("norm@late:2", host) for host in range(1, 6)]
+    stored["0"]["budget"] = [9, None]
+    exhausted = Rounds(trials=9)
+    exhausted.director.load_state_dict(stored, {})
+    assert exhausted.director.has_ended
+
+
+def test_fault_of_one_training_repeats_the_others() -> None:
+    rounds = Rounds(trials=4, steps=2)
+    names = rounds.begin()
+    rounds.step()
+    lost = FaultError("out of reach", is_device_lost=True)
+    assert not rounds.director.recover(lost)
+    assert not rounds.director.recover(FaultError("of the policy"))
+    assert rounds.director.recover(FaultError("no room", env=2))
+    failed = rounds.director.search_state.find(names[2])
+    assert failed is not None
+    assert (failed.outcome, failed.reason) == ("failed", "no room")
+    rounds.training.round, rounds.training.step = 1, 0
+    repeated = rounds.begin()
+    assert list(repeated.values()) == [names[0], names[1], names[3]]
+    assert not rounds.director.recover(FaultError("no room", env=0))  # that of the bare host
+
+
+def test_training_ends_after_steps_without_a_better_score() -> None:
+    rounds = Rounds(trials=4, steps=9, patience=2)
+    rounds.begin()
+    assert [rounds.step() for _ in range(3)] == [False, False, True]
+    assert [one.outcome for one in rounds.director.search_state.candidates] == ["done"] * 4
