@@ -14,6 +14,7 @@ WEIGHTS_FILE = "weights.safetensors"
 STRUCTURE_FILE = "structure.json"
 CARD_FILE = "README.md"
 PROGRAM_FILE = "program.pt2"
+_FILES = frozenset({WEIGHTS_FILE, STRUCTURE_FILE, CARD_FILE, PROGRAM_FILE})
 
 STRUCTURE_FORMAT = 1
 MAX_STRUCTURE_BYTES = 1 << 20
@@ -126,6 +127,21 @@ def read_structure(directory: Path) -> GrownStructure:
     except DECODE_ERRORS as error:
         raise HarvestError(f"{path} is not the structure of a harvested network: {error}") from None
     raise HarvestError(f"{path} has format {version}; this version reads {STRUCTURE_FORMAT}")
+
+
+def holds_networks_of(directory: Path, run: str) -> bool:
+    """Return True if a directory has only the files of a network of a run, or only such directories.
+
+    Args:
+        run: Name of the run directory.
+    """
+    try:
+        entries = list(directory.iterdir())
+        if {entry.name for entry in entries} <= _FILES:
+            return read_structure(directory).provenance.run == run
+        return all(entry.is_dir() and holds_networks_of(entry, run) for entry in entries)
+    except (OSError, HarvestError):
+        return False
 
 
 def check_target(directory: Path) -> None:

@@ -83,16 +83,17 @@ def test_grow_trains_the_best_candidates_on_fresh_hosts_which_choose(
 def test_same_command_continues_a_stopped_growth_to_the_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    to = ("--to", str(tmp_path / "network"))
     assert grow(tmp_path / "alone", *SMALL, "--seed", "3") == EXIT_OK
     with monkeypatch.context() as patched:
         put_requests(patched, *[None] * 3, Request(RequestKind.STOP, "signal"))  # in the first fresh trainings
-        assert grow(tmp_path / "parts", *SMALL, "--seed", "3") == EXIT_OK
+        assert grow(tmp_path / "parts", *SMALL, "--seed", "3", *to) == EXIT_OK
     assert "stopped after 3 trials; best so far: " in capsys.readouterr().out
-    assert grow(tmp_path / "parts", *SMALL, "--seed", "3") == EXIT_OK
+    assert grow(tmp_path / "parts", *SMALL, "--seed", "3", *to) == EXIT_OK
     assert "continues the growth" in capsys.readouterr().err
     alone, parts = only(tmp_path / "alone"), only(tmp_path / "parts")
     assert computed(recorded(parts)) == computed(recorded(alone))
-    assert (parts / "grown" / WEIGHTS_FILE).read_bytes() == (alone / "grown" / WEIGHTS_FILE).read_bytes()
+    assert (tmp_path / "network" / WEIGHTS_FILE).read_bytes() == (alone / "grown" / WEIGHTS_FILE).read_bytes()
 
     larger = [*SMALL]
     larger[larger.index("--trials") + 1] = "4"

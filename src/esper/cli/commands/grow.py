@@ -37,7 +37,7 @@ from esper.engine.growth import (
     make_request,
 )
 from esper.engine.start_checks import check_start, resolve_policy
-from esper.harvest.structure import check_target
+from esper.harvest.structure import check_target, holds_networks_of
 from esper.process import RankInfo
 
 FIXED_KEYS = ("rounds", "reward")
@@ -61,12 +61,12 @@ def run(arguments: Sequence[str]) -> int:
         patience=options.patience,
         compares=options.compare,
     )
-    if target is not None:
-        check_target(target)
     rank_info = RankInfo.from_environment()
     if rank_info.world_size > 1:
         raise ConfigError("grow cannot be used under torchrun; give --devices several devices of this machine")
     checkpoint = None if options.new else find_growth(config, request)
+    if target is not None and not (checkpoint and holds_networks_of(target, checkpoint.parent.parent.name)):
+        check_target(target)
     workers = check_start(config, rank_info, is_new=checkpoint is None)
     if checkpoint is not None:
         print_warnings([f"continues the growth {checkpoint.parent.parent}; --new begins another one"])
@@ -92,13 +92,13 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _target(directory: Path | None) -> Callable[[Path], Path]:
-    """Return the function from the run directory to that of the network."""
+    """Return the function from the run directory to that of the network, which removes earlier networks of the run."""
 
     def place(run: Path) -> Path:
-        if directory is not None:
-            return directory
-        shutil.rmtree(run / NETWORK_DIR, ignore_errors=True)  # of this growth, when it had a smaller budget
-        return run / NETWORK_DIR
+        target = run / NETWORK_DIR if directory is None else directory
+        if holds_networks_of(target, run.name):  # of this growth, before it was stopped or had a larger budget
+            shutil.rmtree(target, ignore_errors=True)
+        return target
 
     return place
 
@@ -173,7 +173,10 @@ def _parser() -> Parser:
         "--compare", action="store_true", help="also train the architecture of the answer from scratch, with all seeds"
     )
     parser.add_argument(
-        "--to", type=Path, metavar="DIR", help="directory to write, new or empty (default: grown/ in the run directory)"
+        "--to",
+        type=Path,
+        metavar="DIR",
+        help="directory to write: new, empty, or of this growth (default: grown/ in the run directory)",
     )
     parser.add_argument(
         "--all", action="store_true", help="write every network of the front, each to its own directory there"
