@@ -75,4 +75,4 @@ def test_candidates_are_described_in_words() -> None:
         describe_candidate("x@y:3,tempo=5,alpha=0.7 cull@y:9")
         == "x in y at step 3 (tempo=5, alpha=0.7), cull y at step 9"
     )
-    assert describe_candidate("/runs/digits-1/checkpoints/round-00003-step-0006") == "digits-1/round-00003-step-0006"
+    assert describe_candidate("/a@b/digits-1/checkpoints/round-00003-step-0006") == "digits-1/round-00003-step-0006"

@@ -95,8 +95,10 @@ def describe_candidate(name: str) -> str:
     """Return the label of a candidate: `your network`, a policy, or the seeds of a plan with their steps."""
     if name == BARE_HOST:
         return "your network"
+    if name.startswith("/"):
+        return "/".join(name.split("/")[-3::2])  # run and checkpoint
     if "@" not in name:
-        return "/".join(name.split("/")[-3::2]) if name.startswith("/") else name  # run and checkpoint
+        return name
     return ", ".join(_describe_word(word) for word in name.split())
 
 

@@ -156,7 +156,7 @@ def format_ratio(one: Candidate) -> str:
 def label_of(one: Candidate) -> str:
     """Return the label of a candidate: `your network`, the seeds of its plan, or a policy with the seeds it planted."""
     label = describe_candidate(one.name)
-    if one.seeds and one.name != BARE_HOST and "@" not in one.name:
+    if one.seeds and one.origin in ("policy", "comparison"):
         label += f": {', '.join(one.seeds)}"
     return strip_control(label)
 
