@@ -8,7 +8,8 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,8 +17,9 @@ import torch
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
-from esper.config import ConfigError
+from esper.config import Config, ConfigError, TaskError
 from esper.domain import HEADS
+from esper.engine.wide_host import open_wide_pool
 from esper.envs.env import Env
 from esper.evaluation import held_out as held_out_module
 from esper.evaluation.held_out import HeldOutEvaluation
@@ -25,6 +27,7 @@ from esper.evaluation.results import EpisodeResult
 from esper.ppo.rewards import rent_cost
 from esper.seeding import decision_uniforms, evaluation_seed, make_generator
 from esper.tasks import load_task
+from esper.tasks.profile import TaskProfile
 from tests.runs import LiveRun
 
 
@@ -240,4 +243,14 @@ def test_wide_host_is_refused_for_a_task_without_one(checkpoint: Path, monkeypat
     task = load_task("digits_impaired")
     monkeypatch.setattr("esper.tasks.prepare.load_task", lambda _: replace(task, wide_model=None))
     with pytest.raises(ConfigError, match="has no wide_model"), opened(checkpoint, "ppo", "wide"):
+        pass
+
+
+def test_wide_model_that_fails_is_named() -> None:
+    task = replace(load_task("digits"), wide_model=lambda factor: [][round(factor)])
+    profile = cast("TaskProfile", SimpleNamespace(host_parameters=10))
+    with (
+        pytest.raises(TaskError, match="wide_model of task digits: IndexError"),
+        open_wide_pool(task, profile, cast("Any", None), 1.5, ["cpu:0"], Config()),
+    ):
         pass

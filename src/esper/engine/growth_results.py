@@ -84,8 +84,8 @@ class GrowthResults:
             answer = describe_answer(state.candidates, objective)
             try:
                 self._compare(best)
-            except FaultError as fault:
-                self._log(f"the comparison ended early: {fault}", "error")
+            except (FaultError, TaskError) as error:
+                self._log(f"the comparison ended early: {error}", "error")
         else:
             answer = self._describe_stopped(best)
         for name in dict.fromkeys([best.name, *(one.name for one in state.front)]):

@@ -16,6 +16,7 @@ from esper.tasks.probe import probe_task
 from esper.tasks.profile import TaskProfile
 from esper.tasks.splits import TaskData
 from esper.tasks.task import Task
+from esper.tasks.user_calls import UserCalls
 
 _WIDTH_FACTORS = 200
 """Number of width factors among which that of the wide host is chosen."""
@@ -30,13 +31,19 @@ def open_wide_pool(
     Args:
         task: Task with a `wide_model`.
         parameter_ratio: Parameters that the wide host should have, divided by those of the host.
+
+    Raises:
+        TaskError: `wide_model` raises an exception, or its host does not fit the task.
     """
     assert task.wide_model is not None
-    host = profile.host_parameters
+    user, host = UserCalls(task), profile.host_parameters
     factors = [1 + (parameter_ratio - 1) * index / _WIDTH_FACTORS for index in range(_WIDTH_FACTORS + 1)]
-    sizes = {factor: _count_parameters(partial(task.wide_model, factor)) / host for factor in factors}
+    models = {factor: partial(task.wide_model, factor) for factor in factors}
+    sizes = {
+        factor: user.call("wide_model", partial(_count_parameters, model)) / host for factor, model in models.items()
+    }
     factor = min(factors, key=lambda factor: abs(sizes[factor] - parameter_ratio))
-    wide = replace(task, model=partial(task.wide_model, factor), source=None)
+    wide = replace(task, model=models[factor], source=None)
     # A worker would import the task from the user's file, which has the narrow host.
     lanes = lanes[:1] if task.source else lanes
     wide_profile = probe_task(wide, data, [site.name for site in profile.sites])
