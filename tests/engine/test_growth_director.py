@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,7 +18,7 @@ from esper.engine.growth import GrowthRequest
 from esper.engine.growth_director import GrowthDirector
 from esper.engine.training_state import TrainingState
 from esper.lanes.errors import FaultError, RunFailedError
-from esper.policy.baselines import StaticAgent
+from esper.policy.baselines import StaticAgent, germinate_action
 from esper.search.search import PlanSearch
 from tests.search.plans import BLUEPRINTS, sites, space
 
@@ -43,7 +43,9 @@ class StubEnv:
 class Rounds:
     """Rounds of one step of a director. `tried` has the candidates and fresh hosts of each round."""
 
-    def __init__(self, envs: int = 4, steps: int = 1, **budget: Any) -> None:
+    def __init__(
+        self, envs: int = 4, steps: int = 1, policies: Sequence[str] = (), limit: int | None = None, **budget: Any
+    ) -> None:
         self.tried: list[list[tuple[str, int]]] = []
         self.episodes = [
             SimpleNamespace(env=StubEnv(index), inactive=False, episode_return=0.0, view=SimpleNamespace(step=0))
@@ -62,7 +64,11 @@ class Rounds:
         )
         request = GrowthRequest(**budget)
         training = cast("TrainingState", self.training)
-        self.director = GrowthDirector(request, lambda: PlanSearch(space(), plans=PLANS, seed=0), training)
+
+        def make_search() -> PlanSearch:
+            return PlanSearch(space(limit=limit), policies=policies, plans=PLANS, seed=0)
+
+        self.director = GrowthDirector(request, make_search, training)
 
     def begin(self) -> dict[int, str]:
         """Begin a round, and return the candidate of each env that trains."""
@@ -167,3 +173,20 @@ def test_training_ends_after_steps_without_a_better_score() -> None:
     rounds.begin()
     assert [rounds.step() for _ in range(3)] == [False, False, True]
     assert [one.outcome for one in rounds.director.search_state.candidates] == ["done"] * 4
+
+
+def test_best_trial_is_not_too_large() -> None:
+    rounds = Rounds(trials=2, policies=["large"], limit=1001)
+    rounds.begin()
+    assert rounds.director.best_trial() is None
+    rounds.training.agent.actions[1] = [germinate_action(0, 0)]
+    rounds.step({BARE_HOST: 0.0, "large": 0.9})
+    rounds.director.end_round()
+    best = rounds.director.best_trial()
+    assert best is not None
+    assert best.name == BARE_HOST
+    rounds = Rounds(trials=2)
+    rounds.begin()
+    rounds.step({BARE_HOST: 0.0, "norm@early:0": -0.3})
+    rounds.director.end_round()
+    assert rounds.director.best_trial() is rounds.director.search_state.candidates[0]

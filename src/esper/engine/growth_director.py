@@ -124,6 +124,16 @@ class GrowthDirector:
             return self._next_jobs(envs)
         return jobs
 
+    def best_trial(self) -> Candidate | None:
+        """Return the candidate with the best trial that is not too large; None if no trial is done."""
+        done: list[tuple[float, Candidate]] = []
+        for name in self._search.finalists(1):
+            one = self.search_state.find(name)
+            value = one.trial_value(self._request.objective) if one else None
+            if one is not None and value is not None:
+                done.append((value, one))
+        return max(done, key=lambda pair: pair[0])[1] if done else None
+
     def effects(self, plan: str) -> dict[str, float]:
         """Return the exact effect of each seed of a plan on the objective; see `PlanSearch.effects`."""
         return self._search.effects(plan)

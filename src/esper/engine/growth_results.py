@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -76,7 +75,7 @@ class GrowthResults:
         growth, state = self._growth, self._director.search_state
         growth.search = state
         objective = growth.request.objective
-        best = choose(state.candidates, objective) if self._director.has_ended else self._best_trial()
+        best = choose(state.candidates, objective) if self._director.has_ended else self._director.best_trial()
         if best is None:
             self._log("no candidate has a score yet, so there is no network to write", "warning")
             return
@@ -98,12 +97,6 @@ class GrowthResults:
             described = ", ".join(f"{seed} {effect:+.3f}" for seed, effect in effects.items())
             self._log(f"effect of each seed on the {objective}, on the host of the search: {described}")
         self._emit(ev.SearchEnded(answer=answer, candidate=best.name))
-
-    def _best_trial(self) -> Candidate | None:
-        """Return the best candidate of a growth that was stopped, by its trial; None if none is done."""
-        objective = self._growth.request.objective
-        done = [one for one in self._director.search_state.candidates if one.trial_value(objective) is not None]
-        return max(done, key=lambda one: one.trial_value(objective) or -math.inf, default=None)
 
     def _describe_stopped(self, best: Candidate) -> str:
         trials = self._director.search_state.trials_ended
