@@ -130,6 +130,10 @@ def test_minutes_leave_time_for_fresh_hosts(seconds: float, searching: int, fina
     assert len(rounds.fresh_hosts) == 1 + finalists
     with pytest.raises(RunFailedError, match="which is more than --minutes 1; give --minutes 5"):
         Rounds(minutes=1.0).play(61.0)
+    warms_up = Rounds(minutes=1.0, steps=4)
+    warms_up.begin()
+    assert not warms_up.step(seconds=20.0)
+    assert not warms_up.step(seconds=1.0)
 
 
 def test_growth_continues_only_with_a_larger_budget() -> None:

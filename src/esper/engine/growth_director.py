@@ -231,8 +231,9 @@ class GrowthDirector:
         """
         self._seconds += seconds
         self._round_seconds += seconds
-        if self._training.round == 0 and self._training.step == 1:
-            self._estimate_duration(seconds * self._training.config.steps)
+        steps = self._training.config.steps
+        if self._training.round == 0 and self._training.step == min(2, steps):  # the first step also warms up
+            self._estimate_duration(self._round_seconds + seconds * (steps - self._training.step))
         return not self._jobs
 
     def _estimate_duration(self, seconds: float) -> None:
