@@ -194,3 +194,18 @@ def test_best_trial_is_not_too_large() -> None:
     rounds.step({BARE_HOST: 0.0, "norm@early:0": -0.3})
     rounds.director.end_round()
     assert rounds.director.best_trial() is rounds.director.search_state.candidates[0]
+
+
+def test_checkpoint_of_the_start_of_a_round_has_its_trainings() -> None:
+    """After a fault, the stash of the round's start is saved, and the round begins again."""
+    for played in (0, 2):  # trials, and trainings on fresh hosts
+        rounds = Rounds(trials=4)
+        for _ in range(played):
+            rounds.begin()
+            rounds.step()
+            rounds.end()
+        names = rounds.begin()
+        later = Rounds(trials=4)
+        later.director.load_state_dict(json.loads(json.dumps(rounds.director.state_dict())), {})
+        assert later.begin() == names
+        assert later.tried[-1] == rounds.tried[-1]

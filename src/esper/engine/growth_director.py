@@ -1,4 +1,4 @@
-"""GrowthDirector: runs the rounds of a growth, each a wave of trials, then the trainings on fresh hosts.
+"""GrowthDirector: chooses the trainings of each round of a growth: first trials, then trainings on fresh hosts.
 
 All trials of the search have the same host and the same order of the data: those of env 0 in round 0. Their differences
 are then due to the candidates. A fresh host is that of another env index, the same for every candidate.
@@ -65,7 +65,7 @@ class GrowthDirector:
         self.networks: dict[str, BestNetwork] = {}
         self.has_ended = False
         self._waiting: deque[Job] = deque()
-        """Trainings that come before new candidates: those of a wave that failed, and those on fresh hosts."""
+        """Trainings that come before new candidates: those of a round that failed, and those on fresh hosts."""
         self._is_searching = True
         self._started = 0
         """Number of trials of the search that were started."""
@@ -195,7 +195,7 @@ class GrowthDirector:
                 self._best[env] = BestNetwork.of(episode.env, score, self._training.round + 1, episode.view.step)
 
     def end_group(self, result: StepResult) -> None:
-        """End the trainings of a group that broke down, that are worse than others, or that improve no more."""
+        """End the trainings of a group that broke down, are worse than others, or no longer improve."""
         for episode, outcome in zip(result.episodes, result.outcomes, strict=True):
             job = self._jobs.get(episode.env.index)
             if job is None:
@@ -251,7 +251,7 @@ class GrowthDirector:
             )
 
     def _end_training(self, episode: Episode, outcome: Outcome, reason: str | None = None) -> None:
-        """End the training of an env: report it, and tell the search."""
+        """End the training of an env, and report it, also to the search."""
         env = episode.env.index
         job, best, value = self._jobs.pop(env), self._best.get(env), self._value(episode)
         episode.inactive = True
@@ -375,6 +375,9 @@ class GrowthDirector:
         self._is_searching, self._started = stored["searching"], stored["started"]
         self._seconds, self._round_seconds = stored["seconds"], stored["round-seconds"]
         self._longest_round, self.has_ended = stored["longest-round"], stored["ended"]
+        if self._training.step == 0:  # the start of a round, which begins again
+            self._waiting.extendleft(reversed(self._jobs.values()))
+            self._jobs = {}
         is_changed = stored["budget"] != self._budget
         if not self._is_searching and is_changed and self._trials_left(len(self._training.pool.envs)) > 0:
             self._is_searching, self.has_ended = True, False

@@ -136,6 +136,9 @@ def test_trial_that_fails_is_named_and_not_fatal(
     monkeypatch.setattr(Env, "train_epoch", broken)
     assert grow(tmp_path / "host", *SMALL) == EXIT_FAILED
     assert "division by zero" in capsys.readouterr().err
+    monkeypatch.setattr(Env, "train_epoch", train)
+    assert grow(tmp_path / "host", *SMALL) == EXIT_OK
+    assert candidates(only(tmp_path / "host"))[0].fresh_hosts == [1, 2, 3, 4, 5]
 
 
 def broken(*_: object, **__: object) -> None:
