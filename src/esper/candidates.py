@@ -1,4 +1,4 @@
-"""Candidates of a growth: what was trained, how good it was, the front of score against parameters, and the answer.
+"""Candidates of a growth: the results of their trainings, the front of score against parameters, and the answer.
 
 A candidate is a plan, or a policy that decides for itself; the bare host is the empty plan. A trial is one training of
 a candidate. The trials of a search all have the same host and the same order of the data. The last few candidates are
@@ -37,7 +37,7 @@ class Candidate(msgspec.Struct, kw_only=True, omit_defaults=True):
     name: str
     """Plan, or name of a policy; `BARE_HOST` for the empty plan."""
     origin: Origin
-    """Source: the person's host, a policy, a plan that was good elsewhere, a draw of the sampler, a variation of the
+    """Source: the bare host, a policy, a plan that was good elsewhere, a draw of the sampler, a variation of the
     best plan, or a comparison."""
     outcome: Outcome | None = None
     """Outcome of its trial; None while it trains."""
@@ -127,7 +127,7 @@ def choose(candidates: Sequence[Candidate], objective: Objective) -> Candidate |
     """Return the answer of a growth: the best candidate on fresh hosts; None if none was trained on them.
 
     A candidate must be better than the bare host by more than the standard error of their paired difference; else the
-    answer is the bare host. Otherwise, a search that finds nothing would name the luckiest of equals.
+    answer is the bare host. Otherwise, a search without a better candidate would choose one by chance.
     """
     fresh = [one for one in candidates if one.is_fresh and one.name not in COMPARED]
     most = max((len(one.fresh_hosts) for one in fresh), default=0)

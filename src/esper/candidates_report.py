@@ -1,4 +1,4 @@
-"""Candidates of a growth for people: order, table and chart of score against parameters, as text and as HTML.
+"""Report of the candidates of a growth: order, table, and chart of score against parameters, as text and as HTML.
 
 The dashboard has its own table and chart, with the order, the letters and the cells of this module.
 """
@@ -66,7 +66,7 @@ def rank_candidates(candidates: Sequence[Candidate], objective: Objective) -> li
     """Return the candidates, the best first.
 
     Those that were trained on fresh hosts come first, by the mean of the objective; completed trials follow, then
-    candidates that train, then the pruned ones and the ones that failed, by their score.
+    candidates that train, then those that were pruned, broke down or failed, by their score.
     """
 
     def rank(one: Candidate) -> tuple[int, float]:

@@ -119,6 +119,9 @@ def test_best_candidates_train_on_the_same_fresh_hosts() -> None:
     assert chosen is not None
     assert chosen.name == "norm@early:0"
     assert set(rounds.director.networks) >= set(SCORES)
+    many = Rounds(trials=30, envs=30)
+    many.play()
+    assert [len(tried) for tried in many.tried] == [30, 30]  # the bare host and five others, on five hosts
 
 
 @pytest.mark.parametrize(("seconds", "searching", "finalists"), [(8.0, 2, 3), (10.0, 1, 3), (20.0, 1, 1)])

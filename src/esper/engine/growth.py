@@ -36,7 +36,7 @@ FRESH_HOSTS = 5
 MIN_FINALISTS, MAX_FINALISTS = 3, 5
 """Number of candidates that are trained on fresh hosts, besides the bare host: after few trials, and after many."""
 TRIALS_PER_FINALIST = 6
-"""Number of trials for each of these candidates: the best of many trials is a luckier one."""
+"""Number of trials for each of these candidates: the best of many trials owes more to chance."""
 GROWTH_CONFIG: Mapping[str, Any] = {
     "rounds": MAX_COUNT,
     "policy": "pretrained",
@@ -108,7 +108,7 @@ class Growth:
     """A growth in progress, and its results.
 
     Attributes:
-        request: What is to be grown.
+        request: Budget and aim.
         target: Function from the run directory to the directory of the network that is written; None: none is written.
         writes_all: Write every network of the front, each to its own directory in that of `target`.
         search: Candidates and answer; None before the run is set up.
@@ -187,7 +187,7 @@ def parse_limit(text: str, host_parameters: int) -> int | None:
 
 
 def growth_identity(config: Config, request: GrowthRequest) -> dict[str, Any]:
-    """Return the settings that a growth keeps when it is continued: all but budget, devices and places.
+    """Return the settings that a growth keeps when it is continued: all but budget, devices and directories.
 
     Args:
         config: Configuration as the user gave it.

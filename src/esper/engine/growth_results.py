@@ -32,7 +32,7 @@ from esper.telemetry import events as ev
 _MAX_NAME_CHARS = 60
 """Maximum length of the part of a directory's name that describes its network."""
 OpenWidePool = Callable[[float], AbstractContextManager[tuple[EnvPool, float]]]
-"""Function that opens envs with a host of about some multiple of the parameters, and returns the exact multiple."""
+"""Function from a multiple of the host's parameters to envs with a host of about this size, and its exact multiple."""
 
 
 class GrowthResults:
@@ -163,7 +163,7 @@ class GrowthResults:
             self._train(FROM_SCRATCH, self._training.pool, network.seeds, network.parameter_ratio)
 
     def _train(self, name: str, pool: EnvPool, seeds: Sequence[GrownSeed], ratio: float) -> None:
-        """Train networks that do not grow on the fresh hosts, as long as the candidates, and report their scores.
+        """Train networks that do not grow on the fresh hosts, each for all steps, and report their scores.
 
         Seeds have fresh weights and are blended in from the start.
         """

@@ -141,7 +141,7 @@ class Run:
     def _direct(
         self, growth: Growth, state: TrainingState, control: RequestQueue, data: TaskData, lanes: Sequence[str]
     ) -> GrowthResults:
-        """Give a growth its director, and return what computes its results at the end."""
+        """Give a growth its director, and return the object that computes its results at the end."""
         config, pool = state.config, self.pool
         task, profile = pool.task, pool.profile
         limit = growth.request.info(profile.host_parameters).max_parameters

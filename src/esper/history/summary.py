@@ -104,7 +104,7 @@ class RunSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     duration: float
     """Recorded seconds, without the time between the end of a run and its resumption."""
     rounds: int
-    """Configured number of rounds; of a growth, a limit that it does not reach."""
+    """Configured number of rounds; for a growth, an upper limit."""
     steps: int
     """Number of steps of an episode."""
     score_name: str

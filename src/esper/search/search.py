@@ -1,9 +1,8 @@
 """PlanSearch: proposes candidates of a growth, prunes their trials, and names those that are trained on fresh hosts.
 
-Policies propose, and the sampler of Optuna disposes. The first trials are the bare host, the episode of a policy, and
-plans that were good elsewhere. Then the best plan so far is tried without each of its seeds, which gives their exact
-effects. Its other variations alternate with the remaining proposals, then with draws of the sampler, which learns from
-all trials.
+The first candidates are the bare host, a policy, and plans that were good elsewhere. Then the best plan so far is tried
+without each of its seeds, which gives their exact effects. Its other variations alternate with the remaining proposals,
+then with draws of Optuna's sampler, which learns from all trials.
 """
 
 from __future__ import annotations
@@ -179,7 +178,7 @@ class PlanSearch:
     def tell(
         self, name: str, outcome: Outcome, value: float | None, ratio: float | None = None, plan: str = ""
     ) -> None:
-        """Tell the search the end of a trial.
+        """Record the end of a trial.
 
         Args:
             value: Objective at the end; None unless the trial is done.

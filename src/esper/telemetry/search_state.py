@@ -31,7 +31,7 @@ class Training(msgspec.Struct, frozen=True, gc=False):
     fresh: int | None = None
     """Number of the fresh host, from 1; None on the host of the search."""
     outcome: str | None = None
-    """Outcome of the training; None while it goes on."""
+    """Outcome of the training; None while it trains."""
 
 
 class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -66,7 +66,7 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
         return standings(self.candidates, self.info.objective, chosen=self.chosen, training=self.trains_now)
 
     def describe_best(self) -> str:
-        """Return the best candidate so far and the person's network in words."""
+        """Return the best candidate so far and the bare host in words."""
         best, host = best_candidate(self.candidates, self.info.objective), self.find(BARE_HOST)
         if best is None:
             return "no trial is done yet"

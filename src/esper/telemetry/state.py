@@ -171,7 +171,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def steps_total(self) -> int:
-        """Number of steps of the whole run; 0 before it has started. Of a growth, a limit that it does not reach."""
+        """Number of steps of the whole run; 0 before it has started. For a growth, an upper limit."""
         return self.started.rounds * self.started.steps if self.started else 0
 
     @property

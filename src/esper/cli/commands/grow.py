@@ -104,7 +104,7 @@ def _target(directory: Path | None) -> Callable[[Path], Path]:
 
 
 def _print_result(growth: Growth, *, narrated: bool) -> int:
-    """Print the places of the networks, the candidates and the answer, and return the exit code.
+    """Print the directories of the networks, the candidates and the answer, and return the exit code.
 
     Args:
         narrated: Leave out the table and the chart, which are neither sentences nor ASCII.
@@ -129,11 +129,11 @@ def _print_result(growth: Growth, *, narrated: bool) -> int:
 def _parser() -> Parser:
     parser = Parser(
         prog="esper-sanctum grow",
-        description="Find the best network of a task within a budget. A search tries your network, the episodes of "
-        "policies, plans that were good elsewhere, and its own. Your network and the best "
-        f"{MIN_FINALISTS} to {MAX_FINALISTS} others are trained on {FRESH_HOSTS} fresh hosts each, which choose. The "
-        "network is tested and written as ordinary files. The same command continues an interrupted growth, or one "
-        "with a smaller budget.",
+        description="Find the best network of a task within a budget. A search tries your network as it is, policies, "
+        "plans that were good elsewhere, and plans of its own. Your network and the best "
+        f"{MIN_FINALISTS} to {MAX_FINALISTS} candidates are then trained on {FRESH_HOSTS} fresh hosts each, and the "
+        "best of these is the answer. It is tested, and written as ordinary files. The same command continues an "
+        "interrupted growth, or one with a smaller budget.",
     )
     add_run_options(parser, GROWTH_CONFIG)
     for action, field in list(parser.fields.items()):
@@ -148,7 +148,7 @@ def _parser() -> Parser:
         help=f"number of trainings of the search, without those on fresh hosts (default: {DEFAULT_TRIALS})",
     )
     budget.add_argument(
-        "--minutes", type=float, metavar="MINUTES", help="minutes of training, with those on fresh hosts"
+        "--minutes", type=float, metavar="MINUTES", help="minutes of training, those on fresh hosts included"
     )
     parser.add_argument(
         "--objective",
@@ -167,7 +167,7 @@ def _parser() -> Parser:
         "--patience",
         type=int,
         metavar="STEPS",
-        help="end a training after so many steps without a better score (default: a third of the steps, 5 or more)",
+        help="steps without a better score after which a training ends (default: a third of the steps, 5 or more)",
     )
     parser.add_argument(
         "--compare", action="store_true", help="also train the architecture of the answer from scratch, with all seeds"
@@ -179,7 +179,7 @@ def _parser() -> Parser:
         help="directory to write: new, empty, or of this growth (default: grown/ in the run directory)",
     )
     parser.add_argument(
-        "--all", action="store_true", help="write every network of the front, each to its own directory there"
+        "--all", action="store_true", help="write every network of the front, each to its own directory in that of --to"
     )
     parser.add_argument("--new", action="store_true", help="begin a new growth instead of continuing the last one")
     add_accept_changed_task_option(parser)

@@ -1,4 +1,4 @@
-"""Table of the candidates of a growth, and what is known of the selected one."""
+"""Table of the candidates of a growth, and details of the selected one."""
 
 from __future__ import annotations
 

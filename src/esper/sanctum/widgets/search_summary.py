@@ -55,7 +55,7 @@ class SearchSummary(Panel):
 
 
 def _best_line(search: SearchState, width: int) -> str:
-    """Return the best candidate and the person's network in one line, the name as long as it fits."""
+    """Return the best candidate and the bare host in one line, with as much of the name as fits."""
     best, host = best_candidate(search.candidates, search.info.objective), search.find(BARE_HOST)
     if best is None:
         return "no trial is done yet"
