@@ -47,6 +47,7 @@ from esper.recording.runs import make_run_directory
 from esper.search.search import PlanSearch
 from esper.search.space import PlanSpace
 from esper.tasks.prepare import SavedTask, prepare_task
+from esper.tasks.profile import TaskProfile
 from esper.tasks.splits import TaskData
 from esper.tasks.task import Task
 from esper.telemetry import events as ev
@@ -116,15 +117,14 @@ class Run:
                 agent = build_candidates(config, profile)
             else:
                 agent = build_agent(config, profile.sites, profile.blueprints, ranks, resumes=resume is not None)
+            space = _plan_space(growth, config, profile) if growth else None
             self.directory = run_directory_of(resume) if resume else ranks.run_on_rank0(lambda: _new_directory(config))
             if ranks.rank > 0:
                 self.hub = OtherRankEventHub(ranks)
             lock_warning = ranks.run_on_rank0(lambda: self._open_recording(config, notes, opened))
             self.hub.subscribe(records)
             state = TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks, origin=origin)
-            self._results: GrowthResults | None = None
-            if growth:
-                self._results = self._direct(growth, state, control, data, lanes)
+            self._results = self._direct(growth, space, state, control, data, lanes) if growth and space else None
             self.trainer = Trainer(
                 state,
                 control=control if ranks.is_single else RankedRequestQueue(control, ranks),
@@ -139,13 +139,17 @@ class Run:
             """Resources of the run, closed in reverse order at its end."""
 
     def _direct(
-        self, growth: Growth, state: TrainingState, control: RequestQueue, data: TaskData, lanes: Sequence[str]
+        self,
+        growth: Growth,
+        space: PlanSpace,
+        state: TrainingState,
+        control: RequestQueue,
+        data: TaskData,
+        lanes: Sequence[str],
     ) -> GrowthResults:
         """Give a growth its director, and return the object that computes its results at the end."""
         config, pool = state.config, self.pool
         task, profile = pool.task, pool.profile
-        limit = growth.request.info(profile.host_parameters).max_parameters
-        space = PlanSpace(profile.sites, config.steps, profile.host_parameters, limit)
 
         def make_search() -> PlanSearch:
             return PlanSearch(space, policies=proposing_policies(config), plans=[config.plan], seed=config.seed)
@@ -335,6 +339,18 @@ def _check_gpus(lanes: Sequence[str], rank_info: RankInfo, ranks: RankGroup) -> 
                 f"ranks {' and '.join(map(str, sharing))} would use the same GPU; set CUDA_VISIBLE_DEVICES to another "
                 "GPU for each rank, or to all GPUs for every rank"
             )
+
+
+def _plan_space(growth: Growth, config: Config, profile: TaskProfile) -> PlanSpace:
+    """Return the plans that a growth can try. Raises ConfigError if the plan of the user is larger than they may be."""
+    limit = growth.request.info(profile.host_parameters).max_parameters
+    space = PlanSpace(profile.sites, config.steps, profile.host_parameters, limit)
+    if not space.fits(config.plan):
+        raise ConfigError(
+            f"--plan has {space.parameter_ratio(config.plan):.3g} times the parameters of your network, more than "
+            f"--max-parameters {growth.request.max_parameters}; change one of them"
+        )
+    return space
 
 
 def _new_directory(config: Config) -> Path:

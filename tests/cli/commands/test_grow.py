@@ -230,6 +230,10 @@ def test_policies_of_the_user_propose(tmp_path: Path, capsys: pytest.CaptureFixt
         (("--minutes", "nan"), "--minutes nan is not valid: it must be above 0"),
         (("--max-parameters", "0.5x"), "--max-parameters '0.5x' is not valid: expected a multiple such as 1.5x"),
         (("--trials", "3", "--minutes", "3"), "not allowed with argument"),
+        (
+            ("--policy", "plan", "--plan", PLAN, "--max-parameters", "1.01x"),
+            "times the parameters of your network, more",
+        ),
         (("--policy", "heurstic"), "did you mean heuristic?"),
         (("--to", "{full}"), "is not empty; choose another directory with --to"),
         (("--to", "/proc/net-of-a-user"), "cannot write to /proc/net-of-a-user: No such file or directory; choose"),
