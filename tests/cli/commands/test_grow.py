@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import esper
-from esper.candidates import Candidate, choose, describe_answer
+from esper.candidates import COMPARED, FROM_SCRATCH, WIDE_HOST, Candidate, choose, describe_answer
 from esper.cli.main import main
 from esper.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from esper.control import Request, RequestKind, RequestQueue
+from esper.engine import growth_results
 from esper.envs.env import Env
 from esper.harvest import grown as grown_module
 from esper.harvest.structure import STRUCTURE_FILE, WEIGHTS_FILE, HarvestError, read_structure
@@ -97,13 +98,23 @@ def test_same_command_continues_a_stopped_growth_to_the_bit(
 
     larger = [*SMALL]
     larger[larger.index("--trials") + 1] = "4"
-    assert grow(tmp_path / "parts", *larger, "--seed", "3", "--all", "--to", str(tmp_path / "networks")) == EXIT_OK
-    added = [trial for trial in trials(parts)[len(trials(alone)) :] if trial.candidate != "wide host"]
+    larger += ["--seed", "3", "--all", "--to", str(tmp_path / "networks"), "--compare"]
+    with monkeypatch.context() as patched:  # whichever candidate is better on this machine
+        patched.setattr(growth_results, "choose", lambda found, _: next(one for one in found if one.name == PLAN))
+        assert grow(tmp_path / "parts", *larger) == EXIT_OK
+    added = [trial for trial in trials(parts)[len(trials(alone)) :] if trial.candidate not in COMPARED]
     assert len({trial.candidate for trial in added}) == 1  # the others are not trained again
     assert [trial.fresh for trial in added] in ([None], [None, 1, 2, 3, 4, 5])
     written = [read_structure(path) for path in (tmp_path / "networks").iterdir()]
     assert sum(bool(structure.provenance.answer) for structure in written) == 1
-    assert len(written) == sum(one.test_score is not None for one in candidates(parts) if one.is_fresh)
+    found = {one.name: one for one in candidates(parts)}
+    assert len(written) == sum(one.test_score is not None for one in found.values() if one.is_fresh)
+    wide, scratch = found[WIDE_HOST], found[FROM_SCRATCH]
+    assert wide.fresh_hosts == scratch.fresh_hosts == found[PLAN].fresh_hosts
+    assert not wide.seeds
+    assert "conv_light in early" in scratch.seeds
+    assert wide.parameter_ratio == pytest.approx(scratch.parameter_ratio, rel=0.1)
+    assert wide.fresh_scores != scratch.fresh_scores
 
 
 def test_limit_of_parameters_and_patience_hold(tmp_path: Path) -> None:
