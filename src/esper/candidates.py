@@ -48,7 +48,8 @@ class Candidate(msgspec.Struct, kw_only=True, omit_defaults=True):
     net_return: float | None = None
     """Return of its trial: score gain minus rent and op costs; None if it was not completed."""
     parameter_ratio: float | None = None
-    """Parameters of the network with the best score, divided by those of the bare host."""
+    """Parameters of the network with the best score, on fresh hosts if it was trained there, divided by those of the
+    bare host."""
     seeds: list[str] = []
     """Seeds of this network, such as `conv_heavy in s3`."""
     fresh_scores: list[float] = []

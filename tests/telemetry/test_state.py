@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from esper.telemetry import events as ev
+from esper.telemetry.search_state import SearchState
 from esper.telemetry.state import MAX_ANOMALIES, RunState
 from tests.factory import env_stepped, growth_run, run_started, stamp
 from tests.recording.recordings import fold
@@ -91,6 +92,19 @@ def test_growth_counts_its_budget_and_names_why_envs_are_idle() -> None:
     assert (third.search.answer, third.search.describe_progress(90.0)) == (None, "2 of 3 min")
     assert third.search.fraction_done(90.0) == 0.5
     assert [RunState().idle_reason(env) for env in during.envs] == [None] * 4
+
+
+def test_candidate_has_the_parameters_of_its_best_network_on_fresh_hosts() -> None:
+    search = SearchState(info=ev.SearchInfo(trials=8, objective="score"))
+    search.apply(ev.TrialStarted(round=1, env=0, candidate="heuristic", origin="policy"))
+    for fresh, score, ratio in ((None, 0.9, 1.1), (1, 0.7, 1.2), (2, 0.8, 1.3), (3, 0.6, 1.4)):
+        search.apply(
+            ev.TrialEnded(
+                round=1, step=5, env=0, candidate="heuristic", fresh=fresh, outcome="done",
+                score=score, net_return=0.1, parameter_ratio=ratio, seeds=[f"norm in s{fresh}"],
+            )
+        )  # fmt: skip
+    assert (search.candidates[0].parameter_ratio, search.candidates[0].seeds) == (1.3, ["norm in s2"])
 
 
 def test_env_of_a_growth_that_ended_before_the_others_is_idle() -> None:

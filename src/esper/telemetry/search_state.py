@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from esper.candidates import BARE_HOST, COMPARED, Candidate, Origin, front
@@ -146,6 +148,7 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
         found = self.find(event.candidate)
         if found is None:
             return
+        is_best = event.fresh is None
         if event.fresh is None:
             self.trials_ended += 1
             found.outcome, found.reason = event.outcome, event.reason
@@ -153,10 +156,11 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
         elif event.outcome == "done" and event.score is not None and event.net_return is not None:
             if event.fresh in found.fresh_hosts:  # a comparison with a later answer
                 found.fresh_scores, found.fresh_returns, found.fresh_hosts = [], [], []
+            is_best = event.score > max(found.fresh_scores, default=-math.inf)
             found.fresh_scores.append(event.score)
             found.fresh_returns.append(event.net_return)
             found.fresh_hosts.append(event.fresh)
-        if event.parameter_ratio is not None:
+        if is_best and event.parameter_ratio is not None:
             found.parameter_ratio, found.seeds = event.parameter_ratio, event.seeds
         if len(self.candidates) > MAX_CANDIDATES:
             self._remove_worst()
