@@ -62,7 +62,9 @@ def test_object_that_is_no_task_is_refused(function: Any) -> None:
         function({})
 
 
-@pytest.mark.parametrize("wrong", [{"rounds": 2}, {"policy": "ppo"}, {"patience": 0}, {"minutes": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"rounds": 2}, {"policy": "ppo"}, {"patience": 0}, {"minutes": -1}, {"objective": "retrun"}]
+)
 def test_growth_refuses_settings_that_it_would_not_follow(settings: dict[str, Any], wrong: dict[str, Any]) -> None:
     del settings["rounds"]
     with pytest.raises(esper.ConfigError, match=f"--{next(iter(wrong))} .*is not"):

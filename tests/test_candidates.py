@@ -43,6 +43,27 @@ def test_candidate_must_be_clearly_better_than_the_host() -> None:
     )
 
 
+def test_better_return_with_a_lower_score_is_no_answer() -> None:
+    host = candidate(BARE_HOST, HOST)
+    cheap = candidate("norm@a:0", [score - 0.01 for score in HOST])
+    cheap.fresh_returns = [score + 0.01 for score in HOST]
+    assert choose([host, cheap], "return") is host
+
+
+def test_answer_names_a_broken_host_and_a_better_wide_one() -> None:
+    grown = candidate("norm@a:0", [score + 0.01 for score in HOST], 1.5)
+    wide = candidate(WIDE_HOST, [score + 0.02 for score in HOST], 1.5)
+    answer = describe_answer([candidate(BARE_HOST, HOST), grown, wide], "score")
+    assert answer.endswith("; a wider network of this size has 72.5% [71.1, 73.9]")
+    broken = Candidate(name=BARE_HOST, origin="host", outcome="broke down", reason="a weight is not finite")
+    assert choose([broken, grown], "score") is grown
+    assert describe_answer([broken, grown], "score") == (
+        "norm in a at step 0: 71.5% [70.1, 72.9], 1.5 times the parameters, 5 fresh trainings each; your network has "
+        "broken down, so there is no comparison"
+    )
+    assert describe_answer([broken], "score").endswith("trained on fresh hosts: a weight is not finite")
+
+
 def test_incomplete_and_compared_networks_are_never_chosen() -> None:
     host = candidate(BARE_HOST, HOST)
     failed_once = candidate("norm@a:0", [0.99] * 4)
@@ -66,7 +87,8 @@ def test_front_has_exactly_the_candidates_that_no_other_one_dominates(
     }
     assert chosen == expected
     unconfirmed = Candidate(name="norm@b:0", origin="drawn", outcome="done", score=1.0, parameter_ratio=1.0)
-    assert unconfirmed not in front([*found, unconfirmed])
+    incomplete = candidate("norm@b:1", [1.0])
+    assert not {id(unconfirmed), id(incomplete)} & {id(one) for one in front([*found, unconfirmed, incomplete])}
 
 
 def test_candidates_are_described_in_words() -> None:

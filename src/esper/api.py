@@ -119,7 +119,7 @@ def grow(
     trials: int | None = None,
     minutes: float | None = None,
     objective: Objective = "return",
-    max_parameters: str = "",
+    max_parameters: str | int = "",
     patience: int | None = None,
     compare: bool = False,
     policy: str = GROWTH_CONFIG["policy"],

@@ -23,6 +23,8 @@ WIDE_HOST = "wide host"
 """Name of a wider host of about as many parameters as the answer, without seeds."""
 FROM_SCRATCH = "from scratch"
 """Name of the architecture of the answer, trained from the start with all of its seeds."""
+ONE_SIDED_LEVEL = 0.9
+"""Level of the two-sided interval whose lower end is that of a one-sided test of level 5 %."""
 COMPARED = (WIDE_HOST, FROM_SCRATCH)
 """Names of networks that are only compared with the answer, and are never chosen."""
 
@@ -96,10 +98,9 @@ def describe_candidate(name: str) -> str:
     """Return the label of a candidate: `your network`, a policy, or the seeds of a plan with their steps."""
     if name == BARE_HOST:
         return "your network"
-    if name.startswith("/"):
-        return "/".join(name.split("/")[-3::2])  # run and checkpoint
-    if "@" not in name:
-        return name
+    if name.startswith("/") or "@" not in name:
+        *_, run, directory, last = ["", "", *name.split("/")]
+        return f"{run}/{last}" if directory == "checkpoints" else last
     return ", ".join(_describe_word(word) for word in name.split())
 
 
@@ -115,51 +116,67 @@ def front(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Return the candidates that no other one dominates, by rising parameters.
 
     A candidate dominates another if it is as good with fewer parameters, or better with as few. Candidates that were
-    trained on fresh hosts are only compared with each other, because the score of one trial is not comparable: if there
-    are any, the others are left out.
+    trained on all fresh hosts are only compared with each other, because the score of one trial is not comparable: if
+    there are any, the others are left out. Until then, only trials that are done count.
     """
     measured = [one for one in candidates if one.mean_score is not None and one.parameter_ratio is not None]
-    if any(one.is_fresh for one in measured):
-        measured = [one for one in measured if one.is_fresh]
+    complete = _complete(measured)
+    measured = complete or [one for one in measured if one.outcome == "done"]
     return pareto_front(measured, lambda one: (one.parameter_ratio or math.nan, one.mean_score or 0.0))
 
 
-def choose(candidates: Sequence[Candidate], objective: Objective) -> Candidate | None:
-    """Return the answer of a growth: the best candidate on fresh hosts; None if none was trained on them.
-
-    A candidate must be better than the bare host by more than the standard error of their paired difference; else the
-    answer is the bare host. Otherwise, a search without a better candidate would choose one by chance.
-    """
-    fresh = [one for one in candidates if one.is_fresh and one.name not in COMPARED]
+def _complete(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return the candidates that were trained on all fresh hosts: on as many as any other one."""
+    fresh = [one for one in candidates if one.is_fresh]
     most = max((len(one.fresh_hosts) for one in fresh), default=0)
-    host = next((one for one in fresh if one.name == BARE_HOST), None)
-    complete = [one for one in fresh if len(one.fresh_hosts) == most or one is host]  # no training of it failed
-    better = [one for one in complete if host is None or one is host or _is_clearly_better(one, host, objective)]
-    return max(better, key=lambda one: statistics.fmean(one.values(objective).values()), default=None)
+    return [one for one in fresh if len(one.fresh_hosts) == most]
 
 
-def _is_clearly_better(one: Candidate, host: Candidate, objective: Objective) -> bool:
+def choose(candidates: Sequence[Candidate], objective: Objective) -> Candidate | None:
+    """Return the answer of a growth: the best candidate on fresh hosts; None if none was trained on all of them.
+
+    A candidate must be better than the bare host: with a better mean score, and with an objective whose paired
+    difference is above 0 (t test of level 5 %, one-sided). Otherwise, a search without a better candidate would often
+    choose one by chance.
+    """
+    complete = [one for one in _complete(candidates) if one.name not in COMPARED]
+    host = next((one for one in candidates if one.name == BARE_HOST and one.is_fresh), None)
+    better = [one for one in complete if host is None or one is host or _is_better(one, host, objective)]
+    return max(better, key=lambda one: statistics.fmean(one.values(objective).values()), default=host)
+
+
+def _is_better(one: Candidate, host: Candidate, objective: Objective) -> bool:
+    if (one.mean_score or 0.0) <= (host.mean_score or 0.0):
+        return False
     own, of_host = one.values(objective), host.values(objective)
     differences = [own[number] - of_host[number] for number in own.keys() & of_host.keys()]
-    if len(differences) < 2:
-        return False
-    return statistics.fmean(differences) > statistics.stdev(differences) / math.sqrt(len(differences))
+    return len(differences) > 1 and t_interval(differences, ONE_SIDED_LEVEL).low > 0
 
 
 def describe_answer(candidates: Sequence[Candidate], objective: Objective) -> str:
     """Return the answer of a growth in one sentence."""
     best = choose(candidates, objective)
     host = next((one for one in candidates if one.name == BARE_HOST), None)
-    if best is None or host is None or (own := host.score_interval) is None:
-        return "no candidate has been trained on fresh hosts, so none is known to be better than your network"
-    trainings = f"{len(host.fresh_scores)} fresh trainings each"
-    found = best.score_interval
-    if best is host or found is None:
+    own = host.score_interval if host else None
+    if best is None or (found := best.score_interval) is None:
+        reason = f": {host.reason}" if host and host.reason else ""
+        return f"no candidate could be trained on fresh hosts{reason}"
+    trainings = f"{len(best.fresh_scores)} fresh trainings each"
+    if host is None or own is None:
+        return (
+            f"{describe_candidate(best.name)}: {_interval(found)}, {best.parameter_ratio or math.nan:.3g} times the "
+            f"parameters, {trainings}; your network has broken down, so there is no comparison"
+        )
+    if best is host:
         return f"nothing that was tried is better than your network: {_interval(own)}, {trainings}"
-    return (
+    answer = (
         f"{describe_candidate(best.name)}: {_interval(found)} against {_interval(own)} of your network, "
         f"{best.parameter_ratio or math.nan:.3g} times the parameters, {trainings}"
     )
+    wide = next((one.score_interval for one in candidates if one.name == WIDE_HOST), None)
+    if wide is not None and wide.mean > found.mean:
+        answer += f"; a wider network of this size has {_interval(wide)}"
+    return answer
 
 
 def _interval(value: IntervalEstimate) -> str:

@@ -19,7 +19,7 @@ CONFIDENCE_LEVEL = 0.95
 
 
 class IntervalEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """A mean with its interval of level `CONFIDENCE_LEVEL`."""
+    """A mean with its interval, of level `CONFIDENCE_LEVEL` unless another one is named."""
 
     mean: float
     low: float
@@ -40,13 +40,14 @@ class IntervalEstimate(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
 
 
-def t_interval(value_N: Sequence[float]) -> IntervalEstimate:
+def t_interval(value_N: Sequence[float], level: float = CONFIDENCE_LEVEL) -> IntervalEstimate:
     """Return the mean of independent values with its t interval (Student, 1908).
 
     Args:
         value_N: Two or more values, because one value has no measurable spread.
+        level: Probability with which such intervals contain the mean.
     """
-    return _around(statistics.fmean(value_N) if value_N else math.nan, _half_width(value_N))
+    return _around(statistics.fmean(value_N) if value_N else math.nan, _half_width(value_N, level))
 
 
 def crossed_interval(value_SE: Sequence[Sequence[float]]) -> IntervalEstimate:
@@ -74,24 +75,25 @@ def seeds_interval(value_SE: Sequence[Sequence[float]]) -> IntervalEstimate:
 
 
 @lru_cache(1024)
-def t_quantile(count: int) -> float:
+def t_quantile(count: int, level: float = CONFIDENCE_LEVEL) -> float:
     """Return the half-width of the t interval of a mean, in standard errors.
 
     Args:
         count: Number of independent values, 2 or more.
+        level: Probability with which such intervals contain the mean.
     """
     # The import of scipy.stats, which has the same function, takes a second.
     from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
-    return float(stdtrit(count - 1, (1 + CONFIDENCE_LEVEL) / 2))
+    return float(stdtrit(count - 1, (1 + level) / 2))
 
 
 def _around(mean: float, half_width: float) -> IntervalEstimate:
     return IntervalEstimate(mean=mean, low=mean - half_width, high=mean + half_width)
 
 
-def _half_width(value_N: Sequence[float]) -> float:
+def _half_width(value_N: Sequence[float], level: float = CONFIDENCE_LEVEL) -> float:
     """Return half the width of the t interval of the mean of independent values."""
     if len(value_N) < 2:
         raise ValueError(f"an interval needs at least two values, got {len(value_N)}")
-    return t_quantile(len(value_N)) * statistics.stdev(value_N) / math.sqrt(len(value_N))
+    return t_quantile(len(value_N), level) * statistics.stdev(value_N) / math.sqrt(len(value_N))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -30,7 +30,7 @@ SCORES = {BARE_HOST: 0.5, "norm@early:0": 0.8, "conv_light@mid:1": 0.7, "norm@la
 def no_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     def of(env: Any, score: float, round_number: int, step: int) -> BestNetwork:
         values = {"score": score, "env": env.index, "round": round_number, "step": step}
-        return BestNetwork(**values, parameter_ratio=1.1, seeds=[], tensors={})
+        return BestNetwork(**values, parameter_ratio=1.1 if env.index else 1.0, seeds=[], tensors={})
 
     monkeypatch.setattr(growth_director.BestNetwork, "of", of)
 
@@ -38,6 +38,7 @@ def no_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
 @dataclass(frozen=True)
 class StubEnv:
     index: int
+    network: Any = field(default_factory=lambda: SimpleNamespace(slots=[]), compare=False)
 
 
 class Rounds:
@@ -212,3 +213,15 @@ def test_checkpoint_of_the_start_of_a_round_has_its_trainings() -> None:
         later.director.load_state_dict(json.loads(json.dumps(rounds.director.state_dict())), {})
         assert later.begin() == names
         assert later.tried[-1] == rounds.tried[-1]
+
+
+def test_network_that_has_grown_a_seed_replaces_a_better_one_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, a plan could be chosen whose written network has none of its seeds."""
+    rounds = Rounds(trials=4, steps=3)
+    rounds.begin()
+    rounds.step({BARE_HOST: 0.5, "norm@early:0": 0.8})
+    monkeypatch.setattr(BestNetwork, "seeds_differ", lambda _, env: env.index == 1)
+    rounds.step({BARE_HOST: 0.4, "norm@early:0": 0.6})
+    rounds.director.end_round()
+    found = {one.name: one.score for one in rounds.director.search_state.candidates}
+    assert (found[BARE_HOST], found["norm@early:0"]) == (0.5, 0.6)

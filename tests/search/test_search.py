@@ -38,9 +38,9 @@ def run_search(kind: SearchKind, trials: int, limit: int | None = None) -> tuple
         for name, _ in found:
             tried.append(name)
             if name == "heuristic":
-                search.tell(name, "done", 0.38, 1.1, "depthwise@early:3")
+                search.tell(name, "done", 0.38, "depthwise@early:3")
             else:
-                search.tell(name, "done", value_of(name), 1.1)
+                search.tell(name, "done", value_of(name))
     return search, tried
 
 
@@ -145,12 +145,13 @@ def test_repeated_calls_restore_a_search() -> None:
     assert len(tried) == 20
 
 
-def test_worse_half_is_pruned_and_neither_failed_nor_too_large_ones_are_finalists() -> None:
-    large = "/runs/a@b/large"
-    search = PlanSearch(space(limit=1500), policies=["heuristic", large], seed=1)
+def test_worse_half_is_pruned_and_neither_pruned_nor_failed_ones_are_finalists() -> None:
+    run = "/runs/a@b/checkpoints/c"
+    search = PlanSearch(space(limit=1500), policies=["heuristic", run], seed=1)
     names = [name for name, _ in search.next_candidates(12)]
-    plans = [name for name in names if name not in (BARE_HOST, "heuristic", large)]
-    assert large in names
+    plans = [name for name in names if name not in (BARE_HOST, "heuristic", run)]
+    assert run in names
+    assert (search.allows(1.5), search.allows(1.6)) == (True, False)
     pruned = {name for rank, name in enumerate(plans) if search.report(name, 13, -rank / 10)}
     assert plans[0] not in pruned
     assert plans[-1] in pruned
@@ -161,13 +162,13 @@ def test_worse_half_is_pruned_and_neither_failed_nor_too_large_ones_are_finalist
         elif name == plans[1]:
             search.tell(name, "failed", None)
         else:
-            search.tell(name, "done", 0.9 if name == large else 0.1, 2.0 if name == large else 1.1, "norm@late:4")
+            search.tell(name, "done", 0.1, "norm@late:4")
     finalists = search.finalists(9)
-    assert not {large, plans[1], *pruned} & set(finalists)
-    assert {"heuristic", plans[0]} <= set(finalists)
-    search.tell("heuristic", "done", 0.1, 1.0, "")  # it planted nothing
+    assert not {plans[1], *pruned} & set(finalists)
+    assert {"heuristic", run, plans[0]} <= set(finalists)
+    search.tell("heuristic", "done", 0.1, "")  # it planted nothing
     assert "heuristic" not in search.finalists(9)
-    assert search.effects(large) == {}  # the policy would decide otherwise without a seed
+    assert search.effects(run) == {}  # the policy would decide otherwise without a seed
     assert search.next_candidates(1)
 
 

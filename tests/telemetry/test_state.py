@@ -89,7 +89,7 @@ def test_growth_counts_its_budget_and_names_why_envs_are_idle() -> None:
     more = msgspec.structs.replace(third.started, search=ev.SearchInfo(minutes=3.0, objective="score"))
     third.apply(more)
     assert third.search is not None
-    assert (third.search.answer, third.search.describe_progress(90.0)) == (None, "2 of 3 min")
+    assert (third.search.answer, third.search.describe_progress(90.0)) == (None, "1.5 of 3 min")
     assert third.search.fraction_done(90.0) == 0.5
     assert [RunState().idle_reason(env) for env in during.envs] == [None] * 4
 

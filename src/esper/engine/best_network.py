@@ -53,6 +53,12 @@ class BestNetwork:
             tensors=copy_tensors(network),
         )
 
+    def seeds_differ(self, env: Env) -> bool:
+        """Return True if other seeds affect the output of an env's network now."""
+        return [(seed.slot, seed.blueprint) for seed in self.seeds] != [
+            (seed.slot, seed.blueprint) for seed in grown_seeds(env.network.slots)
+        ]
+
     @property
     def labels(self) -> list[str]:
         """Its seeds, such as `conv_heavy in s3`."""

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from esper.candidates import describe_candidate
+from esper.lanes.errors import FaultError
 from esper.policy.actions import WAIT_DECISION, Action, Decision
 from esper.policy.agent import Agent, EnvStatus, strip_prefix
 from esper.policy.baselines import NonLearningAgent
@@ -53,8 +55,12 @@ class CandidateAgent(NonLearningAgent):
             agent.begin_round(uniforms_ETH)
 
     def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
-        """Return the decision of each env's candidate."""
-        decided = {name: agent.act(step, views) for name, agent in self._agents.items() if self._acts(name, views)}
+        """Return the decision of each env's candidate.
+
+        Raises:
+            FaultError: A policy failed; the fault names the first env of this candidate.
+        """
+        decided = {name: self._decide(name, step, views) for name in self._agents if self._acts(name, views)}
         found: list[Decision] = []
         for row, view in enumerate(views):
             name = self._candidates.get(view.env)
@@ -63,6 +69,15 @@ class CandidateAgent(NonLearningAgent):
                 self.actions[view.env].append(decision.action)
             found.append(decision)
         return found
+
+    def _decide(self, name: str, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+        try:
+            return self._agents[name].act(step, views)
+        except Exception as error:  # noqa: BLE001 (of the user's policy: the trial of this candidate failed)
+            env = next(view.env for view in views if self._candidates.get(view.env) == name)
+            fault = FaultError.from_exception(error, f"the policy {describe_candidate(name)}")
+            fault.env = env
+        raise fault
 
     def _acts(self, name: str, views: Sequence[EnvStatus]) -> bool:
         return any(self._candidates.get(view.env) == name for view in views)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
@@ -14,6 +14,7 @@ from esper.candidates import Objective
 from esper.checkpoint.catalog import list_checkpoints
 from esper.config import MAX_COUNT, Config, ConfigError
 from esper.disk import read_regular
+from esper.formatting import suggest
 from esper.policy.loading import POLICY_NAMES
 from esper.recording.runs import list_runs
 from esper.telemetry.codec import DECODE_ERRORS
@@ -112,6 +113,7 @@ class Growth:
         target: Function from the run directory to the directory of the network that is written; None: none is written.
         writes_all: Write every network of the front, each to its own directory in that of `target`.
         search: Candidates and answer; None before the run is set up.
+        is_complete: True at the end if all trainings have ended; False if the growth was stopped.
         networks: Networks of the front, keyed by candidate; empty before the end.
         directories: Directory of each written network, keyed by candidate.
         problems: Why networks that were written have no program, keyed by candidate.
@@ -122,6 +124,7 @@ class Growth:
     target: Callable[[Path], Path] | None = None
     writes_all: bool = False
     search: SearchState | None = None
+    is_complete: bool = False
     networks: dict[str, Grown] = field(default_factory=dict[str, "Grown"])
     directories: dict[str, Path] = field(default_factory=dict[str, Path])
     problems: dict[str, str] = field(default_factory=dict[str, str])
@@ -139,7 +142,7 @@ def make_request(
     trials: int | None = None,
     minutes: float | None = None,
     objective: Objective = "return",
-    max_parameters: str = "",
+    max_parameters: str | int = "",
     patience: int | None = None,
     compares: bool = False,
 ) -> GrowthRequest:
@@ -148,6 +151,8 @@ def make_request(
     Raises:
         ConfigError: A value is not valid, or there are two budgets.
     """
+    if objective not in get_args(Objective):
+        raise ConfigError(f"--objective {objective!r} is not valid: {suggest(objective, get_args(Objective))}")
     if trials is not None and minutes is not None:
         raise ConfigError("--trials and --minutes are both budgets; give one of them")
     if trials is not None and not 1 <= trials <= MAX_COUNT:
@@ -156,12 +161,13 @@ def make_request(
         raise ConfigError(f"--minutes {minutes:g} is not valid: it must be above 0")
     if patience is not None and patience < 1:
         raise ConfigError(f"--patience {patience} is not valid: it must be 1 or more")
-    parse_limit(max_parameters, 1)
+    limit = str(max_parameters)
+    parse_limit(limit, 0)
     return GrowthRequest(
         trials=DEFAULT_TRIALS if trials is None and minutes is None else trials,
         minutes=minutes,
         objective=objective,
-        max_parameters=max_parameters,
+        max_parameters=limit,
         patience=patience,
         compares=compares,
     )
@@ -170,8 +176,11 @@ def make_request(
 def parse_limit(text: str, host_parameters: int) -> int | None:
     """Return a limit of parameters: `1.5x` is one and a half times those of the host; None for an empty text.
 
+    Args:
+        host_parameters: Parameters of the host; 0 if they are not known yet.
+
     Raises:
-        ConfigError: The text is neither a number nor a multiple of 1 or more.
+        ConfigError: The text is neither a number nor a multiple of 1 or more, or the host is larger.
     """
     if not text:
         return None
@@ -183,7 +192,14 @@ def parse_limit(text: str, host_parameters: int) -> int | None:
         value = math.nan
     if not math.isfinite(value) or value < 1:
         raise ConfigError(f"--max-parameters {text!r} is not valid: expected a multiple such as 1.5x, or a number")
-    return round(value * host_parameters) if is_multiple else int(value)
+    if is_multiple:
+        return round(value * host_parameters)
+    if value < host_parameters:
+        raise ConfigError(
+            f"--max-parameters {text} is less than the {host_parameters:,} parameters of your network; a multiple ends "
+            f"with an x, such as 1.5x"
+        )
+    return int(value)
 
 
 def growth_identity(config: Config, request: GrowthRequest) -> dict[str, Any]:

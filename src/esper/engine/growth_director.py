@@ -120,6 +120,9 @@ class GrowthDirector:
         jobs = [Job(*proposal) for proposal in self._search.next_candidates(min(left, envs))] if left > 0 else []
         self._started += len(jobs)
         if not jobs:
+            if left > 0:
+                text = f"all plans of the space were tried, in {pluralise(self._started, 'trial')}"
+                self._training.hub.emit(ev.Logged(severity="info", text=text))
             self._begin_fresh(envs)
             return self._next_jobs(envs)
         return jobs
@@ -185,13 +188,17 @@ class GrowthDirector:
     # Steps
 
     def observe(self, episodes: Sequence[Episode]) -> None:
-        """Keep the best networks of a group after its step, before the slots tick: as they were validated."""
+        """Keep the best networks of a group after its step, before the slots tick: as they were validated.
+
+        A network whose seeds have changed replaces an earlier one, even if it is worse for now: the score of a training
+        is that of the network that it has grown.
+        """
         for episode in episodes:
             env, score = episode.env.index, episode.view.scores[-1]
             if env not in self._jobs or episode.inactive or not math.isfinite(score):
                 continue
             best = self._best.get(env)
-            if best is None or score > best.score:
+            if best is None or score > best.score or best.seeds_differ(episode.env):
                 self._best[env] = BestNetwork.of(episode.env, score, self._training.round + 1, episode.view.step)
 
     def end_group(self, result: StepResult) -> None:
@@ -255,9 +262,11 @@ class GrowthDirector:
         env = episode.env.index
         job, best, value = self._jobs.pop(env), self._best.get(env), self._value(episode)
         episode.inactive = True
-        is_done = outcome == "done" and value is not None
         if outcome == "done" and value is None:
             outcome, reason = "failed", "its score is not finite"
+        elif outcome == "done" and best is not None and not self._search.allows(best.parameter_ratio):
+            outcome, reason = "failed", f"its network has {best.parameter_ratio:.3g} times the parameters of the host"
+        is_done = outcome == "done"
         self._emit(
             ev.TrialEnded(
                 round=self._training.round + 1,
@@ -276,8 +285,7 @@ class GrowthDirector:
         )
         if job.fresh is None:
             plan = self._plan_of(episode) if job.origin == "policy" else ""
-            ratio = best.parameter_ratio if best else None
-            self._search.tell(job.candidate, outcome, value if is_done else None, ratio, plan)
+            self._search.tell(job.candidate, outcome, value if is_done else None, plan)
         if is_done and best is not None:
             self._keep(job, best)
 

@@ -28,6 +28,7 @@ from esper.seeding import EpisodeKey
 from esper.tasks.splits import Splits
 from esper.tasks.task import Task
 from esper.telemetry import events as ev
+from esper.telemetry.sentences import pluralise
 
 _MAX_NAME_CHARS = 60
 """Maximum length of the part of a directory's name that describes its network."""
@@ -73,21 +74,21 @@ class GrowthResults:
             FaultError: A network cannot be built or tested.
         """
         growth, state = self._growth, self._director.search_state
-        growth.search = state
+        growth.search, growth.is_complete = state, self._director.has_ended
         objective = growth.request.objective
         best = choose(state.candidates, objective) if self._director.has_ended else self._director.best_trial()
-        if best is None:
-            self._log("no candidate has a score yet, so there is no network to write", "warning")
-            return
-        if self._director.has_ended:
-            answer = describe_answer(state.candidates, objective)
+        if self._director.has_ended and best is not None:
             try:
                 self._compare(best)
             except (FaultError, TaskError) as error:
                 self._log(f"the comparison ended early: {error}", "error")
-        else:
-            answer = self._describe_stopped(best)
-        for name in dict.fromkeys([best.name, *(one.name for one in state.front)]):
+        answer = self._describe_stopped(best)
+        if self._director.has_ended:
+            answer = describe_answer(state.candidates, objective)
+        if best is None:
+            self._emit(ev.SearchEnded(answer=answer))
+            return
+        for name in dict.fromkeys([best.name, BARE_HOST, *(one.name for one in state.front)]):
             if (network := self._director.networks.get(name)) is not None:
                 grown = self._build(name, network, answer if name == best.name else "")
                 growth.networks[name] = grown
@@ -98,11 +99,14 @@ class GrowthResults:
             self._log(f"effect of each seed on the {objective}, on the host of the search: {described}")
         self._emit(ev.SearchEnded(answer=answer, candidate=best.name))
 
-    def _describe_stopped(self, best: Candidate) -> str:
-        trials = self._director.search_state.trials_ended
+    def _describe_stopped(self, best: Candidate | None) -> str:
+        """Return the answer of a growth that was stopped."""
+        stopped = f"stopped after {pluralise(self._director.search_state.trials_ended, 'trial')}"
+        if best is None or best.score is None:
+            return f"{stopped}, none of which is done; the same command continues"
         return (
-            f"stopped after {trials} trials; best so far: {describe_candidate(best.name)}, {best.score or 0.0:.1%} in "
-            "one training, which fresh trainings have not confirmed; the same command continues"
+            f"{stopped}; best so far: {describe_candidate(best.name)}, {best.score:.1%} in one training, which fresh "
+            "trainings have not confirmed; the same command continues"
         )
 
     # Networks

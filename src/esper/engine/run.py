@@ -110,6 +110,7 @@ class Run:
             )
             if growth:
                 check_is_one_structure(task)
+                growth.request.info(profile.host_parameters)  # checks the limit before anything is written
                 config = msgspec.structs.replace(config, rounds=growth.request.expected_rounds(config.envs))
             self.pool = EnvPool(task, profile, data, lanes, config, ranks.env_range(config.envs), spawner)
             opened.callback(self.pool.close)
@@ -284,7 +285,8 @@ class Run:
         else:
             self._finish_growth()
             return outcome
-        raise RunFailedError(f"{text}; {self._resume_hint()}")
+        hint = self._resume_hint()
+        raise RunFailedError(f"{text}; {hint}" if hint else text)
 
     def _finish_growth(self) -> None:
         """Compute the results of a growth. Raise RunFailedError, with how to try again, if no network can be built."""
@@ -311,10 +313,10 @@ class Run:
         return f" (traceback in {path})"
 
     def _resume_hint(self) -> str:
-        if self._results is not None:
-            return "the same command continues the growth"
         try:
             checkpoints = list_checkpoints(self.directory)
+            if self._results is not None:
+                return "the same command continues the growth" if checkpoints else ""
             if not checkpoints:
                 return "no checkpoint was written; start the run again"
             newest = read_manifest(checkpoints[-1])

@@ -163,6 +163,8 @@ def _decide(agent: Agent, step: int, views: Sequence[EnvStatus]) -> list[Decisio
     """
     try:
         decisions = agent.act(step, views)
+    except FaultError:
+        raise
     except Exception as error:  # noqa: BLE001 (any error of the policy holds or ends the run, with its message)
         fault = FaultError.from_exception(error, "the policy")
     else:

@@ -87,8 +87,6 @@ class PlanSearch:
         """Value of each candidate; None for one that is in progress, pruned or failed."""
         self._plans: dict[str, str] = {}
         """Plan of the episode of each policy."""
-        self._too_large: set[str] = set()
-        """Policies whose network has more parameters than are allowed."""
         self._calls: list[list[Any]] = []
         """Calls that changed the search, for `load_state_dict`."""
 
@@ -175,17 +173,18 @@ class PlanSearch:
         trial.report(value, step)
         return trial.should_prune()
 
-    def tell(
-        self, name: str, outcome: Outcome, value: float | None, ratio: float | None = None, plan: str = ""
-    ) -> None:
+    def allows(self, parameter_ratio: float) -> bool:
+        """Return True if a network is small enough; see `PlanSpace.allows`."""
+        return self._space.allows(parameter_ratio)
+
+    def tell(self, name: str, outcome: Outcome, value: float | None, plan: str = "") -> None:
         """Record the end of a trial.
 
         Args:
             value: Objective at the end; None unless the trial is done.
-            ratio: Parameters of the network, divided by those of the bare host; None if unknown.
             plan: Plan of the episode of a policy.
         """
-        self._calls.append(["tell", name, outcome, value, ratio, plan])
+        self._calls.append(["tell", name, outcome, value, plan])
         trial = self._trials.pop(name, None)
         if trial is not None:
             if outcome == "pruned":
@@ -197,8 +196,6 @@ class PlanSearch:
         self._values[name] = value if outcome == "done" else None
         if name in self._policies:
             self._plans[name] = plan
-            if ratio is not None and not self._space.allows(ratio):
-                self._too_large.add(name)
 
     def finalists(self, count: int) -> list[str]:
         """Return the bare host, and the best other candidates, at most `count`.
@@ -206,7 +203,7 @@ class PlanSearch:
         A policy that planted nothing is the bare host once more, and is left out.
         """
         idle = {name for name, plan in self._plans.items() if not plan}
-        left_out = {BARE_HOST, *idle, *self._too_large}
+        left_out = {BARE_HOST, *idle}
         return [BARE_HOST, *[name for name in self._ranked() if name not in left_out][:count]]
 
     def effects(self, name: str) -> dict[str, float]:

@@ -109,7 +109,8 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
             seconds: Seconds of training so far.
         """
         if self.info.minutes is not None:
-            return f"{min(seconds / 60, self.info.minutes):.0f} of {self.info.minutes:g} min"
+            digits = 0 if self.info.minutes >= 10 else 1
+            return f"{min(seconds / 60, self.info.minutes):.{digits}f} of {self.info.minutes:g} min"
         if self.answer is None and self.is_final:
             return "fresh hosts"
         return f"{self.trials_ended} of {self.info.trials} trials"

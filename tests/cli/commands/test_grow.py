@@ -216,6 +216,17 @@ def test_grow_refuses_a_mixture_and_advises_a_built_in_task(tmp_path: Path, caps
     assert "a network grows for one task; use --task recall" in capsys.readouterr().err
 
 
+FAILING = """
+
+
+class Failing(StaticAgent):
+    def act(self, step, views):
+        raise ValueError("no idea")
+
+
+"""
+
+
 def test_policies_of_the_user_propose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trained = tmp_path / "trained"
     train = [*SHORT, "--envs", "2", "--steps", "2", "--rounds", "1", "--telemetry-dir", str(trained)]
@@ -225,6 +236,10 @@ def test_policies_of_the_user_propose(tmp_path: Path, capsys: pytest.CaptureFixt
     for policy in (only(trained), own):
         assert grow(tmp_path / "grown", "--trials", "2", "--steps", "2", "--policy", str(policy)) == EXIT_OK
     assert f"{only(trained).name}/round-00001-step-0002: score" in capsys.readouterr().out
+    own.write_text(own.read_text().replace("return StaticAgent()", "return Failing()").replace("\n\n\n", FAILING))
+    sys.modules.pop("own_static", None)
+    assert grow(tmp_path / "failing", "--trials", "2", "--steps", "2", "--policy", str(own)) == EXIT_OK
+    assert "failed: the policy own_static.py failed: ValueError: no idea" in capsys.readouterr().out
     grown = next(run for run in (tmp_path / "grown").iterdir())
     assert grow(tmp_path / "grown", "--policy", str(grown)) == EXIT_USAGE
     assert "has no PPO policy" in capsys.readouterr().err
@@ -240,6 +255,7 @@ def test_policies_of_the_user_propose(tmp_path: Path, capsys: pytest.CaptureFixt
         (("--trials", "0"), "--trials 0 is not valid: it must be 1 or more"),
         (("--minutes", "nan"), "--minutes nan is not valid: it must be above 0"),
         (("--max-parameters", "0.5x"), "--max-parameters '0.5x' is not valid: expected a multiple such as 1.5x"),
+        (("--max-parameters", "10"), "is less than the 1,702 parameters of your network; a multiple ends with an x"),
         (("--trials", "3", "--minutes", "3"), "not allowed with argument"),
         (
             ("--policy", "plan", "--plan", PLAN, "--max-parameters", "1.01x"),

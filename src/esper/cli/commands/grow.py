@@ -111,8 +111,9 @@ def _print_result(growth: Growth, *, narrated: bool) -> int:
     """
     search = growth.search
     if search is None or search.answer is None or growth.grown is None:
-        print("esper-sanctum: the run ended before a network had a score, so none was grown", file=sys.stderr)
-        return EXIT_FAILED
+        answer = search.answer if search and search.answer else "stopped before a training began"
+        print(f"esper-sanctum: {answer}", file=sys.stderr)
+        return EXIT_FAILED if growth.is_complete else EXIT_OK
     for name, directory in growth.directories.items():
         print(format_harvest(growth.networks[name].structure, directory, growth.problems.get(name)))
     if narrated:

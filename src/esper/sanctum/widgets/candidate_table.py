@@ -124,7 +124,8 @@ class CandidateTable(Panel, can_focus=True):
         selected: bool,
     ) -> Row:
         cells = [fit_label(one.candidate, name_width), *(column.text_of(one) for column, _ in columns)]
-        key = cells, one.label, env, width, self.view.palette.name, self.view.state_version, selected
+        widths = [name_width, *(cols for _, cols in columns)]
+        key = cells, widths, one.label, env, width, self.view.palette.name, self.view.state_version, selected
         cached = self._row_cache.get(one.name)
         if cached is not None and cached[0] == key:
             return cached[1]
