@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,7 +21,26 @@ COUNTS = (8, 16, 32, 64)
 SEARCH_HOST = 0
 FRESH_HOSTS = range(1, 6)
 EVALUATION_HOSTS = range(6, 12)
+OWN_TASKS = ("mixer", "unet", "table", "waves", "copy")
+"""Tasks for which neither a policy nor the known plans of the search were chosen."""
 POLICY, BEST_CONSTANT = "policy", "best constant plan"
+
+PAIRS = (
+    ("guided 16", "random 64"),
+    ("guided 16", "tpe 64"),
+    ("guided 16", "random 16"),
+    ("guided 16", "tpe 16"),
+    ("guided 16", BEST_CONSTANT),
+    ("guided 32", BEST_CONSTANT),
+    ("guided 64", BEST_CONSTANT),
+    ("guided 64", "tpe 64"),
+    ("guided 16", POLICY),
+    ("guided 16", BARE_HOST),
+    ("guided 32", BARE_HOST),
+)
+"""Methods that are compared."""
+SHOWN = (BARE_HOST, POLICY, BEST_CONSTANT, "random 64", "tpe 64", "guided 16", "guided 32", "guided 64")
+"""Methods whose mean return in each task is shown."""
 
 
 class SearchResult(msgspec.Struct, frozen=True):
@@ -73,6 +92,10 @@ class Results:
         self.cells = cells
         self.tasks = list(dict.fromkeys(cell.task for cell in cells))
 
+    def only(self, tasks: Collection[str]) -> Results:
+        """Return the cells of some tasks."""
+        return Results([cell for cell in self.cells if cell.task in tasks])
+
     def of_task(self, task: str) -> list[Cell]:
         """Return the cells of a task."""
         return [cell for cell in self.cells if cell.task == task]
@@ -107,20 +130,17 @@ def print_tables(directory: Path, tasks: Sequence[str], seeds: Sequence[int]) ->
     if not results.cells:
         print(f"no cell is finished in {directory}")
         return
-    lines = [
-        f"{len(results.cells)} cells: {len(results.tasks)} tasks, random seeds {_ranges(results)}",
-        "",
-        *comparisons(results),
-        "",
-        *methods(results),
-        "",
-        *tasks_table(results),
-        "",
-        *task_figures(results),
-        "",
-        *judges(results),
-    ]
-    print("\n".join(lines))
+    groups = {
+        "All tasks": results,
+        "Own tasks": results.only(OWN_TASKS),
+        "Other tasks": results.only(set(results.tasks) - set(OWN_TASKS)),
+    }
+    tables = [comparisons(title, group) for title, group in groups.items() if group.cells]
+    tables += [methods(results), tasks_table(results), task_figures(results), judges(results)]
+    print(f"{len(results.cells)} cells: {len(results.tasks)} tasks, random seeds {_ranges(results)}")
+    for table in tables:
+        print()
+        print("\n".join(table))
 
 
 def _ranges(results: Results) -> str:
@@ -128,28 +148,21 @@ def _ranges(results: Results) -> str:
     return ", ".join(f"{seed} ({sum(cell.seed == seed for cell in results.cells)})" for seed in seeds)
 
 
-def comparisons(results: Results) -> list[str]:
-    """Return the table of the paired differences that are targets."""
-    pairs = [
-        ("guided 16", "random 64"),
-        ("guided 16", "tpe 64"),
-        ("guided 16", "random 16"),
-        ("guided 16", "tpe 16"),
-        ("guided 16", BEST_CONSTANT),
-        ("guided 32", BEST_CONSTANT),
-        ("guided 64", BEST_CONSTANT),
-        ("guided 64", "tpe 64"),
-        ("guided 16", POLICY),
-        ("guided 16", BARE_HOST),
-        ("guided 32", BARE_HOST),
+def comparisons(title: str, results: Results) -> list[str]:
+    """Return the table of the paired differences of some cells."""
+    rows = [
+        f"{title}: {len(results.tasks)} tasks, {len(results.cells)} cells",
+        "",
+        "| difference | over tasks × seeds | over the means of the tasks | better, equal, worse cells | worst task |",
+        "|---|---|---|---|---|",
     ]
-    rows = ["| difference | over tasks × seeds | over the means of the tasks | worst task |", "|---|---|---|---|"]
-    for one, other in pairs:
-        means = results.by_task(one, other)
+    for one, other in PAIRS:
+        means, cells = results.by_task(one, other), results.by_cell(one, other)
+        better, worse = sum(value > 0 for value in cells), sum(value < 0 for value in cells)
         worst = min(zip(means, results.tasks, strict=True))
         rows.append(
-            f"| {one} − {_label(other)} | {signed(results.by_cell(one, other))} | {signed(means)} | "
-            f"{worst[0]:+.3f} ({worst[1]}) |"
+            f"| {one} − {_label(other)} | {signed(cells)} | {signed(means)} | "
+            f"{better}, {len(cells) - better - worse}, {worse} | {worst[0]:+.3f} ({worst[1]}) |"
         )
     return rows
 
@@ -178,15 +191,15 @@ def methods(results: Results) -> list[str]:
 
 def tasks_table(results: Results) -> list[str]:
     """Return the table of the mean returns in each task."""
-    shown = [BARE_HOST, POLICY, BEST_CONSTANT, "random 64", "tpe 64", "guided 16", "guided 32", "guided 64"]
+    gaining = [method for method in ("guided 16", "guided 32") if method in SHOWN]
     rows = [
-        f"| task | {' | '.join(map(_label, shown))} | guided 16 − bare host | guided 32 − bare host |",
-        "|---" * (len(shown) + 3) + "|",
+        f"| task | {' | '.join([*map(_label, SHOWN), *(f'{method} − bare host' for method in gaining)])} |",
+        "|---" * (1 + len(SHOWN) + len(gaining)) + "|",
     ]
     for task in results.tasks:
         cells = results.of_task(task)
-        means = [statistics.fmean(_difference(cell, method, None) for cell in cells) for method in shown]
-        gains = [signed([_difference(cell, method, BARE_HOST) for cell in cells]) for method in shown[5:7]]
+        means = [statistics.fmean(_difference(cell, method, None) for cell in cells) for method in SHOWN]
+        gains = [signed([_difference(cell, method, BARE_HOST) for cell in cells]) for method in gaining]
         rows.append(f"| {task} | {' | '.join(f'{mean:+.3f}' for mean in means)} | {' | '.join(gains)} |")
     return rows
 

@@ -17,7 +17,7 @@ from esper.tasks.prepare import prepare_task
 from esper.telemetry.codec import encode_json
 from research import growth_search, growth_statistics
 
-GOOD = "conv_light@early:0"
+GOOD = "conv_light@early:0 conv_light@mid:1"
 """The only plan that is better than the bare host on every host."""
 LUCKY = "depthwise@early:0"
 """The best plan on the host of the search, and nowhere else."""
@@ -42,7 +42,9 @@ class Game:
         return Played([value * (step + 1) / STEPS for step in range(steps)], "", 0.1)
 
 
-def test_a_cell_compares_answers_on_hosts_that_chose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_compares_answers_on_hosts_that_chose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(growth_search, "COUNTS", (8, 16))
     prepared = prepare_task(Config(task="digits_impaired", steps=STEPS, policy="pretrained"))
     game = Game()
@@ -59,11 +61,14 @@ def test_a_cell_compares_answers_on_hosts_that_chose_nothing(tmp_path: Path, mon
     path = tmp_path / f"{cell.task}-1.json"
     for seed in (1, 2):
         write_replaced(path.with_name(f"{cell.task}-{seed}.json"), encode_json(cell))
-    monkeypatch.setattr(growth_statistics, "COUNTS", (8, 16))
     results = growth_statistics.read_results(tmp_path, [cell.task], [1, 2, 3])
     assert results.by_cell("guided 8", BARE_HOST) == pytest.approx([0.2, 0.2])
-    assert "| guided 8 |" in "\n".join(growth_statistics.methods(results))
-    assert "+0.200 [+0.200, +0.200]" in "\n".join(growth_statistics.methods(results))
+    monkeypatch.setattr(growth_statistics, "PAIRS", (("guided 16", "random 8"), ("guided 8", BARE_HOST)))
+    monkeypatch.setattr(growth_statistics, "SHOWN", (BARE_HOST, "guided 8"))
+    growth_statistics.print_tables(tmp_path, [cell.task], [1, 2, 3])
+    printed = capsys.readouterr().out
+    assert "| guided 8 − bare host | +0.200 [+0.200, +0.200] | +0.200 | 2, 0, 0 | +0.200 (digits_impaired) |" in printed
+    assert "+0.785 | +0.200 [+0.200, +0.200] | 0 of 2 |" in printed
 
 
 def test_a_plan_that_is_lucky_on_one_host_is_not_the_answer() -> None:
