@@ -3,7 +3,7 @@
     python -m research.growth_search --seeds 200 201 202 203 204      # start it once per core
     python -m research.growth_search --tables                         # print what is finished
 
-Each method proposes trials on one host, as `grow` does. The best three and the bare host are trained on five fresh
+Each method proposes trials on one host, as `grow` does. The best few and the bare host are trained on five fresh
 hosts, and `candidates.choose` takes the answer. Answers and baselines then play evaluation hosts, which choose nothing.
 A method with 8 trials is the beginning of the same method with 64. All tasks are in `growth_tasks.py`.
 
@@ -47,7 +47,7 @@ from esper.config import Config
 from esper.disk import make_directory, write_replaced
 from esper.engine.agent_factory import build_candidates, proposing_policies
 from esper.engine.episode import Episode
-from esper.engine.growth import FINALISTS
+from esper.engine.growth import num_finalists
 from esper.engine.step import StepPlayer, StepResult, tick_slots
 from esper.envs.stopwatch import PhaseTimer
 from esper.evaluation.held_out import evaluation_key
@@ -198,7 +198,7 @@ def search(kind: SearchKind, space: PlanSpace, policies: Sequence[str], seed: in
         lengths = {proposal.name: len(episode.returns) for proposal, episode in zip(proposals, played, strict=True)}
         pruned |= {name for name, length in ended.items() if length < lengths[name]}
         if len(returns) >= COUNTS[len(found)] or not proposals:  # few plans are left: the space is exhausted
-            names = plan_search.finalists(FINALISTS)
+            names = plan_search.finalists(num_finalists(COUNTS[len(found)]))
             answer, fresh = choose_answer(names, play)
             found.append(
                 SearchResult(
