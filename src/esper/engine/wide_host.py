@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from torch import nn
 
@@ -35,20 +36,23 @@ def open_wide_pool(
     Raises:
         TaskError: `wide_model` raises an exception, or its host does not fit the task.
     """
-    assert task.wide_model is not None
+    wide_model = task.wide_model
+    assert wide_model is not None
     user, host = UserCalls(task), profile.host_parameters
     factors = [1 + (parameter_ratio - 1) * index / _WIDTH_FACTORS for index in range(_WIDTH_FACTORS + 1)]
-    models = {factor: partial(task.wide_model, factor) for factor in factors}
-    sizes = {
-        factor: user.call("wide_model", partial(_count_parameters, model)) / host for factor, model in models.items()
-    }
-    factor = min(factors, key=lambda factor: abs(sizes[factor] - parameter_ratio))
-    wide = replace(task, model=models[factor], source=None)
+
+    @cache
+    def size_of(factor: float) -> float:
+        return user.call("wide_model", partial(_count_parameters, partial(wide_model, factor))) / host
+
+    at = bisect_left(factors, parameter_ratio, key=size_of)  # a wider host is larger, so few of them need to be built
+    factor = min(factors[max(at - 1, 0) : at + 1], key=lambda factor: abs(size_of(factor) - parameter_ratio))
+    wide = replace(task, model=partial(wide_model, factor), source=None)
     # A worker would import the task from the user's file, which has the narrow host.
     lanes = lanes[:1] if task.source else lanes
     wide_profile = probe_task(wide, data, [site.name for site in profile.sites])
     with closing(EnvPool(wide, wide_profile, data, lanes, config)) as pool:
-        yield pool, sizes[factor]
+        yield pool, size_of(factor)
 
 
 def _count_parameters(model: Callable[[], nn.Module]) -> int:
