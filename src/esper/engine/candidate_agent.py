@@ -60,27 +60,27 @@ class CandidateAgent(NonLearningAgent):
         Raises:
             FaultError: A policy failed; the fault names the first env of this candidate.
         """
-        decided = {name: self._decide(name, step, views) for name in self._agents if self._acts(name, views)}
-        found: list[Decision] = []
-        for row, view in enumerate(views):
-            name = self._candidates.get(view.env)
-            decision = WAIT_DECISION if name is None else decided[name][row]
-            if name is not None:
-                self.actions[view.env].append(decision.action)
-            found.append(decision)
+        found = [WAIT_DECISION] * len(views)
+        for name in self._agents:
+            rows = [row for row, view in enumerate(views) if self._candidates.get(view.env) == name]
+            for row, decision in zip(rows, self._decide(name, step, views, rows), strict=True):
+                found[row] = decision
+                self.actions[views[row].env].append(decision.action)
         return found
 
-    def _decide(self, name: str, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+    def _decide(self, name: str, step: int, views: Sequence[EnvStatus], rows: Sequence[int]) -> list[Decision]:
+        """Return the decisions of a candidate for its envs, whose rows are given. Raises FaultError."""
+        if not rows:
+            return []
         try:
-            return self._agents[name].act(step, views)
+            if name in self._policies:  # a policy expects all envs of a group
+                decisions = self._agents[name].act(step, views)
+                return [decisions[row] for row in rows]
+            return self._agents[name].act(step, [views[row] for row in rows])
         except Exception as error:  # noqa: BLE001 (of the user's policy: the trial of this candidate failed)
-            env = next(view.env for view in views if self._candidates.get(view.env) == name)
             fault = FaultError.from_exception(error, f"the policy {describe_candidate(name)}")
-            fault.env = env
+            fault.env = views[rows[0]].env
         raise fault
-
-    def _acts(self, name: str, views: Sequence[EnvStatus]) -> bool:
-        return any(self._candidates.get(view.env) == name for view in views)
 
     def state_tensors(self, ranks: RankGroup = SINGLE_RANK) -> dict[str, Tensor]:
         """Return the tensors of the agents of this round."""
