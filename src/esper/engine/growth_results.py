@@ -213,6 +213,10 @@ class GrowthResults:
         """Train envs to the end of their episodes; return the scores of each. None if a stop was requested."""
         scores: dict[Env, list[float]] = {env: [] for env in hosts}
         steps = self._training.config.steps
+        numbers = ", ".join(map(str, hosts.values()))
+        self._log(
+            f"{name}: trains for {pluralise(steps, 'step')} on the fresh hosts {numbers}, without a line per step"
+        )
         for step in range(steps):
             while request := self._control.get():
                 ends = request.kind in ENDING_KINDS
@@ -222,7 +226,6 @@ class GrowthResults:
                     return None
             for env, epoch in pool.start_step(dict.fromkeys(hosts, WAIT_DECISION.action), step)().items():
                 scores[env].append(epoch.measured.score)
-        self._log(f"{name}: {steps} steps on fresh hosts {', '.join(map(str, hosts.values()))}")
         return scores
 
     def _emit(self, event: ev.TrialStarted | ev.TrialEnded | ev.NetworkTested | ev.SearchEnded) -> None:
