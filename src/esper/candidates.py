@@ -164,20 +164,16 @@ def describe_answer(candidates: Sequence[Candidate], objective: Objective) -> st
     trainings = f"{len(best.fresh_scores)} fresh trainings each"
     if host is None or own is None:
         return (
-            f"{describe_candidate(best.name)}: {_interval(found)}, {best.parameter_ratio or math.nan:.3g} times the "
+            f"{describe_candidate(best.name)}: {found.percent}, {best.parameter_ratio or math.nan:.3g} times the "
             f"parameters, {trainings}; your network has broken down, so there is no comparison"
         )
     if best is host:
-        return f"nothing that was tried is better than your network: {_interval(own)}, {trainings}"
+        return f"nothing that was tried is better than your network: {own.percent}, {trainings}"
     answer = (
-        f"{describe_candidate(best.name)}: {_interval(found)} against {_interval(own)} of your network, "
+        f"{describe_candidate(best.name)}: {found.percent} against {own.percent} of your network, "
         f"{best.parameter_ratio or math.nan:.3g} times the parameters, {trainings}"
     )
     wide = next((one.score_interval for one in candidates if one.name == WIDE_HOST), None)
     if wide is not None and wide.mean > found.mean:
-        answer += f"; a wider network of this size has {_interval(wide)}"
+        answer += f"; a wider network of this size has {wide.percent}"
     return answer
-
-
-def _interval(value: IntervalEstimate) -> str:
-    return f"{value.mean:.1%} [{100 * value.low:.1f}, {100 * value.high:.1f}]"

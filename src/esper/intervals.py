@@ -35,6 +35,11 @@ class IntervalEstimate(msgspec.Struct, frozen=True, kw_only=True):
         return IntervalEstimate(mean=self.mean, low=max(self.low, low), high=min(self.high, high))
 
     @property
+    def percent(self) -> str:
+        """Mean and interval of a fraction in percent, in one decimal."""
+        return f"{self.mean:.1%} [{100 * self.low:.1f}, {100 * self.high:.1f}]"
+
+    @property
     def signed(self) -> str:
         """Mean and interval with their signs, in three decimals."""
         return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
@@ -45,7 +50,7 @@ def t_interval(value_N: Sequence[float], level: float = CONFIDENCE_LEVEL) -> Int
 
     Args:
         value_N: Two or more values, because one value has no measurable spread.
-        level: Probability with which such intervals contain the mean.
+        level: Confidence level, 0 to 1.
     """
     return _around(statistics.fmean(value_N) if value_N else math.nan, _half_width(value_N, level))
 
@@ -80,7 +85,7 @@ def t_quantile(count: int, level: float = CONFIDENCE_LEVEL) -> float:
 
     Args:
         count: Number of independent values, 2 or more.
-        level: Probability with which such intervals contain the mean.
+        level: Confidence level, 0 to 1.
     """
     # The import of scipy.stats, which has the same function, takes a second.
     from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]

@@ -227,7 +227,7 @@ def _caption(report: EvaluationReport) -> list[str]:
 def _cells(result: PolicyResult) -> tuple[str, ...]:
     score, parameters = result.test_score, result.parameter_ratio
     return (
-        f"{score.mean:.1%} [{100 * score.low:.1f}, {100 * score.high:.1f}]",
+        score.percent,
         f"×{parameters.mean:.3g} [{parameters.low:.3g}, {parameters.high:.3g}]",
         result.net_return.signed,
     )
