@@ -55,29 +55,34 @@ class BestNetwork:
 
     def seeds_differ(self, env: Env) -> bool:
         """Return True if other seeds affect the output of an env's network now."""
-        return [(seed.slot, seed.blueprint) for seed in self.seeds] != [
-            (seed.slot, seed.blueprint) for seed in grown_seeds(env.network.slots)
-        ]
+        return self.labels != [seed.label for seed in grown_seeds(env.network.slots)]
 
     @property
     def labels(self) -> list[str]:
         """Its seeds, such as `conv_heavy in s3`."""
-        return [f"{seed.blueprint} in {seed.slot}" for seed in self.seeds]
+        return [seed.label for seed in self.seeds]
 
 
-def network_states(networks: Mapping[Any, BestNetwork]) -> tuple[list[State], dict[str, Tensor]]:
-    """Return networks for a checkpoint: JSON-compatible values, and tensors by name."""
-    states: list[State] = []
-    tensors: dict[str, Tensor] = {}
-    for index, (key, network) in enumerate(networks.items()):
-        fields = {name: value for name, value in vars(network).items() if name != "tensors"}
-        states.append({"key": key, **fields, "seeds": msgspec.to_builtins(network.seeds)})
-        tensors |= {f"{index}.{name}": tensor for name, tensor in network.tensors.items()}
-    return states, tensors
+def network_states(networks: Mapping[Any, BestNetwork]) -> list[State]:
+    """Return networks for a checkpoint, without their tensors, as JSON-compatible values."""
+    return [
+        {"key": key, **{name: value for name, value in vars(network).items() if name != "tensors"}}
+        | {"seeds": msgspec.to_builtins(network.seeds)}
+        for key, network in networks.items()
+    ]
+
+
+def network_tensors(networks: Mapping[Any, BestNetwork]) -> dict[str, Tensor]:
+    """Return the tensors of networks for a checkpoint, by name."""
+    return {
+        f"{index}.{name}": tensor
+        for index, network in enumerate(networks.values())
+        for name, tensor in network.tensors.items()
+    }
 
 
 def load_networks(states: list[State], tensors: Mapping[str, Tensor]) -> dict[Any, BestNetwork]:
-    """Return the networks that `network_states` has stored."""
+    """Return the networks that `network_states` and `network_tensors` have stored."""
     found: dict[Any, BestNetwork] = {}
     for index, state in enumerate(states):
         fields = {name: value for name, value in state.items() if name not in ("key", "seeds")}

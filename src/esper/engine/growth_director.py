@@ -15,7 +15,7 @@ import msgspec
 from torch import Tensor
 
 from esper.candidates import BARE_HOST, Candidate, Origin, Outcome
-from esper.engine.best_network import BestNetwork, load_networks, network_states
+from esper.engine.best_network import BestNetwork, load_networks, network_states, network_tensors
 from esper.engine.candidate_agent import CandidateAgent
 from esper.engine.episode import Episode
 from esper.engine.growth import FRESH_HOSTS, MAX_FINALISTS, GrowthRequest, num_finalists, num_fresh
@@ -345,8 +345,8 @@ class GrowthDirector:
             "0": {
                 "search": self._search.state_dict(),
                 "candidates": msgspec.to_builtins(self.search_state, str_keys=True),
-                "networks": network_states(self.networks)[0],
-                "best": network_states(self._best)[0],
+                "networks": network_states(self.networks),
+                "best": network_states(self._best),
                 "waiting": [list(job) for job in self._waiting],
                 "jobs": [[env, list(job)] for env, job in self._jobs.items()],
                 "searching": self._is_searching,
@@ -361,7 +361,7 @@ class GrowthDirector:
 
     def state_tensors(self) -> dict[str, Tensor]:
         """Return the weights of the networks that are kept, by name."""
-        parts = {"network": network_states(self.networks)[1], "best": network_states(self._best)[1]}
+        parts = {"network": network_tensors(self.networks), "best": network_tensors(self._best)}
         return {f"{part}.{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
 
     def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:

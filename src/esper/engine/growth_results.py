@@ -205,7 +205,7 @@ class GrowthResults:
                 best_step=scores.index(best, 1),
                 net_return=scores[-1] - scores[0] - (len(scores) - 1) * rent_cost(ratio, host, weights),
                 parameter_ratio=ratio,
-                seeds=[f"{seed.blueprint} in {seed.slot}" for seed in seeds],
+                seeds=[seed.label for seed in seeds],
             )
         )
 

@@ -47,6 +47,11 @@ class GrownSeed(msgspec.Struct, frozen=True, kw_only=True):
     alpha: Annotated[float, msgspec.Meta(gt=0, le=1)]
     parameters: int
 
+    @property
+    def label(self) -> str:
+        """Its blueprint and slot, such as `conv_heavy in s3`."""
+        return f"{self.blueprint} in {self.slot}"
+
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     """The run of a grown network, and its place there.

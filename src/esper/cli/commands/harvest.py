@@ -66,7 +66,7 @@ def format_harvest(structure: GrownStructure, directory: Path, problem: str | No
         problem: Why it could not be exported as a program; None if it was.
     """
     origin = structure.provenance
-    seeds = ", ".join(f"{seed.blueprint} in {seed.slot}" for seed in structure.seeds) or "none"
+    seeds = ", ".join(seed.label for seed in structure.seeds) or "none"
     lines = [
         f"env {origin.env} of {origin.run}, round {origin.round} step {origin.step}: {structure.score_name} "
         f"{structure.test_score:.1%} on the test split, {structure.validation_score:.1%} on the validation split",
