@@ -113,20 +113,21 @@ def _describe_word(word: str) -> str:
 
 
 def front(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Return the candidates that no other one dominates, by rising parameters.
+    """Return the candidates that no other one dominates, by rising parameters, without those that are only compared.
 
     A candidate dominates another if it is as good with fewer parameters, or better with as few. Candidates that were
     trained on all fresh hosts are only compared with each other, because the score of one trial is not comparable: if
     there are any, the others are left out. Until then, only trials that are done count.
     """
-    measured = [one for one in candidates if one.mean_score is not None and one.parameter_ratio is not None]
+    own = (one for one in candidates if one.name not in COMPARED)
+    measured = [one for one in own if one.mean_score is not None and one.parameter_ratio is not None]
     complete = _complete(measured)
     measured = complete or [one for one in measured if one.outcome == "done"]
     return pareto_front(measured, lambda one: (one.parameter_ratio or math.nan, one.mean_score or 0.0))
 
 
 def _complete(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Return the candidates that were trained on all fresh hosts: on as many as any other one."""
+    """Return the candidates with the largest number of fresh hosts; no training of them has failed there."""
     fresh = [one for one in candidates if one.is_fresh]
     most = max((len(one.fresh_hosts) for one in fresh), default=0)
     return [one for one in fresh if len(one.fresh_hosts) == most]
@@ -139,7 +140,7 @@ def choose(candidates: Sequence[Candidate], objective: Objective) -> Candidate |
     difference is above 0 (t test of level 5 %, one-sided). Otherwise, a search without a better candidate would often
     choose one by chance.
     """
-    complete = [one for one in _complete(candidates) if one.name not in COMPARED]
+    complete = _complete(one for one in candidates if one.name not in COMPARED)
     host = next((one for one in candidates if one.name == BARE_HOST and one.is_fresh), None)
     better = [one for one in complete if host is None or one is host or _is_better(one, host, objective)]
     return max(better, key=lambda one: statistics.fmean(one.values(objective).values()), default=host)

@@ -9,9 +9,9 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
-from esper.candidates import BARE_HOST, COMPARED, Candidate, Objective, describe_candidate, front
+from esper.candidates import BARE_HOST, COMPARED, Candidate, Objective, Outcome, describe_candidate, front
 from esper.formatting import NOT_MEASURED, align_columns, format_number, html_table, strip_control
 from esper.scatter import ScatterPoint, draw_scatter
 from esper.svg_plot import SvgPoint, SvgScatter
@@ -99,7 +99,7 @@ def standings(
         training: Number of the fresh host, None on the host of the search, on which a candidate trains now, keyed by
             its name.
     """
-    on_front = {one.name for one in front(one for one in candidates if one.name not in COMPARED)}
+    on_front = {one.name for one in front(candidates)}
     has_fresh = any(one.is_fresh for one in candidates)
     letters = iter(_LETTERS)
     found: list[Standing] = []
@@ -214,7 +214,7 @@ class Column:
 
 
 def table_columns(found: Sequence[Standing], score_name: str) -> list[Column]:
-    """Return the columns of the table. That of the test score is left out if no network was tested.
+    """Return the columns of the table. The column of the test score is left out if no network was tested.
 
     Args:
         found: The candidates with their standings.
@@ -395,7 +395,7 @@ def best_candidate(candidates: Sequence[Candidate], objective: Objective) -> Can
 
 def count_outcomes(candidates: Collection[Candidate]) -> dict[str, int]:
     """Return the number of candidates with each outcome of their trial, without outcomes that none has."""
-    counts = dict.fromkeys(("done", "pruned", "broke down", "failed"), 0)
+    counts = dict.fromkeys(get_args(Outcome), 0)
     for one in candidates:
         if one.outcome is not None:
             counts[one.outcome] += 1

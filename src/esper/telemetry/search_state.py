@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from esper.candidates import BARE_HOST, COMPARED, Candidate, Origin, front
+from esper.candidates import BARE_HOST, Candidate, Origin, front
 from esper.candidates_report import (
     Standing,
     best_candidate,
@@ -57,7 +57,7 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
     @property
     def front(self) -> list[Candidate]:
         """Candidates that no other one dominates, by rising parameters, without those that are only compared."""
-        return front(one for one in self.candidates if one.name not in COMPARED)
+        return front(self.candidates)
 
     def find(self, name: str) -> Candidate | None:
         """Return a candidate by its name; None if it is unknown."""
