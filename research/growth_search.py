@@ -1,7 +1,7 @@
 """Is a guided search better than TPE, random search, a policy, and constant plans, for the same number of trials?
 
     python -m research.growth_search --seeds 200 201 202 203 204      # start it once per core
-    python -m research.growth_search --tables                         # print what is finished
+    python -m research.growth_search --tables                         # print the tables
 
 Each method proposes trials on one host, as `grow` does. The best few and the bare host are trained on five fresh
 hosts, and `candidates.choose` takes the answer. Answers and baselines then play evaluation hosts, which choose nothing.

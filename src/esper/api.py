@@ -161,8 +161,7 @@ def grow(
         compares=compare,
     )
     growth = Growth(request=request)
-    base = {key.replace("-", "_"): value for key, value in GROWTH_CONFIG.items()}
-    options = {**base, "policy": policy, "envs": envs, "steps": steps, **settings}
+    options = {**GROWTH_CONFIG, "policy": policy, "envs": envs, "steps": steps, **settings}
     engine, _ = _run(task, "esper.grow", options, growth)
     assert engine.directory is not None
     if growth.grown is None:

@@ -112,7 +112,7 @@ class Growth:
         request: Budget and aim.
         target: Function from the run directory to the directory of the network that is written; None: none is written.
         writes_all: Write every network of the front, each to its own directory in that of `target`.
-        search: Candidates and answer; None before the run is set up.
+        search: Candidates and answer; None before the end.
         is_complete: True at the end if all trainings have ended; False if the growth was stopped.
         networks: Networks of the front, keyed by candidate; empty before the end.
         directories: Directory of each written network, keyed by candidate.

@@ -68,7 +68,7 @@ class GrowthResults:
         self._open_wide = open_wide
 
     def finish(self) -> None:
-        """Compare the answer, test the networks of the front, write those that are asked for, and report the answer.
+        """Compare the answer, test the networks of the front, write the requested ones, and report the answer.
 
         Raises:
             FaultError: A network cannot be built or tested.
@@ -103,7 +103,7 @@ class GrowthResults:
         """Return the answer of a growth that was stopped."""
         stopped = f"stopped after {pluralise(self._director.search_state.trials_ended, 'trial')}"
         if best is None or best.score is None:
-            return f"{stopped}, none of which is done; the same command continues"
+            return f"{stopped}, before any of them was done; the same command continues"
         return (
             f"{stopped}; best so far: {describe_candidate(best.name)}, {best.score:.1%} in one training, which fresh "
             "trainings have not confirmed; the same command continues"

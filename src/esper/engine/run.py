@@ -157,7 +157,6 @@ class Run:
 
         director = GrowthDirector(growth.request, make_search, state)
         state.director = director
-        growth.search = director.search_state
 
         def open_wide(ratio: float) -> AbstractContextManager[tuple[EnvPool, float]]:
             wide = msgspec.structs.replace(config, envs=FRESH_HOSTS)
