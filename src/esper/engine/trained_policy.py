@@ -11,12 +11,14 @@ from pathlib import Path
 
 import msgspec
 import safetensors
+import safetensors.torch
 from torch import Tensor
 
 from esper.checkpoint.catalog import CHECKPOINTS_DIR, find_checkpoint
 from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
 from esper.config import Config, PPOConfig
+from esper.disk import write_replaced
 from esper.policy.agent import strip_prefix
 from esper.policy.loading import PRETRAINED
 from esper.recording.runs import resolve_run
@@ -53,12 +55,28 @@ def read_trained_policy(reference: str, telemetry_dir: Path) -> TrainedPolicy:
         ReadError: The run does not exist.
     """
     if reference == PRETRAINED:
-        with safetensors.safe_open(SHIPPED, framework="pt") as file:
-            ppo = msgspec.json.decode(file.metadata()["ppo"], type=PPOConfig)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
-        return TrainedPolicy(PRETRAINED, ppo, tensors)
+        return read_policy_file(SHIPPED, PRETRAINED)
     path = find_checkpoint(resolve_run(reference, telemetry_dir))
     return policy_of(read_checkpoint(path), path)
+
+
+def read_policy_file(path: Path, name: str) -> TrainedPolicy:
+    """Read a policy from a file of `write_policy_file`.
+
+    Args:
+        name: Its name, for messages.
+    """
+    with safetensors.safe_open(path, framework="pt") as file:
+        ppo = msgspec.json.decode(file.metadata()["ppo"], type=PPOConfig)
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+    return TrainedPolicy(name, ppo, tensors)
+
+
+def write_policy_file(policy: TrainedPolicy, path: Path) -> None:
+    """Write a policy to a file, such as the one that ships in the package. Raises OSError."""
+    metadata = {"ppo": msgspec.json.encode(policy.ppo).decode()}
+    tensors = {name: value.contiguous() for name, value in policy.tensors.items()}
+    write_replaced(path, safetensors.torch.save(tensors, metadata))
 
 
 def policy_of(checkpoint: Checkpoint, path: Path) -> TrainedPolicy:

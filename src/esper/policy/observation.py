@@ -57,6 +57,7 @@ MIN_RENT_WEIGHT = 1e-4
 _SEEDS_START = sum(list(BASE_GROUPS.values())[: list(BASE_GROUPS).index("seeds")])
 _SEEDS = slice(_SEEDS_START, _SEEDS_START + BASE_GROUPS["seeds"])
 """Base features that count the seeds of each stage."""
+_RENT_START = sum(list(BASE_GROUPS.values())[: list(BASE_GROUPS).index("size and rent")]) + 1
 
 
 def _one_hot(choices: Iterable[object]) -> dict[object, tuple[float, ...]]:
@@ -125,6 +126,19 @@ def write_observation(
     base_EF[...] = [_base_features(view) for view in views]
     stage_ESF = slot_ESG[..., PLACE_FEATURES : PLACE_FEATURES + len(OBSERVED_STAGES)]
     base_EF[:, _SEEDS] = stage_ESF.sum(axis=1) / np.array([[len(view.slots)] for view in views], dtype=np.float32)
+
+
+def set_rent(obs_TF: Tensor, rent_T: Tensor, weight: float) -> None:
+    """Set the features that depend on the weight of the rent, in place, in observations of whole episodes.
+
+    Args:
+        obs_TF: Observations [..., T, F].
+        rent_T: Rent of each step at weight 1, [..., T].
+        weight: The weight of the rent.
+    """
+    obs_TF[..., 0, _RENT_START] = 0
+    obs_TF[..., 1:, _RENT_START] = 100 * weight * rent_T[..., :-1].to(obs_TF.dtype)
+    obs_TF[..., _RENT_START + 1] = math.log(max(weight, MIN_RENT_WEIGHT))
 
 
 def _base_features(view: EnvStatus) -> list[float]:

@@ -1,0 +1,187 @@
+"""The courses on which `research/teach.py` teaches: hosts that need growth, and hosts that are large enough without.
+
+Four layouts, two or three slots, 15, 40 and 100 steps. The deepest host of `digits_family`, `synthetic`, the examples
+and the own tasks of `growth_tasks.py` are left for the evaluation. Importing this file imports torch.
+
+Shapes: N or B samples, T positions, C channels, L positions of a sequence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from research.generalist import ARMS, SPIRALS
+from torch import Tensor, nn
+
+import esper
+from esper.tasks.builtin.digits_family import DIGITS_FAMILY, digits_host
+from esper.tasks.builtin.mnist1d import CLASSES, MNIST1D_TASK
+from esper.tasks.builtin.recall import KEYS, PAIRS, RECALL_TASK, VALUES
+
+TOKENS, SENTENCE = 12, 16
+"""Number of different tokens, and of tokens in a sentence."""
+STATES = 40
+"""Number of contexts of two tokens whose next token is nearly certain; after all others it is random."""
+CERTAINTY = 0.9
+
+
+class RoomyRecall(nn.Module):
+    """A host that mixes each token with the one before it, and attends: enough for recall."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(KEYS + VALUES, width)
+        self.positions = nn.Parameter(0.1 * torch.randn(3 * PAIRS, width))
+        self.before = nn.Conv1d(width, width, 2)
+        self.attention = nn.MultiheadAttention(width, 2, batch_first=True)
+        self.mixed = nn.ModuleList((nn.Identity(), nn.Identity()))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+        self.head = nn.Linear(width, VALUES)
+
+    def forward(self, tokens_NT: Tensor) -> Tensor:
+        """Map tokens [N, T] to logits [N, T, K]."""
+        h_NTC = self.mixed[0](self.tokens(tokens_NT) + self.positions)
+        shifted = F.pad(self.norms[0](h_NTC).transpose(1, 2), (1, 0))
+        h_NTC = h_NTC + self.before(shifted).transpose(1, 2)
+        normal_NTC = self.norms[1](h_NTC)
+        h_NTC = self.mixed[1](h_NTC + self.attention(normal_NTC, normal_NTC, normal_NTC, need_weights=False)[0])
+        return self.head(self.norms[2](h_NTC))
+
+
+def roomy_mlp(width: int = 64) -> nn.Module:
+    """Return an MLP that is large enough for the spirals."""
+    layers = [nn.Linear(2, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(width, ARMS))
+
+
+def roomy_conv1d(width: int = 16) -> nn.Module:
+    """Return a network of convolutions over five positions, large enough for `mnist1d`."""
+
+    def block(inputs: int, outputs: int) -> nn.Module:
+        conv = nn.Conv1d(inputs, outputs, 5, padding=2, bias=False)
+        return nn.Sequential(conv, nn.BatchNorm1d(outputs, momentum=0.5), nn.ReLU())
+
+    pools = nn.MaxPool1d(2), nn.MaxPool1d(2)
+    head = nn.Linear(2 * width * 10, CLASSES)
+    return nn.Sequential(
+        block(1, width), pools[0], block(width, 2 * width), pools[1], block(2 * width, 2 * width), nn.Flatten(), head
+    )
+
+
+class Speaker(nn.Module):
+    """A language model whose only mixing of positions is optional attention.
+
+    Args:
+        layers: Number of causal attention layers.
+    """
+
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(TOKENS, width)
+        self.positions = nn.Parameter(0.1 * torch.randn(SENTENCE, width))
+        self.attention = nn.ModuleList(nn.MultiheadAttention(width, 2, batch_first=True) for _ in range(layers))
+        self.mixed = nn.ModuleList((nn.Identity(), nn.Identity()))
+        self.first, self.second = (
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+            for _ in range(2)
+        )
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, TOKENS))
+
+    def forward(self, tokens_NT: Tensor) -> Tensor:
+        """Map tokens [N, T] to logits of the next token, [N, T, K]."""
+        mask_TT = nn.Transformer.generate_square_subsequent_mask(tokens_NT.shape[1])
+        h_NTC = self.tokens(tokens_NT) + self.positions
+        for attention in self.attention:
+            h_NTC = h_NTC + attention(h_NTC, h_NTC, h_NTC, attn_mask=mask_TT, need_weights=False)[0]
+        h_NTC = self.mixed[0](h_NTC)
+        h_NTC = self.mixed[1](h_NTC + self.first(h_NTC))
+        return self.head(h_NTC + self.second(h_NTC))
+
+
+def sentences(directory: Path | None) -> esper.Splits:  # noqa: ARG001 (nothing is read)
+    """Return sentences of a language in which some pairs of tokens determine the next one, and the next tokens."""
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.randperm(TOKENS * TOKENS, generator=generator)[:STATES]
+    certain = torch.zeros(TOKENS * TOKENS, dtype=torch.bool).index_fill(0, chosen, True)
+    following = torch.randint(TOKENS, (TOKENS * TOKENS,), generator=generator)
+
+    def draw(size: int) -> tuple[Tensor, Tensor]:
+        tokens = [torch.randint(TOKENS, (size,), generator=generator) for _ in range(2)]
+        while len(tokens) <= SENTENCE:
+            state = tokens[-2] * TOKENS + tokens[-1]
+            kept = certain[state] & (torch.rand(size, generator=generator) < CERTAINTY)
+            tokens.append(torch.where(kept, following[state], torch.randint(TOKENS, (size,), generator=generator)))
+        whole_NT = torch.stack(tokens, dim=1)
+        return whole_NT[:, :-1].contiguous(), whole_NT[:, 1:].contiguous()
+
+    return esper.Splits(train=draw(2048), validation=draw(256), test=draw(256))
+
+
+SPEECH = esper.Task(
+    name="speech",
+    model=lambda: Speaker(16, 0),
+    slots={name: esper.Slot(f"mixed.{index}", layout="BTC") for index, name in enumerate(("first", "second"))},
+    data=sentences,
+    optimizer=esper.AdamW(5e-3),
+    seed_optimizer=esper.AdamW(1e-2),
+    batch_size=128,
+    samples_per_epoch=512,
+)
+ROOMY_SPEECH = replace(SPEECH, name="roomy_speech", model=lambda: Speaker(32, 2))
+ROOMY_RECALL = replace(RECALL_TASK, name="roomy_recall", model=RoomyRecall, wide_model=None)
+ROOMY_SPIRALS = replace(
+    SPIRALS, name="roomy_spirals", model=roomy_mlp, slots={"first": "1", "second": "3", "third": "5"}
+)
+ROOMY_MNIST1D = replace(MNIST1D_TASK, name="roomy_mnist1d", model=roomy_conv1d, wide_model=None, samples_per_epoch=512)
+ROOMY_DIGITS = esper.Family(
+    "roomy_digits",
+    structures=[
+        digits_host("short_3x3", (16, 32), kernel_size=3),
+        digits_host("wide_3x3", (16, 32, 32), kernel_size=3),
+        digits_host("middle_5x5", (8, 16, 16), kernel_size=5),
+        digits_host("wide_1x1", (32, 64, 64), kernel_size=1),
+    ],
+    settings=DIGITS_FAMILY.settings,
+)
+
+
+class Course(NamedTuple):
+    """Contexts of one task with a number of steps."""
+
+    task: str
+    """Reference of the task."""
+    steps: int
+    contexts: int
+    """Number of contexts of the first iteration."""
+
+    @property
+    def name(self) -> str:
+        """Name of its folder."""
+        return f"{self.task.rpartition(':')[2]}-{self.steps}".lower()
+
+
+_HERE = "research/curriculum.py"
+COURSES = (
+    Course("research/transfer.py:SHALLOW", 40, 48),
+    Course("digits_impaired", 40, 8),
+    Course("recall", 40, 6),
+    Course("mnist1d", 40, 6),
+    Course("research/generalist.py:SPIRALS", 40, 8),
+    Course("digits", 40, 6),
+    Course(f"{_HERE}:ROOMY_DIGITS", 40, 16),
+    Course(f"{_HERE}:SPEECH", 40, 5),
+    Course(f"{_HERE}:ROOMY_SPEECH", 40, 3),
+    Course(f"{_HERE}:ROOMY_RECALL", 40, 4),
+    Course(f"{_HERE}:ROOMY_SPIRALS", 40, 5),
+    Course(f"{_HERE}:ROOMY_MNIST1D", 40, 4),
+    Course("research/transfer.py:SHALLOW", 15, 12),
+    Course("digits_impaired", 15, 4),
+    Course("recall", 15, 4),
+    Course(f"{_HERE}:ROOMY_DIGITS", 15, 6),
+    Course("research/generalist.py:SPIRALS", 100, 3),
+    Course("research/transfer.py:SHALLOW", 100, 5),
+)

@@ -1,0 +1,1 @@
+"""Teaching: a policy learns from the exact outcomes of alternatives, which a search has found."""

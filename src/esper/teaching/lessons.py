@@ -1,0 +1,139 @@
+"""Lessons: all alternatives of one context with their outcomes, and their files.
+
+An alternative is a way to play an episode: a plan, a policy, or given first decisions and a plan or a policy after
+them. All alternatives of a lesson start from the same hosts and see the same data in the same order, so that their
+returns differ by their decisions alone. Each is played in several *orders*, with other initial weights and another
+order of the same data: what is better in one order only is luck.
+
+Shapes: O orders, P alternatives, T steps, F features, S slots, B blueprints, H heads.
+"""
+
+# safetensors does not declare its types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import msgspec
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from esper.config import ConfigError
+from esper.disk import make_directory, write_replaced
+from esper.policy.masks import ActionMasks
+from esper.policy.observation import ObservationShape
+from esper.telemetry.codec import encode_json
+
+FORMAT = 1
+"""Version of the files."""
+_MASK = "mask."
+
+
+class LessonInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a lesson that is not a tensor."""
+
+    task: str
+    """Name of the task; of a family, with the structure of the context."""
+    alternatives: list[str]
+    """Text of each alternative."""
+    rent: float
+    """Weight of the rent for which the policies among the alternatives decided."""
+    software: str
+    """Digest of what the outcomes depend on besides the context."""
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Lesson:
+    """Alternatives of one context, with the inputs of the policy and the outcomes.
+
+    Attributes:
+        obs_OPTF: Observations, not normalised, float32.
+        blueprint_OPTS: Blueprint of each slot, 1 + its index; 0 for an empty slot; int64.
+        masks: Legal actions, with leading dimensions [O, P, T].
+        actions_OPTH: Actions, int64.
+        score_OPT: Validation score before the first step and after each one, float64, [O, P, T + 1].
+        rent_OPT: Rent of each step at weight 1, float64.
+        cost_OPT: Costs of ops and penalties of each step, float64.
+        valid_OPT: True for steps in which the env was active.
+    """
+
+    info: LessonInfo
+    obs_OPTF: Tensor
+    blueprint_OPTS: Tensor
+    masks: ActionMasks
+    actions_OPTH: Tensor
+    score_OPT: Tensor
+    rent_OPT: Tensor
+    cost_OPT: Tensor
+    valid_OPT: Tensor
+
+    def rewards(self, rent: float) -> Tensor:
+        """Return the net reward of each step at a weight of the rent, [O, P, T]."""
+        return self.score_OPT.diff(dim=-1) - rent * self.rent_OPT - self.cost_OPT
+
+    def returns(self, rent: float) -> Tensor:
+        """Return the net return of each episode at a weight of the rent, [O, P]."""
+        return self.rewards(rent).sum(dim=-1)
+
+
+def write_lesson(path: Path, lesson: Lesson) -> None:
+    """Write a lesson; a file of the same name is replaced as a whole. Raises OSError."""
+    tensors = {field.name: getattr(lesson, field.name) for field in fields(lesson)}
+    del tensors["info"], tensors["masks"]
+    tensors |= {_MASK + name: mask for name, mask in lesson.masks._asdict().items()}
+    metadata = {"info": encode_json(lesson.info).decode()}
+    make_directory(path.parent)
+    write_replaced(path, safetensors.torch.save({name: t.contiguous() for name, t in tensors.items()}, metadata))
+
+
+def read_lesson(path: Path) -> Lesson:
+    """Read a lesson.
+
+    Raises:
+        ConfigError: The file is damaged, or of another version.
+        OSError: The file cannot be read.
+    """
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            info = msgspec.json.decode(file.metadata()["info"], type=LessonInfo)
+            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (safetensors.SafetensorError, KeyError, msgspec.ValidationError) as error:
+        raise ConfigError(f"{path} is damaged: {error}; delete it to play the lesson again") from error
+    if info.format != FORMAT:
+        raise ConfigError(f"{path} has format {info.format}, not {FORMAT}; delete it to play the lesson again")
+    masks = ActionMasks(**{name: tensors.pop(_MASK + name) for name in ActionMasks._fields})
+    return Lesson(info=info, masks=masks, **tensors)
+
+
+def pad_lesson(lesson: Lesson, slots: int, blueprints: int) -> Lesson:
+    """Return a lesson as if its envs had more slots, which they lack, and more blueprints, which no slot offers."""
+    own = ObservationShape(lesson.blueprint_OPTS.shape[-1], lesson.masks.blueprint_ESB.shape[-1])
+    more = slots - own.slots, blueprints - own.blueprints
+    base_F, slot_SG, blueprint_SBK = own.split(lesson.obs_OPTF)
+    slot_SG = _pad(slot_SG, -2, more[0])
+    blueprint_SBK = _pad(_pad(blueprint_SBK, -3, more[0]), -2, more[1])
+    masks = lesson.masks
+    return Lesson(
+        info=lesson.info,
+        obs_OPTF=torch.cat((base_F, slot_SG.flatten(-2), blueprint_SBK.flatten(-3)), dim=-1),
+        blueprint_OPTS=_pad(lesson.blueprint_OPTS, -1, more[0]),
+        masks=ActionMasks(
+            masks.op_EO,
+            _pad(masks.slot_EOS, -1, more[0]),
+            _pad(_pad(masks.blueprint_ESB, -2, more[0]), -1, more[1]),
+            _pad(masks.style_ESY, -2, more[0]),
+        ),
+        **{name: getattr(lesson, name) for name in ("actions_OPTH", "score_OPT", "rent_OPT", "cost_OPT", "valid_OPT")},
+    )
+
+
+def _pad(values: Tensor, dim: int, more: int) -> Tensor:
+    """Return values with zeros appended in one dimension."""
+    shape = list(values.shape)
+    shape[dim] = more
+    return torch.cat((values, values.new_zeros(shape)), dim=dim)

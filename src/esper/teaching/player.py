@@ -1,0 +1,304 @@
+"""LessonPlayer: plays the alternatives of contexts side by side on the lanes of a pool, and records lessons.
+
+Shapes: E envs, T steps, H heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+import torch
+from torch import Tensor
+
+from esper.engine.agent_factory import build_trained
+from esper.engine.candidate_agent import CandidateAgent
+from esper.engine.episode import Episode
+from esper.engine.step import StepPlayer, StepResult, tick_slots
+from esper.engine.trained_policy import TrainedPolicy
+from esper.envs.stopwatch import PhaseTimer
+from esper.lanes.pool import EnvPool
+from esper.policy.actions import Action, Decision, describe_action
+from esper.policy.agent import Agent, EnvStatus, rows_of
+from esper.policy.baselines import NonLearningAgent, StaticAgent
+from esper.policy.heuristic import HeuristicAgent
+from esper.policy.masks import ActionMasks, write_masks
+from esper.policy.observation import ObservationShape, write_observation
+from esper.policy.plan import parse_plan
+from esper.policy.plan_agent import PlanAgent
+from esper.seeding import EpisodeKey, decision_uniforms, make_generator
+from esper.simulation.scripted import ScriptedAgent
+from esper.tasks.family import structures_of
+from esper.tasks.prepare import PreparedTask
+from esper.teaching.lessons import Lesson, LessonInfo
+
+HEURISTIC = "heuristic"
+"""Alternative: the episode of the heuristic."""
+
+
+class Alternative(msgspec.Struct, frozen=True):
+    """A way to play an episode.
+
+    Attributes:
+        then: Decisions after the first ones: a plan, the name of a policy, or nothing, for waiting.
+        first: The first decisions. One that is illegal in its context waits.
+    """
+
+    then: str = ""
+    first: tuple[Action, ...] = ()
+
+    def describe(self, slots: Sequence[str], blueprints: Sequence[str]) -> str:
+        """Return the alternative as text."""
+        ops = [
+            f"{step}: {' '.join(describe_action(action, slots, blueprints).values())}"
+            for step, action in enumerate(self.first)
+            if action.op
+        ]
+        return "; ".join([*ops, f"from {len(self.first)}: {self.then or 'wait'}"]) if self.first else self.then
+
+
+class Assignment(NamedTuple):
+    """The alternatives to play of one context."""
+
+    context: int
+    """Index of the context among those of the random seed."""
+    alternatives: Sequence[Alternative]
+    rent: float
+    """Weight of the rent for which policies decide."""
+
+
+class LessonPlayer:
+    """Plays lessons of one task and number of steps.
+
+    Args:
+        seed: Random seed of the contexts.
+        orders: Number of orders in which each alternative is played.
+        policies: Trained policies that alternatives can name.
+        capacity: Number of episodes that run at the same time.
+        software: See `LessonInfo`.
+
+    Raises:
+        ConfigError: Worker processes cannot be started.
+    """
+
+    def __init__(
+        self,
+        prepared: PreparedTask,
+        lanes: Sequence[str],
+        *,
+        seed: int,
+        orders: int,
+        capacity: int,
+        software: str,
+        policies: Mapping[str, TrainedPolicy] | None = None,
+    ) -> None:
+        ppo = msgspec.structs.replace(prepared.config.ppo, envs_per_host=1)  # each env has the host of its key
+        self._config = msgspec.structs.replace(
+            prepared.config, seed=seed, context_seed=seed, envs=capacity, reward="simplified", ppo=ppo
+        )
+        self._prepared = prepared
+        self._orders = [EpisodeKey(_order_seed(seed, order), 0, 0) for order in range(orders)]
+        self._software = software
+        self._pool = EnvPool(prepared.task, prepared.profile, prepared.data, lanes, self._config)
+        self._policies = {name: self._acting(policy) for name, policy in (policies or {}).items()}
+
+    def close(self) -> None:
+        """Stop the threads and workers of the lanes."""
+        self._pool.close()
+
+    def play(self, assignments: Sequence[Assignment]) -> list[Lesson]:
+        """Play all alternatives of some contexts in every order, and return the lesson of each context.
+
+        Raises:
+            FaultError: A lane failed.
+            ConfigError: A plan does not fit the task.
+        """
+        jobs = [
+            _Job(assignment, alternative, order._replace(env=assignment.context))
+            for assignment in assignments
+            for order in self._orders
+            for alternative in assignment.alternatives
+        ]
+        size = self._config.envs
+        episodes = [
+            episode for first in range(0, len(jobs), size) for episode in self._wave(jobs[first : first + size])
+        ]
+        lessons: list[Lesson] = []
+        for assignment in assignments:
+            count = len(self._orders) * len(assignment.alternatives)
+            own, episodes = episodes[:count], episodes[count:]
+            lessons.append(self._lesson(assignment, own))
+        return lessons
+
+    def _wave(self, jobs: Sequence[_Job]) -> list[_Recorded]:
+        """Play episodes side by side."""
+        config, profile, pool = self._config, self._prepared.profile, self._pool
+        pool.reset_loss_scales()
+        weights = config.reward_weights
+        rents = [job.assignment.rent for job in jobs] + [weights.rent] * (len(pool.envs) - len(jobs))
+        episodes = [
+            Episode(env, msgspec.structs.replace(config, reward_weights=msgspec.structs.replace(weights, rent=rent)))
+            for env, rent in zip(pool.envs, rents, strict=True)
+        ]
+        for episode in episodes[len(jobs) :]:
+            episode.inactive = True
+        playing = episodes[: len(jobs)]
+        begun = pool.begin({episode.env: job.key for episode, job in zip(playing, jobs, strict=True)})
+        for episode, (loss, score) in zip(playing, begun, strict=True):
+            episode.begin(loss, score)
+        inner = CandidateAgent(self._policies, self._build)
+        inner.assign({env: job.alternative.then for env, job in enumerate(jobs)})
+        slots = [site.name for site in profile.sites]
+        scripts = [[describe_action(act, slots, profile.blueprints) for act in job.alternative.first] for job in jobs]
+        agent = InputRecorder(
+            ScriptedAgent(profile.blueprints, scripts, inner),
+            profile.blueprints,
+            len(slots),
+            len(episodes),
+            config.steps,
+        )
+        uniforms = [decision_uniforms(job.key.seed, [job.key.env], config.steps, job.key.round) for job in jobs]
+        idle = uniforms[0].new_zeros(len(episodes) - len(jobs), *uniforms[0].shape[1:])
+        agent.begin_round(torch.cat([*uniforms, idle]))
+        results = _Results(len(episodes), config.steps, [episode.view for episode in episodes])
+
+        def end(result: StepResult) -> None:
+            results.add(result)
+            tick_slots(result.episodes)
+
+        player = StepPlayer(pool, episodes, agent, PhaseTimer(), end)  # the times are not reported
+        for step in range(config.steps):
+            player.play(step, lambda step=step: step < config.steps - 1)
+        return [
+            _Recorded(
+                structure=structures_of(self._prepared.task)[playing[row].env.context.structure].name,
+                tensors={name: value[row] for name, value in (agent.tensors() | results.tensors()).items()},
+            )
+            for row in range(len(jobs))
+        ]
+
+    def _lesson(self, assignment: Assignment, episodes: Sequence[_Recorded]) -> Lesson:
+        orders = len(self._orders)
+        slots, profile = [site.name for site in self._prepared.profile.sites], self._prepared.profile
+
+        def stack(name: str) -> Tensor:
+            stacked = torch.stack([episode.tensors[name] for episode in episodes])
+            return stacked.view(orders, len(assignment.alternatives), *stacked.shape[1:])
+
+        return Lesson(
+            info=LessonInfo(
+                task=episodes[0].structure,
+                alternatives=[one.describe(slots, profile.blueprints) for one in assignment.alternatives],
+                rent=assignment.rent,
+                software=self._software,
+            ),
+            obs_OPTF=stack("obs_ETF"),
+            blueprint_OPTS=stack("blueprint_ETS"),
+            masks=ActionMasks(*(stack(name) for name in ActionMasks._fields)),
+            actions_OPTH=stack("actions_ETH"),
+            score_OPT=stack("score_ET"),
+            rent_OPT=stack("rent_ET"),
+            cost_OPT=stack("cost_ET"),
+            valid_OPT=stack("valid_ET"),
+        )
+
+    def _acting(self, policy: TrainedPolicy) -> Agent:
+        profile = self._prepared.profile
+        return build_trained(policy, self._config, profile.sites, profile.blueprints)
+
+    def _build(self, then: str) -> Agent:
+        """Return the agent of an alternative that is not a policy."""
+        profile = self._prepared.profile
+        if not then:
+            return StaticAgent()
+        if then == HEURISTIC:
+            return HeuristicAgent(profile.blueprints)
+        return PlanAgent(parse_plan(then, self._config.steps), profile.sites, profile.blueprints)
+
+
+class _Job(NamedTuple):
+    """One episode to play."""
+
+    assignment: Assignment
+    alternative: Alternative
+    key: EpisodeKey
+
+
+class _Recorded(NamedTuple):
+    """One episode that was played."""
+
+    structure: str
+    tensors: Mapping[str, Tensor]
+
+
+class InputRecorder(NonLearningAgent):
+    """Lets another agent decide, and records the inputs that the policy network would have, and the decisions.
+
+    Args:
+        blueprints: Blueprints that the policy can select, in the order of the head.
+    """
+
+    def __init__(self, agent: Agent, blueprints: Sequence[str], slots: int, envs: int, steps: int) -> None:
+        self._agent = agent
+        self._blueprints = tuple(blueprints)
+        shape = ObservationShape(slots, len(blueprints))
+        self._obs_ETF = torch.zeros(envs, steps, shape.size)
+        self._blueprint_ETS = torch.zeros(envs, steps, slots, dtype=torch.int64)
+        self._masks = ActionMasks.empty(envs, steps, slots=slots, blueprints=len(blueprints))
+        self._actions_ETH = torch.zeros(envs, steps, len(Action._fields), dtype=torch.int64)
+
+    def begin_round(self, uniforms_ETH: Tensor) -> None:
+        """Begin the round of the agent."""
+        self._agent.begin_round(uniforms_ETH)
+
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+        """Return the agent's decisions."""
+        rows = rows_of(views, 0)
+        write_observation(views, self._obs_ETF[rows, step], self._blueprint_ETS[rows, step], self._blueprints)
+        write_masks(views, ActionMasks(*(mask[rows, step] for mask in self._masks)), self._blueprints)
+        decisions = self._agent.act(step, views)
+        self._actions_ETH[rows, step] = torch.tensor([decision.action for decision in decisions])
+        return decisions
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the records of the round, [E, T, …], keyed by name."""
+        inputs = {"obs_ETF": self._obs_ETF, "blueprint_ETS": self._blueprint_ETS, "actions_ETH": self._actions_ETH}
+        return inputs | self._masks._asdict()
+
+
+class _Results:
+    """Outcomes of episodes, step by step."""
+
+    def __init__(self, envs: int, steps: int, views: Sequence[EnvStatus]) -> None:
+        def zeros(steps: int) -> Tensor:
+            return torch.zeros(envs, steps, dtype=torch.float64)
+
+        self._score_ET, self._rent_ET, self._cost_ET = zeros(steps + 1), zeros(steps), zeros(steps)
+        self._valid_ET = torch.zeros(envs, steps, dtype=torch.bool)
+        self._score_ET[:, :] = torch.tensor([view.scores[0] for view in views], dtype=torch.float64).unsqueeze(1)
+
+    def add(self, result: StepResult) -> None:
+        """Add a step of some envs. A score stays as it is after the step in which its env broke down."""
+        step = result.step
+        for episode, outcome in zip(result.episodes, result.outcomes, strict=True):
+            if outcome is None:
+                continue
+            env, parts = episode.env.index, outcome.reward_parts
+            self._valid_ET[env, step] = True
+            self._score_ET[env, step + 1 :] = self._score_ET[env, step] + parts["score"]
+            self._rent_ET[env, step] = -parts["rent"] / episode.view.rent_weight
+            self._cost_ET[env, step] = -parts["op"] - parts.get("penalty", 0.0)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the outcomes, [E, T] and the scores [E, T + 1], keyed by name."""
+        return {
+            "score_ET": self._score_ET,
+            "rent_ET": self._rent_ET,
+            "cost_ET": self._cost_ET,
+            "valid_ET": self._valid_ET,
+        }
+
+
+def _order_seed(seed: int, order: int) -> int:
+    return make_generator(seed, "lesson", order).initial_seed()

@@ -1,0 +1,238 @@
+"""Pupil: the policy network, trained from lessons.
+
+The outcome of every alternative of a lesson is known, so nothing has to be sampled. Let π(p) be the probability that
+the network takes all decisions of alternative p, w the same normalised over the alternatives of a lesson, and q the
+improved policy: the softmax of their returns, averaged over the orders, divided by a temperature (as in expert
+iteration; Anthony et al., 2017). Two losses teach q:
+
+    imitation    −Σ q·log π            spreads π over all alternatives that are good in contexts that look the same
+    improvement  KL(w ‖ q) − log Σ π   maximises the expected return with an entropy bonus, and Σ π, at most 1
+
+Training begins with imitation, without which all probability is at the alternatives with few decisions, and ends with
+improvement.
+
+Shapes: N episodes, G lessons in one order each, T steps, F features, H heads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from esper.config import PPOConfig
+from esper.engine.trained_policy import TrainedPolicy
+from esper.policy.masks import ActionMasks
+from esper.policy.network import PolicyNetwork
+from esper.policy.observation import ObservationShape, set_rent
+from esper.ppo.normaliser import ObservationNormaliser, RunningMeanStd
+from esper.teaching.lessons import Lesson, pad_lesson
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeachingConfig:
+    """Hyperparameters of the teaching."""
+
+    epochs: int = 30
+    """Number of passes over all lessons."""
+    lessons: int = 8
+    """Number of lessons, in one order each, of a minibatch."""
+    learning_rate: float = 1e-3
+    """Learning rate of Adam; it falls linearly to a tenth."""
+    temperature: float = 0.02
+    """Difference of the return by which the improved policy prefers an alternative by a factor of e."""
+    imitation: float = 0.4
+    """Fraction of the training in which the weight of the imitation falls from 1 to 0."""
+    rents: tuple[float, float] = (0.0005, 0.008)
+    """Range of the rents, drawn log-uniformly for each lesson."""
+    value_coef: float = 0.25
+    """Weight of the value loss."""
+    max_grad_norm: float = 1.0
+
+
+class Evaluated(NamedTuple):
+    """Alternatives of some lessons as the network evaluates them."""
+
+    log_prob_N: Tensor
+    """log π of each alternative."""
+    weight_N: Tensor
+    """w of each alternative."""
+    total_G: Tensor
+    """log Σ π of each lesson."""
+    value_NT: Tensor
+
+
+class Batch(NamedTuple):
+    """Episodes of some lessons, in one order each."""
+
+    obs_NTF: Tensor
+    blueprint_NTS: Tensor
+    masks: ActionMasks
+    actions_NTH: Tensor
+    valid_NT: Tensor
+    group_N: Tensor
+    """Index of the lesson of each episode."""
+    return_N: Tensor
+    """Net return of each alternative, averaged over the orders."""
+    unknown_NT: Tensor
+    """Return from each step on without its known part: the target of the critic."""
+
+
+class Pupil:
+    """A policy network that learns from lessons.
+
+    Args:
+        lessons: All lessons; those of one minibatch have the same number of steps.
+        seed: Random seed of the initial weights, the rents and the order of the lessons.
+    """
+
+    def __init__(self, lessons: Sequence[Lesson], config: TeachingConfig, ppo: PPOConfig, seed: int) -> None:
+        slots = max(lesson.blueprint_OPTS.shape[-1] for lesson in lessons)
+        blueprints = max(lesson.masks.blueprint_ESB.shape[-1] for lesson in lessons)
+        shape = ObservationShape(slots, blueprints)
+        self.config = config
+        self._ppo = ppo
+        self._generator = torch.Generator().manual_seed(seed)
+        self._lessons = [pad_lesson(lesson, *shape) for lesson in lessons]
+        self.network = PolicyNetwork(shape, ppo.hidden)
+        self.network.initialise(self._generator)
+        self.observations = ObservationNormaliser(shape)
+        self.returns = RunningMeanStd(1)
+        self._optimizer = torch.optim.Adam(self.network.parameters(), config.learning_rate, eps=1e-5)
+        self._fit_normalisers()
+
+    def learn(self) -> Iterator[dict[str, float]]:
+        """Train the network. Yield the mean statistics of each pass over the lessons."""
+        config = self.config
+        for epoch in range(config.epochs):
+            found: list[dict[str, float]] = []
+            batches = self._minibatches()
+            for index, chosen in enumerate(batches):
+                progress = (epoch + index / len(batches)) / config.epochs
+                self._optimizer.param_groups[0]["lr"] = config.learning_rate * (1 - 0.9 * progress)
+                imitation = max(0.0, 1 - progress / config.imitation)
+                found.append(self._step(self.batch(chosen), imitation))
+            yield {name: math.fsum(stats[name] for stats in found) / len(found) for name in found[0]}
+
+    def policy(self, name: str) -> TrainedPolicy:
+        """Return a copy of the policy as it is now."""
+        parts = {"network.": self.network, "observations.": self.observations, "returns.": self.returns}
+        tensors = {
+            prefix + key: value.clone() for prefix, part in parts.items() for key, value in part.state_dict().items()
+        }
+        return TrainedPolicy(name, self._ppo, tensors)
+
+    def batch(self, chosen: Sequence[tuple[Lesson, int]], rents: Sequence[float] | None = None) -> Batch:
+        """Return lessons in one order each, at given or random rents."""
+        rents = rents or self._draw_rents(len(chosen))
+        obs: list[Tensor] = []
+        returns: list[Tensor] = []
+        unknown: list[Tensor] = []
+        for (lesson, order), rent in zip(chosen, rents, strict=True):
+            obs_PTF = lesson.obs_OPTF[order].clone()
+            set_rent(obs_PTF, lesson.rent_OPT[order], rent)
+            obs.append(obs_PTF)
+            returns.append(lesson.returns(rent).mean(0))
+            unknown.append(_unknown_returns(lesson, order, rent))
+        counts = torch.tensor([len(part) for part in obs])
+
+        def join(name: str) -> Tensor:
+            return torch.cat([getattr(lesson, name)[order] for lesson, order in chosen])
+
+        masks = [ActionMasks(*(mask[order] for mask in lesson.masks)) for lesson, order in chosen]
+        return Batch(
+            self.observations.normalise(torch.cat(obs)),
+            join("blueprint_OPTS"),
+            ActionMasks(*map(torch.cat, zip(*masks, strict=True))),
+            join("actions_OPTH"),
+            join("valid_OPT"),
+            torch.arange(len(chosen)).repeat_interleave(counts),
+            torch.cat(returns).float(),
+            torch.cat(unknown).float(),
+        )
+
+    def evaluate(self, batch: Batch) -> Evaluated:
+        """Evaluate the alternatives of a batch."""
+        network, groups = self.network, int(batch.group_N[-1]) + 1
+        features, _ = network.encode(batch.obs_NTF, batch.blueprint_NTS, network.initial_state(len(batch.obs_NTF)))
+        legal_NTHA = batch.masks.given(batch.actions_NTH[..., 0], batch.actions_NTH[..., 1])
+        evaluation = network.evaluate(features, batch.actions_NTH, legal_NTHA)
+        taken_NTH = evaluation.has_choice_H & batch.valid_NT.unsqueeze(-1)
+        log_prob_N = torch.where(taken_NTH, evaluation.log_prob_H, 0.0).sum(dim=(1, 2))
+        total_G = _log_sum_exp(log_prob_N, batch.group_N, groups)
+        return Evaluated(log_prob_N, (log_prob_N - total_G[batch.group_N]).exp(), total_G, evaluation.value)
+
+    def _step(self, batch: Batch, imitation: float) -> dict[str, float]:
+        config = self.config
+        found = self.evaluate(batch)
+        groups = len(found.total_G)
+        scaled_N = batch.return_N / config.temperature
+        log_q_N = scaled_N - _log_sum_exp(scaled_N, batch.group_N, groups)[batch.group_N]
+        q_N = log_q_N.exp()
+        imitated = -(q_N * found.log_prob_N).sum() / groups
+        log_w_N = found.log_prob_N - found.total_G[batch.group_N]
+        divergence = (found.weight_N * (log_w_N - log_q_N)).sum() / groups
+        improved = divergence - found.total_G.mean()
+        target_NT = (batch.unknown_NT - self.returns.mean) / self.returns.std
+        shares_N = 0.5 * (found.weight_N.detach() + q_N)
+        error_NT = torch.where(batch.valid_NT, (found.value_NT - target_NT).square(), 0.0)
+        value = (shares_N.unsqueeze(1) * error_NT).sum() / groups / batch.valid_NT.shape[1]
+        loss = imitation * imitated + (1 - imitation) * improved + config.value_coef * value
+        self._optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), config.max_grad_norm)
+        cast("Any", self._optimizer).step()
+        with torch.no_grad():
+            expected = (found.weight_N * batch.return_N).sum() / groups
+            best = torch.stack([batch.return_N[batch.group_N == group].max() for group in range(groups)]).mean()
+        stats = {"imitation": imitated, "divergence": divergence, "inside": found.total_G.mean(), "value": value}
+        stats |= {"expected": expected, "best": best}
+        return {name: float(value.detach()) for name, value in stats.items()}
+
+    def _minibatches(self) -> list[list[tuple[Lesson, int]]]:
+        """Return all lessons in all orders as minibatches of one number of steps, in random order."""
+        by_steps: dict[int, list[tuple[Lesson, int]]] = {}
+        for lesson in self._lessons:
+            orders, _, steps = lesson.valid_OPT.shape
+            by_steps.setdefault(steps, []).extend((lesson, order) for order in range(orders))
+        batches: list[list[tuple[Lesson, int]]] = []
+        for items in by_steps.values():
+            shuffled = [items[index] for index in self._permutation(len(items))]
+            size = self.config.lessons
+            batches += [shuffled[first : first + size] for first in range(0, len(shuffled), size)]
+        return [batches[index] for index in self._permutation(len(batches))]
+
+    def _permutation(self, count: int) -> list[int]:
+        return cast("Any", torch.randperm(count, generator=self._generator)).tolist()
+
+    def _draw_rents(self, count: int) -> list[float]:
+        low, high = map(math.log, self.config.rents)
+        return cast("Any", (low + (high - low) * torch.rand(count, generator=self._generator)).exp()).tolist()
+
+    def _fit_normalisers(self) -> None:
+        """Set the statistics of observations and returns to those of the lessons at random rents."""
+        for index in self._permutation(len(self._lessons)):
+            lesson = self._lessons[index]
+            (rent,) = self._draw_rents(1)
+            obs_OPTF = lesson.obs_OPTF.clone()
+            set_rent(obs_OPTF, lesson.rent_OPT, rent)
+            self.observations.update(obs_OPTF[lesson.valid_OPT])
+            self.returns.update(_unknown_returns(lesson, 0, rent)[lesson.valid_OPT[0]].float().unsqueeze(-1))
+
+
+def _unknown_returns(lesson: Lesson, order: int, rent: float) -> Tensor:
+    """Return the return from each step on without its known part, [P, T]: the score at the step is subtracted there."""
+    reward_PT = lesson.rewards(rent)[order]
+    to_go_PT = reward_PT.flip(-1).cumsum(-1).flip(-1)
+    return to_go_PT + lesson.score_OPT[order, :, :-1]
+
+
+def _log_sum_exp(values_N: Tensor, group_N: Tensor, groups: int) -> Tensor:
+    """Return the logarithm of the sum of the exponentials of each group, [G]."""
+    highest_G = values_N.new_full((groups,), -math.inf).scatter_reduce(0, group_N, values_N.detach(), "amax")
+    sums_G = values_N.new_zeros(groups).index_add(0, group_N, (values_N - highest_G[group_N]).exp())
+    return highest_G + sums_G.log()
