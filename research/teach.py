@@ -1,11 +1,14 @@
 """Does a policy learn more from the exact outcomes of alternatives than from sampled returns? Teaches `generalist-v2`.
 
-    python -m research.teach play --iteration 0                    # plans in every context
-    python -m research.teach play --iteration 1 --policy FILE      # the pupil's episodes, and changes of them
-    python -m research.teach learn --seeds 1 2 3 4 5               # pupils, from all lessons
+    python -m research.teach play --iteration 0                      # plans, in every context
+    python -m research.teach learn --iterations 0 --seeds 1          # a pupil
+    python -m research.teach play --iteration 1 --policy FILE        # its episodes elsewhere, and changes of them
+    python -m research.teach learn --iterations 0 1 --seeds 1 2 3 4 5
 
-Lessons are stored in `telemetry/teaching/`. An interrupted command continues. Lessons stay valid if only the teaching
-changes; after a change of the engine, give another `--directory`.
+Lessons and pupils are stored in `telemetry/teaching/`. An interrupted command continues. Lessons stay valid if only the
+teaching changes; after a change of the engine, give another `--directory`.
+
+The lessons of an iteration take about 50 minutes on two cores, and a pupil takes about five minutes on one.
 """
 
 from __future__ import annotations
@@ -19,16 +22,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from research.alternatives import KIND_PLANS, changes, drawn_plans, kind_plan
 from research.curriculum import COURSES, Course
 from research.policies import TELEMETRY_DIR
 
-from esper.config import Config
+from esper.config import Config, PPOConfig
+from esper.engine.trained_policy import TrainedPolicy, read_policy_file, write_policy_file
+from esper.intervals import t_interval
 from esper.lanes.devices import resolve_devices
 from esper.process import package_digest
 from esper.search.space import PlanSpace
 from esper.tasks.prepare import PreparedTask, prepare_task
-from esper.teaching.lessons import write_lesson
+from esper.teaching.lessons import Lesson, join_alternatives, read_lesson, write_lesson
 from esper.teaching.player import HEURISTIC, Alternative, Assignment, LessonPlayer
+from esper.teaching.pupil import Pupil, TeachingConfig
 
 DIRECTORY = TELEMETRY_DIR / "teaching"
 RENTS = (0.0005, 0.008)
@@ -38,77 +45,21 @@ CAPACITY = 32
 """Number of episodes that run at the same time."""
 SEED = 7000
 """Random seed of the contexts of iteration 0; those of iteration k have `SEED` + k."""
-DRAWN_PLANS = 2
-"""Number of plans of a context that are drawn at random."""
-
-TINY, SMALL, MIDDLE, LARGE = range(4)
-KINDS = (
-    ("norm",),
-    ("depthwise", "linear_lowrank"),
-    ("conv_light", "mlp"),
-    ("conv_heavy", "self_attention", "conv_light", "mlp"),
-)
-"""Blueprints of seeds of four sizes. Of each size, the first that a slot offers is planted."""
-FIRST, SECOND, LAST, ALL = 0, 1, -1, -2
-KIND_PLANS: dict[str, tuple[dict[int, int], float]] = {
-    "tiny first": ({FIRST: TINY}, 0),
-    "tiny all": ({ALL: TINY}, 0),
-    "small first": ({FIRST: SMALL}, 0),
-    "small last": ({LAST: SMALL}, 0),
-    "small two": ({FIRST: SMALL, SECOND: SMALL}, 0),
-    "small all": ({ALL: SMALL}, 0),
-    "middle first": ({FIRST: MIDDLE}, 0),
-    "middle second": ({SECOND: MIDDLE}, 0),
-    "middle two": ({FIRST: MIDDLE, SECOND: MIDDLE}, 0),
-    "middle all": ({ALL: MIDDLE}, 0),
-    "large first": ({FIRST: LARGE}, 0),
-    "large two": ({FIRST: LARGE, SECOND: LARGE}, 0),
-    "middle, large": ({FIRST: MIDDLE, SECOND: LARGE}, 0),
-    "small first, early": ({FIRST: SMALL}, 0.1),
-    "small two, early": ({FIRST: SMALL, SECOND: SMALL}, 0.1),
-    "middle first, early": ({FIRST: MIDDLE}, 0.1),
-    "middle two, early": ({FIRST: MIDDLE, SECOND: MIDDLE}, 0.1),
-    "large first, early": ({FIRST: LARGE}, 0.1),
-    "middle, large, early": ({FIRST: MIDDLE, SECOND: LARGE}, 0.1),
-    "small two, later": ({FIRST: SMALL, SECOND: SMALL}, 0.25),
-    "middle, large, later": ({FIRST: MIDDLE, SECOND: LARGE}, 0.25),
-}
-"""Plans for any slots, by name: size of the seed in each slot, and the first step as a fraction of the episode."""
-
-
-def kind_plan(name: str, space: PlanSpace) -> str:
-    """Return a plan of `KIND_PLANS` for the slots of a task; a slot that it lacks stays empty."""
-    sizes, start = KIND_PLANS[name]
-    slots = [site.name for site in space.sites]
-    if ALL in sizes:
-        sizes = dict.fromkeys(range(len(slots)), sizes[ALL])
-    seeds: dict[str, tuple[str, int]] = {}
-    for index, size in sizes.items():
-        if index < len(slots):
-            slot = slots[index]
-            blueprint = next((kind for kind in KINDS[size] if kind in space.offered(slot)), None)
-            if blueprint:
-                seeds[slot] = (blueprint, round(start * space.steps) + len(seeds))
-    return space.plan(seeds)
-
-
-def drawn_plans(space: PlanSpace, generator: np.random.Generator) -> list[str]:
-    """Return random plans of one to three seeds in the first half of the episode, early steps more often."""
-    plans: list[str] = []
-    for _ in range(DRAWN_PLANS):
-        slots = generator.permutation([site.name for site in space.sites])[: generator.integers(1, 4)]
-        last = math.log(space.steps / 2)
-        seeds = {
-            str(slot): (str(generator.choice(space.offered(str(slot)))), int(math.exp(generator.uniform(0, last))) - 1)
-            for slot in slots
-        }
-        plans.append(space.plan(seeds))
-    return plans
+PUPIL = "pupil"
+KEPT_PLANS = 6
+"""Number of kinds of plans in a later iteration: the best ones of the course at the rent of the context."""
+TOGETHER = 4
+"""Number of contexts that are played together in a later iteration."""
 
 
 def folder(directory: Path, iteration: int, course: Course) -> Path:
     """Return the folder of the lessons of a course."""
     return directory / f"iteration-{iteration}" / course.name
+
+
+def lesson_path(directory: Path, iteration: int, course: Course, context: int) -> Path:
+    """Return the file of a lesson."""
+    return folder(directory, iteration, course) / f"{context:05d}.safetensors"
 
 
 def prepare(course: Course) -> tuple[PreparedTask, PlanSpace]:
@@ -118,48 +69,169 @@ def prepare(course: Course) -> tuple[PreparedTask, PlanSpace]:
     return prepared, PlanSpace(profile.sites, course.steps, profile.host_parameters)
 
 
-def play_plans(course: Course, contexts: range, directory: Path, devices: Sequence[str]) -> None:
-    """Play the lessons of the first iteration: all plans of a course in some of its contexts."""
-    where = folder(directory, 0, course)
-    missing = [context for context in contexts if not (where / f"{context:05d}.safetensors").exists()]
-    if not missing:
-        return
-    start = time.monotonic()
+def open_player(
+    prepared: PreparedTask, devices: Sequence[str], iteration: int, pupil: TrainedPolicy | None = None
+) -> LessonPlayer:
+    """Return a player of lessons of an iteration."""
+    return LessonPlayer(
+        prepared,
+        resolve_devices(devices),
+        seed=SEED + iteration,
+        orders=ORDERS,
+        capacity=CAPACITY,
+        software=f"{package_digest()} {torch.__version__}",
+        policies={PUPIL: pupil} if pupil else None,
+    )
+
+
+def draw(iteration: int, context: int) -> tuple[np.random.Generator, float]:
+    """Return the generator of the plans of a context, and its rent."""
+    generator = np.random.default_rng([SEED + iteration, context])
+    return generator, math.exp(generator.uniform(math.log(RENTS[0]), math.log(RENTS[1])))
+
+
+def play_plans(course: Course, contexts: Sequence[int], options: argparse.Namespace) -> int:
+    """Play all kinds of plans in some contexts. Return the number of episodes."""
     prepared, space = prepare(course)
     fixed = ["", HEURISTIC, *(kind_plan(name, space) for name in KIND_PLANS)]
-    options = {"seed": SEED, "orders": ORDERS, "capacity": CAPACITY, "software": _software()}
     episodes = 0
-    with closing(LessonPlayer(prepared, resolve_devices(devices), **options)) as player:
-        for context in missing:
-            generator = np.random.default_rng([SEED, context])
+    with closing(open_player(prepared, options.devices, 0)) as player:
+        for context in contexts:
+            generator, rent = draw(0, context)
             plans = list(dict.fromkeys([*fixed, *drawn_plans(space, generator)]))
-            rent = math.exp(generator.uniform(math.log(RENTS[0]), math.log(RENTS[1])))
             (lesson,) = player.play([Assignment(context, [Alternative(plan) for plan in plans], rent)])
-            write_lesson(where / f"{context:05d}.safetensors", lesson)
-            episodes += ORDERS * len(plans)
-    print(f"{course.name}: {episodes} episodes, {time.monotonic() - start:.0f} s", flush=True)
+            write_lesson(lesson_path(options.directory, 0, course, context), lesson)
+            episodes += lesson.valid_OPT[..., 0].numel()
+    return episodes
 
 
-def _software() -> str:
-    return f"{package_digest()} {torch.__version__}"
+def play_pupil(course: Course, contexts: Sequence[int], options: argparse.Namespace) -> int:
+    """Play the pupil, changes of its episodes, and the best plans of the course. Return the number of episodes."""
+    prepared, space = prepare(course)
+    pupil = read_policy_file(options.policy, PUPIL)
+    known = read_lessons(options.directory, [0], [course])
+    episodes = 0
+    with closing(open_player(prepared, options.devices, options.iteration, pupil)) as player:
+        for first in range(0, len(contexts), TOGETHER):
+            chosen = contexts[first : first + TOGETHER]
+            drawn = [draw(options.iteration, context) for context in chosen]
+            plans = [
+                list(dict.fromkeys(["", HEURISTIC, *best_plans(known, space, rent), *drawn_plans(space, generator)]))
+                for generator, rent in drawn
+            ]
+            rents = [rent for _, rent in drawn]
+            given = [[Alternative(PUPIL), *map(Alternative, own)] for own in plans]
+            before = player.play([Assignment(*item) for item in zip(chosen, given, rents, strict=True)])
+            changed = [
+                changes(lesson.actions_OPTH[0, 0], space, prepared.profile.blueprints, PUPIL) for lesson in before
+            ]
+            after = player.play([Assignment(*item) for item in zip(chosen, changed, rents, strict=True)])
+            for context, *parts in zip(chosen, before, after, strict=True):
+                lesson = join_alternatives(*parts)
+                write_lesson(lesson_path(options.directory, options.iteration, course, context), lesson)
+                episodes += lesson.valid_OPT[..., 0].numel()
+    return episodes
+
+
+def best_plans(lessons: Sequence[Lesson], space: PlanSpace, rent: float) -> list[str]:
+    """Return the kinds of plans with the highest mean return in the lessons of a course."""
+    kinds = dict.fromkeys(kind_plan(name, space) for name in KIND_PLANS)
+    means: dict[str, float] = {}
+    for plan in kinds:
+        returns = [lesson.returns(rent)[:, lesson.info.alternatives.index(plan)].mean() for lesson in lessons]
+        means[plan] = float(torch.stack(returns).mean())
+    return sorted(means, key=lambda plan: means[plan], reverse=True)[:KEPT_PLANS]
+
+
+def read_lessons(directory: Path, iterations: Sequence[int], courses: Sequence[Course]) -> list[Lesson]:
+    """Return all lessons of some courses."""
+    paths = [
+        path
+        for iteration in iterations
+        for course in courses
+        for path in sorted(folder(directory, iteration, course).glob("*.safetensors"))
+    ]
+    return [read_lesson(path) for path in paths]
+
+
+def play(courses: Sequence[Course], options: argparse.Namespace) -> None:
+    """Play the missing lessons of an iteration."""
+    for half in range(2):
+        for course in courses:
+            count = math.ceil(course.contexts * options.fraction)
+            middle = -(-count // 2)
+            missing = [
+                context
+                for context in (range(middle) if half == 0 else range(middle, count))
+                if not lesson_path(options.directory, options.iteration, course, context).exists()
+            ]
+            if missing:
+                start = time.monotonic()
+                episodes = (play_pupil if options.iteration else play_plans)(course, missing, options)
+                print(f"{course.name}: {episodes} episodes, {time.monotonic() - start:.0f} s", flush=True)
+
+
+def learn(courses: Sequence[Course], options: argparse.Namespace) -> None:
+    """Teach pupils, and write their policies. Each learns from a bootstrap sample of the contexts."""
+    torch.set_num_threads(1)
+    lessons = read_lessons(options.directory, options.iterations, courses)
+    print(f"{len(lessons)} lessons, {sum(lesson.valid_OPT[..., 0].numel() for lesson in lessons)} episodes")
+    for seed in options.seeds:
+        generator = np.random.default_rng(seed)
+        chosen = (
+            sorted(generator.integers(len(lessons), size=len(lessons))) if options.bootstrap else range(len(lessons))
+        )
+        start = time.process_time()
+        pupil = Pupil([lessons[index] for index in chosen], TeachingConfig(epochs=options.epochs), PPOConfig(), seed)
+        for epoch, found in enumerate(pupil.learn(), start=1):
+            text = " ".join(f"{name} {value:.3f}" for name, value in found.items())
+            print(f"seed {seed}, pass {epoch}: {text}, {time.process_time() - start:.0f} s", flush=True)
+        write_policy_file(pupil.policy(PUPIL), options.directory / f"{options.name}-{seed}.safetensors")
+
+
+def report(courses: Sequence[Course], options: argparse.Namespace) -> None:
+    """Print how often the best alternative beats the pupil, and by how much, in each course of an iteration.
+
+    The alternative is chosen in one order and scored in the other, so that luck does not count.
+    """
+    print("| course | contexts | better alternative | gain of the best alternative |\n|---|---|---|---|")
+    everything: list[float] = []
+    for course in courses:
+        gains: list[float] = []
+        for lesson in read_lessons(options.directory, [options.iteration], [course]):
+            return_OP = lesson.returns(lesson.info.rent)
+            pupil = lesson.info.alternatives.index(PUPIL)
+            best = [int(return_OP[order].argmax()) for order in (1, 0)]
+            gains.append(sum(float(return_OP[order, best[order]] - return_OP[order, pupil]) for order in (0, 1)) / 2)
+        if gains:
+            better = sum(gain > 0.005 for gain in gains)
+            print(f"| {course.name} | {len(gains)} | {better} | {t_interval(gains).signed} |")
+            everything += gains
+    better = sum(gain > 0.005 for gain in everything)
+    print(f"| all | {len(everything)} | {better} | {t_interval(everything).signed} |")
 
 
 def main() -> None:
     """Run a command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["play", "learn"])
-    parser.add_argument("--iteration", type=int, default=0)
+    commands = {"play": play, "learn": learn, "report": report}
+    parser.add_argument("command", choices=list(commands))
+    parser.add_argument("--iteration", type=int, default=0, help="iteration to play or to report")
+    parser.add_argument(
+        "--policy", type=Path, help="policy whose episodes are changed, in all iterations but the first"
+    )
+    parser.add_argument("--fraction", type=float, default=1.0, help="number of contexts, relative to the curriculum")
+    parser.add_argument("--iterations", type=int, nargs="+", default=[0], help="iterations to learn from")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="random seeds of pupils")
+    parser.add_argument("--epochs", type=int, default=TeachingConfig.epochs)
+    parser.add_argument("--bootstrap", action="store_true", help="each pupil learns from a sample of the contexts")
+    parser.add_argument("--name", default=PUPIL, help="beginning of the names of the pupils' files")
+    parser.add_argument("--courses", nargs="+", help="names of the courses (default: all)")
     parser.add_argument("--directory", type=Path, default=DIRECTORY)
     parser.add_argument("--devices", nargs="+", default=["auto"])
-    parser.add_argument("--courses", nargs="+")
     options = parser.parse_args()
     courses = [course for course in COURSES if not options.courses or course.name in options.courses]
-    if options.command == "play":
-        for half in range(2):
-            for course in courses:
-                middle = -(-course.contexts // 2)
-                contexts = range(middle) if half == 0 else range(middle, course.contexts)
-                play_plans(course, contexts, options.directory, options.devices)
+    commands[options.command](courses, options)
 
 
 if __name__ == "__main__":

@@ -110,6 +110,21 @@ def read_lesson(path: Path) -> Lesson:
     return Lesson(info=info, masks=masks, **tensors)
 
 
+def join_alternatives(first: Lesson, second: Lesson) -> Lesson:
+    """Return the lesson with the alternatives of two lessons of the same context."""
+
+    def join(name: str) -> Tensor:
+        return torch.cat((getattr(first, name), getattr(second, name)), dim=1)
+
+    named = [field.name for field in fields(Lesson) if field.name not in ("info", "masks")]
+    names = [*first.info.alternatives, *second.info.alternatives]
+    return Lesson(
+        info=msgspec.structs.replace(first.info, alternatives=names),
+        masks=ActionMasks(*(torch.cat(pair, dim=1) for pair in zip(first.masks, second.masks, strict=True))),
+        **{name: join(name) for name in named},
+    )
+
+
 def pad_lesson(lesson: Lesson, slots: int, blueprints: int) -> Lesson:
     """Return a lesson as if its envs had more slots, which they lack, and more blueprints, which no slot offers."""
     own = ObservationShape(lesson.blueprint_OPTS.shape[-1], lesson.masks.blueprint_ESB.shape[-1])

@@ -1,0 +1,126 @@
+"""Alternatives that `research/teach.py` plays in each context: plans for any slots, and changes of an episode."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from esper.domain import Op
+from esper.policy.actions import WAIT_DECISION, Action
+from esper.policy.baselines import germinate_action
+from esper.search.space import PlanSpace
+from esper.teaching.player import Alternative
+
+DRAWN_PLANS = 2
+"""Number of plans of a context that are drawn at random."""
+MAX_CHANGED = 2
+"""Number of plantings of an episode that are changed, from the first on."""
+TINY, SMALL, MIDDLE, LARGE = range(4)
+KINDS = (
+    ("norm",),
+    ("depthwise", "linear_lowrank"),
+    ("conv_light", "mlp"),
+    ("conv_heavy", "self_attention", "conv_light", "mlp"),
+)
+"""Blueprints of seeds of four sizes. Of each size, the first that a slot offers is planted."""
+FIRST, SECOND, LAST, ALL = 0, 1, -1, -2
+KIND_PLANS: dict[str, tuple[dict[int, int], float]] = {
+    "tiny first": ({FIRST: TINY}, 0),
+    "tiny all": ({ALL: TINY}, 0),
+    "small first": ({FIRST: SMALL}, 0),
+    "small last": ({LAST: SMALL}, 0),
+    "small two": ({FIRST: SMALL, SECOND: SMALL}, 0),
+    "small all": ({ALL: SMALL}, 0),
+    "middle first": ({FIRST: MIDDLE}, 0),
+    "middle second": ({SECOND: MIDDLE}, 0),
+    "middle two": ({FIRST: MIDDLE, SECOND: MIDDLE}, 0),
+    "middle all": ({ALL: MIDDLE}, 0),
+    "large first": ({FIRST: LARGE}, 0),
+    "large two": ({FIRST: LARGE, SECOND: LARGE}, 0),
+    "middle, large": ({FIRST: MIDDLE, SECOND: LARGE}, 0),
+    "small first, early": ({FIRST: SMALL}, 0.1),
+    "small two, early": ({FIRST: SMALL, SECOND: SMALL}, 0.1),
+    "middle first, early": ({FIRST: MIDDLE}, 0.1),
+    "middle two, early": ({FIRST: MIDDLE, SECOND: MIDDLE}, 0.1),
+    "large first, early": ({FIRST: LARGE}, 0.1),
+    "middle, large, early": ({FIRST: MIDDLE, SECOND: LARGE}, 0.1),
+    "small two, later": ({FIRST: SMALL, SECOND: SMALL}, 0.25),
+    "middle, large, later": ({FIRST: MIDDLE, SECOND: LARGE}, 0.25),
+}
+"""Plans for any slots, by name: size of the seed in each slot, and the first step as a fraction of the episode."""
+
+
+def kind_plan(name: str, space: PlanSpace) -> str:
+    """Return a plan of `KIND_PLANS` for the slots of a task; a slot that it lacks stays empty."""
+    sizes, start = KIND_PLANS[name]
+    slots = [site.name for site in space.sites]
+    if ALL in sizes:
+        sizes = dict.fromkeys(range(len(slots)), sizes[ALL])
+    seeds: dict[str, tuple[str, int]] = {}
+    for index, size in sizes.items():
+        if index < len(slots):
+            slot = slots[index]
+            blueprint = next((kind for kind in KINDS[size] if kind in space.offered(slot)), None)
+            if blueprint:
+                seeds[slot] = (blueprint, round(start * space.steps) + len(seeds))
+    return space.plan(seeds)
+
+
+def drawn_plans(space: PlanSpace, generator: np.random.Generator) -> list[str]:
+    """Return random plans of one to three seeds in the first half of the episode, early steps more often."""
+    plans: list[str] = []
+    for _ in range(DRAWN_PLANS):
+        slots = generator.permutation([site.name for site in space.sites])[: generator.integers(1, 4)]
+        last = math.log(space.steps / 2)
+        seeds = {
+            str(slot): (str(generator.choice(space.offered(str(slot)))), int(math.exp(generator.uniform(0, last))) - 1)
+            for slot in slots
+        }
+        plans.append(space.plan(seeds))
+    return plans
+
+
+def changes(actions_TH: Tensor, space: PlanSpace, blueprints: Sequence[str], policy: str) -> list[Alternative]:
+    """Return changes of an episode of a policy, each followed by the policy or by a plan.
+
+    Each of the first plantings is left out, or has the next smaller or larger blueprint, and the policy goes on. After
+    the first planting, a plan plants a small or a middle seed in another slot: single changes do not lead from one
+    large seed to two small ones. An episode without a planting gets one at three steps.
+
+    Args:
+        actions_TH: Actions of the episode.
+        policy: Name of the policy that follows.
+    """
+    actions = [Action(*row) for row in actions_TH.tolist()]
+    wait = WAIT_DECISION.action
+    slots = [site.name for site in space.sites]
+    found: list[Alternative] = []
+    planted = [step for step, action in enumerate(actions) if action.op == Op.GERMINATE]
+    for step in planted[:MAX_CHANGED]:
+        first, action = tuple(actions[:step]), actions[step]
+        found.append(Alternative(policy, (*first, wait)))
+        offered = space.offered(slots[action.slot])
+        place = offered.index(blueprints[action.blueprint])
+        for other in (place - 1, place + 1):
+            if 0 <= other < len(offered):
+                changed = action._replace(blueprint=blueprints.index(offered[other]))
+                found.append(Alternative(policy, (*first, changed)))
+    for step in planted[:1]:
+        first = tuple(actions[: step + 1])
+        empty = next((index for index in range(len(slots)) if index != actions[step].slot), None)
+        if empty is not None and step + 1 < len(actions):
+            for size in (SMALL, MIDDLE):
+                blueprint = next((kind for kind in KINDS[size] if kind in space.offered(slots[empty])), None)
+                if blueprint:
+                    found.append(Alternative(f"{blueprint}@{slots[empty]}:{step + 1}", first))
+    if not planted:
+        for step in (0, len(actions) // 10, len(actions) // 4):
+            for size in (SMALL, MIDDLE):
+                blueprint = next((kind for kind in KINDS[size] if kind in space.offered(slots[0])), None)
+                if blueprint:
+                    action = germinate_action(0, blueprints.index(blueprint))
+                    found.append(Alternative(policy, (*actions[:step], action)))
+    return list(dict.fromkeys(found))
