@@ -6,16 +6,22 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from esper.domain import Op
 from esper.policy.actions import WAIT_DECISION, Action
 from esper.policy.baselines import germinate_action
 from esper.search.space import PlanSpace
+from esper.teaching.lessons import Lesson
 from esper.teaching.player import Alternative
 
 DRAWN_PLANS = 2
 """Number of plans of a context that are drawn at random."""
+KEPT_PLANS = 5
+"""Number of kinds of plans in a later iteration: the best ones of the course at the rent of the context."""
+LATER_PLANS, LATER_STARTS = 2, (0.15, 0.4)
+"""Number of these that are also played with later starts, and the starts, as fractions of the episode."""
 MAX_CHANGED = 2
 """Number of plantings of an episode that are changed, from the first on."""
 TINY, SMALL, MIDDLE, LARGE = range(4)
@@ -53,9 +59,14 @@ KIND_PLANS: dict[str, tuple[dict[int, int], float]] = {
 """Plans for any slots, by name: size of the seed in each slot, and the first step as a fraction of the episode."""
 
 
-def kind_plan(name: str, space: PlanSpace) -> str:
-    """Return a plan of `KIND_PLANS` for the slots of a task; a slot that it lacks stays empty."""
-    sizes, start = KIND_PLANS[name]
+def kind_plan(name: str, space: PlanSpace, start: float | None = None) -> str:
+    """Return a plan of `KIND_PLANS` for the slots of a task; a slot that it lacks stays empty.
+
+    Args:
+        start: First step as a fraction of the episode; None: that of the kind.
+    """
+    sizes, usual = KIND_PLANS[name]
+    start = usual if start is None else start
     slots = [site.name for site in space.sites]
     if ALL in sizes:
         sizes = dict.fromkeys(range(len(slots)), sizes[ALL])
@@ -67,6 +78,28 @@ def kind_plan(name: str, space: PlanSpace) -> str:
             if blueprint:
                 seeds[slot] = (blueprint, round(start * space.steps) + len(seeds))
     return space.plan(seeds)
+
+
+def mean_returns(lessons: Sequence[Lesson], space: PlanSpace, rent: float) -> dict[str, float]:
+    """Return the mean return of each kind of plan over the lessons of the first iteration of a course."""
+    means: dict[str, float] = {}
+    for name in KIND_PLANS:
+        plan = kind_plan(name, space)
+        returns = [lesson.returns(rent)[:, lesson.info.alternatives.index(plan)].mean() for lesson in lessons]
+        means[name] = float(torch.stack(returns).mean())
+    return means
+
+
+def best_plans(lessons: Sequence[Lesson], space: PlanSpace, rent: float) -> list[str]:
+    """Return the kinds of plans with the highest mean return in the lessons of a course, and later starts of the best.
+
+    A late seed pays less rent, and meets a host that is trained already.
+    """
+    means = mean_returns(lessons, space, rent)
+    best = sorted(means, key=lambda name: means[name], reverse=True)[:KEPT_PLANS]
+    plans = [kind_plan(name, space) for name in best]
+    later = [kind_plan(name, space, start) for name in best[:LATER_PLANS] for start in LATER_STARTS]
+    return list(dict.fromkeys([*plans, *later]))
 
 
 def drawn_plans(space: PlanSpace, generator: np.random.Generator) -> list[str]:
@@ -88,7 +121,8 @@ def changes(actions_TH: Tensor, space: PlanSpace, blueprints: Sequence[str], pol
 
     Each of the first plantings is left out, or has the next smaller or larger blueprint, and the policy goes on. After
     the first planting, a plan plants a small or a middle seed in another slot: single changes do not lead from one
-    large seed to two small ones. An episode without a planting gets one at three steps.
+    large seed to two small ones. An episode without a planting gets one at three steps. A last change makes no seed
+    permanent, which costs an op and gains nothing by itself.
 
     Args:
         actions_TH: Actions of the episode.
@@ -123,4 +157,6 @@ def changes(actions_TH: Tensor, space: PlanSpace, blueprints: Sequence[str], pol
                 if blueprint:
                     action = germinate_action(0, blueprints.index(blueprint))
                     found.append(Alternative(policy, (*actions[:step], action)))
+    if any(action.op == Op.FOSSILIZE for action in actions):
+        found.append(Alternative("", tuple(wait if action.op == Op.FOSSILIZE else action for action in actions)))
     return list(dict.fromkeys(found))

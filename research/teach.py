@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from research.alternatives import KIND_PLANS, changes, drawn_plans, kind_plan
+from research.alternatives import KIND_PLANS, best_plans, changes, drawn_plans, kind_plan
 from research.curriculum import COURSES, Course
 from research.policies import TELEMETRY_DIR
 
@@ -46,8 +46,6 @@ CAPACITY = 32
 SEED = 7000
 """Random seed of the contexts of iteration 0; those of iteration k have `SEED` + k."""
 PUPIL = "pupil"
-KEPT_PLANS = 6
-"""Number of kinds of plans in a later iteration: the best ones of the course at the rent of the context."""
 TOGETHER = 4
 """Number of contexts that are played together in a later iteration."""
 
@@ -131,16 +129,6 @@ def play_pupil(course: Course, contexts: Sequence[int], options: argparse.Namesp
                 write_lesson(lesson_path(options.directory, options.iteration, course, context), lesson)
                 episodes += lesson.valid_OPT[..., 0].numel()
     return episodes
-
-
-def best_plans(lessons: Sequence[Lesson], space: PlanSpace, rent: float) -> list[str]:
-    """Return the kinds of plans with the highest mean return in the lessons of a course."""
-    kinds = dict.fromkeys(kind_plan(name, space) for name in KIND_PLANS)
-    means: dict[str, float] = {}
-    for plan in kinds:
-        returns = [lesson.returns(rent)[:, lesson.info.alternatives.index(plan)].mean() for lesson in lessons]
-        means[plan] = float(torch.stack(returns).mean())
-    return sorted(means, key=lambda plan: means[plan], reverse=True)[:KEPT_PLANS]
 
 
 def read_lessons(directory: Path, iterations: Sequence[int], courses: Sequence[Course]) -> list[Lesson]:
