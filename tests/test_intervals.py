@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.intervals import IntervalEstimate, crossed_interval, t_interval
+from esper.intervals import IntervalEstimate, crossed_interval, fraction_interval, ratio_interval, t_interval
 
 samples = st.lists(st.floats(-1, 1), min_size=2, max_size=20)
 Rng = np.random.Generator
@@ -101,3 +101,40 @@ def test_crossed_interval_of_one_sample_is_its_t_interval() -> None:
 def test_crossed_interval_needs_two_of_each(values: Sequence[Sequence[float]]) -> None:
     with pytest.raises(ValueError, match="at least two values"):
         crossed_interval(values)
+
+
+def test_fraction_of_independent_items_has_wilsons_interval() -> None:
+    """41 of 60: the values of Wilson's formula, which a count of one item in each episode leaves as they are."""
+    hits = [int(number < 41) for number in range(60)]
+    found = fraction_interval([hits], [[1] * 60])
+    assert (found.mean, found.low, found.high) == (
+        pytest.approx(41 / 60),
+        pytest.approx(0.5575, abs=0.004),  # the t quantile of 60 values is larger than 1.96
+        pytest.approx(0.7873, abs=0.004),
+    )
+    for hit, bounds in ((0, (0.0, 0.2775)), (3, (0.7225, 1.0))):  # 10 episodes of three items each: 10 items
+        found = fraction_interval([[hit] * 10], [[3] * 10])
+        assert (found.low, found.high) == (pytest.approx(bounds[0], abs=1e-4), pytest.approx(bounds[1], abs=1e-4))
+    assert fraction_interval([[3, 0, 0]], [[3, 3, 0]]) == fraction_interval([[3, 0]], [[3, 3]])
+
+
+@pytest.mark.parametrize(("fraction", "seeds"), [(0.5, 1), (0.85, 1), (0.5, 3)])
+def test_intervals_of_clustered_items_cover_the_true_values(fraction: float, seeds: int) -> None:
+    """All items of half of the 24 episodes are alike: Wilson's interval of independent ones covers it in 60 to 80 %."""
+    rng, trials = np.random.default_rng(0), 600
+    in_fraction = in_mean = 0
+    for _ in range(trials):
+        count_SE = rng.integers(0, 6, (seeds, 24)).tolist()
+        is_alike, is_hit = rng.random(24) < 0.5, rng.random(24) < fraction
+        hit_SE = [
+            [
+                int(is_hit[episode]) * count if is_alike[episode] else int(rng.binomial(count, fraction))
+                for episode, count in enumerate(count_E)
+            ]
+            for count_E in count_SE
+        ]
+        found, mean = fraction_interval(hit_SE, count_SE), ratio_interval(hit_SE, count_SE)
+        in_fraction += found.low <= fraction <= found.high
+        in_mean += mean.low <= fraction <= mean.high
+    assert 0.9 <= in_fraction / trials <= 0.995
+    assert 0.85 <= in_mean / trials <= 0.995

@@ -11,6 +11,8 @@ from typing import Any, cast
 
 NOT_MEASURED = "–"
 NOT_A_NUMBER = "NaN"
+APPROXIMATE = "≈"
+"""Sign before a number of an episode that was not reproduced exactly."""
 
 
 def suggest(word: str, names: Iterable[str], *, listed: Iterable[str] | None = None, prefix: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Confidence intervals of means: over one sample, and over training seeds and episodes together.
+"""Confidence intervals of means and fractions: over one sample, and over training seeds and episodes together.
 
 Simulated coverage: `tests/test_intervals.py`.
 
@@ -22,8 +22,11 @@ class IntervalEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """A mean with its interval, of level `CONFIDENCE_LEVEL` unless another one is named."""
 
     mean: float
+    """Mean, or fraction."""
     low: float
+    """Lower bound."""
     high: float
+    """Upper bound."""
 
     @property
     def excludes_zero(self) -> bool:
@@ -77,6 +80,57 @@ def seeds_interval(value_SE: Sequence[Sequence[float]]) -> IntervalEstimate:
         value_SE: Values of one or more training seeds, in two or more episodes each.
     """
     return t_interval(value_SE[0]) if len(value_SE) == 1 else crossed_interval(value_SE)
+
+
+def ratio_interval(total_SE: Sequence[Sequence[float]], count_SE: Sequence[Sequence[int]]) -> IntervalEstimate:
+    """Return the ratio of two sums, such as the mean of items that several episodes have, with its interval.
+
+    The items of one episode need not be independent: the interval is that of the linear approximation of the ratio,
+    which has one value for each episode (Cochran, 1977, "Sampling techniques", section 6.4).
+
+    Args:
+        total_SE: Sum over the items of each episode, by training seed.
+        count_SE: Number of items. Two or more episodes have an item.
+    """
+    counted = _with_items(count_SE)
+    count = sum(map(sum, count_SE))
+    ratio = sum(map(sum, total_SE)) / count
+    weight = len(count_SE) * len(counted) / count
+    return seeds_interval(
+        [
+            [ratio + weight * (total_E[episode] - ratio * count_E[episode]) for episode in counted]
+            for total_E, count_E in zip(total_SE, count_SE, strict=True)
+        ]
+    )
+
+
+def fraction_interval(hit_SE: Sequence[Sequence[int]], count_SE: Sequence[Sequence[int]]) -> IntervalEstimate:
+    """Return the fraction of items that are hits, with its interval, which stays between 0 and 1.
+
+    It is the interval of Wilson (1927) for as many independent items as have the variance of `ratio_interval`, at most
+    the real number (Korn and Graubard, 1998, for the interval of Clopper and Pearson). If all items are hits, or none
+    is, no variance can be measured: the items of an episode then count as one.
+
+    Args:
+        hit_SE: Number of hits in each episode, by training seed.
+        count_SE: Number of items. Two or more episodes have an item.
+    """
+    hits, count = sum(map(sum, hit_SE)), sum(map(sum, count_SE))
+    fraction, z = hits / count, statistics.NormalDist().inv_cdf((1 + CONFIDENCE_LEVEL) / 2)
+    number = float(count)
+    if hits in (0, count):
+        number = len(_with_items(count_SE))
+    elif half_width := ratio_interval(hit_SE, count_SE).high - fraction:
+        number = min(number, z**2 * fraction * (1 - fraction) / half_width**2)
+    centre = (fraction + z**2 / (2 * number)) / (1 + z**2 / number)
+    spread = fraction * (1 - fraction) / number + z**2 / (4 * number**2)
+    half_width = z * math.sqrt(spread) / (1 + z**2 / number)
+    return IntervalEstimate(mean=fraction, low=centre - half_width, high=centre + half_width).clip(0.0, 1.0)
+
+
+def _with_items(count_SE: Sequence[Sequence[int]]) -> list[int]:
+    """Return the indices of the episodes that have an item with any training seed."""
+    return [episode for episode, count_S in enumerate(zip(*count_SE, strict=True)) if any(count_S)]
 
 
 @lru_cache(1024)

@@ -7,7 +7,7 @@ import pytest
 
 from esper.cli.main import main
 from esper.effects.change import without_decision
-from esper.effects.plantings import planting_effects, read_results
+from esper.effects.plantings import paying_plantings, planting_effects, read_results
 from esper.effects.results import EpisodeResults
 from esper.effects.store import EffectStore
 from esper.history.history import open_history
@@ -61,3 +61,32 @@ def test_show_has_the_mean_effect_where_it_is_known(tmp_path: Path, capsys: pyte
     assert seeds["depthwise"]["effect"] == pytest.approx(0.2)
     assert (seeds["depthwise"]["effects"], seeds["depthwise"]["effects_approximate"]) == (2, True)
     assert "effect" not in seeds["norm"]
+
+
+def test_plantings_that_pay_are_those_of_completely_measured_episodes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Effects of single decisions do not count: users ask for those of remarkable ones."""
+    write_segment(tmp_path, 1, recording(growing_run(rounds=4)))
+    store_effects(tmp_path, 3, 0, {2: 0.9})
+    assert paying_plantings(known(tmp_path)) is None
+    assert main(["show", str(tmp_path)]) == 0
+    name = growing_run()[0].run  # pyright: ignore[reportAttributeAccessIssue]
+    command = f"whatif {name} --rounds 1-4 --sample 32"
+    assert f"plantings that pay  –: `{command}` measures them" in capsys.readouterr().out
+    store_effects(tmp_path, 1, 0, {2: 0.3, 5: 0.004})
+    single = paying_plantings(known(tmp_path))
+    assert single
+    assert (single.n, single.pays, single.fraction, str(single)) == (2, 1, None, "1 of 2 (exact, 1 episode)")
+    store_effects(tmp_path, 2, 0, {2: 0.2, 5: 0.1}, differs_from=3)
+    found = paying_plantings(known(tmp_path))
+    assert found
+    assert found.effect
+    assert (found.n, found.pays, found.episodes, found.exact) == (4, 3, 2, 1)
+    assert found.effect.mean == pytest.approx(0.604 / 4)
+    assert main(["show", str(tmp_path)]) == 0
+    assert f"plantings that pay  {found}\n" in capsys.readouterr().out
+    assert str(found).startswith("≈3 of 4, ≈75% [")
+    assert str(found).endswith("] (1 of 2 episodes exact)")
+    assert main(["show", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["paying"]["pays"] == 3

@@ -1,4 +1,4 @@
-"""Mean effects of the plantings of each blueprint, over the episodes of a run whose effects are known."""
+"""Effects of plantings over the episodes of a run whose effects are known: means by blueprint, and those that pay."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from esper.effects.results import EpisodeResults, Simulation
 from esper.effects.store import EffectStore
 from esper.history.history import History
 from esper.history.summary import BlueprintSummary, RunSummary, summarise
+from esper.paying import PayingPlantings, count_paying
 from esper.recording.segments import ReadError
 
 
@@ -44,7 +45,8 @@ def summarise_with_effects(history: History) -> RunSummary:
     except OSError as error:
         summary.notices = [*summary.notices, f"stored effects cannot be read: {error.strerror or error}"]
         return summary
-    known = itertools.chain.from_iterable(read_results(history, stored))
+    known = list(itertools.chain.from_iterable(read_results(history, stored)))
+    summary.paying = paying_plantings(known)
     for blueprint, effects in planting_effects(known).items():
         seeds = summary.seeds.get(blueprint, BlueprintSummary())
         summary.seeds[blueprint] = msgspec.structs.replace(
@@ -82,6 +84,19 @@ def planting_effects(results: Iterable[EpisodeResults]) -> dict[str, PlantingEff
         blueprint: PlantingEffects(effect, blueprint not in approximate)
         for blueprint, effect in blueprint_effects(ended).items()
     }
+
+
+def paying_plantings(results: Iterable[EpisodeResults]) -> PayingPlantings | None:
+    """Return how many plantings pay in the episodes that have ended and whose plantings all have a known effect.
+
+    A user asks for the effect of a single decision because it is remarkable, so that it would bias the fraction.
+
+    Returns:
+        None if there is no such episode.
+    """
+    whole = [(known.is_exact, known.seed_effects()) for known in results if _is_whole(known)]
+    complete = [(is_exact, effects) for is_exact, effects in whole if effects is not None]
+    return count_paying([[effects for _, effects in complete]], exact=sum(is_exact for is_exact, _ in complete))
 
 
 def _is_whole(known: EpisodeResults) -> bool:

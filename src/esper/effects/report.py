@@ -11,15 +11,12 @@ import msgspec
 from esper.effects.change import UNCHANGED, Change, changes_of, describe_change, describe_choices
 from esper.effects.episode import GERMINATE, WAIT, choices_of
 from esper.effects.results import Effect, EpisodeResults, Simulation, Trajectory, effect
-from esper.formatting import NOT_MEASURED, align_columns, html_text
+from esper.formatting import APPROXIMATE, NOT_MEASURED, align_columns, html_text
 from esper.intervals import t_interval
+from esper.paying import HEADING, PAYS, PayingPlantings
 from esper.svg_plot import SvgPlot
 from esper.telemetry.sentences import pluralise
 
-APPROXIMATE = "≈"
-"""Sign before a number of an episode that was not reproduced exactly."""
-PAYS = 0.005
-"""Effect on the net return from which a decision pays; below its negative it costs."""
 STEPS_PER_GROUP = 10
 """Number of steps in one group of the effects by step."""
 
@@ -216,7 +213,7 @@ class ChangeReport(_OfEpisode, frozen=True, tag_field="answer", tag="change", kw
             yield f"other hosts on which the change was illegal: {self.illegal_repeats}"
 
 
-class SampleReport(_Printable, frozen=True, tag_field="answer", tag="sample", kw_only=True):
+class SampleReport(_Printable, frozen=True, tag_field="answer", tag="sample", kw_only=True, omit_defaults=True):
     """Effects of the decisions of many episodes. Output of `whatif RUN --rounds A-B --json`."""
 
     run: str
@@ -226,6 +223,8 @@ class SampleReport(_Printable, frozen=True, tag_field="answer", tag="sample", kw
     """Number of simulated episodes."""
     exact: int
     """Number of episodes that were reproduced exactly, in every recorded value."""
+    plantings: PayingPlantings | None = None
+    """Plantings that pay, over the episodes that have ended; absent if none was simulated without each planting."""
     groups: dict[str, dict[str, MeanEffect]]
     """Effects of all plantings by blueprint, slot and steps, and of all decisions by op; keyed by kind and group."""
 
@@ -233,6 +232,8 @@ class SampleReport(_Printable, frozen=True, tag_field="answer", tag="sample", kw
         """Yield the lines of the answer as text."""
         episodes = pluralise(self.episodes, "episode")
         yield f"{self.run}, rounds {self.rounds}: {episodes}, {self.exact} of them reproduced exactly"
+        if self.plantings:
+            yield f"{HEADING}: {self.plantings}"
         titles = {
             "blueprint": "plantings by blueprint",
             "slot": "plantings by slot",
@@ -253,7 +254,8 @@ class SampleReport(_Printable, frozen=True, tag_field="answer", tag="sample", kw
         yield ""
         yield (
             "Effect: the episode minus the one without the decision, mean and 95 % t interval over the decisions. "
-            "Pays: fraction above +0.005; costs: fraction below −0.005."
+            "Pays: fraction above +0.005; costs: fraction below −0.005. "
+            "The intervals of the plantings that pay are over the episodes."
         )
 
 
@@ -327,7 +329,9 @@ def change_report(run: str, results: EpisodeResults, change: Change, repeats: in
     )
 
 
-def sample_report(run: str, rounds: str, results: Sequence[EpisodeResults]) -> SampleReport:
+def sample_report(
+    run: str, rounds: str, results: Sequence[EpisodeResults], plantings: PayingPlantings | None
+) -> SampleReport:
     """Return the effects over the episodes that were simulated."""
     known = [found for found in results if found.get() is not None]
     return SampleReport(
@@ -335,6 +339,7 @@ def sample_report(run: str, rounds: str, results: Sequence[EpisodeResults]) -> S
         rounds=rounds,
         episodes=len(known),
         exact=sum(found.is_exact for found in known),
+        plantings=plantings,
         groups={kind: dict(sorted(groups.items())) for kind, groups in _grouped(known).items()},
     )
 

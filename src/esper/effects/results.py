@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from esper.effects.change import UNCHANGED, Change, changes_of
+from esper.effects.change import UNCHANGED, Change, changes_of, without_seed
 from esper.effects.episode import RecordedEpisode
 
 
@@ -160,3 +160,14 @@ class EpisodeResults:
         """Return the known effects of single decisions and of seeds, keyed by step, from 1."""
         found = {step: self.effect_without(change) for step, change in changes_of(self.episode).items()}
         return {step: value for step, value in found.items() if value}
+
+    def seed_effects(self) -> list[float] | None:
+        """Return the effect of each planting on the net return, with all later decisions about its seed.
+
+        None unless all of them are known, and the episode was simulated without a change.
+        """
+        if self.get() is None:
+            return None
+        found = [self.effect_without(without_seed(seed)) for seed in self.episode.seeds]
+        known = [worth.net_return for worth in found if worth is not None]
+        return known if len(known) == len(found) else None

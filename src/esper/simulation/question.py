@@ -12,6 +12,7 @@ from esper.checkpoint.catalog import find_checkpoint
 from esper.config import ConfigError
 from esper.effects.change import NOTHING, RECORDED, Change, changes_of, parse_do, parse_without, without_steps
 from esper.effects.episode import RecordedEpisode, read_episode, read_round
+from esper.effects.plantings import paying_plantings
 from esper.effects.report import Report, change_report, describe_simulation, episode_report, sample_report
 from esper.engine.start_checks import resolve_policy
 from esper.history.history import History, open_history
@@ -134,7 +135,7 @@ class Inquiry:
         question, results = self._question, self._simulator.results
         name = self._path.name
         if question.rounds:
-            return sample_report(name, "{}–{}".format(*question.rounds), results)
+            return sample_report(name, "{}–{}".format(*question.rounds), results, paying_plantings(results))
         if self._change:
             return change_report(name, results[0], self._change, question.repeats)
         return episode_report(name, results[0], question.repeats)

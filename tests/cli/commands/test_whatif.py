@@ -17,10 +17,11 @@ from esper.cli.main import main
 from esper.cli.options import EXIT_OK, EXIT_USAGE
 from esper.effects.change import Change, describe_change, without_steps
 from esper.effects.episode import read_episode
-from esper.effects.report import APPROXIMATE, ChangeReport, EpisodeReport, Report, SampleReport, mean_effect
+from esper.effects.report import ChangeReport, EpisodeReport, Report, SampleReport, mean_effect
 from esper.effects.results import Reproduction
 from esper.effects.store import RESULTS_FILE, EffectStore
 from esper.envs.env import Env
+from esper.formatting import APPROXIMATE
 from esper.history.history import open_history
 from esper.intervals import t_interval
 from esper.simulation.question import Inquiry, Question

@@ -12,10 +12,17 @@ import msgspec
 from esper.cli.options import EXIT_OK, Parser, add_run_argument, print_warnings
 from esper.config import Config
 from esper.effects.plantings import summarise_with_effects
-from esper.effects.report import APPROXIMATE
-from esper.formatting import NOT_MEASURED, align_columns, format_config_value, format_duration, format_number
+from esper.formatting import (
+    APPROXIMATE,
+    NOT_MEASURED,
+    align_columns,
+    format_config_value,
+    format_duration,
+    format_number,
+)
 from esper.history.history import open_history
 from esper.history.summary import BlueprintSummary, RunSummary, flat_config
+from esper.paying import HEADING, paying_command
 from esper.recording.runs import resolve_run
 from esper.tasks import is_built_in, load_task, with_task_settings
 from esper.telemetry.codec import encode_json
@@ -144,6 +151,9 @@ def _seed_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
         rows.append((blueprint, *counts, format_number(points, "+.1f"), _format_effect(seeds)))
     headings = ["seeds", *[""] * len(rows)]
     yield from zip(headings, align_columns(rows, right=(1, 2, 3, 4, 5)), strict=False)
+    measure = paying_command(summary.run, len(summary.finished)) if summary.search is None else None
+    if summary.paying or measure:
+        yield HEADING, str(summary.paying or f"{NOT_MEASURED}: `{measure}` measures them")
 
 
 def _format_effect(seeds: BlueprintSummary) -> str:

@@ -13,8 +13,7 @@ from textual.containers import Vertical
 from textual.geometry import Size
 
 from esper.effects.plantings import PlantingEffects
-from esper.effects.report import APPROXIMATE
-from esper.formatting import short_score_name, strip_control
+from esper.formatting import APPROXIMATE, short_score_name, strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import (

@@ -14,10 +14,9 @@ from textual.containers import Vertical
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from esper.effects.report import APPROXIMATE
 from esper.effects.results import Simulation
 from esper.effects.verdict import judge_cause
-from esper.formatting import format_time_of_day, strip_control
+from esper.formatting import APPROXIMATE, format_time_of_day, strip_control
 from esper.health.causes import Candidate, drop_starts
 from esper.health.incidents import Incident, group_incidents
 from esper.health.root_cause import Finding, RootCause, find_root_cause

@@ -11,9 +11,8 @@ from textual.geometry import Size
 
 from esper.effects.change import describe_choices
 from esper.effects.episode import GERMINATE, WAIT
-from esper.effects.report import APPROXIMATE
 from esper.effects.results import Effect, Simulation
-from esper.formatting import strip_control
+from esper.formatting import APPROXIMATE, strip_control
 from esper.sanctum.symbols import (
     SEVERITIES,
     STAGES,
