@@ -22,6 +22,7 @@ from esper.formatting import align_columns
 from esper.health.causes import list_score_drops
 from esper.history.history import open_history
 from esper.simulation.simulator import Job, Simulator
+from esper.tasks.prepare import prepare_task
 
 MAX_GAP_STEPS = 3
 """Maximum number of steps between a stage transition and a drop, in the analysis before this one."""
@@ -86,7 +87,7 @@ def count(path: Path, rounds: Sequence[int]) -> Iterator[str]:
     drops = [(episode, named) for episode in episodes if (named := find_named(episode))]
     jobs = [job_of(episode, named) for episode, named in drops]
     num_plays = sum(1 + len(job.changes) for job in jobs)
-    simulator = Simulator(episodes[0].config, None, ["cpu:0"], num_plays, path.parent)
+    simulator = Simulator(episodes[0].config, prepare_task(episodes[0].config), ["cpu:0"], num_plays, path.parent)
     results: dict[tuple[int, int, str], Simulation] = {}
     for found in simulator.simulate(jobs, lambda _: None):
         results[found.round, found.env, found.change.key] = found

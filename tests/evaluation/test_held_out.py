@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 import torch
 
@@ -19,13 +20,16 @@ from esper.checkpoint.files import read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
 from esper.config import Config, ConfigError, TaskError
 from esper.domain import HEADS
+from esper.effects.results import Simulation
 from esper.engine.wide_host import open_wide_pool
 from esper.envs.env import Env
 from esper.evaluation import held_out as held_out_module
 from esper.evaluation.held_out import HeldOutEvaluation
+from esper.evaluation.plantings import EpisodePlantings, describe_inexact, paying_of
 from esper.evaluation.results import EpisodeResult
 from esper.ppo.rewards import rent_cost
 from esper.seeding import decision_uniforms, evaluation_seed, make_generator
+from esper.simulation.simulator import Simulator
 from esper.tasks import load_task
 from esper.tasks.profile import TaskProfile
 from tests.runs import LiveRun
@@ -207,9 +211,9 @@ def mean_return(episodes: Sequence[EpisodeResult]) -> float:
 def test_retrained_networks_have_the_seeds_of_ppo(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, planted = held_out_module.run_episodes, list[object]()
 
-    def recorded(*arguments: Any) -> list[EpisodeResult]:
+    def recorded(*arguments: Any, **options: Any) -> list[EpisodeResult]:
         planted.append(arguments[4] if len(arguments) > 4 else None)
-        return run(*arguments)
+        return run(*arguments, **options)
 
     monkeypatch.setattr(held_out_module, "run_episodes", recorded)
     found = episodes_of(checkpoint, "retrained", "ppo")
@@ -237,6 +241,50 @@ def grown_checkpoint(directory: Path) -> Path:
     live = LiveRun(directory, policy="ppo", rounds=1, steps=12, seed=4)
     live.start().finish()
     return list_checkpoints(live.run.directory)[-1]
+
+
+def test_plantings_are_left_out_of_reproduced_episodes_and_stored(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first evaluation has no steps of the episodes, the second is interrupted, the fourth has everything."""
+    options: dict[str, Any] = {"seed": 4, "journals": tmp_path}
+    stored = episodes_of(checkpoint, "ppo", **options)
+    simulate = Simulator.simulate
+
+    def interrupted(self: Simulator, *arguments: Any) -> Generator[Simulation]:
+        for found in simulate(self, *arguments):
+            if found.env == 1 and found.reproduction is None:
+                raise KeyboardInterrupt
+            yield found
+
+    def measured() -> tuple[list[EpisodePlantings], int]:
+        with opened(checkpoint, "ppo", plantings=2, **options) as held_out:
+            ((run,),) = held_out.run(nothing).values()
+            assert run.episodes == stored["ppo"]
+            assert not held_out.journal.is_finished or not held_out.num_planting_steps
+            steps = held_out.num_planting_steps
+            ((found,),) = held_out.measure_plantings(nothing).values()
+            assert held_out.journal.is_finished
+            return found, steps
+
+    monkeypatch.setattr(Simulator, "simulate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        measured()
+    monkeypatch.setattr(Simulator, "simulate", simulate)
+    once, left = measured()
+    assert 0 < left <= 5 * (1 + len(once[1].effects))  # the first episode was complete
+    monkeypatch.setattr(Env, "train_epoch", lambda *_: pytest.fail("an env was trained"))
+    assert measured() == (once, 0)
+    assert [episode.exact for episode in once] == [True, True]
+    assert min(len(episode.effects) for episode in once) >= 1
+    assert describe_inexact({"ppo": [once]}) == []
+    figures = paying_of({"ppo": [once]})["ppo"]
+    assert figures
+    assert figures.pays == sum(effect > 0.005 for episode in once for effect in episode.effects)
+    approximate = msgspec.structs.replace(once[1], exact=False, reproduction="approximate: loss differs")
+    (sentence,) = describe_inexact({"ppo": [[once[0], approximate]]})
+    assert sentence.startswith("1 of 2 episodes of ppo were not reproduced exactly")
+    assert sentence.endswith("approximate: loss differs")
 
 
 def test_wide_host_is_refused_for_a_task_without_one(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from esper.effects.results import Simulation
 from esper.history.history import open_history
 from esper.simulation.simulator import Job, Simulator
 from esper.tasks import load_task
+from esper.tasks.prepare import prepare_task
 from tests.runs import LiveRun
 
 OWN_TASK = '''
@@ -106,7 +107,9 @@ def simulate(
     Returns:
         Results by episode, in the order of the episodes, each first unchanged, then with each change.
     """
-    simulator = Simulator(found[0].config, load_task(task) if task else None, lanes, num_plays, Path())
+    simulator = Simulator(
+        found[0].config, prepare_task(found[0].config, load_task(task) if task else None), lanes, num_plays, Path()
+    )
     try:
         jobs = [Job(episode=episode, changes=changes, repeat=repeat) for episode in found]
         results = list(simulator.simulate(jobs, lambda _: None))

@@ -9,6 +9,7 @@ from esper.effects.change import without_steps
 from esper.effects.episode import read_round
 from esper.history.history import open_history
 from esper.simulation.simulator import Job, Simulator
+from esper.tasks.prepare import prepare_task
 
 
 def test_play_begins_after_the_others_have_ended(tmp_path: Path) -> None:
@@ -21,7 +22,7 @@ def test_play_begins_after_the_others_have_ended(tmp_path: Path) -> None:
         Job(episode=short, changes=[without_steps([1])]),  # ends after step 2
         Job(episode=whole, changes=[without_steps([4])]),  # begins with step 4
     ]
-    simulator = Simulator(whole.config, None, ["cpu:0"], 4, tmp_path)
+    simulator = Simulator(whole.config, prepare_task(whole.config), ["cpu:0"], 4, tmp_path)
     found = list(simulator.simulate(jobs, lambda _: None))
     simulator.close()
     assert [len(simulation.trajectory.rewards) for simulation in found] == [2, 4, 2, 4]

@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
 from esper.evaluation.results import PPO, EpisodeResult, PolicyRun
 from esper.intervals import CONFIDENCE_LEVEL, IntervalEstimate, seeds_interval
+from esper.paying import PayingPlantings
 
 REFERENCE_POLICY = "heuristic"
 """Policy with which every other one is compared. PPO is also compared with each of the others."""
@@ -24,7 +26,7 @@ SEEDS_AND_EPISODES, EPISODES = "training seeds and episodes", "episodes"
 """Samples of an interval."""
 
 
-class PolicyResult(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Results of one policy over all episodes."""
 
     policy: str
@@ -42,6 +44,8 @@ class PolicyResult(msgspec.Struct, frozen=True, kw_only=True):
     """Mean net return of the worst 5 % of the episodes."""
     cpu_seconds: float
     """CPU time of all processes for all of its episodes."""
+    plantings: PayingPlantings | None = None
+    """Plantings that pay, over the first episodes of each training seed; absent if they were not left out."""
     episodes: list[list[EpisodeResult]]
     """Results of each episode, by training seed. The order of the episodes is the same for every policy."""
 
@@ -85,12 +89,14 @@ def build_report(
     score_name: str,
     steps: int,
     seed: int,
+    plantings: Mapping[str, PayingPlantings | None] = MappingProxyType({}),
 ) -> EvaluationReport:
     """Compute intervals and paired differences from the results of all policies.
 
     Args:
         runs: Run of each training seed, keyed by policy; policies that are the same for all of them have one run. The
             episodes are the same for every policy and training seed.
+        plantings: Plantings that pay, keyed by policy.
     """
     return EvaluationReport(
         checkpoints=list(checkpoints),
@@ -100,14 +106,14 @@ def build_report(
         episodes=len(next(iter(runs.values()))[0].episodes),
         seed=seed,
         level=CONFIDENCE_LEVEL,
-        policies=[_policy_result(policy, of_policy) for policy, of_policy in runs.items()],
+        policies=[_policy_result(policy, of_policy, plantings.get(policy)) for policy, of_policy in runs.items()],
         differences=[
             _difference(policy, runs[policy], against, runs[against]) for policy, against in _pairs(list(runs))
         ],
     )
 
 
-def _policy_result(policy: str, runs: Sequence[PolicyRun]) -> PolicyResult:
+def _policy_result(policy: str, runs: Sequence[PolicyRun], plantings: PayingPlantings | None) -> PolicyResult:
     def estimate(name: str) -> IntervalEstimate:
         return seeds_interval([[getattr(episode, name) for episode in run.episodes] for run in runs])
 
@@ -124,6 +130,7 @@ def _policy_result(policy: str, runs: Sequence[PolicyRun]) -> PolicyResult:
         breakdowns=sum(episode.broke_down for episode in every) / len(every),
         worst_return=statistics.fmean(returns[: max(round(len(returns) * WORST_FRACTION), 1)]),
         cpu_seconds=sum(run.cpu_seconds for run in runs),
+        plantings=plantings,
         episodes=[run.episodes for run in runs],
     )
 

@@ -8,6 +8,7 @@ from esper.config import Config
 from esper.engine.episode import Episode
 from esper.engine.step import StepPlayer, StepResult, tick_slots
 from esper.envs.stopwatch import PhaseTimer
+from esper.evaluation.plantings import StepRecorder
 from esper.evaluation.results import EpisodeResult
 from esper.harvest.model import grown_seeds, plant_grown
 from esper.harvest.structure import GrownSeed
@@ -22,11 +23,13 @@ def run_episodes(
     config: Config,
     on_step: Callable[[], None],
     planted: Sequence[Sequence[GrownSeed]] = (),
+    recorder: StepRecorder | None = None,
 ) -> list[EpisodeResult]:
     """Run one episode of every env of a pool, and test it. No other code uses the test split.
 
     Args:
         planted: Seeds that each env has from the start, with fresh weights; empty for bare hosts.
+        recorder: Records the steps; None: they are not recorded.
 
     Returns:
         Results by env index.
@@ -37,12 +40,15 @@ def run_episodes(
         plant_grown(episode.env, seeds, config.seed)
         episode.update_parameter_ratio()
         episode.last_good.save()
-    broke_down = play_episodes(pool, episodes, agent, config, 0, on_step)
+    broke_down = play_episodes(pool, episodes, agent, config, 0, on_step, recorder)
     # No tick after the last step, so that the test uses the alphas of the last validation.
-    return [
+    results = [
         _result(episode, before, after, broken)
         for episode, before, after, broken in zip(episodes, test_before, pool.test_scores(), broke_down, strict=True)
     ]
+    if recorder:
+        recorder.finish(episodes)
+    return results
 
 
 def start_episodes(pool: EnvPool, config: Config, round_index: int) -> list[Episode]:
@@ -65,12 +71,14 @@ def play_episodes(
     config: Config,
     round_index: int,
     on_step: Callable[[], None],
+    recorder: StepRecorder | None = None,
 ) -> list[bool]:
     """Play episodes to their end.
 
     Args:
         episodes: Result of `start_episodes`.
         round_index: Index of the round whose hosts are used, from 0.
+        recorder: Records the steps; None: they are not recorded.
 
     Returns:
         True for each env that broke down, or was inactive from the start.
@@ -80,6 +88,8 @@ def play_episodes(
     def end(result: StepResult) -> None:
         if result.step < last:
             tick_slots(result.episodes)
+        if recorder:
+            recorder.add(result, is_last=result.step == last)
 
     agent.begin_round(decision_uniforms(config.seed, range(len(episodes)), config.steps, round_index))
     player = StepPlayer(pool, episodes, agent, PhaseTimer(), end)  # the times are not reported

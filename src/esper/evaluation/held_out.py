@@ -22,7 +22,17 @@ from esper.engine.agent_factory import build_agent, build_trained
 from esper.engine.trained_policy import policy_of
 from esper.evaluation.episodes import run_episodes
 from esper.evaluation.journal import EvaluationKey, open_journal
-from esper.evaluation.results import EVALUATION_POLICIES, NEED_PPO, PER_TRAINING_SEED, PPO, RETRAINED, WIDE, PolicyRun
+from esper.evaluation.plantings import EpisodePlantings, PlantingEvaluation, StepRecorder
+from esper.evaluation.results import (
+    EVALUATION_POLICIES,
+    NEED_PPO,
+    PER_TRAINING_SEED,
+    PPO,
+    RETRAINED,
+    TRAINED,
+    WIDE,
+    PolicyRun,
+)
 from esper.evaluation.wide import run_wide_host
 from esper.lanes.devices import device_kinds, resolve_devices
 from esper.lanes.pool import EnvPool
@@ -50,6 +60,7 @@ class HeldOutEvaluation:
         task_reference: Reference of the task: another one than that of the checkpoints, or theirs, which must be named
             if it is the user's own code. None: that of the checkpoints.
         accept_changed_task: Evaluate although the code of the user's task has changed since the checkpoint.
+        plantings: Number of episodes of each trained policy in which every planting is left out.
 
     Attributes:
         config: Configuration of the episodes.
@@ -74,6 +85,7 @@ class HeldOutEvaluation:
         journals: Path,
         task_reference: str | None = None,
         accept_changed_task: bool = False,
+        plantings: int = 0,
     ) -> None:
         self._policies = policies
         self._checkpoints = checkpoints
@@ -89,6 +101,11 @@ class HeldOutEvaluation:
         named = [policy for policy in policies if policy == PPO or policy not in PER_TRAINING_SEED]
         self._agents = {policy: self._agents_of(policy) for policy in named}
         self._pool = EnvPool(task, self._prepared.profile, self._prepared.data, self._lanes, self.config)
+        self._plantings: PlantingEvaluation | None = None
+        if plantings:
+            self._plantings = PlantingEvaluation(
+                plantings, self.journal, self._prepared, self.config, self._pool, self._lanes
+            )
 
     @property
     def num_env_steps(self) -> int:
@@ -116,27 +133,71 @@ class HeldOutEvaluation:
             for index in range(self._num_runs(policy)):
                 advance = partial(on_step, policy)
                 part = f"{policy} {index}"
-                compute = partial(self._run, policy, index, runs.get(PPO, []), advance)
+                recorder = self._plantings.recorder(part) if self._plantings and policy in TRAINED else None
+                compute = partial(self._run, policy, index, runs.get(PPO, []), advance, recorder)
                 if not _is_stored(policy):
                     runs[policy].append(compute())
                     continue
-                if self.journal.has(part):
+                if self.journal.has(part) and recorder:
+                    compute()  # for its steps, which an evaluation without plantings does not store
+                elif self.journal.has(part):
                     advance(self.config.envs * self.config.steps)
                 runs[policy].append(self.journal.recall(part, PolicyRun, compute))
-        self.journal.finish()
+                if self._plantings and recorder:
+                    self._plantings.keep(part, recorder)
+        if not self._plantings:
+            self.journal.finish()
         return {policy: runs[policy] for policy in self._policies}
+
+    @property
+    def num_planting_steps(self) -> int:
+        """Maximum number of env-steps of `measure_plantings`, once the episodes were run."""
+        if self._plantings is None:
+            return 0
+        return sum(self._plantings.num_env_steps(part) for parts in self._trained_parts().values() for part in parts)
+
+    def measure_plantings(self, on_step: Callable[[str, int], None]) -> dict[str, list[list[EpisodePlantings]]]:
+        """Leave out each planting in the first episodes of the trained policies, after `run`.
+
+        Args:
+            on_step: Called after each step with a description and the number of episodes that took it.
+
+        Returns:
+            Plantings by training seed and episode, keyed by policy; empty if none are to be left out.
+
+        Raises:
+            ConfigError: Worker processes cannot be started.
+            FaultError: A lane failed.
+            OSError: The journal cannot be written.
+        """
+        found: dict[str, list[list[EpisodePlantings]]] = {}
+        if self._plantings is None:
+            return found
+        for policy, parts in self._trained_parts().items():
+            advance = partial(on_step, f"plantings of {policy}")
+            found[policy] = [self._plantings.measure(part, advance) for part in parts]
+        self.journal.finish()
+        return found
 
     def close(self) -> None:
         """Stop the threads of the lanes."""
         self._pool.close()
 
-    def _run(self, policy: str, index: int, grown: Sequence[PolicyRun], advance: Callable[[int], None]) -> PolicyRun:
+    def _run(
+        self,
+        policy: str,
+        index: int,
+        grown: Sequence[PolicyRun],
+        advance: Callable[[int], None],
+        recorder: StepRecorder | None,
+    ) -> PolicyRun:
         """Run one policy.
 
         Args:
             index: Index of the training seed.
             grown: Runs of PPO, for the policies that need them.
             advance: Called after each step with the number of envs that took it.
+            recorder: Records the steps of a trained policy; None: they are not recorded.
         """
         start = cpu_seconds()
 
@@ -150,8 +211,13 @@ class HeldOutEvaluation:
             seeds = [episode.seeds for episode in grown[index].episodes]
             episodes = run_episodes(self._pool, StaticAgent(), self.config, on_step, seeds)
         else:
-            episodes = run_episodes(self._pool, self._agents[policy][index], self.config, on_step)
+            episodes = run_episodes(self._pool, self._agents[policy][index], self.config, on_step, recorder=recorder)
         return PolicyRun(episodes=episodes, cpu_seconds=cpu_seconds() - start)
+
+    def _trained_parts(self) -> dict[str, list[str]]:
+        """Return the names of the runs of trained policies in the journal, keyed by policy."""
+        trained = [policy for policy in self._policies if policy in TRAINED]
+        return {policy: [f"{policy} {index}" for index in range(self._num_runs(policy))] for policy in trained}
 
     def _num_runs(self, policy: str) -> int:
         return len(self._trained) if policy in PER_TRAINING_SEED else 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from esper.harvest.structure import GrownSeed
+from esper.policy.loading import PRETRAINED
 
 PPO = "ppo"
 RETRAINED = "retrained"
@@ -15,6 +16,8 @@ EVALUATION_POLICIES = (RETRAINED, WIDE)
 """Policies that only an evaluation has."""
 NEED_PPO = (RETRAINED, WIDE)
 """Policies that are made from the networks of PPO."""
+TRAINED = (PPO, PRETRAINED)
+"""Policies whose plantings can be left out in turn."""
 PER_TRAINING_SEED = (PPO, *EVALUATION_POLICIES)
 """Policies that are other ones for each training seed."""
 

@@ -17,6 +17,7 @@ from esper.policy.plan import split_plan
 from esper.process import available_cores
 from esper.simulation.simulator import Job, Simulator
 from esper.tasks.loading import load_task
+from esper.tasks.prepare import prepare_task
 from esper.tasks.registry import get_built_in, is_built_in
 from esper.tasks.task import Task
 
@@ -54,10 +55,10 @@ class RecordingSimulator:
     ) -> None:
         first, _ = episodes[0]
         config = first.config
-        task = _load_task(config.task, task_reference)
+        prepared = prepare_task(config, _load_task(config.task, task_reference))
         num_plays = sum(1 + len(changes) for _, changes in episodes) * (1 + repeats)
         lanes = _choose_lanes(devices, first.started.lanes[first.env])[: max(1, num_plays // 2)]
-        self._simulator = Simulator(config, task, lanes, num_plays, telemetry_dir)
+        self._simulator = Simulator(config, prepared, lanes, num_plays, telemetry_dir)
         self._store = EffectStore(recording)
         known = self._store.read()
         self.results = [EpisodeResults(episode, known, self._simulator.software) for episode, _ in episodes]

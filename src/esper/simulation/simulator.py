@@ -27,8 +27,7 @@ from esper.seeding import EpisodeKey, make_generator
 from esper.simulation.play import Play, Players
 from esper.simulation.reproduction import compare
 from esper.simulation.scripted import Script
-from esper.tasks.prepare import PreparedTask, prepare_task
-from esper.tasks.task import Task
+from esper.tasks.prepare import PreparedTask
 from esper.telemetry.codec import encode_json
 
 T = TypeVar("T")
@@ -73,7 +72,7 @@ class Simulator:
 
     Args:
         config: Configuration of the run.
-        task: The task; None: the built-in one that the configuration names.
+        prepared: Task of the run.
         lanes: Names of the lanes.
         num_plays: Number of plays, which bounds how many run at the same time.
         telemetry_dir: Directory of the runs whose policies can follow a change.
@@ -82,27 +81,26 @@ class Simulator:
         software: Digest of what the results depend on besides the recording: package, torch, the task's code, devices.
 
     Raises:
-        ConfigError: Worker processes cannot be started, or the run's slots are not those of the task.
-        TaskError: The task cannot be loaded, or its data are missing or damaged.
+        ConfigError: Worker processes cannot be started.
     """
 
     def __init__(
         self,
         config: Config,
-        task: Task | None,
+        prepared: PreparedTask,
         lanes: Sequence[str],
         num_plays: int,
         telemetry_dir: Path,
     ) -> None:
-        self._prepared: PreparedTask = prepare_task(config, task)
+        self._prepared = prepared
         self._config = msgspec.structs.replace(config, telemetry_dir=str(telemetry_dir), policy_device="cpu")
         self._lanes = lanes
-        origin = self._prepared.origin
+        origin = prepared.origin
         self._code: Mapping[str, str] = origin.digests if origin else {}
         inputs = package_digest(), str(torch.__version__), dict(self._code), device_kinds(lanes)
         self.software = hashlib.blake2b(encode_json(inputs), digest_size=16).hexdigest()
         capacity = max(1, min(num_plays, PLAYS_PER_LANE * len(lanes)))
-        self._players = Players(self._prepared, config, lanes, capacity)
+        self._players = Players(prepared, config, lanes, capacity)
         self._scalers: dict[str, Mapping[str, Any] | None] = {}
         """State of the loss scaler after an episode that was rolled back, keyed by its digest."""
 

@@ -27,10 +27,11 @@ from esper.config import MAX_COUNT, ConfigError
 from esper.evaluation.comparison import EvaluationReport, PairedDifference, PolicyResult
 from esper.evaluation.figure import check_figure, draw_text, write_figure
 from esper.evaluation.journal import EvaluationJournal
-from esper.evaluation.results import EVALUATION_POLICIES, NEED_PPO, PPO
+from esper.evaluation.results import EVALUATION_POLICIES, NEED_PPO, PPO, TRAINED
 from esper.formatting import align_columns
 from esper.intervals import IntervalEstimate
 from esper.lanes.device_names import early_lanes
+from esper.paying import HEADING
 from esper.policy.loading import POLICY_NAMES, check_policy_reference
 from esper.policy.plan import EXAMPLE, PLAN, PREFIX, split_plan
 from esper.process import RankInfo
@@ -55,10 +56,12 @@ def run(arguments: Sequence[str]) -> int:
 
     from esper.evaluation.comparison import build_report
     from esper.evaluation.held_out import HeldOutEvaluation
+    from esper.evaluation.plantings import EpisodePlantings, describe_inexact, paying_of
     from esper.lanes.errors import FaultError
 
     settings = {
-        name: getattr(options, name) for name in ("policies", "episodes", "seed", "devices", "accept_changed_task")
+        name: getattr(options, name)
+        for name in ("policies", "episodes", "seed", "devices", "accept_changed_task", "plantings")
     }
     try:
         with contextlib.redirect_stdout(sys.stderr):  # which the user's code may print to
@@ -67,16 +70,23 @@ def run(arguments: Sequence[str]) -> int:
             )
             journal = held_out.journal
             print_warnings([_describe(journal, given=options.seed is not None)])
-            with contextlib.closing(held_out), progress_bar(held_out.num_env_steps) as advance:
-                runs = held_out.run(advance)
+            plantings: dict[str, list[list[EpisodePlantings]]] = {}
+            with contextlib.closing(held_out):
+                with progress_bar(held_out.num_env_steps) as advance:
+                    runs = held_out.run(advance)
+                if options.plantings:
+                    with progress_bar(held_out.num_planting_steps) as advance:
+                        plantings = held_out.measure_plantings(advance)
     except FaultError as fault:
         print_warnings([f"{fault.traceback_text or ''}{fault}"])
         return EXIT_FAILED
     except KeyboardInterrupt:
         print_warnings(["interrupted; the same command continues"])
         raise
+    print_warnings(describe_inexact(plantings))
     report = build_report(
         runs,
+        plantings=paying_of(plantings),
         checkpoints=list(map(str, checkpoints)),
         task=held_out.config.task,
         score_name=held_out.score_name,
@@ -101,10 +111,16 @@ def _check(options: argparse.Namespace) -> None:
             raise ConfigError(f"--policies {policy} is made from the networks of PPO: add {PPO}")
     if options.figure:
         check_figure(options.figure)
-    for name, minimum in {"episodes": 2, "seed": 0}.items():
+    for name, minimum in {"episodes": 2, "seed": 0, "plantings": 0}.items():
         value = getattr(options, name)
         if value is not None and value < minimum:
             raise ConfigError(f"--{name} {value} is not valid: it must be {minimum} or more")
+    if options.plantings > options.episodes:
+        raise ConfigError(
+            f"--plantings {options.plantings} is more than the {options.episodes} episodes; raise --episodes, too"
+        )
+    if options.plantings and not set(options.policies) & set(TRAINED):
+        raise ConfigError(f"--plantings is for trained policies; add {' or '.join(TRAINED)} to --policies")
 
 
 def _describe(journal: EvaluationJournal, *, given: bool) -> str:
@@ -162,6 +178,14 @@ def _parser() -> Parser:
         "--devices", nargs="+", default=["auto"], metavar="DEVICES", help="devices of the lanes (default: auto)"
     )
     parser.add_argument(
+        "--plantings",
+        type=int,
+        default=0,
+        metavar="N",
+        help=f"in the first N episodes of {' and '.join(TRAINED)}, leave out each planting in turn, and print how many "
+        "pay (default: 0)",
+    )
+    parser.add_argument(
         "--figure", type=Path, metavar="FILE", help="draw the score against parameters as .svg, .pdf or .png"
     )
     parser.add_argument("--json", action="store_true", help="print JSON that includes the results of each episode")
@@ -183,6 +207,9 @@ def report_text(report: EvaluationReport, columns: int) -> str:
             [(r.policy, *_more_cells(r)) for r in results],
         ),
     ]
+    planted = [(result.policy, str(result.plantings)) for result in results if result.plantings]
+    if planted:
+        blocks.append(_table(("policy", HEADING), planted))
     if pairs:
         returns = [(_pair(d), d.net_return.signed, _verdict(d.net_return)) for d in pairs]
         on_test = [(_pair(d), d.test_return.signed, _points(d.test_score)) for d in pairs]
@@ -221,7 +248,14 @@ def _caption(report: EvaluationReport) -> list[str]:
     )
     few = f"{report.episodes} episodes are few: the intervals are too wide to compare policies. "
     few += "The default is --episodes 64."
-    return [about, few] if report.episodes < FEW_EPISODES else [about]
+    paragraphs = [about]
+    if any(result.plantings for result in report.policies):
+        paragraphs.append(
+            "A planting pays if its episode loses more than 0.005 of net return when the seed and all later decisions "
+            f"about it are left out; {report.level:.0%} intervals over the first episodes, and over the training seeds "
+            "if there are several."
+        )
+    return [*paragraphs, few] if report.episodes < FEW_EPISODES else paragraphs
 
 
 def _cells(result: PolicyResult) -> tuple[str, ...]:
