@@ -5,6 +5,7 @@ Shapes: S training seeds, E episodes, N plantings of an episode.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 import msgspec
@@ -60,11 +61,17 @@ class PayingPlantings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 def paying_command(run: str, ended_rounds: int) -> str | None:
-    """Return the command that measures the plantings of the last rounds of a run; None before a round has ended."""
+    """Return the command that measures the plantings of the last rounds of a run; None before a round has ended.
+
+    Args:
+        run: Name or path of the run.
+        ended_rounds: Number of rounds that have ended.
+    """
     if not ended_rounds:
         return None
     first = max(1, ended_rounds + 1 - MEASURED_ROUNDS)
-    return f"whatif {run} --rounds {first}-{ended_rounds} --sample {MEASURED_EPISODES}"
+    rounds = f"{first}-{ended_rounds}" if first < ended_rounds else str(first)
+    return shlex.join(["esper-sanctum", "whatif", run, "--rounds", rounds, "--sample", str(MEASURED_EPISODES)])
 
 
 def count_paying(effect_SEN: Sequence[Sequence[Sequence[float]]], *, exact: int) -> PayingPlantings | None:

@@ -71,8 +71,7 @@ def test_plantings_that_pay_are_those_of_completely_measured_episodes(
     store_effects(tmp_path, 3, 0, {2: 0.9})
     assert paying_plantings(known(tmp_path)) is None
     assert main(["show", str(tmp_path)]) == 0
-    name = growing_run()[0].run  # pyright: ignore[reportAttributeAccessIssue]
-    command = f"whatif {name} --rounds 1-4 --sample 32"
+    command = f"esper-sanctum whatif {tmp_path} --rounds 1-4 --sample 32"
     assert f"plantings that pay  –: `{command}` measures them" in capsys.readouterr().out
     store_effects(tmp_path, 1, 0, {2: 0.3, 5: 0.004})
     single = paying_plantings(known(tmp_path))

@@ -190,6 +190,14 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "ops with a high reward become probable; no op is certain early in the run",
         "compare with the contributions on the growth screen",
     ),
+    "plantings that pay": MetricHelp(
+        "seeds without which the net return of their episode would be lower by more than 0.005, with all later "
+        "decisions about them, in the episodes in which every planting was left out in turn; 95 % interval over the "
+        "episodes",
+        "number; % of the plantings",
+        "most plantings pay: the fraction rises while the policy learns",
+        "if few pay, the policy plants out of habit: compare it with a constant plan by evaluate --plantings",
+    ),
     "growth timeline": MetricHelp(
         "stages of each slot of each env, one letter per step",
         "steps",

@@ -14,10 +14,11 @@ from esper.config import ConfigError
 from esper.effects.change import without_decision
 from esper.effects.episode import RecordedEpisode, read_round
 from esper.effects.messages import SimulationRequest, SimulationUpdate
-from esper.effects.plantings import PlantingEffects, planting_effects, read_results
+from esper.effects.plantings import PlantingEffects, paying_plantings, planting_effects, read_results
 from esper.effects.results import Effect, EpisodeResults, Simulation
 from esper.effects.store import EffectStore
 from esper.formatting import format_duration
+from esper.paying import PayingPlantings
 from esper.process import NamedThread, python_command
 from esper.recording.segments import ReadError
 from esper.sanctum.source import RunSource
@@ -137,8 +138,8 @@ class WhatIf:
         """Rounds that are still to be read for the effects of plantings."""
         self._plantings_read: dict[tuple[int, int], EpisodeResults] | None = None
         """Results of the episodes that were read, keyed by round and env; None if no panel needs them."""
-        self._blueprint_effects: tuple[Hashable, dict[str, PlantingEffects]] = (None, {})
-        """The last `blueprint_effects`, with their key."""
+        self._of_plantings: tuple[Hashable, dict[str, PlantingEffects], PayingPlantings | None] = (None, {}, None)
+        """The last `blueprint_effects` and `paying_plantings`, with their key."""
         self.version = 0
         """Incremented when anything has changed that a panel shows."""
         self.failures: list[str] = []
@@ -327,11 +328,23 @@ class WhatIf:
         Args:
             last_round: Round of the shown moment; plantings after it are left out.
         """
+        self._update_plantings(last_round)
+        return self._of_plantings[1]
+
+    def paying_plantings(self, last_round: int) -> PayingPlantings | None:
+        """Return how many plantings pay, as far as their effects were read; None if no episode is completely known.
+
+        Args:
+            last_round: Round of the shown moment; plantings after it are left out.
+        """
+        self._update_plantings(last_round)
+        return self._of_plantings[2]
+
+    def _update_plantings(self, last_round: int) -> None:
         key = self.version, last_round
-        if self._plantings is None and self._plantings_read is not None and self._blueprint_effects[0] != key:
+        if self._plantings is None and self._plantings_read is not None and self._of_plantings[0] != key:
             shown = [known for (round_, _), known in self._plantings_read.items() if round_ <= last_round]
-            self._blueprint_effects = key, planting_effects(shown)
-        return self._blueprint_effects[1]
+            self._of_plantings = key, planting_effects(shown), paying_plantings(shown)
 
 
 def _is_same_episode(episode: RecordedEpisode, env: EnvState) -> bool:

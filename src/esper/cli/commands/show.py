@@ -23,7 +23,7 @@ from esper.formatting import (
 from esper.history.history import open_history
 from esper.history.summary import BlueprintSummary, RunSummary, flat_config
 from esper.paying import HEADING, paying_command
-from esper.recording.runs import resolve_run
+from esper.recording.runs import resolve_run, shortest_name
 from esper.tasks import is_built_in, load_task, with_task_settings
 from esper.telemetry.codec import encode_json
 from esper.telemetry.sentences import format_lanes
@@ -151,9 +151,10 @@ def _seed_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
         rows.append((blueprint, *counts, format_number(points, "+.1f"), _format_effect(seeds)))
     headings = ["seeds", *[""] * len(rows)]
     yield from zip(headings, align_columns(rows, right=(1, 2, 3, 4, 5)), strict=False)
-    measure = paying_command(summary.run, len(summary.finished)) if summary.search is None else None
-    if summary.paying or measure:
-        yield HEADING, str(summary.paying or f"{NOT_MEASURED}: `{measure}` measures them")
+    run = shortest_name(Path(summary.path), Path(Config().telemetry_dir))
+    command = paying_command(run, len(summary.finished)) if summary.search is None else None
+    if summary.paying or command:
+        yield HEADING, str(summary.paying or f"{NOT_MEASURED}: `{command}` measures them")
 
 
 def _format_effect(seeds: BlueprintSummary) -> str:
