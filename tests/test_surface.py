@@ -45,7 +45,7 @@ OPTIONS = {
     "compare": "--help --telemetry-dir --group-by --json",
     "export": "--help --telemetry-dir --to --out --per-env",
     "evaluate": "--help --checkpoint --telemetry-dir --task --accept-changed-task --policies --episodes --seed "
-    "--devices --figure --json",
+    "--devices --plantings --figure --json",
     "sweep": "--help --dry-run --jobs --storage --results --best --json --telemetry-dir",
     "grow": "--help --help-all --envs --devices --policy-device --task --policy --plan --init-policy "
     "--steps --slots --counterfactual --amp --scaler --seed --context-seed --telemetry-dir "

@@ -53,6 +53,22 @@ def test_evaluate_prints_plain_lines_of_eighty_columns(trained: Path, capsys: py
     assert "\x1b" not in said.out
 
 
+def test_evaluate_counts_the_plantings_that_pay_of_trained_policies(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--policies", "ppo", "static", "--plantings", "2", "--seed", "7")
+    assert evaluate(trained, *options, "--json") == EXIT_OK
+    ppo, static = json.loads(capsys.readouterr().out)["policies"]
+    assert (ppo["plantings"]["episodes"], ppo["plantings"]["exact"]) == (2, 2)
+    assert "plantings" not in static
+    assert evaluate(trained, *options) == EXIT_OK
+    lines = capsys.readouterr().out.splitlines()
+    row = lines[lines.index("policy  plantings that pay") + 1]
+    assert row.startswith(f"ppo     {ppo['plantings']['pays']} of {ppo['plantings']['n']}")
+    assert row.endswith("(exact, 2 episodes)")
+    assert "A planting pays if its episode loses more than 0.005" in "\n".join(lines)
+
+
 def test_evaluate_reports_a_failed_step_in_one_sentence(
     trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +102,8 @@ def test_evaluate_same_seed_gives_the_same_episodes(trained: Path, capsys: pytes
         (("--figure", "nowhere/out.svg"), "--figure nowhere/out.svg: the directory nowhere does not exist"),
         (("--episodes", "1"), "--episodes 1 is not valid: it must be 2 or more"),
         (("--seed", "-1"), "--seed -1 is not valid: it must be 0 or more"),
+        (("--plantings", "3"), "--plantings 3 is more than the 2 episodes; raise --episodes, too"),
+        (("--plantings", "1", "--policies", "static"), "--plantings is for trained policies; add ppo or pretrained"),
         (("--devices", "tpu:0"), "--devices 'tpu:0' is not a device"),
         (("--checkpoint", "nowhere"), "'nowhere' is neither a file nor a run in "),
     ],

@@ -87,6 +87,9 @@ def test_nothing_is_simulated_twice(
     assert (first.episodes, first.exact) == (2, 2)
     assert first.groups["blueprint"].keys() == {"conv_light", "depthwise"}
     assert first.groups["op"]["germinate"].n == 4
+    assert first.plantings
+    assert (first.plantings.n, first.plantings.episodes, first.plantings.exact) == (4, 2, 2)
+    assert str(first).splitlines()[1] == f"plantings that pay: {first.plantings}"
 
     def fails(*_: object) -> None:
         pytest.fail("an env was trained")
