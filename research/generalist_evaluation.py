@@ -2,8 +2,8 @@
 
     python -m research.generalist_evaluation --policies FILE FILE … --seed 6100
 
-Every policy plays the same fresh contexts as the constant plans, the heuristic and the bare host. The plan to compare
-with is chosen on the lessons of the training, or on the same episodes ("in hindsight") where the table says so.
+Every policy plays the same fresh contexts as plans, the heuristic and the bare host. The plans to compare with are
+chosen on the lessons of the training; only that of hindsight is chosen on the same episodes.
 Episodes are stored; an interrupted command continues.
 
 Takes about 40 minutes on two cores with five policies.
@@ -30,20 +30,13 @@ from research.teach import DIRECTORY as LESSONS
 from research.teach import prepare, read_lessons
 
 from esper.checkpoint.manifest import digest
-from esper.engine.trained_policy import SHIPPED, read_policy_file
-from esper.evaluation.journal import EvaluationJournal, EvaluationKey, open_search_journal
-from esper.intervals import IntervalEstimate, seeds_interval
+from esper.engine.trained_policy import read_policy_file
+from esper.evaluation.journal import EvaluationKey, open_search_journal
+from esper.intervals import seeds_interval
 from esper.lanes.devices import device_kinds, resolve_devices
-from esper.search.space import PlanSpace
 from esper.teaching.player import HEURISTIC, Alternative, Assignment, LessonPlayer
 
 DIRECTORY = TELEMETRY_DIR / "evaluations" / "generalist"
-TAUGHT = {
-    "digits_family": "research/transfer.py:SHALLOW",
-    "rents": "research/transfer.py:SHALLOW",
-    "deep_digits": "research/transfer.py:SHALLOW",
-}
-"""Task whose lessons choose the plans for a part, if it is not the task itself."""
 RENT = 0.002
 RENTS = (0.0005, 0.001, 0.002, 0.004, 0.008)
 CAPACITY = 32
@@ -62,26 +55,38 @@ CONSTANT = (
 
 
 class Part(NamedTuple):
-    """Episodes of one task."""
+    """Episodes of one task.
+
+    Attributes:
+        course: Task, number of steps, and number of contexts.
+        taught: Task whose lessons choose the plans to compare with; None: only the bare host and the heuristic.
+        rents: Weights of the rent.
+        hindsight: Also play all constant plans, to compare with the one that is best in these episodes.
+    """
 
     course: Course
+    taught: str | None
     rents: Sequence[float] = (RENT,)
+    hindsight: bool = False
 
 
+SPIRALS = "research/generalist.py:SPIRALS"
+SHALLOW = "research/transfer.py:SHALLOW"
+UNSEEN = "research/unseen_tasks.py"
 PARTS = {
-    "digits_family": Part(Course("digits_family", 40, 128)),
-    "rents": Part(Course("digits_family", 40, 32), RENTS),
-    "recall": Part(Course("recall", 40, 32)),
-    "spirals": Part(Course("research/generalist.py:SPIRALS", 40, 32)),
-    "mnist1d": Part(Course("mnist1d", 40, 32)),
-    "digits": Part(Course("digits", 40, 32)),
-    "digits_impaired": Part(Course("digits_impaired", 40, 64)),
-    "synthetic": Part(Course("synthetic", 40, 16)),
-    "waves": Part(Course("research/unseen_tasks.py:WAVES", 40, 16)),
-    "unet": Part(Course("research/unseen_tasks.py:UNET", 40, 16)),
-    "deep_digits": Part(Course("research/transfer.py:DEEP", 40, 64)),
-    "small_gpt": Part(Course("research/unseen_tasks.py:GPT", 40, 16)),
-    "timm_resnet": Part(Course("research/unseen_tasks.py:TIMM", 20, 8)),
+    "digits_family": Part(Course("digits_family", 40, 128), SHALLOW),
+    "rents": Part(Course("digits_family", 40, 32), SHALLOW, RENTS, hindsight=True),
+    "recall": Part(Course("recall", 40, 32), "recall"),
+    "spirals": Part(Course(SPIRALS, 40, 32), SPIRALS),
+    "mnist1d": Part(Course("mnist1d", 40, 32), "mnist1d"),
+    "digits": Part(Course("digits", 40, 32), "digits"),
+    "digits_impaired": Part(Course("digits_impaired", 40, 64), "digits_impaired"),
+    "synthetic": Part(Course("synthetic", 40, 16), None),
+    "waves": Part(Course(f"{UNSEEN}:WAVES", 20, 32), None),
+    "unet": Part(Course(f"{UNSEEN}:UNET", 20, 32), None),
+    "deep_digits": Part(Course("research/transfer.py:DEEP", 40, 64), SHALLOW),
+    "small_gpt": Part(Course(f"{UNSEEN}:GPT", 20, 16), None),
+    "timm_resnet": Part(Course(f"{UNSEEN}:TIMM", 20, 8), None),
 }
 
 
@@ -104,17 +109,15 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Player:
-    """Plays and stores the episodes of one part.
+    """Plays and stores the episodes of one part. Parts of the same task share their episodes."""
 
-    Args:
-        policies: Files of trained policies.
-    """
-
-    def __init__(self, name: str, seed: int, policies: Sequence[Path], directory: Path, devices: Sequence[str]) -> None:
-        self._part, self._seed, self._devices = PARTS[name], seed, resolve_devices(devices)
-        self._files = {digest(path.read_bytes()): path for path in policies}
+    def __init__(self, part: Part, options: argparse.Namespace) -> None:
+        self._part, self._seed, self._devices = part, options.seed, resolve_devices(options.devices)
+        files = [*options.policies, *([options.before] if options.before else [])]
+        self._files: dict[str, Path] = {digest(path.read_bytes()): path for path in files}
+        course = part.course
         key = EvaluationKey(
-            task=name,
+            task=course.task,
             episodes=1,
             checkpoints=[],
             code={},
@@ -122,18 +125,14 @@ class Player:
             torch=str(torch.__version__),
             devices=device_kinds(self._devices),
         )
-        self._journal: EvaluationJournal = open_search_journal(directory, f"{name}-{seed}", key)
+        self._journal = open_search_journal(options.directory, f"{course.name}-{options.seed}", key)
         self._player: LessonPlayer | None = None
-        self.prepared, self.space = prepare(self._part.course)
+        self.prepared, self.space = prepare(course)
 
     def close(self) -> None:
         """Stop the lanes."""
         if self._player:
             self._player.close()
-
-    def lesson_space(self, name: str) -> PlanSpace:
-        """Return the plans for the task whose lessons choose the plans to compare with."""
-        return prepare(Course(TAUGHT[name], 40, 0))[1] if name in TAUGHT else self.space
 
     def play(self, names: Iterable[str], rent: float) -> dict[str, list[Outcome]]:
         """Return the outcomes of plans and policies in all contexts, keyed by name.
@@ -202,81 +201,94 @@ class Results(NamedTuple):
     rent: float
     taught: Sequence[Sequence[Outcome]]
     """Outcomes of each policy of `--policies`."""
-    shipped: Sequence[Outcome]
     others: dict[str, Sequence[Outcome]]
-    """Outcomes of the bare host, the heuristic and the plans, keyed by `static`, `heuristic` and kind."""
-    chosen: str
-    """Kind of the constant plan that is best in the lessons; in hindsight, if there are none."""
-    known: str
-    """Kind of the best plan in the lessons, among all kinds."""
+    """Outcomes of `before`, `static`, `heuristic`, and the kinds of plans."""
+    chosen: str | None
+    """Kind of the constant plan that is best in the lessons."""
+    known: str | None
+    """Kind of the plan that is best in the lessons, among all kinds."""
 
     def returns(self, outcomes: Sequence[Outcome]) -> list[float]:
         """Return the net return of each episode."""
         return [outcome.net_return(self.rent) for outcome in outcomes]
 
-    def difference(self, other: str) -> IntervalEstimate:
+    def difference(self, other: str | None) -> str:
         """Return the net return of the taught policies minus that of another one, over seeds and episodes."""
-        against = self.returns(self.shipped if other == "v1" else self.others[other])
-        return seeds_interval([[a - b for a, b in zip(self.returns(one), against, strict=True)] for one in self.taught])
+        if other is None or other not in self.others:
+            return ""
+        against = self.returns(self.others[other])
+        pairs = [[a - b for a, b in zip(self.returns(one), against, strict=True)] for one in self.taught]
+        return seeds_interval(pairs).signed
 
     @property
-    def hindsight(self) -> str:
-        """Kind of the constant plan that is best in these episodes; or not to grow."""
+    def hindsight(self) -> str | None:
+        """Kind of the constant plan, or `static`, that is best in these episodes; None if they were not all played."""
         names = ["static", *CONSTANT]
+        if not self.others.keys() >= set(names):
+            return None
         return max(names, key=lambda name: statistics.fmean(self.returns(self.others[name])))
 
 
 def play_part(name: str, options: argparse.Namespace) -> list[Results]:
     """Play the missing episodes of a part, and return all of its results."""
-    part, files = PARTS[name], [SHIPPED, *options.policies]
-    digests = [digest(path.read_bytes()) for path in files]
+    part = PARTS[name]
+    digests = [digest(path.read_bytes()) for path in options.policies]
     start = time.monotonic()
     found: list[Results] = []
-    with closing(Player(name, options.seed, files, options.directory, options.devices)) as player:
-        lessons = read_lessons(options.lessons, [0], [Course(TAUGHT.get(name, part.course.task), 40, 0)])
+    with closing(Player(part, options)) as player:
         for rent in part.rents:
-            chosen = known = ""
-            if lessons:
-                means = mean_returns(lessons, player.lesson_space(name), rent)
-                chosen, known = max(CONSTANT, key=lambda kind: means[kind]), max(means, key=lambda kind: means[kind])
-            kinds = dict.fromkeys([*CONSTANT, *([known] if known else [])])
+            chosen, known = choose_plans(part, rent, options.lessons)
+            kinds = dict.fromkeys([*(CONSTANT if part.hindsight else ()), *filter(None, (chosen, known))])
             plans = {"static": "", HEURISTIC: HEURISTIC} | {kind: kind_plan(kind, player.space) for kind in kinds}
+            if options.before:
+                plans["before"] = digest(options.before.read_bytes())
             outcomes = player.play([*digests, *plans.values()], rent)
-            others: dict[str, Sequence[Outcome]] = {str(label): outcomes[plan] for label, plan in plans.items()}
-            shipped, *taught = (outcomes[key] for key in digests)
-            found.append(Results(rent, taught, shipped, others, chosen, known))
-            found[-1] = found[-1]._replace(chosen=chosen or found[-1].hindsight, known=known or found[-1].hindsight)
+            others: dict[str, Sequence[Outcome]] = {label: outcomes[plan] for label, plan in plans.items()}
+            found.append(Results(rent, [outcomes[key] for key in digests], others, chosen, known))
     print(f"{name}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
     return found
 
 
-def print_tables(results: dict[str, list[Results]]) -> None:
-    """Print the results as Markdown."""
-    print("| task, rent | episodes | parameters | net return | minus v1 | minus heuristic | minus static |", end="")
-    print(" minus the best constant plan | minus the best plan known | minus the plan of hindsight |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
-    for name, by_rent in results.items():
-        for one in by_rent:
-            size = statistics.fmean(outcome.parameter_ratio for of_seed in one.taught for outcome in of_seed)
-            mean = seeds_interval([one.returns(of_seed) for of_seed in one.taught])
-            cells = [f"{name}, {one.rent:g}", len(one.shipped), f"×{size:.2f}", mean.signed]
-            cells += [one.difference(other).signed for other in ("v1", HEURISTIC, "static")]
-            plans = (one.chosen, one.known, one.hindsight)
-            cells += [f"{plan}: {one.difference(plan).signed}" for plan in plans]
-            print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+def choose_plans(part: Part, rent: float, directory: Path) -> tuple[str | None, str | None]:
+    """Return the best constant plan and the best kind of plan in the lessons of the first iteration."""
+    if part.taught is None:
+        return None, None
+    course = Course(part.taught, part.course.steps, 0)
+    means = mean_returns(read_lessons(directory, [0], [course]), prepare(course)[1], rent)
+    return max(CONSTANT, key=lambda kind: means[kind]), max(means, key=lambda kind: means[kind])
+
+
+def print_rows(name: str, by_rent: Sequence[Results]) -> None:
+    """Print the results of a part as rows of a Markdown table."""
+    for one in by_rent:
+        size = statistics.fmean(outcome.parameter_ratio for of_seed in one.taught for outcome in of_seed)
+        cells = [f"{name}, {one.rent:g}", str(len(one.taught[0])), f"×{size:.2f}"]
+        cells.append(seeds_interval([one.returns(of_seed) for of_seed in one.taught]).signed)
+        cells += [one.difference(other) for other in ("before", HEURISTIC, "static")]
+        cells += [f"{plan or ''} {one.difference(plan)}".strip() for plan in (one.chosen, one.known, one.hindsight)]
+        print("| " + " | ".join(cells) + " |", flush=True)
 
 
 def main() -> None:
     """Play the episodes that are missing, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--policies", type=Path, nargs="+", required=True)
-    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--policies", type=Path, nargs="+", required=True, help="policies, one for each training seed")
+    parser.add_argument("--before", type=Path, help="another policy to compare with")
+    parser.add_argument("--seed", type=int, required=True, help="random seed of the contexts")
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS), metavar="PART")
     parser.add_argument("--lessons", type=Path, default=LESSONS, help="lessons that choose the plans to compare with")
     parser.add_argument("--directory", type=Path, default=DIRECTORY)
     parser.add_argument("--devices", nargs="+", default=["auto"])
     options = parser.parse_args()
-    print_tables({name: play_part(name, options) for name in options.parts})
+    against = ("before", HEURISTIC, "static", "best constant plan", "best plan known", "plan of hindsight")
+    print(
+        "| "
+        + " | ".join(["task, rent", "episodes", "parameters", "net return", *(f"minus {x}" for x in against)])
+        + " |"
+    )
+    print("|---" * (4 + len(against)) + "|")
+    for name in options.parts:
+        print_rows(name, play_part(name, options))
 
 
 if __name__ == "__main__":

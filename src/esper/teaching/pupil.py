@@ -30,7 +30,7 @@ from esper.policy.masks import ActionMasks
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import ObservationShape, set_rent
 from esper.ppo.normaliser import ObservationNormaliser, RunningMeanStd
-from esper.teaching.lessons import Lesson, pad_lesson
+from esper.teaching.lessons import Lesson, pad_lesson, without_repetitions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +47,8 @@ class TeachingConfig:
     """Difference of the return by which the improved policy prefers an alternative by a factor of e."""
     imitation: float = 0.4
     """Fraction of the training in which the weight of the imitation falls from 1 to 0."""
+    floor: float = 0.0
+    final_temperature: float = 0.02
     rents: tuple[float, float] = (0.0005, 0.008)
     """Range of the rents, drawn log-uniformly for each lesson."""
     value_coef: float = 0.25
@@ -97,7 +99,7 @@ class Pupil:
         self.config = config
         self._ppo = ppo
         self._generator = torch.Generator().manual_seed(seed)
-        self._lessons = [pad_lesson(lesson, *shape) for lesson in lessons]
+        self._lessons = [pad_lesson(without_repetitions(lesson), *shape) for lesson in lessons]
         self.network = PolicyNetwork(shape, ppo.hidden)
         self.network.initialise(self._generator)
         self.observations = ObservationNormaliser(shape)
@@ -114,7 +116,8 @@ class Pupil:
             for index, chosen in enumerate(batches):
                 progress = (epoch + index / len(batches)) / config.epochs
                 self._optimizer.param_groups[0]["lr"] = config.learning_rate * (1 - 0.9 * progress)
-                imitation = max(0.0, 1 - progress / config.imitation)
+                imitation = max(config.floor, 1 - progress / config.imitation)
+                self._temperature = config.temperature * (config.final_temperature / config.temperature) ** progress
                 found.append(self._step(self.batch(chosen), imitation))
             yield {name: math.fsum(stats[name] for stats in found) / len(found) for name in found[0]}
 
@@ -170,7 +173,7 @@ class Pupil:
         config = self.config
         found = self.evaluate(batch)
         groups = len(found.total_G)
-        scaled_N = batch.return_N / config.temperature
+        scaled_N = batch.return_N / self._temperature
         log_q_N = scaled_N - _log_sum_exp(scaled_N, batch.group_N, groups)[batch.group_N]
         q_N = log_q_N.exp()
         imitated = -(q_N * found.log_prob_N).sum() / groups
