@@ -101,14 +101,14 @@ def read_lesson(path: Path) -> Lesson:
     """
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            info = msgspec.json.decode(file.metadata()["info"], type=LessonInfo)
-            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (safetensors.SafetensorError, KeyError, msgspec.ValidationError) as error:
+            info = msgspec.json.decode((file.metadata() or {})["info"], type=LessonInfo)
+            if info.format != FORMAT:
+                raise ConfigError(f"{path} has format {info.format}, not {FORMAT}; delete it to play the lesson again")
+            masks = ActionMasks(*(file.get_tensor(_MASK + name) for name in ActionMasks._fields))
+            named = [field.name for field in fields(Lesson) if field.name not in ("info", "masks")]
+            return Lesson(info=info, masks=masks, **{name: file.get_tensor(name) for name in named})
+    except (safetensors.SafetensorError, KeyError, msgspec.DecodeError) as error:
         raise ConfigError(f"{path} is damaged: {error}; delete it to play the lesson again") from error
-    if info.format != FORMAT:
-        raise ConfigError(f"{path} has format {info.format}, not {FORMAT}; delete it to play the lesson again")
-    masks = ActionMasks(**{name: tensors.pop(_MASK + name) for name in ActionMasks._fields})
-    return Lesson(info=info, masks=masks, **tensors)
 
 
 def join_alternatives(first: Lesson, second: Lesson) -> Lesson:
