@@ -29,7 +29,7 @@ from esper.policy.plan import parse_plan
 from esper.policy.plan_agent import PlanAgent
 from esper.seeding import make_generator
 from esper.tasks.builtin.digits_family import digits_host
-from esper.tasks.prepare import prepare_task
+from esper.tasks.prepare import PreparedTask, prepare_task
 from esper.teaching.lessons import Lesson
 from esper.teaching.player import HEURISTIC, Alternative, Assignment, LessonPlayer
 from esper.teaching.pupil import Pupil, TeachingConfig
@@ -58,11 +58,15 @@ def policy() -> TrainedPolicy:
 
 
 def play(
-    assignments: Sequence[Assignment], capacity: int = 4, orders: int = 2, lanes: Sequence[str] = ("cpu:0",)
+    assignments: Sequence[Assignment],
+    capacity: int = 4,
+    orders: int = 2,
+    lanes: Sequence[str] = ("cpu:0",),
+    prepared: PreparedTask = PREPARED,
 ) -> list[Lesson]:
-    """Play lessons of the family."""
+    """Play lessons of the family, or of another task."""
     player = LessonPlayer(
-        PREPARED,
+        prepared,
         lanes,
         seed=SEED,
         orders=orders,
@@ -168,8 +172,11 @@ def test_alternatives_do_not_depend_on_their_neighbours() -> None:
 
 @pytest.mark.slow
 def test_alternatives_do_not_depend_on_the_lanes() -> None:
-    assignments = [Assignment(context, ALONE, 0.002) for context in range(2)]
-    for found, expected in zip(play(assignments, lanes=("cpu:0", "cpu:1")), play(assignments), strict=True):
+    prepared = prepare_task(msgspec.structs.replace(CONFIG, task="digits"))  # worker processes can import it
+    plans = [Alternative("conv_light@early:0 norm@mid:1"), Alternative(HEURISTIC)]
+    assignments = [Assignment(context, plans, 0.002) for context in range(2)]
+    first, second = (play(assignments, lanes=lanes, prepared=prepared) for lanes in (("cpu:0",), ("cpu:0", "cpu:1")))
+    for found, expected in zip(second, first, strict=True):
         assert_equal(found, expected)
 
 
