@@ -1,267 +1,251 @@
-"""How much could a policy gain on a task family by knowing the context?
+"""How much could a policy gain by knowing the context?
 
-    python -m research.headroom --task digits_family --seed 3000 --blueprints conv_light conv_heavy depthwise norm
-    python -m research.headroom --task FILE.py --seed 1 2
+    python -m research.headroom --directory telemetry/teaching --iteration 0
 
-Every plan plays each context in two orders: the same data, other initial weights and another order of the data. The
-tables show the gain in net return over the best plan for all contexts: of the best plan for each context, and of
-predictors that choose a plan from observations. A family needs two random seeds: one to choose the family by, and a
-fresh one to confirm the figure.
+Reads the lessons of `research/teach.py`, in which every kind of plan plays each context in two orders: the same data,
+other initial weights and another order of the data. The tables show the gain in net return over the best kind of plan
+for all contexts: of the best kind for each context, and of predictors that choose a kind from observations. A table of
+several courses gives each course the same weight. The drawn rents are log-uniform, one for each context.
 
-Takes about half an hour for each random seed with 20 plans (64 contexts of `digits_family`, two cores), and some
-minutes more for the predictors. After an interruption, the same command continues.
+Takes about half a minute on one core.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Sequence
-from contextlib import closing
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
-from research.context_gain import FOLDS, Array, best_plan, headroom, predicted_gain
-from research.policies import TELEMETRY_DIR, plan_agent
-from research.rent_meter import RentMeter
-from research.training_hosts import TrainingHosts
+import torch
+from research.alternatives import KIND_PLANS, kind_plan
+from research.context_gain import (
+    Array,
+    Groups,
+    Indices,
+    best_plan,
+    group_gain,
+    headroom,
+    left_out_return,
+    predicted_gain,
+)
+from research.curriculum import COURSES, Course
+from research.teach import DIRECTORY, prepare, read_lessons
+from research.teach import RENTS as DRAWN_RENTS
 
-from esper.checkpoint.manifest import digest
-from esper.config import Config
-from esper.evaluation.held_out import evaluation_key
-from esper.evaluation.journal import EvaluationJournal, open_search_journal
-from esper.lanes.devices import resolve_devices
-from esper.policy.actions import Decision
-from esper.policy.agent import Agent, EnvStatus
-from esper.policy.plan import parse_plan
-from esper.seeding import make_generator
-from esper.tasks.prepare import PreparedTask, prepare_task
+from esper.config import ConfigError
+from esper.policy.observation import BASE_GROUPS, HISTORY_STEPS, ObservationShape, set_rent
+from esper.search.space import PlanSpace
+from esper.teaching.lessons import Lesson
+from esper.teaching.player import HEURISTIC
 
-IDLE = ""
+WAIT = ""
 """The plan that never grows a seed."""
-IDLE_STEPS, PROBE_STEPS = 10, 5
-"""Number of steps that a predictor observes: of the idle host, and of the host with a first seed."""
-PROBE = "depthwise"
-"""Blueprint of that first seed."""
-RENTS = (0.001, 0.002, 0.004)
-DRAWN_RENT = (0.001, 0.008)
-"""Range of the rents that differ between contexts, drawn log-uniformly."""
-JOURNALS = TELEMETRY_DIR / "evaluations"
+KINDS = ("wait", HEURISTIC, *KIND_PLANS)
+"""Names of the kinds of plans, which all tasks share."""
+RENTS = (0.0005, 0.001, 0.002, 0.004, 0.008)
+IDLE_STEPS = (5, 10)
+"""Numbers of steps of the idle host that a predictor observes."""
+MIN_CONTEXTS = 8
+"""Minimum number of contexts for a predictor."""
+KERNELS = ("linear", "rbf")
 
 
-class Played(msgspec.Struct, frozen=True):
-    """One episode of one plan."""
-
-    gain: float
-    """Final validation score minus the initial one, minus the costs of ops and penalties."""
-    grown: float
-    """Sum over the steps of the rent at weight 1."""
-    visible: list[float]
-    """Properties of host and data that can be seen before the first step."""
-    curves: list[list[float]]
-    """Measurements after each of the first `IDLE_STEPS` steps."""
-
-
-class Results(NamedTuple):
-    """Episodes as arrays: O orders, C contexts, P plans, F features."""
+class Contexts(NamedTuple):
+    """Lessons as arrays: O orders, C contexts, P kinds of plans, T steps, F features."""
 
     gain_OCP: Array
+    """Final validation score minus the initial one, minus the costs of ops and penalties."""
     grown_OCP: Array
+    """Sum over the steps of the rent at weight 1."""
     visible_OCF: Array
-    idle_OCF: Array
-    probe_OCF: Array
+    """Features of host and slots before the first step, without those of the rent."""
+    measured_OCTF: Array
+    """Measurements of the idle host after each of the first steps."""
+    course_C: Indices
+    """Index of the course of each context."""
+    structure_C: Indices
+    """Index of the task, or of the structure of a family."""
+
+    def returns(self, rent_C: Array) -> Array:
+        """Return the net returns at a rent for each context, [O, C, P]."""
+        return self.gain_OCP - self.grown_OCP * rent_C[:, None]
+
+    def features(self, rent_C: Array, steps: int) -> Array:
+        """Return the observations of a predictor, [O, C, F]: before the first step, and after some steps."""
+        orders, contexts = self.visible_OCF.shape[:2]
+        rent_OCF = np.broadcast_to(np.log(rent_C)[:, None], (orders, contexts, 1))
+        measured_OCF = self.measured_OCTF[:, :, :steps].reshape(orders, contexts, -1)
+        return np.concatenate((self.visible_OCF, rent_OCF, measured_OCF), axis=2)
 
 
-class Observer(RentMeter):
-    """Lets another agent decide for a single env, and keeps the agent's observations."""
+def plans_of(space: PlanSpace) -> list[str]:
+    """Return the plan of each of `KINDS` for a task."""
+    return [WAIT, HEURISTIC, *(kind_plan(name, space) for name in KIND_PLANS)]
 
-    def __init__(self, agent: Agent) -> None:
-        super().__init__(agent)
-        self._curves: list[list[float]] = []
 
-    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
-        """Keep what the last step measured, and return the agent's decision."""
-        if 0 < step <= IDLE_STEPS:
-            self._curves.append(_measured(views[0]))
-        return super().act(step, views)
+def read_contexts(lessons: Sequence[Lesson], plans: Sequence[str], course: int) -> Contexts:
+    """Return the lessons of one course as arrays, with the structures numbered from 0.
 
-    def played(self, net_return: float) -> Played:
-        """Return the episode, given its net return."""
-        (view,), (grown,) = self.views.values(), self.sums()
-        sites = [slot.site for slot in view.slots]
-        visible = [view.host_parameters, view.kernel_size, view.train_samples, len(sites)]
-        for site in (sites[0], sites[len(sites) // 2], sites[-1]):
-            visible += [site.channels, site.positions]
-        return Played(
-            gain=net_return + view.rent_weight * grown,
-            grown=grown,
-            visible=[math.log(value) for value in visible],
-            curves=self._curves,
-        )
+    Raises:
+        ConfigError: A lesson lacks a kind of plan.
+    """
+    for lesson in lessons:
+        if missing := set(plans) - set(lesson.info.alternatives):
+            raise ConfigError(
+                f"a lesson of {COURSES[course].name} lacks the plan {min(missing)!r}; only iteration 0 has all kinds"
+            )
+    structures = sorted({lesson.info.task for lesson in lessons})
+    gain, grown, visible, measured = zip(*(_arrays(lesson, plans) for lesson in lessons), strict=True)
+    return Contexts(
+        np.stack(gain, axis=1),
+        np.stack(grown, axis=1),
+        np.stack(visible, axis=1),
+        np.stack(measured, axis=1),
+        np.full(len(lessons), course),
+        np.array([structures.index(lesson.info.task) for lesson in lessons]),
+    )
+
+
+def _arrays(lesson: Lesson, plans: Sequence[str]) -> tuple[Array, Array, Array, Array]:
+    """Return gain and rent [O, P] of the plans, features [O, F], and measurements [O, T, F] of one lesson."""
+    indices = [lesson.info.alternatives.index(plan) for plan in plans]
+    gain_OP = (lesson.score_OPT[..., -1] - lesson.score_OPT[..., 0] - lesson.cost_OPT.sum(dim=-1))[:, indices]
+    grown_OP = lesson.rent_OPT.sum(dim=-1)[:, indices]
+    idle = lesson.info.alternatives.index(WAIT)
+    obs_OTF = lesson.obs_OPTF[:, idle].clone()
+    set_rent(obs_OTF, lesson.rent_OPT[:, idle], 1.0)  # so that the rent of the lesson's policies is no feature
+    shape = ObservationShape(lesson.blueprint_OPTS.shape[-1], lesson.masks.blueprint_ESB.shape[-1])
+    return gain_OP.numpy(), grown_OP.numpy(), _visible(obs_OTF[:, 0], shape), _measured(obs_OTF[:, 1:], shape)
+
+
+def _visible(obs_OF: torch.Tensor, shape: ObservationShape) -> Array:
+    """Return features before the first step that exist for any number of slots and blueprints, [O, F].
+
+    These are the base features, the number of slots, the places of the first, middle and last slot, and the minimum,
+    mean and maximum of the properties of the blueprints that the first and the last slot offer.
+    """
+    base_OF, slot_OSG, blueprint_OSBK = shape.split(obs_OF)
+    slots = int((slot_OSG[0, :, 0] > 0).sum())
+    parts = [base_OF, torch.full_like(base_OF[:, :1], slots)]
+    parts += [slot_OSG[:, index, 1:3] for index in (0, slots // 2, slots - 1)]
+    for index in (0, slots - 1):
+        offered_OBK = blueprint_OSBK[:, index][:, blueprint_OSBK[0, index, :, 0] > 0, 1:]
+        parts += [offered_OBK.amin(dim=1), offered_OBK.mean(dim=1), offered_OBK.amax(dim=1)]
+    return torch.cat(parts, dim=1).double().numpy()
+
+
+def _measured(obs_OTF: torch.Tensor, shape: ObservationShape) -> Array:
+    """Return the newest loss and score, those of the training, and the gradient norm of the first steps, [O, T, F]."""
+    starts = dict(zip(BASE_GROUPS, np.cumsum([0, *BASE_GROUPS.values()]), strict=False))
+    columns = [starts["validation"], starts["validation"] + HISTORY_STEPS]
+    for name in ("training", "gradient norm"):
+        columns += range(starts[name], starts[name] + BASE_GROUPS[name])
+    base_OTF, _, _ = shape.split(obs_OTF[:, : max(IDLE_STEPS)])
+    return base_OTF[..., columns].double().numpy()
+
+
+def join(parts: Sequence[Contexts]) -> Contexts:
+    """Return the contexts of several courses."""
+    numbers = [len(set(part.structure_C)) for part in parts]
+    firsts = np.cumsum([0, *numbers[:-1]])
+    return Contexts(
+        gain_OCP=np.concatenate([part.gain_OCP for part in parts], axis=1),
+        grown_OCP=np.concatenate([part.grown_OCP for part in parts], axis=1),
+        visible_OCF=np.concatenate([part.visible_OCF for part in parts], axis=1),
+        measured_OCTF=np.concatenate([part.measured_OCTF for part in parts], axis=1),
+        course_C=np.concatenate([part.course_C for part in parts]),
+        structure_C=np.concatenate([part.structure_C + first for part, first in zip(parts, firsts, strict=True)]),
+    )
+
+
+def rents_of(contexts: int) -> dict[str, Array]:
+    """Return the rent of each context, keyed by a name for the table."""
+    low, high = np.log(DRAWN_RENTS)
+    drawn_C = np.exp(np.random.default_rng(0).uniform(low, high, contexts))
+    return {f"{rent:g}": np.full(contexts, rent) for rent in RENTS} | {"drawn": drawn_C}
+
+
+def tables(title: str, found: Contexts) -> str:
+    """Return the headroom and the gains of the predictors as Markdown."""
+    contexts = found.gain_OCP.shape[1]
+    title = f"### {title}: {contexts} contexts, {len(KINDS)} kinds of plans"
+    parts = [title, *_headroom_table(found)]
+    if contexts >= MIN_CONTEXTS:
+        parts += ["", *_predictor_table(found)]
+    return "\n".join(parts)
+
+
+def _headroom_table(found: Contexts) -> list[str]:
+    label_C = found.course_C
+    several_courses, several_structures = len(set(label_C)) > 1, len(set(found.structure_C)) > 1
+    names = [
+        "rent",
+        "best kind for all",
+        "its net return",
+        "chosen in other contexts",
+        "gain of the best kind for each context",
+    ]
+    if several_structures:
+        names.append("… for each " + ("task and structure" if several_courses else "structure"))
+    rows: list[list[str]] = []
+    for name, rent_C in rents_of(len(label_C)).items():
+        return_OCP = found.returns(rent_C)
+        best = best_plan(return_OCP.mean(axis=0), label_C)
+        mean = Groups.of(label_C, len(label_C)).weights @ return_OCP[..., best].mean(axis=0)
+        gains = [headroom(return_OCP, label_C)]
+        if several_structures:
+            gains.append(group_gain(return_OCP, label_C, found.structure_C))
+        is_enough = len(label_C) >= MIN_CONTEXTS
+        texts = [gain.signed if is_enough else f"{gain.mean:+.3f}" for gain in gains]
+        rows.append([name, KINDS[best], f"{mean:+.3f}", f"{left_out_return(return_OCP, label_C):+.3f}", *texts])
+    return _table(names, rows)
+
+
+def _predictor_table(found: Contexts) -> list[str]:
+    rows: list[list[str]] = []
+    for name, rent_C in rents_of(len(found.course_C)).items():
+        return_OCP = found.returns(rent_C)
+        for steps in (0, *IDLE_STEPS):
+            features = found.features(rent_C, steps)
+            gains = [predicted_gain(features, return_OCP, kernel, found.course_C).signed for kernel in KERNELS]
+            observes = f"also {steps} steps of the idle host" if steps else "layout and host at step 0"
+            rows.append([name, observes, *gains])
+    return _table(["rent", "predictor observes", *KERNELS], rows)
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return ["", *(f"| {' | '.join(cells)} |" for cells in (names, ["---"] * len(names), *rows))]
 
 
 def main() -> None:
-    """Play the plans, and print the tables."""
-    parser = _parser()
-    options = parser.parse_args()
-    if options.contexts < FOLDS:
-        parser.error(f"--contexts must be {FOLDS} or more")
-    if min(options.seed) < 1:
-        parser.error("--seed must be 1 or more: 0 stands for other contexts in each order")
-    prepared = prepare_task(Config(task=options.task, steps=options.steps))
-    plans = _plans(prepared, options.blueprints, options.plan)
-    parts: list[Results] = []
-    for seed in options.seed:
-        parts.append(_play(prepared, plans, seed, options))
-        _print_tables(f"{options.contexts} contexts of random seed {seed}", parts[-1], plans, options)
-    if len(parts) > 1:
-        joined = (np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True))
-        _print_tables("all contexts", Results(*joined), plans, options)
-
-
-def _parser() -> argparse.ArgumentParser:
+    """Print the tables of each course, and of all courses with the same number of steps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", default="digits_family")
-    parser.add_argument("--contexts", type=int, default=64, help="contexts per random seed")
-    parser.add_argument("--seed", type=int, nargs="+", default=[1], help="random seeds of the contexts")
-    parser.add_argument("--steps", type=int, default=40, help="steps of an episode")
-    parser.add_argument("--blueprints", nargs="+", help="blueprints of the plans (default: all that fit)")
-    parser.add_argument("--plan", nargs="+", default=[], help="further plans")
-    parser.add_argument("--devices", nargs="+", default=["auto"])
-    return parser
-
-
-def _plans(prepared: PreparedTask, wanted: Sequence[str] | None, more: Sequence[str]) -> list[str]:
-    """Return the plans: each blueprint in the first slot, the first two and all; and the same after a first probe."""
-    sites = prepared.profile.sites
-    probe = f"{PROBE}@{sites[0].name}:0"
-    plans = {IDLE: None}
-    for blueprint in wanted or prepared.profile.blueprints:
-        offering = [site.name for site in sites if blueprint in site.blueprints]
-        for count in (1, 2, len(offering)):
-            plans[" ".join(f"{blueprint}@{slot}:{step}" for step, slot in enumerate(offering[:count]))] = None
-        later = [slot for slot in offering if slot != sites[0].name]
-        seeds = [f"{blueprint}@{slot}:{PROBE_STEPS + step}" for step, slot in enumerate(later, start=1)]
-        plans[" ".join([probe, *seeds])] = None
-    plans[f"{probe} cull@{sites[0].name}:{PROBE_STEPS + 1}"] = None
-    return list(plans | dict.fromkeys(more))
-
-
-def _after_probe(plans: Sequence[str], steps: int) -> list[int]:
-    """Return the indices of the plans that begin with the probe alone."""
-    found: list[int] = []
-    for index, plan in enumerate(plans):
-        early = [op for op in (parse_plan(plan, steps) if plan else []) if op.step <= PROBE_STEPS]
-        if [op.name for op in early] == [PROBE] and early[0].step == 0 and not early[0].options:
-            found.append(index)
-    return found
-
-
-def _play(prepared: PreparedTask, plans: Sequence[str], seed: int, options: argparse.Namespace) -> Results:
-    """Play all plans in both orders of each context, or read them from the journal."""
-    # One episode of each plan in a part: a later command can play more contexts.
-    key = evaluation_key(prepared, resolve_devices(options.devices), episodes=1)
-    journal = open_search_journal(JOURNALS, "headroom", key)
-    by_order = [_play_order(prepared, plans, seed, order, journal, options) for order in range(2)]
-
-    def table(of: str) -> Array:
-        return np.array([[[getattr(played, of) for played in row] for row in rows] for rows in by_order])
-
-    probe = _after_probe(plans, options.steps)[0]
-    return Results(
-        gain_OCP=table("gain"),
-        grown_OCP=table("grown"),
-        visible_OCF=np.array([[row[0].visible for row in rows] for rows in by_order]),
-        idle_OCF=np.array([[_flat(row[0].curves) for row in rows] for rows in by_order]),
-        probe_OCF=np.array([[_flat(row[probe].curves[:PROBE_STEPS]) for row in rows] for rows in by_order]),
-    )
-
-
-def _play_order(
-    prepared: PreparedTask,
-    plans: Sequence[str],
-    seed: int,
-    order: int,
-    journal: EvaluationJournal,
-    options: argparse.Namespace,
-) -> list[list[Played]]:
-    run_seed = make_generator(seed, "headroom", order).initial_seed()
-    config = msgspec.structs.replace(prepared.config, seed=run_seed, context_seed=seed)
-    files = ("headroom.py", "policies.py", "rent_meter.py")  # they compute what the journal keeps
-    code = [digest(Path(__file__).with_name(file).read_bytes()) for file in files]
-    name = digest("\n".join([*code, str(options.steps), *plans]).encode())[:12]
-
-    with closing(TrainingHosts(prepared, config, resolve_devices(options.devices), lambda _: None)) as hosts:
-
-        def play(context: int) -> list[Played]:
-            observers = [Observer(plan_agent(plan, prepared.profile, config.steps)) for plan in plans]
-            returns = hosts.play(observers, context)
-            print(f"seed {seed}, order {order}, context {context}: best {max(returns):+.3f}", file=sys.stderr)
-            return [observer.played(found) for observer, found in zip(observers, returns, strict=True)]
-
-        def recall(context: int) -> list[Played]:
-            part = f"plans {name} seed {seed} order {order} context {context}"
-            return journal.recall(part, list[Played], lambda: play(context))
-
-        return [recall(context) for context in range(options.contexts)]
-
-
-def _measured(view: EnvStatus) -> list[float]:
-    """Return what a policy observes of the last step: losses, scores, gradient norms and the first contribution."""
-    slot = view.slots[0]
-    values = (
-        view.losses[-1],
-        view.scores[-1],
-        view.train_loss,
-        view.train_score,
-        view.grad_norm,
-        slot.grad_norm,
-        slot.contribution,
-        slot.alpha,
-    )
-    return [0.0 if value is None or not math.isfinite(value) else float(value) for value in values]
-
-
-def _flat(curves: Sequence[Sequence[float]]) -> list[float]:
-    return [value for values in curves for value in values]
-
-
-def _print_tables(title: str, results: Results, plans: Sequence[str], options: argparse.Namespace) -> None:
-    """Print the headroom and the gains of the predictors as Markdown."""
-    contexts = results.gain_OCP.shape[1]
-    low, high = np.log(DRAWN_RENT)
-    drawn_C = np.exp(np.random.default_rng(0).uniform(low, high, contexts))
-    rents = {f"{rent:g}": np.full(contexts, rent) for rent in RENTS}
-    rents[f"drawn, {DRAWN_RENT[0]:g} to {DRAWN_RENT[1]:g}"] = drawn_C
-    print(f"\n{title}, {len(plans)} plans, gain over the best plan for all\n")
-    print("| rent | best plan for all | its net return | best plan for each context |")
-    print("|---|---|---|---|")
-    returns = {name: results.gain_OCP - results.grown_OCP * rent_C[:, None] for name, rent_C in rents.items()}
-    for name, return_OCP in returns.items():
-        best = best_plan(return_OCP.mean(axis=0))
-        mean = return_OCP[..., best].mean()
-        print(f"| {name} | {plans[best] or 'static'} | {mean:+.3f} | {headroom(return_OCP).signed} |")
-    after = _after_probe(plans, options.steps)
-    print("\n| rent | predictor observes | chooses from | linear | rbf |")
-    print("|---|---|---|---|---|")
-    for name, rent_C in rents.items():
-        rent_OCF = np.broadcast_to(np.log(rent_C)[:, None], (2, contexts, 1))
-        visible = np.concatenate([results.visible_OCF, rent_OCF], axis=2)
-        idle = np.concatenate([visible, results.idle_OCF], axis=2)
-        probe = np.concatenate([visible, results.probe_OCF], axis=2)
-        for observes, features, chosen in (
-            ("what is visible at step 0", visible, None),
-            (f"also {IDLE_STEPS} steps of the idle host", idle, None),
-            (f"also {PROBE_STEPS} steps with a {PROBE} seed", probe, None),
-            (f"also {PROBE_STEPS} steps with a {PROBE} seed", probe, after),
-        ):
-            gains = [predicted_gain(features, returns[name], kernel, chosen).signed for kernel in ("linear", "rbf")]
-            count = f"{len(chosen)} plans that begin so" if chosen else "all plans"
-            print(f"| {name} | {observes} | {count} | {gains[0]} | {gains[1]} |")
-    sys.stdout.flush()
+    parser.add_argument("--directory", type=Path, default=DIRECTORY, help="directory of research/teach.py")
+    parser.add_argument("--iteration", type=int, default=0)
+    parser.add_argument("--courses", nargs="+", help="names of the courses (default: all)")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    chosen = [course for course in COURSES if not options.courses or course.name in options.courses]
+    found: list[tuple[Course, Contexts]] = []
+    for course in chosen:
+        lessons = read_lessons(options.directory, [options.iteration], [course])
+        if len(lessons) < 2:
+            print(f"{course.name}: {len(lessons)} lessons, too few", file=sys.stderr)
+            continue
+        _, space = prepare(course)
+        try:
+            found.append((course, read_contexts(lessons, plans_of(space), COURSES.index(course))))
+        except ConfigError as error:
+            parser.error(str(error))
+        print(f"\n{tables(course.name, found[-1][1])}", flush=True)
+    for steps, group in groupby(sorted(found, key=lambda item: item[0].steps), key=lambda item: item[0].steps):
+        parts = [contexts for _, contexts in group]
+        if len(parts) > 1:
+            print(f"\n{tables(f'Mixture of {len(parts)} courses with {steps} steps', join(parts))}", flush=True)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,18 @@ from esper.policy.observation import BASE_FEATURES, ObservationShape
 from esper.teaching.lessons import Lesson, LessonInfo
 
 STEPS = 3
+"""Number of steps of most of these lessons."""
 FEATURE = BASE_FEATURES - 3
 """Base feature that tells the lessons of `made_lesson` apart: the logarithm of the number of the host's parameters."""
 
 
 def made_lesson(
-    feature: float, gains: Sequence[float], shape: ObservationShape, slots: int | None = None, seed: int = 0
+    feature: float,
+    gains: Sequence[float],
+    shape: ObservationShape,
+    slots: int | None = None,
+    steps: int = STEPS,
+    seed: int = 0,
 ) -> Lesson:
     """Return a lesson of two orders in which alternative k plants blueprint k − 1 at step 0, and alternative 0 waits.
 
@@ -27,9 +33,9 @@ def made_lesson(
         slots: Number of slots that the env has; None: all.
         seed: Random seed of all other features.
     """
-    lead = (2, len(gains), STEPS)
+    lead = (2, len(gains), steps)
     generator = torch.Generator().manual_seed(seed)
-    obs_TF = torch.randn(STEPS, shape.size, generator=generator)
+    obs_TF = torch.randn(steps, shape.size, generator=generator)
     obs_OPTF = obs_TF.expand(*lead, -1).clone()  # alternatives cannot be told apart before they differ
     base_F, slot_SG, blueprint_SBK = shape.split(obs_OPTF)
     base_F[..., FEATURE] = feature
@@ -48,7 +54,7 @@ def made_lesson(
         actions_OPTH[:, index, 0, :3] = torch.tensor([Op.GERMINATE, 0, index - 1])
         blueprint_OPTS[:, index, 1:, 0] = index
     planted_P = (torch.arange(len(gains)) > 0).double()
-    score_OPT = torch.zeros(*lead[:2], STEPS + 1, dtype=torch.float64) + 0.25
+    score_OPT = torch.zeros(*lead[:2], steps + 1, dtype=torch.float64) + 0.25
     score_OPT[..., 1:] += torch.tensor(gains, dtype=torch.float64)[:, None]
     cost_OPT = torch.zeros(lead, dtype=torch.float64)
     cost_OPT[..., 0] = 0.001 * planted_P
