@@ -175,33 +175,29 @@ def tables(title: str, found: Contexts) -> str:
     title = f"### {title}: {contexts} contexts, {len(KINDS)} kinds of plans"
     parts = [title, *_headroom_table(found)]
     if contexts >= MIN_CONTEXTS:
-        parts += ["", *_predictor_table(found)]
+        parts += _predictor_table(found)
     return "\n".join(parts)
 
 
 def _headroom_table(found: Contexts) -> list[str]:
     label_C = found.course_C
     several_courses, several_structures = len(set(label_C)) > 1, len(set(found.structure_C)) > 1
-    names = [
-        "rent",
-        "best kind for all",
-        "its net return",
-        "chosen in other contexts",
-        "gain of the best kind for each context",
-    ]
+    names = ["rent", "best kind for all", "its net return", "if chosen in the other contexts", "waiting"]
+    names.append("gain of the best kind for each context")
     if several_structures:
         names.append("… for each " + ("task and structure" if several_courses else "structure"))
     rows: list[list[str]] = []
     for name, rent_C in rents_of(len(label_C)).items():
         return_OCP = found.returns(rent_C)
         best = best_plan(return_OCP.mean(axis=0), label_C)
-        mean = Groups.of(label_C, len(label_C)).weights @ return_OCP[..., best].mean(axis=0)
+        mean_P = Groups.of(label_C, len(label_C)).weights @ return_OCP.mean(axis=0)
+        means = [mean_P[best], left_out_return(return_OCP, label_C), mean_P[KINDS.index("wait")]]
         gains = [headroom(return_OCP, label_C)]
         if several_structures:
             gains.append(group_gain(return_OCP, label_C, found.structure_C))
         is_enough = len(label_C) >= MIN_CONTEXTS
         texts = [gain.signed if is_enough else f"{gain.mean:+.3f}" for gain in gains]
-        rows.append([name, KINDS[best], f"{mean:+.3f}", f"{left_out_return(return_OCP, label_C):+.3f}", *texts])
+        rows.append([name, KINDS[best], *(f"{mean:+.3f}" for mean in means), *texts])
     return _table(names, rows)
 
 

@@ -58,7 +58,8 @@ def test_tables_show_what_a_feature_of_the_host_is_worth(
     ]
     cost = 0.001  # of the op of every plan that plants
     assert rows[0][:3] == ["0.002", "heuristic", f"{0.15 - cost:+.3f}"]
-    assert rows[0][4].startswith("+0.10")  # waiting where it is better
+    assert rows[0][4] == "+0.100"
+    assert rows[0][5].startswith("+0.10")  # waiting where it is better
     assert [row[1] for row in rows[1:]] == [
         "layout and host at step 0", "also 5 steps of the idle host", "also 10 steps of the idle host",
     ]  # fmt: skip
