@@ -79,6 +79,7 @@ class LessonPlayer:
         software: See `LessonInfo`.
 
     Raises:
+        CheckpointError: A policy does not fit this version.
         ConfigError: Worker processes cannot be started.
     """
 
@@ -100,8 +101,8 @@ class LessonPlayer:
         self._prepared = prepared
         self._orders = [EpisodeKey(_order_seed(seed, order), 0, 0) for order in range(orders)]
         self._software = software
-        self._pool = EnvPool(prepared.task, prepared.profile, prepared.data, lanes, self._config)
         self._policies = {name: self._acting(policy) for name, policy in (policies or {}).items()}
+        self._pool = EnvPool(prepared.task, prepared.profile, prepared.data, lanes, self._config)
 
     def close(self) -> None:
         """Stop the threads and workers of the lanes."""
