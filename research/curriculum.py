@@ -8,6 +8,7 @@ Shapes: N or B samples, T positions, C channels, L positions of a sequence.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -15,18 +16,23 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from research.generalist import ARMS, SPIRALS
+from research.growth_tasks import explained, squared_error
 from torch import Tensor, nn
 
 import esper
 from esper.tasks.builtin.digits_family import DIGITS_FAMILY, digits_host
 from esper.tasks.builtin.mnist1d import CLASSES, MNIST1D_TASK
 from esper.tasks.builtin.recall import KEYS, PAIRS, RECALL_TASK, VALUES
+from esper.tasks.family import LEARNING_RATE
 
 TOKENS, SENTENCE = 12, 16
 """Number of different tokens, and of tokens in a sentence."""
 STATES = 40
 """Number of contexts of two tokens whose next token is nearly certain; after all others it is random."""
 CERTAINTY = 0.9
+DIRECTIONS, STRIPE_NOISE = 4, 0.8
+CLOUDS = 6
+"""Number of classes of the clouds."""
 
 
 class RoomyRecall(nn.Module):
@@ -149,6 +155,114 @@ ROOMY_DIGITS = esper.Family(
 )
 
 
+def striped_pictures(directory: Path | None) -> esper.Splits:  # noqa: ARG001 (nothing is read)
+    """Return noisy pictures of stripes, [N, 1, 12, 12], whose class is their direction and their distance."""
+    generator = torch.Generator().manual_seed(0)
+    rows, columns = torch.meshgrid(torch.linspace(0, 1, 12), torch.linspace(0, 1, 12), indexing="ij")
+
+    def draw(size: int) -> tuple[Tensor, Tensor]:
+        y = torch.randint(DIRECTIONS * 2, (size,), generator=generator)
+        angle = (math.pi * (y % DIRECTIONS) / DIRECTIONS)[:, None, None]
+        phase = 2 * math.pi * torch.rand(size, 1, 1, generator=generator)
+        along = angle.cos() * rows + angle.sin() * columns
+        wave = torch.sin(2 * math.pi * (2 + 2 * (y // DIRECTIONS))[:, None, None] * along + phase)
+        return (wave + STRIPE_NOISE * torch.randn(size, 12, 12, generator=generator))[:, None], y
+
+    return esper.Splits(train=draw(1024), validation=draw(256), test=draw(256))
+
+
+def stripe_net(width: int = 12) -> nn.Module:
+    """Return a plain convolutional network that is large enough for the stripes."""
+
+    def block(inputs: int, outputs: int) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1), nn.GroupNorm(4, outputs), nn.ReLU())
+
+    pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    head = nn.Linear(2 * width, 2 * DIRECTIONS)
+    return nn.Sequential(
+        block(1, width), nn.MaxPool2d(2), block(width, 2 * width), block(2 * width, 2 * width), pool, head
+    )
+
+
+def overlapping_clouds(directory: Path | None) -> esper.Splits:  # noqa: ARG001 (nothing is read)
+    """Return points of normal distributions that overlap, [N, 8], and their class: no network can tell all apart."""
+    generator = torch.Generator().manual_seed(0)
+    centre = 1.2 * torch.randn(CLOUDS, 8, generator=generator)
+
+    def draw(size: int) -> tuple[Tensor, Tensor]:
+        y = torch.randint(CLOUDS, (size,), generator=generator)
+        return centre[y] + 1.3 * torch.randn(size, 8, generator=generator), y
+
+    return esper.Splits(train=draw(2048), validation=draw(512), test=draw(512))
+
+
+def cloud_mlp(width: int = 24) -> nn.Module:
+    """Return an MLP that is large enough for the clouds."""
+    return nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, CLOUDS))
+
+
+def noisy_integrals(directory: Path | None) -> esper.Splits:  # noqa: ARG001 (nothing is read)
+    """Return noisy signals [N, 1, L] and their moving sums [N, 1, L] without the noise."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(size: int) -> tuple[Tensor, Tensor]:
+        clean = torch.randn(size, 1, 32, generator=generator)
+        target = F.avg_pool1d(F.pad(clean, (2, 2)), 5, stride=1) * 5**0.5
+        return clean + 0.3 * torch.randn(clean.shape, generator=generator), target
+
+    return esper.Splits(train=draw(1024), validation=draw(256), test=draw(256))
+
+
+def integral_net(width: int = 8) -> nn.Module:
+    """Return a network of convolutions that is large enough for the integrals."""
+    first = nn.Sequential(nn.Conv1d(1, width, 5, padding=2), nn.GELU())
+    second = nn.Sequential(nn.Conv1d(width, width, 5, padding=2), nn.GELU())
+    return nn.Sequential(first, second, nn.Conv1d(width, 1, 1))
+
+
+SOLVED_DIGITS = esper.Family(
+    "solved_digits",
+    structures=[
+        digits_host("plain_3x3", (8, 16, 16), kernel_size=3),
+        digits_host("short_5x5", (16, 32), kernel_size=5),
+        digits_host("large_3x3", (16, 32, 32), kernel_size=3),
+    ],
+    settings={"samples": DIGITS_FAMILY.settings["samples"], LEARNING_RATE: esper.Setting([0.1, 0.05])},
+)
+STRIPES = esper.Task(
+    name="stripes",
+    model=stripe_net,
+    slots={"early": "0", "mid": "2", "late": "3"},
+    data=striped_pictures,
+    optimizer=esper.AdamW(3e-3),
+    seed_optimizer=esper.AdamW(3e-3),
+    batch_size=64,
+    samples_per_epoch=256,
+)
+CLOUD_POINTS = esper.Task(
+    name="clouds",
+    model=cloud_mlp,
+    slots={"first": "1", "second": "3"},
+    data=overlapping_clouds,
+    optimizer=esper.AdamW(3e-3),
+    seed_optimizer=esper.AdamW(3e-3),
+    samples_per_epoch=1024,
+)
+INTEGRALS = esper.Task(
+    name="integrals",
+    model=integral_net,
+    slots={"first": esper.Slot("0", layout="BCL"), "second": esper.Slot("1", layout="BCL")},
+    data=noisy_integrals,
+    loss=squared_error,
+    score=explained,
+    score_name="explained variance",
+    optimizer=esper.AdamW(5e-3),
+    seed_optimizer=esper.AdamW(5e-3),
+    batch_size=64,
+    samples_per_epoch=256,
+)
+
+
 class Course(NamedTuple):
     """Contexts of one task with a number of steps."""
 
@@ -178,10 +292,18 @@ COURSES = (
     Course(f"{_HERE}:ROOMY_RECALL", 40, 4),
     Course(f"{_HERE}:ROOMY_SPIRALS", 40, 5),
     Course(f"{_HERE}:ROOMY_MNIST1D", 40, 4),
+    Course(f"{_HERE}:SOLVED_DIGITS", 40, 8),
+    Course(f"{_HERE}:STRIPES", 40, 5),
+    Course(f"{_HERE}:CLOUD_POINTS", 40, 5),
+    Course(f"{_HERE}:INTEGRALS", 40, 5),
     Course("research/transfer.py:SHALLOW", 15, 12),
     Course("digits_impaired", 15, 4),
     Course("recall", 15, 4),
     Course(f"{_HERE}:ROOMY_DIGITS", 15, 6),
+    Course(f"{_HERE}:SOLVED_DIGITS", 15, 4),
+    Course(f"{_HERE}:STRIPES", 15, 3),
+    Course(f"{_HERE}:CLOUD_POINTS", 15, 3),
+    Course(f"{_HERE}:INTEGRALS", 15, 3),
     Course("research/generalist.py:SPIRALS", 100, 3),
     Course("research/transfer.py:SHALLOW", 100, 5),
 )

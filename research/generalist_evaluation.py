@@ -126,6 +126,7 @@ class Player:
             devices=device_kinds(self._devices),
         )
         self._journal = open_search_journal(options.directory, f"{course.name}-{options.seed}", key)
+        self._limit = options.episodes or course.contexts
         self._player: LessonPlayer | None = None
         self.prepared, self.space = prepare(course)
 
@@ -142,7 +143,7 @@ class Player:
             rent: Weight of the rent for the policies. Plans do not depend on it, and are played once.
         """
         names = list(dict.fromkeys(names))
-        contexts = range(self._part.course.contexts)
+        contexts = range(min(self._part.course.contexts, self._limit))
         rents = {name: rent if name in self._files else RENT for name in names}
         size = max(1, CAPACITY // len(names))
         for first in range(0, len(contexts), size):
@@ -275,6 +276,7 @@ def main() -> None:
     parser.add_argument("--policies", type=Path, nargs="+", required=True, help="policies, one for each training seed")
     parser.add_argument("--before", type=Path, help="another policy to compare with")
     parser.add_argument("--seed", type=int, required=True, help="random seed of the contexts")
+    parser.add_argument("--episodes", type=int, help="maximum number of episodes of a part, for a first look")
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS), metavar="PART")
     parser.add_argument("--lessons", type=Path, default=LESSONS, help="lessons that choose the plans to compare with")
     parser.add_argument("--directory", type=Path, default=DIRECTORY)

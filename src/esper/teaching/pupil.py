@@ -47,8 +47,6 @@ class TeachingConfig:
     """Difference of the return by which the improved policy prefers an alternative by a factor of e."""
     imitation: float = 0.4
     """Fraction of the training in which the weight of the imitation falls from 1 to 0."""
-    floor: float = 0.0
-    final_temperature: float = 0.02
     rents: tuple[float, float] = (0.0005, 0.008)
     """Range of the rents, drawn log-uniformly for each lesson."""
     value_coef: float = 0.25
@@ -116,8 +114,7 @@ class Pupil:
             for index, chosen in enumerate(batches):
                 progress = (epoch + index / len(batches)) / config.epochs
                 self._optimizer.param_groups[0]["lr"] = config.learning_rate * (1 - 0.9 * progress)
-                imitation = max(config.floor, 1 - progress / config.imitation)
-                self._temperature = config.temperature * (config.final_temperature / config.temperature) ** progress
+                imitation = max(0.0, 1 - progress / config.imitation) if config.imitation else 0.0
                 found.append(self._step(self.batch(chosen), imitation))
             yield {name: math.fsum(stats[name] for stats in found) / len(found) for name in found[0]}
 
@@ -173,7 +170,7 @@ class Pupil:
         config = self.config
         found = self.evaluate(batch)
         groups = len(found.total_G)
-        scaled_N = batch.return_N / self._temperature
+        scaled_N = batch.return_N / config.temperature
         log_q_N = scaled_N - _log_sum_exp(scaled_N, batch.group_N, groups)[batch.group_N]
         q_N = log_q_N.exp()
         imitated = -(q_N * found.log_prob_N).sum() / groups
