@@ -281,7 +281,7 @@ class Course(NamedTuple):
 _HERE = "research/curriculum.py"
 COURSES = (
     Course("research/transfer.py:SHALLOW", 40, 48),
-    Course("digits_impaired", 40, 8),
+    Course("digits_impaired", 40, 16),
     Course("recall", 40, 6),
     Course("mnist1d", 40, 6),
     Course("research/generalist.py:SPIRALS", 40, 8),
