@@ -23,7 +23,7 @@ KEPT_PLANS = 5
 LATER_PLANS, LATER_STARTS = 2, (0.15, 0.4)
 """Number of these that are also played with later starts, and the starts, as fractions of the episode."""
 MAX_CHANGED = 2
-"""Number of plantings of an episode that are changed, from the first on."""
+"""Number of plantings of an episode that are changed, from the first on; the last one is changed, too."""
 TINY, SMALL, MIDDLE, LARGE = range(4)
 KINDS = (
     ("norm",),
@@ -133,7 +133,7 @@ def changes(actions_TH: Tensor, space: PlanSpace, blueprints: Sequence[str], pol
     slots = [site.name for site in space.sites]
     found: list[Alternative] = []
     planted = [step for step, action in enumerate(actions) if action.op == Op.GERMINATE]
-    for step in planted[:MAX_CHANGED]:
+    for step in dict.fromkeys([*planted[:MAX_CHANGED], *planted[-1:]]):
         first, action = tuple(actions[:step]), actions[step]
         found.append(Alternative(policy, (*first, wait)))
         offered = space.offered(slots[action.slot])
