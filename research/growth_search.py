@@ -25,7 +25,6 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
-import torch
 from research.growth_statistics import (
     BEST_CONSTANT,
     COUNTS,
@@ -46,7 +45,7 @@ from esper.checkpoint.manifest import digest
 from esper.config import Config
 from esper.disk import make_directory, write_replaced
 from esper.engine.agent_factory import build_candidates, proposing_policies
-from esper.engine.episode import Episode
+from esper.engine.episode import Episode, begin_episodes
 from esper.engine.growth import num_finalists
 from esper.engine.step import StepPlayer, StepResult, tick_slots
 from esper.envs.stopwatch import PhaseTimer
@@ -57,7 +56,7 @@ from esper.process import cpu_seconds
 from esper.search.proposals import plan_of
 from esper.search.search import PlanSearch, Proposal, SearchKind
 from esper.search.space import PlanSpace
-from esper.seeding import EpisodeKey, decision_uniforms
+from esper.seeding import EpisodeKey, episode_uniforms
 from esper.tasks.prepare import PreparedTask, prepare_task
 from esper.telemetry.codec import encode_json
 
@@ -139,16 +138,11 @@ class Player:
         agent = build_candidates(config, profile)
         agent.assign({env: name for env, (name, _) in enumerate(jobs)})
         episodes = [Episode(env, config) for env in pool.envs]
-        for episode in episodes[len(jobs) :]:
+        for episode in episodes:
             episode.inactive = True
-        playing = episodes[: len(jobs)]
         keys = [EpisodeKey(config.seed, host, 0) for _, host in jobs]
-        begun = pool.begin({episode.env: key for episode, key in zip(playing, keys, strict=True)})
-        for episode, (loss, score) in zip(playing, begun, strict=True):
-            episode.begin(loss, score)
-        uniforms = [decision_uniforms(key.seed, [key.env], STEPS, key.round) for key in keys]
-        idle = uniforms[0].new_zeros(len(episodes) - len(jobs), *uniforms[0].shape[1:])
-        agent.begin_round(torch.cat([*uniforms, idle]))
+        begin_episodes(pool, dict(zip(episodes, keys, strict=False)))
+        agent.begin_round(episode_uniforms(keys, STEPS, len(episodes)))
         returns: list[list[float]] = [[] for _ in episodes]
 
         def end(result: StepResult) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -111,3 +111,14 @@ def decision_uniforms(seed: int, envs: Iterable[int], steps: int, round_index: i
         torch.rand(steps, len(HEADS), generator=make_generator(seed, "decisions", env, round_index)) for env in envs
     ]
     return torch.stack(draws)
+
+
+def episode_uniforms(keys: Sequence[EpisodeKey], steps: int, envs: int) -> Tensor:
+    """Return the uniform numbers for the decisions of some episodes, [E, T, H]; zeros for envs without an episode.
+
+    Args:
+        keys: Keys of the episodes of the first envs, one or more.
+        envs: Number of envs.
+    """
+    rows = [decision_uniforms(key.seed, [key.env], steps, key.round) for key in keys]
+    return torch.cat([*rows, rows[0].new_zeros(envs - len(rows), *rows[0].shape[1:])])

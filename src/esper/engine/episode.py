@@ -22,6 +22,7 @@ from esper.lanes.pool import EnvEpoch, EnvPool
 from esper.policy.actions import Action
 from esper.policy.agent import EnvStatus, strip_prefix
 from esper.ppo.rewards import RewardFunction, rent_cost
+from esper.seeding import EpisodeKey
 from esper.tasks.family import RENT
 
 _VIEW_FIELDS = (
@@ -223,6 +224,20 @@ def install_episode(episode: Episode, snapshot: EpisodeSnapshot) -> None:
         episode.last_good.load_tensors(strip_prefix("good.", snapshot.tensors))
     else:
         episode.last_good.save()
+
+
+def begin_episodes(pool: EnvPool, keys: Mapping[Episode, EpisodeKey]) -> None:
+    """Give the envs of some episodes the fresh hosts of their keys, and begin these episodes.
+
+    Args:
+        keys: Key of the random draws of each episode; can be empty.
+
+    Raises:
+        FaultError: A lane failed.
+    """
+    begun = pool.begin({episode.env: key for episode, key in keys.items()}) if keys else ()
+    for episode, (loss, score) in zip(keys, begun, strict=True):
+        episode.begin(loss, score)
 
 
 def revalidate(pool: EnvPool, episodes: Sequence[Episode]) -> None:

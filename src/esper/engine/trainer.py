@@ -10,6 +10,7 @@ from esper.control import RequestQueue
 from esper.domain import Stage, StepNumber
 from esper.engine import reporter
 from esper.engine.checkpointer import Checkpointer
+from esper.engine.episode import begin_episodes
 from esper.engine.memory_accountant import MemoryAccountant
 from esper.engine.run_control import RunController
 from esper.engine.step import StepPlayer, StepResult, tick_slots
@@ -124,9 +125,7 @@ class Trainer:
         state = self.state
         director = state.director
         keys = director.begin_round() if director else state.pool.keys_of(state.round)
-        training = [episode for episode in state.episodes if episode.env in keys]
-        for episode, (loss, score) in zip(training, state.pool.begin(keys), strict=True):
-            episode.begin(loss, score)
+        begin_episodes(state.pool, {episode: keys[episode.env] for episode in state.episodes if episode.env in keys})
         for episode in state.episodes:
             if episode.env not in keys:  # fewer trainings than envs are left
                 episode.inactive, episode.view.step = True, 0

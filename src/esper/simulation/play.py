@@ -10,20 +10,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import torch
-from torch import Tensor
 
 from esper.config import Config
 from esper.domain import StepNumber
 from esper.effects.results import Trajectory
 from esper.engine import reporter
-from esper.engine.episode import Episode, EpisodeSnapshot, capture_episode, install_episode
+from esper.engine.episode import Episode, EpisodeSnapshot, begin_episodes, capture_episode, install_episode
 from esper.engine.step import StepPlayer, StepResult, tick_slots
-from esper.envs.env import Env
 from esper.envs.stopwatch import PhaseTimer
 from esper.lanes.pool import EnvPool
 from esper.policy.agent import Agent
-from esper.seeding import EpisodeKey, decision_uniforms
+from esper.seeding import EpisodeKey, episode_uniforms
 from esper.simulation.scripted import Script, ScriptedAgent
 from esper.tasks.prepare import PreparedTask
 from esper.telemetry.events import EnvStepped
@@ -146,7 +143,7 @@ class Players:
             FaultError: A lane or the policy failed.
         """
         agent = ScriptedAgent(self._blueprints, [play.script for play in plays], fallback)
-        agent.begin_round(self._uniforms(plays))
+        agent.begin_round(episode_uniforms([play.key for play in plays], self._config.steps, self.capacity))
         seats = dict(zip(self._episodes, plays, strict=False))
         for episode in self._episodes:
             episode.inactive = True
@@ -189,12 +186,8 @@ class Players:
                 scaler.reset()
                 if play.scaler:
                     scaler.load_state_dict(scaler.state_dict() | dict(play.scaler))
-        keys: dict[Env, EpisodeKey] = {episode.env: play.key for episode, play in fresh}
-        courses: dict[Play, _Course] = {}
-        for (episode, play), (loss, score) in zip(fresh, self._pool.begin(keys) if keys else (), strict=True):
-            episode.begin(loss, score)
-            courses[play] = _Course(scores=[score])
-        return courses
+        begin_episodes(self._pool, {episode: play.key for episode, play in fresh})
+        return {play: _Course(scores=list(episode.view.scores)) for episode, play in fresh}
 
     def _record(self, row: int, play: Play, course: _Course, result: StepResult) -> None:
         """Add a step of one env to the course of its play, after the slots ticked, as training reports it."""
@@ -208,13 +201,6 @@ class Players:
         at = StepNumber(play.key.round + 1, result.step + 1)
         decision = result.decisions[row]
         play.events.append(reporter.env_stepped(episode, decision, epoch.measured, outcome.reward_parts, at))
-
-    def _uniforms(self, plays: Sequence[Play]) -> Tensor:
-        """Return the random numbers of the plays' own episodes, [E, T, H], and zeros for the envs without a play."""
-        steps = self._config.steps
-        rows = [decision_uniforms(play.key.seed, [play.key.env], steps, play.key.round) for play in plays]
-        idle = self.capacity - len(rows)
-        return torch.cat([*rows, rows[0].new_zeros(idle, *rows[0].shape[1:])])
 
 
 def _keep(play: Play, step: int, episode: Episode, course: _Course, max_bytes: int) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from esper.engine.agent_factory import build_trained
 from esper.engine.candidate_agent import CandidateAgent
-from esper.engine.episode import Episode
+from esper.engine.episode import Episode, begin_episodes
 from esper.engine.step import StepPlayer, StepResult, tick_slots
 from esper.engine.trained_policy import TrainedPolicy
 from esper.envs.stopwatch import PhaseTimer
@@ -27,7 +27,7 @@ from esper.policy.masks import ActionMasks, write_masks
 from esper.policy.observation import ObservationShape, write_observation
 from esper.policy.plan import parse_plan
 from esper.policy.plan_agent import PlanAgent
-from esper.seeding import EpisodeKey, decision_uniforms, make_generator
+from esper.seeding import EpisodeKey, episode_uniforms, make_generator
 from esper.simulation.scripted import ScriptedAgent
 from esper.tasks.family import structures_of
 from esper.tasks.prepare import PreparedTask
@@ -142,12 +142,10 @@ class LessonPlayer:
             Episode(env, msgspec.structs.replace(config, reward_weights=msgspec.structs.replace(weights, rent=rent)))
             for env, rent in zip(pool.envs, rents, strict=True)
         ]
-        for episode in episodes[len(jobs) :]:
+        for episode in episodes:
             episode.inactive = True
-        playing = episodes[: len(jobs)]
-        begun = pool.begin({episode.env: job.key for episode, job in zip(playing, jobs, strict=True)})
-        for episode, (loss, score) in zip(playing, begun, strict=True):
-            episode.begin(loss, score)
+        keys = [job.key for job in jobs]
+        begin_episodes(pool, dict(zip(episodes, keys, strict=False)))
         inner = CandidateAgent(self._policies, self._build)
         inner.assign({env: job.alternative.then for env, job in enumerate(jobs)})
         slots = [site.name for site in profile.sites]
@@ -159,9 +157,7 @@ class LessonPlayer:
             len(episodes),
             config.steps,
         )
-        uniforms = [decision_uniforms(job.key.seed, [job.key.env], config.steps, job.key.round) for job in jobs]
-        idle = uniforms[0].new_zeros(len(episodes) - len(jobs), *uniforms[0].shape[1:])
-        agent.begin_round(torch.cat([*uniforms, idle]))
+        agent.begin_round(episode_uniforms(keys, config.steps, len(episodes)))
         results = _Results(len(episodes), config.steps, [episode.view for episode in episodes])
 
         def end(result: StepResult) -> None:
@@ -173,7 +169,7 @@ class LessonPlayer:
             player.play(step, lambda step=step: step < config.steps - 1)
         return [
             _Recorded(
-                structure=structures_of(self._prepared.task)[playing[row].env.context.structure].name,
+                structure=structures_of(self._prepared.task)[episodes[row].env.context.structure].name,
                 tensors={name: value[row] for name, value in (agent.tensors() | results.tensors()).items()},
             )
             for row in range(len(jobs))
