@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from esper.config import ConfigError
 from esper.domain import Op
 from esper.policy.actions import WAIT_DECISION, Action
 from esper.policy.baselines import germinate_action
@@ -16,23 +17,30 @@ from esper.search.space import PlanSpace
 from esper.teaching.lessons import Lesson
 from esper.teaching.player import Alternative
 
+_WAIT = WAIT_DECISION.action
 DRAWN_PLANS = 2
 """Number of plans of a context that are drawn at random."""
 KEPT_PLANS = 5
-"""Number of kinds of plans in a later iteration: the best ones of the course at the rent of the context."""
+"""Number of kinds of plans in a later iteration: those with the highest return in the course at the context's rent."""
 LATER_PLANS, LATER_STARTS = 2, (0.15, 0.4)
-"""Number of these that are also played with later starts, and the starts, as fractions of the episode."""
+"""Number of these plans that are also played with later starts, and the starts, as fractions of the episode."""
 MAX_CHANGED = 2
 """Number of plantings of an episode that are changed, from the first on; the last one is changed, too."""
 TINY, SMALL, MIDDLE, LARGE = range(4)
-KINDS = (
+"""Sizes of seeds."""
+BLUEPRINTS = (
     ("norm",),
     ("depthwise", "linear_lowrank"),
     ("conv_light", "mlp"),
     ("conv_heavy", "self_attention", "conv_light", "mlp"),
 )
-"""Blueprints of seeds of four sizes. Of each size, the first that a slot offers is planted."""
+"""Blueprints of each size. The first that a slot offers is planted.
+
+The lists equal those of `search/proposals.py` today. They are separate, because baselines and lessons must not change
+when the search does.
+"""
 FIRST, SECOND, LAST, ALL = 0, 1, -1, -2
+"""Indices of slots; `ALL` stands for every slot."""
 KIND_PLANS: dict[str, tuple[dict[int, int], float]] = {
     "tiny first": ({FIRST: TINY}, 0),
     "tiny all": ({ALL: TINY}, 0),
@@ -59,29 +67,52 @@ KIND_PLANS: dict[str, tuple[dict[int, int], float]] = {
 """Plans for any slots, by name: size of the seed in each slot, and the first step as a fraction of the episode."""
 
 
-def kind_plan(name: str, space: PlanSpace, start: float | None = None) -> str:
-    """Return a plan of `KIND_PLANS` for the slots of a task; a slot that it lacks stays empty.
+def blueprint_of_size(size: int, slot: str, space: PlanSpace) -> str | None:
+    """Return the blueprint of a size that a slot offers; None if it offers none."""
+    return next((name for name in BLUEPRINTS[size] if name in space.offered(slot)), None)
+
+
+def sized_plan(sizes: Mapping[int, int], space: PlanSpace, start: float = 0) -> str:
+    """Return a plan of seeds of some sizes, one step after another; a slot that the task lacks stays empty.
 
     Args:
-        start: First step as a fraction of the episode; None: that of the kind.
+        sizes: Size of each seed, keyed by the index of its slot.
+        start: First step as a fraction of the episode, 0 to 1.
     """
-    sizes, usual = KIND_PLANS[name]
-    start = usual if start is None else start
     slots = [site.name for site in space.sites]
     if ALL in sizes:
         sizes = dict.fromkeys(range(len(slots)), sizes[ALL])
     seeds: dict[str, tuple[str, int]] = {}
     for index, size in sizes.items():
         if index < len(slots):
-            slot = slots[index]
-            blueprint = next((kind for kind in KINDS[size] if kind in space.offered(slot)), None)
+            blueprint = blueprint_of_size(size, slots[index], space)
             if blueprint:
-                seeds[slot] = (blueprint, round(start * space.steps) + len(seeds))
+                seeds[slots[index]] = (blueprint, round(start * space.steps) + len(seeds))
     return space.plan(seeds)
 
 
+def kind_plan(name: str, space: PlanSpace, start: float | None = None) -> str:
+    """Return a plan of `KIND_PLANS` for the slots of a task.
+
+    Args:
+        start: First step as a fraction of the episode, 0 to 1; None: that of the kind.
+    """
+    sizes, usual = KIND_PLANS[name]
+    return sized_plan(sizes, space, usual if start is None else start)
+
+
 def mean_returns(lessons: Sequence[Lesson], space: PlanSpace, rent: float) -> dict[str, float]:
-    """Return the mean return of each kind of plan over the lessons of the first iteration of a course."""
+    """Return the mean net return of each kind of plan, keyed by its name.
+
+    Args:
+        lessons: Lessons of the first iteration of a course, which have all kinds.
+        rent: Weight of the rent.
+
+    Raises:
+        ConfigError: There are no lessons.
+    """
+    if not lessons:
+        raise ConfigError("no lessons of iteration 0 of this course; play them with research.teach play --iteration 0")
     means: dict[str, float] = {}
     for name in KIND_PLANS:
         plan = kind_plan(name, space)
@@ -91,9 +122,16 @@ def mean_returns(lessons: Sequence[Lesson], space: PlanSpace, rent: float) -> di
 
 
 def best_plans(lessons: Sequence[Lesson], space: PlanSpace, rent: float) -> list[str]:
-    """Return the kinds of plans with the highest mean return in the lessons of a course, and later starts of the best.
+    """Return the plans of the kinds with the highest mean net return, and the best of them with later starts.
 
-    A late seed pays less rent, and meets a host that is trained already.
+    A late seed pays rent for fewer steps, and its host is trained already.
+
+    Args:
+        lessons: Lessons of the first iteration of a course.
+        rent: Weight of the rent.
+
+    Raises:
+        ConfigError: There are no lessons.
     """
     means = mean_returns(lessons, space, rent)
     best = sorted(means, key=lambda name: means[name], reverse=True)[:KEPT_PLANS]
@@ -103,7 +141,7 @@ def best_plans(lessons: Sequence[Lesson], space: PlanSpace, rent: float) -> list
 
 
 def drawn_plans(space: PlanSpace, generator: np.random.Generator) -> list[str]:
-    """Return random plans of one to three seeds in the first half of the episode, early steps more often."""
+    """Return random plans of one to three seeds, planted in the first half of the episode, mostly early."""
     plans: list[str] = []
     for _ in range(DRAWN_PLANS):
         slots = generator.permutation([site.name for site in space.sites])[: generator.integers(1, 4)]
@@ -119,44 +157,62 @@ def drawn_plans(space: PlanSpace, generator: np.random.Generator) -> list[str]:
 def changes(actions_TH: Tensor, space: PlanSpace, blueprints: Sequence[str], policy: str) -> list[Alternative]:
     """Return changes of an episode of a policy, each followed by the policy or by a plan.
 
-    Each of the first plantings is left out, or has the next smaller or larger blueprint, and the policy goes on. After
-    the first planting, a plan plants a small or a middle seed in another slot: single changes do not lead from one
-    large seed to two small ones. An episode without a planting gets one at three steps. A last change makes no seed
-    permanent, which costs an op and gains nothing by itself.
+    - Each of the first plantings, and the last, is left out, or has the next smaller or larger blueprint. The policy decides after it.
+    - After the first planting, a plan plants a small or a middle seed in another slot. Single changes do not lead from
+      one large seed to two small ones.
+    - An episode without a planting gets a small or a middle seed at one of three steps.
+    - No seed is fossilized: this op has a cost, and no gain by itself.
 
     Args:
         actions_TH: Actions of the episode.
-        policy: Name of the policy that follows.
+        blueprints: Blueprints that the policy can select, in the order of the head.
+        policy: Name of the policy that decides after the change.
     """
     actions = [Action(*row) for row in actions_TH.tolist()]
-    wait = WAIT_DECISION.action
-    slots = [site.name for site in space.sites]
-    found: list[Alternative] = []
     planted = [step for step, action in enumerate(actions) if action.op == Op.GERMINATE]
-    for step in dict.fromkeys([*planted[:MAX_CHANGED], *planted[-1:]]):
-        first, action = tuple(actions[:step]), actions[step]
-        found.append(Alternative(policy, (*first, wait)))
-        offered = space.offered(slots[action.slot])
-        place = offered.index(blueprints[action.blueprint])
-        for other in (place - 1, place + 1):
-            if 0 <= other < len(offered):
-                changed = action._replace(blueprint=blueprints.index(offered[other]))
-                found.append(Alternative(policy, (*first, changed)))
-    for step in planted[:1]:
-        first = tuple(actions[: step + 1])
-        empty = next((index for index in range(len(slots)) if index != actions[step].slot), None)
-        if empty is not None and step + 1 < len(actions):
-            for size in (SMALL, MIDDLE):
-                blueprint = next((kind for kind in KINDS[size] if kind in space.offered(slots[empty])), None)
-                if blueprint:
-                    found.append(Alternative(f"{blueprint}@{slots[empty]}:{step + 1}", first))
-    if not planted:
-        for step in (0, len(actions) // 10, len(actions) // 4):
-            for size in (SMALL, MIDDLE):
-                blueprint = next((kind for kind in KINDS[size] if kind in space.offered(slots[0])), None)
-                if blueprint:
-                    action = germinate_action(0, blueprints.index(blueprint))
-                    found.append(Alternative(policy, (*actions[:step], action)))
+    if planted:
+        found = [
+            Alternative(policy, (*actions[:step], changed))
+            for step in dict.fromkeys([*planted[:MAX_CHANGED], planted[-1]])
+            for changed in _other_actions(actions[step], space, blueprints)
+        ]
+        found += _second_seeds(actions[: planted[0] + 1], space)
+    else:
+        found = _added_seeds(actions, space, blueprints, policy)
     if any(action.op == Op.FOSSILIZE for action in actions):
-        found.append(Alternative("", tuple(wait if action.op == Op.FOSSILIZE else action for action in actions)))
+        found.append(Alternative("", tuple(_WAIT if action.op == Op.FOSSILIZE else action for action in actions)))
     return list(dict.fromkeys(found))
+
+
+def _other_actions(planting: Action, space: PlanSpace, blueprints: Sequence[str]) -> list[Action]:
+    """Return waiting, and the planting with the next smaller and larger blueprint of its slot."""
+    offered = space.offered(space.sites[planting.slot].name)
+    place = offered.index(blueprints[planting.blueprint])
+    neighbours = [offered[other] for other in (place - 1, place + 1) if 0 <= other < len(offered)]
+    return [_WAIT, *(planting._replace(blueprint=blueprints.index(name)) for name in neighbours)]
+
+
+def _second_seeds(first: Sequence[Action], space: PlanSpace) -> list[Alternative]:
+    """Return plans that plant a seed in another slot, right after the first planting.
+
+    Args:
+        first: Actions up to the first planting, which is the last of them.
+    """
+    empty = next((site.name for index, site in enumerate(space.sites) if index != first[-1].slot), None)
+    if empty is None or len(first) >= space.steps:
+        return []
+    names = [blueprint_of_size(size, empty, space) for size in (SMALL, MIDDLE)]
+    return [Alternative(f"{name}@{empty}:{len(first)}", tuple(first)) for name in names if name]
+
+
+def _added_seeds(
+    actions: Sequence[Action], space: PlanSpace, blueprints: Sequence[str], policy: str
+) -> list[Alternative]:
+    """Return the episode with a seed in the first slot, planted at the start, after 10 % or after 25 % of the steps."""
+    names = [blueprint_of_size(size, space.sites[0].name, space) for size in (SMALL, MIDDLE)]
+    return [
+        Alternative(policy, (*actions[:step], germinate_action(0, blueprints.index(name))))
+        for step in (0, len(actions) // 10, len(actions) // 4)
+        for name in names
+        if name
+    ]

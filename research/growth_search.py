@@ -25,6 +25,7 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
+from research.alternatives import FIRST, LARGE, LAST, MIDDLE, SECOND, SMALL, sized_plan
 from research.growth_statistics import (
     BEST_CONSTANT,
     COUNTS,
@@ -65,12 +66,6 @@ WAVE = 8
 """Number of trials that are proposed, and play, at the same time."""
 LANE = "cpu:0"
 KINDS: tuple[SearchKind, ...] = ("guided", "tpe", "random")
-CONSTANT_BLUEPRINTS = (
-    ("depthwise", "linear_lowrank"),
-    ("conv_light", "mlp"),
-    ("conv_heavy", "self_attention", "conv_light", "mlp"),
-)
-"""Small, middle and large seeds of the constant plans. Of each, the first that a slot offers is planted."""
 DIRECTORY = TELEMETRY_DIR / "evaluations" / "growth"
 
 
@@ -249,13 +244,12 @@ def constant_plans(space: PlanSpace) -> list[str]:
 
     They are not those of `known_plans`: a baseline must stay as it is when the search changes.
     """
-    names = [site.name for site in space.sites]
-    found: dict[str, None] = {}
-    for slots in (names[:2], names[:1], names[-1:]):
-        for blueprints in CONSTANT_BLUEPRINTS:
-            chosen = {slot: next(name for name in blueprints if name in space.offered(slot)) for slot in slots}
-            found[space.plan({slot: (name, step) for step, (slot, name) in enumerate(chosen.items())})] = None
-    return list(found)
+    plans = [
+        sized_plan(dict.fromkeys(slots, size), space)
+        for slots in ((FIRST, SECOND), (FIRST,), (LAST,))
+        for size in (SMALL, MIDDLE, LARGE)
+    ]
+    return list(dict.fromkeys(plans))
 
 
 def measure(prepared: PreparedTask, seed: int, play: Play) -> Cell:
