@@ -1,4 +1,7 @@
-"""Alternatives that `research/teach.py` plays in each context: plans for any slots, and changes of an episode."""
+"""Alternatives that `research/teach.py` plays in each context: plans for any slots, and changes of an episode.
+
+Shapes: T steps, H heads.
+"""
 
 from __future__ import annotations
 
@@ -157,7 +160,8 @@ def drawn_plans(space: PlanSpace, generator: np.random.Generator) -> list[str]:
 def changes(actions_TH: Tensor, space: PlanSpace, blueprints: Sequence[str], policy: str) -> list[Alternative]:
     """Return changes of an episode of a policy, each followed by the policy or by a plan.
 
-    - Each of the first plantings, and the last, is left out, or has the next smaller or larger blueprint. The policy decides after it.
+    - Each of the first plantings and the last one is left out, or has the next smaller or larger blueprint. The policy
+      decides after it.
     - After the first planting, a plan plants a small or a middle seed in another slot. Single changes do not lead from
       one large seed to two small ones.
     - An episode without a planting gets a small or a middle seed at one of three steps.

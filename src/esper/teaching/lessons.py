@@ -2,8 +2,8 @@
 
 An alternative is a way to play an episode: a plan, a policy, or given first decisions and a plan or a policy after
 them. All alternatives of a lesson start from the same hosts and see the same data in the same order, so that their
-returns differ by their decisions alone. Each is played in several *orders*, with other initial weights and another
-order of the same data: what is better in one order only is luck.
+returns differ by their decisions alone. Each alternative is played in several *orders*. An order has its own initial
+weights and its own order of the data. An alternative that is better in one order only was lucky.
 
 Shapes: O orders, P alternatives, T steps, F features, S slots, B blueprints, H heads.
 """
@@ -35,16 +35,16 @@ _MASK = "mask."
 
 
 class LessonInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a lesson that is not a tensor."""
+    """Metadata of a lesson: everything that is not a tensor."""
 
     task: str
-    """Name of the task; of a family, with the structure of the context."""
+    """Name of the task, or of the structure of the context if the task is a family."""
     alternatives: list[str]
-    """Text of each alternative."""
+    """Description of each alternative; that of a plan or a policy without first decisions is its name."""
     rent: float
-    """Weight of the rent for which the policies among the alternatives decided."""
+    """Weight of the rent that policies observed while they decided."""
     software: str
-    """Digest of what the outcomes depend on besides the context."""
+    """Versions of the package and of torch, on which the outcomes depend besides the context."""
     format: int = FORMAT
 
 
@@ -60,7 +60,7 @@ class Lesson:
         score_OPT: Validation score before the first step and after each one, float64, [O, P, T + 1].
         rent_OPT: Rent of each step at weight 1, float64.
         cost_OPT: Costs of ops and penalties of each step, float64.
-        valid_OPT: True for steps in which the env was active.
+        valid_OPT: True for steps in which the env was active; False after a breakdown.
     """
 
     info: LessonInfo
@@ -82,10 +82,13 @@ class Lesson:
         return self.rewards(rent).sum(dim=-1)
 
 
+_TENSORS = tuple(field.name for field in fields(Lesson) if field.name not in ("info", "masks"))
+"""Names of the attributes that are tensors."""
+
+
 def write_lesson(path: Path, lesson: Lesson) -> None:
-    """Write a lesson; a file of the same name is replaced as a whole. Raises OSError."""
-    tensors = {field.name: getattr(lesson, field.name) for field in fields(lesson)}
-    del tensors["info"], tensors["masks"]
+    """Write a lesson, and create its folder. A file of the same name is replaced as a whole. Raises OSError."""
+    tensors: dict[str, Tensor] = {name: getattr(lesson, name) for name in _TENSORS}
     tensors |= {_MASK + name: mask for name, mask in lesson.masks._asdict().items()}
     metadata = {"info": encode_json(lesson.info).decode()}
     make_directory(path.parent)
@@ -105,8 +108,7 @@ def read_lesson(path: Path) -> Lesson:
             if info.format != FORMAT:
                 raise ConfigError(f"{path} has format {info.format}, not {FORMAT}; delete it to play the lesson again")
             masks = ActionMasks(*(file.get_tensor(_MASK + name) for name in ActionMasks._fields))
-            named = [field.name for field in fields(Lesson) if field.name not in ("info", "masks")]
-            return Lesson(info=info, masks=masks, **{name: file.get_tensor(name) for name in named})
+            return Lesson(info=info, masks=masks, **{name: file.get_tensor(name) for name in _TENSORS})
     except (safetensors.SafetensorError, KeyError, msgspec.DecodeError) as error:
         raise ConfigError(f"{path} is damaged: {error}; delete it to play the lesson again") from error
 
@@ -117,30 +119,32 @@ def join_alternatives(first: Lesson, second: Lesson) -> Lesson:
     def join(name: str) -> Tensor:
         return torch.cat((getattr(first, name), getattr(second, name)), dim=1)
 
-    named = [field.name for field in fields(Lesson) if field.name not in ("info", "masks")]
-    names = [*first.info.alternatives, *second.info.alternatives]
+    texts = [*first.info.alternatives, *second.info.alternatives]
     return Lesson(
-        info=msgspec.structs.replace(first.info, alternatives=names),
+        info=msgspec.structs.replace(first.info, alternatives=texts),
         masks=ActionMasks(*(torch.cat(pair, dim=1) for pair in zip(first.masks, second.masks, strict=True))),
-        **{name: join(name) for name in named},
+        **{name: join(name) for name in _TENSORS},
     )
 
 
 def keep_alternatives(lesson: Lesson, kept: Sequence[int]) -> Lesson:
-    """Return a lesson with some of its alternatives, given their indices."""
-    index = torch.tensor(kept)
-    named = [field.name for field in fields(Lesson) if field.name not in ("info", "masks")]
+    """Return a lesson with some of its alternatives.
+
+    Args:
+        kept: Indices of these alternatives.
+    """
+    kept_P = torch.tensor(kept)
     return Lesson(
-        info=msgspec.structs.replace(lesson.info, alternatives=[lesson.info.alternatives[one] for one in kept]),
-        masks=ActionMasks(*(mask.index_select(1, index) for mask in lesson.masks)),
-        **{name: getattr(lesson, name).index_select(1, index) for name in named},
+        info=msgspec.structs.replace(lesson.info, alternatives=[lesson.info.alternatives[index] for index in kept]),
+        masks=ActionMasks(*(mask.index_select(1, kept_P) for mask in lesson.masks)),
+        **{name: getattr(lesson, name).index_select(1, kept_P) for name in _TENSORS},
     )
 
 
 def without_repetitions(lesson: Lesson) -> Lesson:
     """Return a lesson without alternatives that take the same actions as an earlier one in every order.
 
-    Plans of a family are equal where a host lacks the slots in which they differ.
+    Two plans of a family take the same actions on a host that lacks the slots in which they differ.
     """
     first: dict[bytes, int] = {}
     for index, actions_OTH in enumerate(lesson.actions_OPTH.unbind(1)):
@@ -149,10 +153,15 @@ def without_repetitions(lesson: Lesson) -> Lesson:
 
 
 def pad_lesson(lesson: Lesson, slots: int, blueprints: int) -> Lesson:
-    """Return a lesson as if its envs had more slots, which they lack, and more blueprints, which no slot offers."""
-    own = ObservationShape(lesson.blueprint_OPTS.shape[-1], lesson.masks.blueprint_ESB.shape[-1])
-    more = slots - own.slots, blueprints - own.blueprints
-    base_F, slot_SG, blueprint_SBK = own.split(lesson.obs_OPTF)
+    """Return a lesson with more slots and blueprints: all their features are 0, and none of them is legal.
+
+    Args:
+        slots: Number of slots; at least that of the lesson.
+        blueprints: Number of blueprints; at least that of the lesson.
+    """
+    shape = ObservationShape(lesson.blueprint_OPTS.shape[-1], lesson.masks.blueprint_ESB.shape[-1])
+    more = slots - shape.slots, blueprints - shape.blueprints
+    base_F, slot_SG, blueprint_SBK = shape.split(lesson.obs_OPTF)
     slot_SG = _pad(slot_SG, -2, more[0])
     blueprint_SBK = _pad(_pad(blueprint_SBK, -3, more[0]), -2, more[1])
     masks = lesson.masks

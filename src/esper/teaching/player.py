@@ -34,22 +34,22 @@ from esper.tasks.prepare import PreparedTask
 from esper.teaching.lessons import Lesson, LessonInfo
 
 HEURISTIC = "heuristic"
-"""Alternative: the episode of the heuristic."""
+"""Name of the alternative in which the heuristic decides."""
 
 
 class Alternative(msgspec.Struct, frozen=True):
     """A way to play an episode.
 
     Attributes:
-        then: Decisions after the first ones: a plan, the name of a policy, or nothing, for waiting.
-        first: The first decisions. One that is illegal in its context waits.
+        then: Decisions after the first ones: a plan, `HEURISTIC`, the name of a policy, or an empty text for waiting.
+        first: First decisions. If one is illegal in its context, the env waits.
     """
 
     then: str = ""
     first: tuple[Action, ...] = ()
 
     def describe(self, slots: Sequence[str], blueprints: Sequence[str]) -> str:
-        """Return the alternative as text."""
+        """Return the alternative as text, with the steps of its ops from 0."""
         ops = [
             f"{step}: {' '.join(describe_action(action, slots, blueprints).values())}"
             for step, action in enumerate(self.first)
@@ -59,24 +59,26 @@ class Alternative(msgspec.Struct, frozen=True):
 
 
 class Assignment(NamedTuple):
-    """The alternatives to play of one context."""
+    """Alternatives to play in one context."""
 
     context: int
     """Index of the context among those of the random seed."""
     alternatives: Sequence[Alternative]
     rent: float
-    """Weight of the rent for which policies decide."""
+    """Weight of the rent that policies observe."""
 
 
 class LessonPlayer:
-    """Plays lessons of one task and number of steps.
+    """Plays lessons of one task with a fixed number of steps.
 
     Args:
+        prepared: The task, with a configuration that has the number of steps.
+        lanes: Names of the lanes.
         seed: Random seed of the contexts.
         orders: Number of orders in which each alternative is played.
-        policies: Trained policies that alternatives can name.
-        capacity: Number of episodes that run at the same time.
+        capacity: Maximum number of episodes that run at the same time.
         software: See `LessonInfo`.
+        policies: Trained policies that alternatives can name, keyed by name; None: none.
 
     Raises:
         CheckpointError: A policy does not fit this version.
@@ -101,7 +103,7 @@ class LessonPlayer:
         self._prepared = prepared
         self._orders = [EpisodeKey(_order_seed(seed, order), 0, 0) for order in range(orders)]
         self._software = software
-        self._policies = {name: self._acting(policy) for name, policy in (policies or {}).items()}
+        self._policies = {name: self._build_policy(policy) for name, policy in (policies or {}).items()}
         self._pool = EnvPool(prepared.task, prepared.profile, prepared.data, lanes, self._config)
 
     def close(self) -> None:
@@ -128,12 +130,12 @@ class LessonPlayer:
         lessons: list[Lesson] = []
         for assignment in assignments:
             count = len(self._orders) * len(assignment.alternatives)
-            own, episodes = episodes[:count], episodes[count:]
-            lessons.append(self._lesson(assignment, own))
+            played, episodes = episodes[:count], episodes[count:]
+            lessons.append(self._lesson(assignment, played))
         return lessons
 
     def _wave(self, jobs: Sequence[_Job]) -> list[_Recorded]:
-        """Play episodes side by side."""
+        """Play episodes side by side, one in each env; there are at most as many as envs."""
         config, profile, pool = self._config, self._prepared.profile, self._pool
         pool.reset_loss_scales()
         weights = config.reward_weights
@@ -176,6 +178,7 @@ class LessonPlayer:
         ]
 
     def _lesson(self, assignment: Assignment, episodes: Sequence[_Recorded]) -> Lesson:
+        """Return the lesson of a context from its episodes, which are sorted by order and alternative."""
         orders = len(self._orders)
         slots, profile = [site.name for site in self._prepared.profile.sites], self._prepared.profile
 
@@ -186,7 +189,9 @@ class LessonPlayer:
         return Lesson(
             info=LessonInfo(
                 task=episodes[0].structure,
-                alternatives=[one.describe(slots, profile.blueprints) for one in assignment.alternatives],
+                alternatives=[
+                    alternative.describe(slots, profile.blueprints) for alternative in assignment.alternatives
+                ],
                 rent=assignment.rent,
                 software=self._software,
             ),
@@ -200,7 +205,7 @@ class LessonPlayer:
             valid_OPT=stack("valid_ET"),
         )
 
-    def _acting(self, policy: TrainedPolicy) -> Agent:
+    def _build_policy(self, policy: TrainedPolicy) -> Agent:
         profile = self._prepared.profile
         return build_trained(policy, self._config, profile.sites, profile.blueprints)
 
@@ -230,10 +235,14 @@ class _Recorded(NamedTuple):
 
 
 class InputRecorder(NonLearningAgent):
-    """Lets another agent decide, and records the inputs that the policy network would have, and the decisions.
+    """Records the decisions of another agent, with the inputs of a policy network in their place.
 
     Args:
+        agent: Agent that decides.
         blueprints: Blueprints that the policy can select, in the order of the head.
+        slots: Number of slots.
+        envs: Number of envs.
+        steps: Number of steps of an episode.
     """
 
     def __init__(self, agent: Agent, blueprints: Sequence[str], slots: int, envs: int, steps: int) -> None:
@@ -250,7 +259,7 @@ class InputRecorder(NonLearningAgent):
         self._agent.begin_round(uniforms_ETH)
 
     def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
-        """Return the agent's decisions."""
+        """Record the inputs of a step, and return the agent's decisions."""
         rows = rows_of(views, 0)
         write_observation(views, self._obs_ETF[rows, step], self._blueprint_ETS[rows, step], self._blueprints)
         write_masks(views, ActionMasks(*(mask[rows, step] for mask in self._masks)), self._blueprints)
@@ -265,7 +274,11 @@ class InputRecorder(NonLearningAgent):
 
 
 class _Results:
-    """Outcomes of episodes, step by step."""
+    """Records the outcomes of episodes, step by step.
+
+    Args:
+        views: Views of the envs before the first step.
+    """
 
     def __init__(self, envs: int, steps: int, views: Sequence[EnvStatus]) -> None:
         def zeros(steps: int) -> Tensor:
@@ -276,7 +289,7 @@ class _Results:
         self._score_ET[:, :] = torch.tensor([view.scores[0] for view in views], dtype=torch.float64).unsqueeze(1)
 
     def add(self, result: StepResult) -> None:
-        """Add a step of some envs. A score stays as it is after the step in which its env broke down."""
+        """Add a step of some envs. The score of an env that broke down keeps its last value."""
         step = result.step
         for episode, outcome in zip(result.episodes, result.outcomes, strict=True):
             if outcome is None:
@@ -288,7 +301,7 @@ class _Results:
             self._cost_ET[env, step] = -parts["op"] - parts.get("penalty", 0.0)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the outcomes, [E, T] and the scores [E, T + 1], keyed by name."""
+        """Return the outcomes [E, T] and the scores [E, T + 1], keyed by name."""
         return {
             "score_ET": self._score_ET,
             "rent_ET": self._rent_ET,
@@ -298,4 +311,5 @@ class _Results:
 
 
 def _order_seed(seed: int, order: int) -> int:
+    """Return the random seed of the episodes of an order, given that of the contexts."""
     return make_generator(seed, "lesson", order).initial_seed()

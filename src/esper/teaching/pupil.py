@@ -1,17 +1,23 @@
 """Pupil: the policy network, trained from lessons.
 
-The outcome of every alternative of a lesson is known, so nothing has to be sampled. Let π(p) be the probability that
-the network takes all decisions of alternative p, w the same normalised over the alternatives of a lesson, and q the
-improved policy: the softmax of their returns, averaged over the orders, divided by a temperature (as in expert
-iteration; Anthony et al., 2017). Two losses teach q:
+The outcome of every alternative of a lesson is known, so nothing has to be sampled (expert iteration; Anthony et al.,
+2017). For alternative p of a lesson:
 
-    imitation    −Σ q·log π            spreads π over all alternatives that are good in contexts that look the same
-    improvement  KL(w ‖ q) − log Σ π   maximises the expected return with an entropy bonus, and Σ π, at most 1
+    π(p)   probability that the network takes all decisions of the alternative
+    w(p)   π(p) / Σ π, over all alternatives of the lesson
+    q(p)   improved policy: softmax of the returns, averaged over the orders, divided by a temperature
 
-Training begins with imitation, without which all probability is at the alternatives with few decisions, and ends with
-improvement.
+Two losses teach q:
 
-Shapes: N episodes, G lessons in one order each, T steps, F features, H heads.
+    imitation, −Σ q·log π            gives each alternative the probability that it has in q on average over the
+                                     contexts that look the same
+    improvement, KL(w ‖ q) − log Σπ  maximises the expected return under w, with an entropy bonus, and Σ π, which is
+                                     at most 1 if all alternatives differ
+
+Training begins with imitation and ends with improvement. With improvement alone, the network would prefer the
+alternatives with few decisions, because their π is high before any training.
+
+Shapes: N episodes, G lessons in one order each, O orders, P alternatives, T steps, F features, H heads.
 """
 
 from __future__ import annotations
@@ -44,18 +50,19 @@ class TeachingConfig:
     learning_rate: float = 1e-3
     """Learning rate of Adam; it falls linearly to a tenth."""
     temperature: float = 0.02
-    """Difference of the return by which the improved policy prefers an alternative by a factor of e."""
+    """Difference of net return that makes an alternative e times as probable in the improved policy."""
     imitation: float = 0.4
-    """Fraction of the training in which the weight of the imitation falls from 1 to 0."""
+    """Fraction of the training in which the weight of the imitation falls from 1 to 0; 0: no imitation."""
     rents: tuple[float, float] = (0.0005, 0.008)
-    """Range of the rents, drawn log-uniformly for each lesson."""
+    """Range of the weights of the rent, drawn log-uniformly for each lesson of a minibatch."""
     value_coef: float = 0.25
     """Weight of the value loss."""
     max_grad_norm: float = 1.0
+    """Maximum norm of the gradient; a larger one is scaled down."""
 
 
 class Evaluated(NamedTuple):
-    """Alternatives of some lessons as the network evaluates them."""
+    """Probabilities and values that the network gives to the alternatives of some lessons."""
 
     log_prob_N: Tensor
     """log π of each alternative."""
@@ -64,12 +71,14 @@ class Evaluated(NamedTuple):
     total_G: Tensor
     """log Σ π of each lesson."""
     value_NT: Tensor
+    """Value of each step, normalised as by `Pupil.returns`."""
 
 
 class Batch(NamedTuple):
     """Episodes of some lessons, in one order each."""
 
     obs_NTF: Tensor
+    """Normalised observations."""
     blueprint_NTS: Tensor
     masks: ActionMasks
     actions_NTH: Tensor
@@ -77,17 +86,25 @@ class Batch(NamedTuple):
     group_N: Tensor
     """Index of the lesson of each episode."""
     return_N: Tensor
-    """Net return of each alternative, averaged over the orders."""
+    """Net return of the alternative, averaged over the orders."""
     unknown_NT: Tensor
-    """Return from each step on without its known part: the target of the critic."""
+    """Return from each step on minus its known part, which is the target of the critic."""
 
 
 class Pupil:
     """A policy network that learns from lessons.
 
     Args:
-        lessons: All lessons; those of one minibatch have the same number of steps.
+        lessons: One or more lessons, of any tasks. A minibatch has lessons of one number of steps.
+        config: Hyperparameters of the teaching.
+        ppo: Configuration that the policy is stored with; the network has its size.
         seed: Random seed of the initial weights, the rents and the order of the lessons.
+
+    Attributes:
+        config: Hyperparameters of the teaching.
+        network: The policy network.
+        observations: Normaliser of the observations.
+        returns: Mean and standard deviation of the targets of the critic.
     """
 
     def __init__(self, lessons: Sequence[Lesson], config: TeachingConfig, ppo: PPOConfig, seed: int) -> None:
@@ -106,7 +123,12 @@ class Pupil:
         self._fit_normalisers()
 
     def learn(self) -> Iterator[dict[str, float]]:
-        """Train the network. Yield the mean statistics of each pass over the lessons."""
+        """Train the network. Yield the means of each pass over the lessons, keyed by name.
+
+        Yields:
+            The losses `imitation`, `divergence` and `value`; `inside`, the mean of log Σ π; and the net returns
+            `expected`, under w, and `best`, of the best alternative.
+        """
         config = self.config
         for epoch in range(config.epochs):
             found: list[dict[str, float]] = []
@@ -119,7 +141,7 @@ class Pupil:
             yield {name: math.fsum(stats[name] for stats in found) / len(found) for name in found[0]}
 
     def policy(self, name: str) -> TrainedPolicy:
-        """Return a copy of the policy as it is now."""
+        """Return a copy of the current policy, with a name."""
         parts = {"network.": self.network, "observations.": self.observations, "returns.": self.returns}
         tensors = {
             prefix + key: value.clone() for prefix, part in parts.items() for key, value in part.state_dict().items()
@@ -127,7 +149,12 @@ class Pupil:
         return TrainedPolicy(name, self._ppo, tensors)
 
     def batch(self, chosen: Sequence[tuple[Lesson, int]], rents: Sequence[float] | None = None) -> Batch:
-        """Return lessons in one order each, at given or random rents."""
+        """Return a batch of lessons.
+
+        Args:
+            chosen: Lessons with one number of steps, each with the index of its order.
+            rents: Weight of the rent for each lesson; None: drawn.
+        """
         rents = rents or self._draw_rents(len(chosen))
         obs: list[Tensor] = []
         returns: list[Tensor] = []
@@ -156,7 +183,7 @@ class Pupil:
         )
 
     def evaluate(self, batch: Batch) -> Evaluated:
-        """Evaluate the alternatives of a batch."""
+        """Return the probabilities and values of the alternatives of a batch."""
         network, groups = self.network, int(batch.group_N[-1]) + 1
         features, _ = network.encode(batch.obs_NTF, batch.blueprint_NTS, network.initial_state(len(batch.obs_NTF)))
         legal_NTHA = batch.masks.given(batch.actions_NTH[..., 0], batch.actions_NTH[..., 1])
@@ -167,6 +194,11 @@ class Pupil:
         return Evaluated(log_prob_N, (log_prob_N - total_G[batch.group_N]).exp(), total_G, evaluation.value)
 
     def _step(self, batch: Batch, imitation: float) -> dict[str, float]:
+        """Update the network once, and return the statistics of the batch.
+
+        Args:
+            imitation: Weight of the imitation, 0 to 1.
+        """
         config = self.config
         found = self.evaluate(batch)
         groups = len(found.total_G)
@@ -178,9 +210,9 @@ class Pupil:
         divergence = (found.weight_N * (log_w_N - log_q_N)).sum() / groups
         improved = divergence - found.total_G.mean()
         target_NT = (batch.unknown_NT - self.returns.mean) / self.returns.std
-        shares_N = 0.5 * (found.weight_N.detach() + q_N)
+        weight_N = 0.5 * (found.weight_N.detach() + q_N)
         error_NT = torch.where(batch.valid_NT, (found.value_NT - target_NT).square(), 0.0)
-        value = (shares_N.unsqueeze(1) * error_NT).sum() / groups / batch.valid_NT.shape[1]
+        value = (weight_N.unsqueeze(1) * error_NT).sum() / groups / batch.valid_NT.shape[1]
         loss = imitation * imitated + (1 - imitation) * improved + config.value_coef * value
         self._optimizer.zero_grad()
         torch.autograd.backward(loss)
@@ -225,14 +257,22 @@ class Pupil:
 
 
 def _unknown_returns(lesson: Lesson, order: int, rent: float) -> Tensor:
-    """Return the return from each step on without its known part, [P, T]: the score at the step is subtracted there."""
+    """Return the return from each step on minus its known part, [P, T].
+
+    The known part is minus the score at the step, as in `EnvStatus.known_return`.
+    """
     reward_PT = lesson.rewards(rent)[order]
     to_go_PT = reward_PT.flip(-1).cumsum(-1).flip(-1)
     return to_go_PT + lesson.score_OPT[order, :, :-1]
 
 
 def _log_sum_exp(values_N: Tensor, group_N: Tensor, groups: int) -> Tensor:
-    """Return the logarithm of the sum of the exponentials of each group, [G]."""
+    """Return the logarithm of the sum of the exponentials of each group, [G].
+
+    Args:
+        group_N: Index of the group of each value.
+        groups: Number of groups, G. Each has a value.
+    """
     highest_G = values_N.new_full((groups,), -math.inf).scatter_reduce(0, group_N, values_N.detach(), "amax")
     sums_G = values_N.new_zeros(groups).index_add(0, group_N, (values_N - highest_G[group_N]).exp())
     return highest_G + sums_G.log()
