@@ -1,10 +1,13 @@
-"""Is the taught policy better than plans, the heuristic and not growing, and does it do no harm?
+"""Is the taught policy better than plans and the heuristic, and is it not worse than not growing?
 
     python -m research.generalist_evaluation --policies FILE FILE … --seed 6100
 
-Every policy plays the same fresh contexts as plans, the heuristic and the bare host. The plans to compare with are
-chosen on the lessons of the training; only that of hindsight is chosen on the same episodes.
-Episodes are stored; an interrupted command continues.
+Policies, plans, the heuristic and the bare host play the same fresh contexts. The plans are chosen by their returns in
+the lessons of `research/teach.py`. Only the plan of hindsight is chosen in the same episodes. Intervals are over
+policies and episodes.
+
+Episodes are stored, and an interrupted command continues. After a change of the engine or of a task, give another
+`--directory`.
 
 Takes about 40 minutes on two cores with five policies.
 """
@@ -30,6 +33,7 @@ from research.teach import DIRECTORY as LESSONS
 from research.teach import prepare, read_lessons
 
 from esper.checkpoint.manifest import digest
+from esper.config import ConfigError
 from esper.engine.trained_policy import read_policy_file
 from esper.evaluation.journal import EvaluationKey, open_search_journal
 from esper.intervals import seeds_interval
@@ -38,8 +42,10 @@ from esper.teaching.player import HEURISTIC, Alternative, Assignment, LessonPlay
 
 DIRECTORY = TELEMETRY_DIR / "evaluations" / "generalist"
 RENT = 0.002
+"""Weight of the rent in all parts but `rents`; the default of the configuration."""
 RENTS = (0.0005, 0.001, 0.002, 0.004, 0.008)
 CAPACITY = 32
+"""Maximum number of episodes that run at the same time."""
 CONSTANT = (
     "small two",
     "middle two",
@@ -51,7 +57,14 @@ CONSTANT = (
     "middle, large",
     "small all",
 )
-"""The nine constant plans."""
+"""Kinds of the nine constant plans."""
+
+AGAINST = ("before", HEURISTIC, "static", "best constant plan", "best known plan", "plan of hindsight")
+HEADINGS = (
+    *("task, rent", "episodes", "breakdowns", "parameters", "score", "net return"),
+    *(f"minus {name}" for name in AGAINST),
+)
+"""Headings of the table."""
 
 
 class Part(NamedTuple):
@@ -59,13 +72,13 @@ class Part(NamedTuple):
 
     Attributes:
         course: Task, number of steps, and number of contexts.
-        taught: Task whose lessons choose the plans to compare with; None: only the bare host and the heuristic.
+        lessons_of: Task whose lessons choose the plans to compare with; None: no plans.
         rents: Weights of the rent.
-        hindsight: Also play all constant plans, to compare with the one that is best in these episodes.
+        hindsight: Also play all constant plans, and compare with the one that is best in these episodes.
     """
 
     course: Course
-    taught: str | None
+    lessons_of: str | None
     rents: Sequence[float] = (RENT,)
     hindsight: bool = False
 
@@ -98,10 +111,11 @@ class Outcome(msgspec.Struct, frozen=True):
     rent: float
     """Sum of the rents at weight 1."""
     score: float
-    """Final validation score."""
+    """Validation score after the last step."""
     parameter_ratio: float
-    """Parameters at the end over those of the bare host, of hosts with at least `rent_floor` parameters."""
+    """1 + grown parameters / parameters of the host, or `rent_floor` if the host has fewer, after the last step."""
     broke_down: bool
+    """True if the governor ended the episode early."""
 
     def net_return(self, rent: float) -> float:
         """Return the net return at a weight of the rent."""
@@ -109,7 +123,11 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Player:
-    """Plays and stores the episodes of one part. Parts of the same task share their episodes."""
+    """Plays and stores the episodes of one part. Parts of the same task and number of steps share their episodes.
+
+    Attributes:
+        space: Space of the plans of the task.
+    """
 
     def __init__(self, part: Part, options: argparse.Namespace) -> None:
         self._part, self._seed, self._devices = part, options.seed, resolve_devices(options.devices)
@@ -128,7 +146,7 @@ class Player:
         self._journal = open_search_journal(options.directory, f"{course.name}-{options.seed}", key)
         self._limit = options.episodes or course.contexts
         self._player: LessonPlayer | None = None
-        self.prepared, self.space = prepare(course)
+        self._prepared, self.space = prepare(course)
 
     def close(self) -> None:
         """Stop the lanes."""
@@ -140,7 +158,7 @@ class Player:
 
         Args:
             names: Plans, `HEURISTIC`, and digests of policies.
-            rent: Weight of the rent for the policies. Plans do not depend on it, and are played once.
+            rent: Weight of the rent for the policies. Plans and the heuristic do not depend on it, and are played once.
         """
         names = list(dict.fromkeys(names))
         contexts = range(min(self._part.course.contexts, self._limit))
@@ -164,11 +182,12 @@ class Player:
         }
 
     def _play(self, jobs: Sequence[tuple[str, int]], rents: dict[str, float]) -> None:
+        """Play and store episodes, given by name and context."""
         if not jobs:
             return
         if self._player is None:
             self._player = LessonPlayer(
-                self.prepared,
+                self._prepared,
                 self._devices,
                 seed=self._seed,
                 orders=1,
@@ -183,7 +202,7 @@ class Player:
                 gain=float(scores[-1] - scores[0] - lesson.cost_OPT.sum()),
                 rent=float(lesson.rent_OPT.sum()),
                 score=float(scores[-1]),
-                parameter_ratio=math.exp(float(lesson.rent_OPT[0, 0, -1])),
+                parameter_ratio=math.exp(float(lesson.rent_OPT[lesson.valid_OPT][-1])),
                 broke_down=not bool(lesson.valid_OPT.all()),
             )
             self._journal.recall(self._key(name, context, rents[name]), Outcome, lambda outcome=outcome: outcome)
@@ -200,30 +219,30 @@ class Results(NamedTuple):
     """Outcomes of one part at one rent, keyed by name."""
 
     rent: float
-    taught: Sequence[Sequence[Outcome]]
+    policies: Sequence[Sequence[Outcome]]
     """Outcomes of each policy of `--policies`."""
     others: dict[str, Sequence[Outcome]]
-    """Outcomes of `before`, `static`, `heuristic`, and the kinds of plans."""
+    """Outcomes of `before`, `static`, `heuristic`, and kinds of plans, keyed by name."""
     chosen: str | None
-    """Kind of the constant plan that is best in the lessons."""
+    """Kind of the constant plan that is best in the lessons; None without lessons."""
     known: str | None
-    """Kind of the plan that is best in the lessons, among all kinds."""
+    """Kind of plan that is best in the lessons, among all kinds; None without lessons."""
 
     def returns(self, outcomes: Sequence[Outcome]) -> list[float]:
         """Return the net return of each episode."""
         return [outcome.net_return(self.rent) for outcome in outcomes]
 
     def difference(self, other: str | None) -> str:
-        """Return the net return of the taught policies minus that of another one, over seeds and episodes."""
+        """Return the mean net return of the policies minus that of another one, with its interval; empty without it."""
         if other is None or other not in self.others:
             return ""
         against = self.returns(self.others[other])
-        pairs = [[a - b for a, b in zip(self.returns(one), against, strict=True)] for one in self.taught]
+        pairs = [[a - b for a, b in zip(self.returns(one), against, strict=True)] for one in self.policies]
         return seeds_interval(pairs).signed
 
     @property
     def hindsight(self) -> str | None:
-        """Kind of the constant plan, or `static`, that is best in these episodes; None if they were not all played."""
+        """Constant plan or `static`, whichever is best in these episodes; None unless all of them were played."""
         names = ["static", *CONSTANT]
         if not self.others.keys() >= set(names):
             return None
@@ -231,7 +250,7 @@ class Results(NamedTuple):
 
 
 def play_part(name: str, options: argparse.Namespace) -> list[Results]:
-    """Play the missing episodes of a part, and return all of its results."""
+    """Play the missing episodes of a part, and return its results at each rent."""
     part = PARTS[name]
     digests = [digest(path.read_bytes()) for path in options.policies]
     start = time.monotonic()
@@ -251,46 +270,52 @@ def play_part(name: str, options: argparse.Namespace) -> list[Results]:
 
 
 def choose_plans(part: Part, rent: float, directory: Path) -> tuple[str | None, str | None]:
-    """Return the best constant plan and the best kind of plan in the lessons of the first iteration."""
-    if part.taught is None:
+    """Return the kinds of the best constant plan and of the best plan in the lessons of iteration 0.
+
+    Raises:
+        ConfigError: There are no lessons of this task and number of steps.
+    """
+    if part.lessons_of is None:
         return None, None
-    course = Course(part.taught, part.course.steps, 0)
+    course = Course(part.lessons_of, part.course.steps, 0)
     means = mean_returns(read_lessons(directory, [0], [course]), prepare(course)[1], rent)
     return max(CONSTANT, key=lambda kind: means[kind]), max(means, key=lambda kind: means[kind])
 
 
 def print_rows(name: str, by_rent: Sequence[Results]) -> None:
     """Print the results of a part as rows of a Markdown table."""
-    for one in by_rent:
-        size = statistics.fmean(outcome.parameter_ratio for of_seed in one.taught for outcome in of_seed)
-        cells = [f"{name}, {one.rent:g}", str(len(one.taught[0])), f"×{size:.2f}"]
-        cells.append(seeds_interval([one.returns(of_seed) for of_seed in one.taught]).signed)
-        cells += [one.difference(other) for other in ("before", HEURISTIC, "static")]
-        cells += [f"{plan or ''} {one.difference(plan)}".strip() for plan in (one.chosen, one.known, one.hindsight)]
+    for found in by_rent:
+        outcomes = [outcome for of_policy in found.policies for outcome in of_policy]
+        cells = [f"{name}, {found.rent:g}", str(len(found.policies[0])), str(sum(one.broke_down for one in outcomes))]
+        cells.append(f"×{statistics.fmean(outcome.parameter_ratio for outcome in outcomes):.2f}")
+        cells.append(f"{statistics.fmean(outcome.score for outcome in outcomes):.3f}")
+        cells.append(seeds_interval([found.returns(of_policy) for of_policy in found.policies]).signed)
+        cells += [found.difference(other) for other in ("before", HEURISTIC, "static")]
+        plans = found.chosen, found.known, found.hindsight
+        cells += [f"{plan or ''} {found.difference(plan)}".strip() for plan in plans]
         print("| " + " | ".join(cells) + " |", flush=True)
 
 
 def main() -> None:
     """Play the episodes that are missing, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--policies", type=Path, nargs="+", required=True, help="policies, one for each training seed")
-    parser.add_argument("--before", type=Path, help="another policy to compare with")
+    parser.add_argument(
+        "--policies", type=Path, nargs="+", required=True, help="policy files, one for each training seed"
+    )
+    parser.add_argument("--before", type=Path, help="policy file to compare with")
     parser.add_argument("--seed", type=int, required=True, help="random seed of the contexts")
     parser.add_argument("--episodes", type=int, help="maximum number of episodes of a part, for a first look")
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS), metavar="PART")
-    parser.add_argument("--lessons", type=Path, default=LESSONS, help="lessons that choose the plans to compare with")
-    parser.add_argument("--directory", type=Path, default=DIRECTORY)
+    parser.add_argument("--lessons", type=Path, default=LESSONS, help="directory of research/teach.py")
+    parser.add_argument("--directory", type=Path, default=DIRECTORY, help="directory of the stored episodes")
     parser.add_argument("--devices", nargs="+", default=["auto"])
     options = parser.parse_args()
-    against = ("before", HEURISTIC, "static", "best constant plan", "best plan known", "plan of hindsight")
-    print(
-        "| "
-        + " | ".join(["task, rent", "episodes", "parameters", "net return", *(f"minus {x}" for x in against)])
-        + " |"
-    )
-    print("|---" * (4 + len(against)) + "|")
-    for name in options.parts:
-        print_rows(name, play_part(name, options))
+    print(f"| {' | '.join(HEADINGS)} |\n{'|---' * len(HEADINGS)}|")
+    try:
+        for name in options.parts:
+            print_rows(name, play_part(name, options))
+    except ConfigError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -2,13 +2,15 @@
 
     python -m research.teach play --iteration 0                      # plans, in every context
     python -m research.teach learn --iterations 0 --seeds 1          # a pupil
-    python -m research.teach play --iteration 1 --policy FILE        # its episodes elsewhere, and changes of them
+    python -m research.teach play --iteration 1 --policy FILE        # its episodes, and changes of them
+    python -m research.teach report --iteration 1                    # how often a change is better
     python -m research.teach learn --iterations 0 1 --seeds 1 2 3 4 5
 
-Lessons and pupils are stored in `telemetry/teaching/`. An interrupted command continues. Lessons stay valid if only the
-teaching changes; after a change of the engine, give another `--directory`.
+Lessons and pupils are stored in `telemetry/teaching/`. If `play` is interrupted, the same command continues. Lessons
+stay valid if only the teaching changes; after a change of the engine, give another `--directory`.
 
-The lessons of an iteration take about 50 minutes on two cores, and a pupil takes about five minutes on one.
+On two cores, the lessons of iteration 0 take about 50 minutes, and those of a later one with half of the contexts
+(`--fraction 0.5`) about 25. A pupil takes about 4 minutes of one core for 50 passes over 180 lessons.
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ from research.alternatives import KIND_PLANS, best_plans, changes, drawn_plans, 
 from research.curriculum import COURSES, Course
 from research.policies import TELEMETRY_DIR
 
-from esper.config import Config, PPOConfig
+from esper.config import Config, ConfigError, PPOConfig
 from esper.engine.trained_policy import TrainedPolicy, read_policy_file, write_policy_file
 from esper.intervals import t_interval
 from esper.lanes.devices import resolve_devices
+from esper.paying import PAYS
 from esper.process import package_digest
 from esper.search.space import PlanSpace
 from esper.tasks.prepare import PreparedTask, prepare_task
@@ -39,15 +42,17 @@ from esper.teaching.pupil import Pupil, TeachingConfig
 
 DIRECTORY = TELEMETRY_DIR / "teaching"
 RENTS = (0.0005, 0.008)
-"""Range of the rents, drawn log-uniformly."""
+"""Range of the weights of the rent, drawn log-uniformly."""
 ORDERS = 2
+"""Number of orders in which each alternative is played."""
 CAPACITY = 32
-"""Number of episodes that run at the same time."""
+"""Maximum number of episodes that run at the same time."""
 SEED = 7000
 """Random seed of the contexts of iteration 0; those of iteration k have `SEED` + k."""
 PUPIL = "pupil"
+"""Name of the policy whose episodes are changed, in lessons and in the names of files."""
 TOGETHER = 4
-"""Number of contexts that are played together in a later iteration."""
+"""Number of contexts that are played at the same time in a later iteration."""
 
 
 def folder(directory: Path, iteration: int, course: Course) -> Path:
@@ -61,7 +66,7 @@ def lesson_path(directory: Path, iteration: int, course: Course, context: int) -
 
 
 def prepare(course: Course) -> tuple[PreparedTask, PlanSpace]:
-    """Return the task of a course, ready to train, and the plans for it."""
+    """Return the task of a course, ready to train, and the space of its plans."""
     prepared = prepare_task(Config(task=course.task, steps=course.steps, policy="ppo"))
     profile = prepared.profile
     return prepared, PlanSpace(profile.sites, course.steps, profile.host_parameters)
@@ -70,7 +75,14 @@ def prepare(course: Course) -> tuple[PreparedTask, PlanSpace]:
 def open_player(
     prepared: PreparedTask, devices: Sequence[str], iteration: int, pupil: TrainedPolicy | None = None
 ) -> LessonPlayer:
-    """Return a player of lessons of an iteration."""
+    """Return a player of lessons of an iteration.
+
+    Args:
+        pupil: Policy that alternatives can name `PUPIL`; None: none.
+
+    Raises:
+        ConfigError: Worker processes cannot be started.
+    """
     return LessonPlayer(
         prepared,
         resolve_devices(devices),
@@ -83,13 +95,13 @@ def open_player(
 
 
 def draw(iteration: int, context: int) -> tuple[np.random.Generator, float]:
-    """Return the generator of the plans of a context, and its rent."""
+    """Return the generator of the drawn plans of a context, and the weight of its rent. All courses draw the same."""
     generator = np.random.default_rng([SEED + iteration, context])
     return generator, math.exp(generator.uniform(math.log(RENTS[0]), math.log(RENTS[1])))
 
 
 def play_plans(course: Course, contexts: Sequence[int], options: argparse.Namespace) -> int:
-    """Play all kinds of plans in some contexts. Return the number of episodes."""
+    """Play all kinds of plans in some contexts, and write the lessons. Return the number of episodes."""
     prepared, space = prepare(course)
     fixed = ["", HEURISTIC, *(kind_plan(name, space) for name in KIND_PLANS)]
     episodes = 0
@@ -104,7 +116,13 @@ def play_plans(course: Course, contexts: Sequence[int], options: argparse.Namesp
 
 
 def play_pupil(course: Course, contexts: Sequence[int], options: argparse.Namespace) -> int:
-    """Play the pupil, changes of its episodes, and the best plans of the course. Return the number of episodes."""
+    """Play the pupil, changes of its episodes, and good plans; write the lessons. Return the number of episodes.
+
+    The plans are those with the highest returns in the lessons of iteration 0.
+
+    Raises:
+        ConfigError: There are no lessons of iteration 0.
+    """
     prepared, space = prepare(course)
     pupil = read_policy_file(options.policy, PUPIL)
     known = read_lessons(options.directory, [0], [course])
@@ -118,7 +136,7 @@ def play_pupil(course: Course, contexts: Sequence[int], options: argparse.Namesp
                 for generator, rent in drawn
             ]
             rents = [rent for _, rent in drawn]
-            given = [[Alternative(PUPIL), *map(Alternative, own)] for own in plans]
+            given = [[Alternative(PUPIL), *map(Alternative, names)] for names in plans]
             before = player.play([Assignment(*item) for item in zip(chosen, given, rents, strict=True)])
             changed = [
                 changes(lesson.actions_OPTH[0, 0], space, prepared.profile.blueprints, PUPIL) for lesson in before
@@ -132,7 +150,11 @@ def play_pupil(course: Course, contexts: Sequence[int], options: argparse.Namesp
 
 
 def read_lessons(directory: Path, iterations: Sequence[int], courses: Sequence[Course]) -> list[Lesson]:
-    """Return all lessons of some courses."""
+    """Return the lessons of some iterations and courses, sorted by iteration, course and context.
+
+    Raises:
+        ConfigError: A file is damaged, or has another format.
+    """
     paths = [
         path
         for iteration in iterations
@@ -143,7 +165,10 @@ def read_lessons(directory: Path, iterations: Sequence[int], courses: Sequence[C
 
 
 def play(courses: Sequence[Course], options: argparse.Namespace) -> None:
-    """Play the missing lessons of an iteration."""
+    """Play the missing lessons of an iteration.
+
+    The second half of the contexts follows the first half of all courses, so that a pupil can be tried early.
+    """
     for half in range(2):
         for course in courses:
             count = math.ceil(course.contexts * options.fraction)
@@ -160,9 +185,15 @@ def play(courses: Sequence[Course], options: argparse.Namespace) -> None:
 
 
 def learn(courses: Sequence[Course], options: argparse.Namespace) -> None:
-    """Teach pupils, and write their policies. Each learns from a bootstrap sample of the contexts."""
+    """Teach one pupil for each random seed, and write their policies.
+
+    Raises:
+        ConfigError: There are no lessons.
+    """
     torch.set_num_threads(1)
     lessons = read_lessons(options.directory, options.iterations, courses)
+    if not lessons:
+        raise ConfigError(f"no lessons in {options.directory}; play them first: python -m research.teach play")
     print(f"{len(lessons)} lessons, {sum(lesson.valid_OPT[..., 0].numel() for lesson in lessons)} episodes")
     for seed in options.seeds:
         generator = np.random.default_rng(seed)
@@ -178,12 +209,13 @@ def learn(courses: Sequence[Course], options: argparse.Namespace) -> None:
 
 
 def report(courses: Sequence[Course], options: argparse.Namespace) -> None:
-    """Print how often the best alternative beats the pupil, and by how much, in each course of an iteration.
+    """Print in how many contexts an alternative is better than the pupil, and by how much, for each course.
 
-    The alternative is chosen in one order and scored in the other, so that luck does not count.
+    The best alternative is chosen in one order and scored in the other, so that luck does not count. It counts as
+    better if its gain in net return, at the rent of the lesson, is above `PAYS`.
     """
-    print("| course | contexts | better alternative | gain of the best alternative |\n|---|---|---|---|")
-    everything: list[float] = []
+    print("| course | contexts | with a better alternative | gain of the best alternative |\n|---|---|---|---|")
+    all_gains: list[float] = []
     for course in courses:
         gains: list[float] = []
         for lesson in read_lessons(options.directory, [options.iteration], [course]):
@@ -191,35 +223,54 @@ def report(courses: Sequence[Course], options: argparse.Namespace) -> None:
             pupil = lesson.info.alternatives.index(PUPIL)
             best = [int(return_OP[order].argmax()) for order in (1, 0)]
             gains.append(sum(float(return_OP[order, best[order]] - return_OP[order, pupil]) for order in (0, 1)) / 2)
-        if gains:
-            better = sum(gain > 0.005 for gain in gains)
-            print(f"| {course.name} | {len(gains)} | {better} | {t_interval(gains).signed} |")
-            everything += gains
-    better = sum(gain > 0.005 for gain in everything)
-    print(f"| all | {len(everything)} | {better} | {t_interval(everything).signed} |")
+        print_gains(course.name, gains)
+        all_gains += gains
+    print_gains("all", all_gains)
+
+
+def print_gains(name: str, gains: Sequence[float]) -> None:
+    """Print a row of the report; none without gains, and no interval for a single one."""
+    if gains:
+        better = sum(gain > PAYS for gain in gains)
+        mean = t_interval(gains).signed if len(gains) > 1 else f"{gains[0]:+.3f}"
+        print(f"| {name} | {len(gains)} | {better} | {mean} |")
 
 
 def main() -> None:
     """Run a command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [course.name for course in COURSES]
     commands = {"play": play, "learn": learn, "report": report}
     parser.add_argument("command", choices=list(commands))
     parser.add_argument("--iteration", type=int, default=0, help="iteration to play or to report")
     parser.add_argument(
         "--policy", type=Path, help="policy whose episodes are changed, in all iterations but the first"
     )
-    parser.add_argument("--fraction", type=float, default=1.0, help="number of contexts, relative to the curriculum")
+    parser.add_argument(
+        "--fraction", type=float, default=1.0, help="fraction of the contexts of the curriculum to play"
+    )
     parser.add_argument("--iterations", type=int, nargs="+", default=[0], help="iterations to learn from")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="random seeds of pupils")
-    parser.add_argument("--epochs", type=int, default=TeachingConfig.epochs)
-    parser.add_argument("--bootstrap", action="store_true", help="each pupil learns from a sample of the contexts")
+    parser.add_argument("--epochs", type=int, default=TeachingConfig.epochs, help="passes over all lessons")
+    parser.add_argument(
+        "--bootstrap", action="store_true", help="each pupil learns from a bootstrap sample of the lessons"
+    )
     parser.add_argument("--name", default=PUPIL, help="beginning of the names of the pupils' files")
-    parser.add_argument("--courses", nargs="+", help="names of the courses (default: all)")
+    parser.add_argument(
+        "--courses", nargs="+", choices=names, metavar="COURSE", help="names of the courses (default: all)"
+    )
     parser.add_argument("--directory", type=Path, default=DIRECTORY)
     parser.add_argument("--devices", nargs="+", default=["auto"])
     options = parser.parse_args()
     courses = [course for course in COURSES if not options.courses or course.name in options.courses]
-    commands[options.command](courses, options)
+    if options.command == "play" and options.iteration and not options.policy:
+        parser.error("--policy is missing; name the policy of the last iteration")
+    if options.command == "report" and not options.iteration:
+        parser.error("iteration 0 has no pupil to report; use --iteration 1 or a later one")
+    try:
+        commands[options.command](courses, options)
+    except ConfigError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":
