@@ -170,7 +170,7 @@ def _predict_left_out(feature_OCF: Array, return_OCP: Array, kernel: str) -> Arr
     """Return the predicted returns of each context, [O, C, P], each from the other contexts alone.
 
     The errors of rows that are left out follow from one inverse for all of them (Rasmussen and Williams, 2006,
-    section 5.4.2): those of one context, and those of two for the choice of the penalty.
+    section 5.4.2). Each context is left out alone, and together with each other one for the choice of the penalty.
     """
     orders, contexts, plans = return_OCP.shape
     return_COP = return_OCP.swapaxes(0, 1)

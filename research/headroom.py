@@ -125,8 +125,8 @@ def _arrays(lesson: Lesson, plans: Sequence[str]) -> tuple[Array, Array, Array, 
 def _visible(obs_OF: torch.Tensor, shape: ObservationShape) -> Array:
     """Return features before the first step that exist for any number of slots and blueprints, [O, F].
 
-    These are the base features, the number of slots, the places of the first, middle and last slot, and the minimum,
-    mean and maximum of the properties of the blueprints that the first and the last slot offer.
+    These are the base features, the number of slots, and the places of the first, middle and last slot. Minimum, mean
+    and maximum of the properties of the blueprints that the first and the last slot offer come after them.
     """
     base_OF, slot_OSG, blueprint_OSBK = shape.split(obs_OF)
     slots = int((slot_OSG[0, :, 0] > 0).sum())

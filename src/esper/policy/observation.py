@@ -57,7 +57,8 @@ MIN_RENT_WEIGHT = 1e-4
 _SEEDS_START = sum(list(BASE_GROUPS.values())[: list(BASE_GROUPS).index("seeds")])
 _SEEDS = slice(_SEEDS_START, _SEEDS_START + BASE_GROUPS["seeds"])
 """Base features that count the seeds of each stage."""
-_RENT_START = sum(list(BASE_GROUPS.values())[: list(BASE_GROUPS).index("size and rent")]) + 1
+_RENT = sum(list(BASE_GROUPS.values())[: list(BASE_GROUPS).index("size and rent")]) + 1
+"""Index of the base feature of the rent of the last step; the next one is that of the weight."""
 
 
 def _one_hot(choices: Iterable[object]) -> dict[object, tuple[float, ...]]:
@@ -129,16 +130,16 @@ def write_observation(
 
 
 def set_rent(obs_TF: Tensor, rent_T: Tensor, weight: float) -> None:
-    """Set the features that depend on the weight of the rent, in place, in observations of whole episodes.
+    """Set the weight of the rent in observations of whole episodes, in place, and the rents that follow from it.
 
     Args:
-        obs_TF: Observations [..., T, F].
+        obs_TF: Observations [..., T, F], not normalised, from the first step on.
         rent_T: Rent of each step at weight 1, [..., T].
-        weight: The weight of the rent.
+        weight: New weight of the rent.
     """
-    obs_TF[..., 0, _RENT_START] = 0
-    obs_TF[..., 1:, _RENT_START] = 100 * weight * rent_T[..., :-1].to(obs_TF.dtype)
-    obs_TF[..., _RENT_START + 1] = math.log(max(weight, MIN_RENT_WEIGHT))
+    obs_TF[..., 0, _RENT] = 0
+    obs_TF[..., 1:, _RENT] = 100 * weight * rent_T[..., :-1].to(obs_TF.dtype)
+    obs_TF[..., _RENT + 1] = math.log(max(weight, MIN_RENT_WEIGHT))
 
 
 def _base_features(view: EnvStatus) -> list[float]:
