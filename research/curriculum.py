@@ -1,7 +1,8 @@
-"""The courses on which `research/teach.py` teaches: hosts that need growth, and hosts that are large enough without.
+"""Courses of `research/teach.py`: tasks with hosts that need growth, and tasks with hosts that are large enough.
 
-Four layouts, two or three slots, 15, 40 and 100 steps. The deepest host of `digits_family`, `synthetic`, the examples
-and the own tasks of `growth_tasks.py` are left for the evaluation. Importing this file imports torch.
+They have four layouts, two or three slots, and 15, 40 or 100 steps. No course has the deepest host of `digits_family`,
+`synthetic`, an example, or a task that `growth_tasks.py` defines: they are for the evaluation. Importing this file
+imports torch.
 
 Shapes: N or B samples, T positions, C channels, L positions of a sequence.
 """
@@ -28,15 +29,17 @@ from esper.tasks.family import LEARNING_RATE
 TOKENS, SENTENCE = 12, 16
 """Number of different tokens, and of tokens in a sentence."""
 STATES = 40
-"""Number of contexts of two tokens whose next token is nearly certain; after all others it is random."""
+"""Number of pairs of tokens whose next token is nearly certain; after all other pairs it is random."""
 CERTAINTY = 0.9
+"""Probability of the nearly certain token, besides random hits."""
 DIRECTIONS, STRIPE_NOISE = 4, 0.8
+"""Number of directions of the stripes, and standard deviation of their noise."""
 CLOUDS = 6
 """Number of classes of the clouds."""
 
 
 class RoomyRecall(nn.Module):
-    """A host that mixes each token with the one before it, and attends: enough for recall."""
+    """A host that mixes each token with the one before it and has an attention layer, which is enough for `recall`."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -79,7 +82,7 @@ def roomy_conv1d(width: int = 16) -> nn.Module:
 
 
 class Speaker(nn.Module):
-    """A language model whose only mixing of positions is optional attention.
+    """A language model in which only attention mixes the positions; without a layer of it, nothing does.
 
     Args:
         layers: Number of causal attention layers.
@@ -185,7 +188,7 @@ def stripe_net(width: int = 12) -> nn.Module:
 
 
 def overlapping_clouds(directory: Path | None) -> esper.Splits:  # noqa: ARG001 (nothing is read)
-    """Return points of normal distributions that overlap, [N, 8], and their class: no network can tell all apart."""
+    """Return points [N, 8] of normal distributions that overlap, and their class; no network separates them all."""
     generator = torch.Generator().manual_seed(0)
     centre = 1.2 * torch.randn(CLOUDS, 8, generator=generator)
 
@@ -202,7 +205,7 @@ def cloud_mlp(width: int = 24) -> nn.Module:
 
 
 def noisy_integrals(directory: Path | None) -> esper.Splits:  # noqa: ARG001 (nothing is read)
-    """Return noisy signals [N, 1, L] and their moving sums [N, 1, L] without the noise."""
+    """Return noisy signals [N, 1, L], and their moving sums over five positions without the noise, [N, 1, L]."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(size: int) -> tuple[Tensor, Tensor]:
@@ -264,7 +267,7 @@ INTEGRALS = esper.Task(
 
 
 class Course(NamedTuple):
-    """Contexts of one task with a number of steps."""
+    """Contexts of one task with one number of steps."""
 
     task: str
     """Reference of the task."""
@@ -274,7 +277,7 @@ class Course(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of its folder."""
+        """Name of the folder of its lessons."""
         return f"{self.task.rpartition(':')[2]}-{self.steps}".lower()
 
 

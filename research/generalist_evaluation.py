@@ -163,16 +163,14 @@ class Player:
         names = list(dict.fromkeys(names))
         contexts = range(min(self._part.course.contexts, self._limit))
         rents = {name: rent if name in self._files else RENT for name in names}
-        size = max(1, CAPACITY // len(names))
-        for first in range(0, len(contexts), size):
-            group = contexts[first : first + size]
-            missing = [
-                (name, context)
-                for context in group
-                for name in names
-                if not self._journal.has(self._key(name, context, rents[name]))
-            ]
-            self._play(missing, rents)
+        missing = [
+            (name, context)
+            for context in contexts
+            for name in names
+            if not self._journal.has(self._key(name, context, rents[name]))
+        ]
+        for first in range(0, len(missing), CAPACITY):
+            self._play(missing[first : first + CAPACITY], rents)
         return {
             name: [
                 self._journal.recall(self._key(name, context, rents[name]), Outcome, _unreachable)
@@ -183,8 +181,6 @@ class Player:
 
     def _play(self, jobs: Sequence[tuple[str, int]], rents: dict[str, float]) -> None:
         """Play and store episodes, given by name and context."""
-        if not jobs:
-            return
         if self._player is None:
             self._player = LessonPlayer(
                 self._prepared,

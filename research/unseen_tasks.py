@@ -1,4 +1,4 @@
-"""Tasks of the evaluation of `generalist-v2` that are in no training: waves, a U-Net, a small GPT, and a model of timm.
+"""Tasks that no training sees, for `research/generalist_evaluation.py`: waves, a U-Net, a small GPT, a model of timm.
 
 Importing this file imports torch; `TIMM` needs the dependency group `models`.
 """
@@ -15,7 +15,7 @@ GPT = shorten(load_example("small_gpt"), batch=32, batches=4, validation=64)
 
 
 def timm_resnet() -> nn.Module:
-    """Return the smallest ResNet of timm, with random weights."""
+    """Return the smallest ResNet of timm, with random weights and ten classes."""
     import timm
 
     return timm.create_model("test_resnet", num_classes=10)

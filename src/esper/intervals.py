@@ -107,9 +107,9 @@ def ratio_interval(total_SE: Sequence[Sequence[float]], count_SE: Sequence[Seque
 def fraction_interval(hit_SE: Sequence[Sequence[int]], count_SE: Sequence[Sequence[int]]) -> IntervalEstimate:
     """Return the fraction of items that are hits, with its interval, which stays between 0 and 1.
 
-    It is the interval of Wilson (1927) for as many independent items as have the variance of `ratio_interval`, at most
-    the real number (Korn and Graubard, 1998, for the interval of Clopper and Pearson). If all items are hits, or none
-    is, no variance can be measured: the items of an episode then count as one.
+    It is the interval of Wilson (1927) for an effective number of independent items. This number has the variance of
+    `ratio_interval`, and is at most the actual one (Korn and Graubard, 1998, with the interval of Clopper and Pearson).
+    If all items are hits, or none is, no variance can be measured: the items of an episode then count as one.
 
     Args:
         hit_SE: Number of hits in each episode, by training seed.

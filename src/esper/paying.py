@@ -17,7 +17,7 @@ PAYS = 0.005
 """Effect on the net return from which a decision pays; below its negative it costs."""
 HEADING = "plantings that pay"
 MEASURED_ROUNDS, MEASURED_EPISODES = 10, 32
-"""Number of rounds, the last ones that have ended, and number of their episodes that an advised command measures."""
+"""Number of the last rounds, and number of their episodes, that the suggested command measures."""
 
 
 class PayingPlantings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -89,7 +89,8 @@ def planting_effects(results: Iterable[EpisodeResults]) -> dict[str, PlantingEff
 def paying_plantings(results: Iterable[EpisodeResults]) -> PayingPlantings | None:
     """Return how many plantings pay in the episodes that have ended and whose plantings all have a known effect.
 
-    A user asks for the effect of a single decision because it is remarkable, so that it would bias the fraction.
+    Other episodes are left out: a user requests the effect of a single planting because it is remarkable, and it would
+    bias the fraction.
 
     Returns:
         None if there is no such episode.

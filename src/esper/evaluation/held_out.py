@@ -139,7 +139,7 @@ class HeldOutEvaluation:
                     runs[policy].append(compute())
                     continue
                 if self.journal.has(part) and recorder:
-                    compute()  # for its steps, which an evaluation without plantings does not store
+                    compute()  # plays it again, because an evaluation without plantings stores no steps
                 elif self.journal.has(part):
                     advance(self.config.envs * self.config.steps)
                 runs[policy].append(self.journal.recall(part, PolicyRun, compute))
@@ -163,7 +163,7 @@ class HeldOutEvaluation:
             on_step: Called after each step with a description and the number of episodes that took it.
 
         Returns:
-            Plantings by training seed and episode, keyed by policy; empty if none are to be left out.
+            Effects by training seed and episode, keyed by policy; empty if `plantings` is 0.
 
         Raises:
             ConfigError: Worker processes cannot be started.

@@ -1,4 +1,4 @@
-"""Plantings of held-out episodes: the effect of each, by simulation of its episode without the seed."""
+"""Effects of the plantings of held-out episodes, computed by simulating each episode without one of its seeds."""
 
 from __future__ import annotations
 

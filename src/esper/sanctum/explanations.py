@@ -196,7 +196,7 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "episodes",
         "number; % of the plantings",
         "most plantings pay: the fraction rises while the policy learns",
-        "if few pay, the policy plants out of habit: compare it with a constant plan by evaluate --plantings",
+        "if few pay, most seeds cost more than they gain: compare the policy with constant plans by evaluate",
     ),
     "growth timeline": MetricHelp(
         "stages of each slot of each env, one letter per step",
