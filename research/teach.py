@@ -51,6 +51,8 @@ SEED = 7000
 """Random seed of the contexts of iteration 0; those of iteration k have `SEED` + k."""
 PUPIL = "pupil"
 """Name of the policy whose episodes are changed, in lessons and in the names of files."""
+NEAR_RENTS = 1.5
+"""Factor between the rent of a lesson of a later iteration and the highest and lowest rent at which it is taught."""
 TOGETHER = 4
 """Number of contexts that are played at the same time in a later iteration."""
 
@@ -184,6 +186,17 @@ def play(courses: Sequence[Course], options: argparse.Namespace) -> None:
                 print(f"{course.name}: {episodes} episodes, {time.monotonic() - start:.0f} s", flush=True)
 
 
+def rents_of(lesson: Lesson) -> tuple[float, float]:
+    """Return the range of the rents for which a lesson has good alternatives.
+
+    The lessons of the first iteration have all kinds of plans. Later ones have those that are good at the rent of the
+    lesson, and the pupil's episodes at this rent.
+    """
+    if PUPIL not in lesson.info.alternatives:
+        return RENTS
+    return max(RENTS[0], lesson.info.rent / NEAR_RENTS), min(RENTS[1], lesson.info.rent * NEAR_RENTS)
+
+
 def learn(courses: Sequence[Course], options: argparse.Namespace) -> None:
     """Teach one pupil for each random seed, and write their policies.
 
@@ -201,7 +214,9 @@ def learn(courses: Sequence[Course], options: argparse.Namespace) -> None:
             sorted(generator.integers(len(lessons), size=len(lessons))) if options.bootstrap else range(len(lessons))
         )
         start = time.process_time()
-        pupil = Pupil([lessons[index] for index in chosen], TeachingConfig(epochs=options.epochs), PPOConfig(), seed)
+        config = TeachingConfig(epochs=options.epochs)
+        known = [lessons[index] for index in chosen]
+        pupil = Pupil(known, config, PPOConfig(), seed, [rents_of(lesson) for lesson in known])
         for epoch, found in enumerate(pupil.learn(), start=1):
             text = " ".join(f"{name} {value:.3f}" for name, value in found.items())
             print(f"seed {seed}, pass {epoch}: {text}, {time.process_time() - start:.0f} s", flush=True)

@@ -38,7 +38,7 @@ def test_pupil_learns_the_best_alternative_of_each_context() -> None:
     assert found[-1]["inside"] > -0.01  # it takes these alternatives and no others
     assert found[-1]["value"] < found[0]["value"]
     with torch.no_grad():
-        evaluated = pupil.evaluate(pupil.batch([(lesson, 1) for lesson in lessons()], [0.001] * 6))
+        evaluated = pupil.evaluate(pupil.batch(pupil.exercises[1::2], [0.001] * 6))
     assert evaluated.weight_N.view(6, 4).argmax(dim=1).tolist() == [0, 1, 2] * 2
 
 
@@ -58,8 +58,8 @@ def test_padding_leaves_the_evaluation_unchanged() -> None:
     lesson = made_lesson(1.0, [0.0, 0.3, 0.1], SHAPE)
     own, padded = (Pupil([one], TeachingConfig(), SMALL, seed=3) for one in (lesson, pad_lesson(lesson, 4, 6)))
     with torch.no_grad():
-        expected = own.evaluate(own.batch([(lesson, 1)], [0.002]))
-        found = padded.evaluate(padded.batch([(pad_lesson(lesson, 4, 6), 1)], [0.002]))
+        expected = own.evaluate(own.batch(own.exercises[1:], [0.002]))
+        found = padded.evaluate(padded.batch(padded.exercises[1:], [0.002]))
     assert (expected.log_prob_N < -1).all()
     for mine, other in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5)
@@ -82,9 +82,9 @@ def test_probability_counts_choices_in_valid_steps_only() -> None:
     for head in pupil.network.heads.parameters():
         torch.nn.init.zeros_(head)
     with torch.no_grad():
-        whole = pupil.evaluate(pupil.batch([(lesson, 0)], [0.002])).log_prob_N
-        lesson.valid_OPT[:, :, 1:] = False
-        first = pupil.evaluate(pupil.batch([(lesson, 0)], [0.002])).log_prob_N
+        whole = pupil.evaluate(pupil.batch(pupil.exercises[:1], [0.002])).log_prob_N
+        pupil.exercises[0].valid_PT[:, 1:] = False
+        first = pupil.evaluate(pupil.batch(pupil.exercises[:1], [0.002])).log_prob_N
     assert whole.exp().tolist() == pytest.approx([1 / 8, first[1].exp().item() / 4])
     assert first.exp()[0].item() == pytest.approx(1 / 2)
     assert first.exp()[1].item() < 1 / 2 / 3 / 4 + 1e-6  # op, three blueprints, four or more styles
@@ -92,7 +92,8 @@ def test_probability_counts_choices_in_valid_steps_only() -> None:
 
 def test_target_of_the_critic_is_the_unknown_part_of_the_return() -> None:
     lesson = made_lesson(1.0, [0.0, 0.3], SHAPE)
-    batch = Pupil([lesson], TeachingConfig(), SMALL, seed=1).batch([(lesson, 0)], [0.01])
+    pupil = Pupil([lesson], TeachingConfig(), SMALL, seed=1)
+    batch = pupil.batch(pupil.exercises[:1], [0.01])
     assert batch.unknown_NT[0].tolist() == pytest.approx([0.25] * STEPS)
     assert batch.unknown_NT[1].tolist() == pytest.approx([0.25 + 0.3 - 0.001 - 0.03, 0.55 - 0.02, 0.55 - 0.01])
     assert batch.return_N.tolist() == pytest.approx([0.0, 0.269])

@@ -13,7 +13,6 @@ Shapes: O orders, P alternatives, T steps, F features, S slots, B blueprints, H 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -125,31 +124,6 @@ def join_alternatives(first: Lesson, second: Lesson) -> Lesson:
         masks=ActionMasks(*(torch.cat(pair, dim=1) for pair in zip(first.masks, second.masks, strict=True))),
         **{name: join(name) for name in _TENSORS},
     )
-
-
-def keep_alternatives(lesson: Lesson, kept: Sequence[int]) -> Lesson:
-    """Return a lesson with some of its alternatives.
-
-    Args:
-        kept: Indices of these alternatives.
-    """
-    kept_P = torch.tensor(kept)
-    return Lesson(
-        info=msgspec.structs.replace(lesson.info, alternatives=[lesson.info.alternatives[index] for index in kept]),
-        masks=ActionMasks(*(mask.index_select(1, kept_P) for mask in lesson.masks)),
-        **{name: getattr(lesson, name).index_select(1, kept_P) for name in _TENSORS},
-    )
-
-
-def without_repetitions(lesson: Lesson) -> Lesson:
-    """Return a lesson without alternatives that take the same actions as an earlier one in every order.
-
-    Two plans of a family take the same actions on a host that lacks the slots in which they differ.
-    """
-    first: dict[bytes, int] = {}
-    for index, actions_OTH in enumerate(lesson.actions_OPTH.unbind(1)):
-        first.setdefault(actions_OTH.numpy().tobytes(), index)
-    return keep_alternatives(lesson, list(first.values()))
 
 
 def pad_lesson(lesson: Lesson, slots: int, blueprints: int) -> Lesson:

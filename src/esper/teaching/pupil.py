@@ -34,9 +34,10 @@ from esper.config import PPOConfig
 from esper.engine.trained_policy import TrainedPolicy
 from esper.policy.masks import ActionMasks
 from esper.policy.network import PolicyNetwork
-from esper.policy.observation import ObservationShape, set_rent
+from esper.policy.observation import ObservationShape
 from esper.ppo.normaliser import ObservationNormaliser, RunningMeanStd
-from esper.teaching.lessons import Lesson, pad_lesson, without_repetitions
+from esper.teaching.exercises import Exercise, split_lesson
+from esper.teaching.lessons import Lesson, pad_lesson
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ class TeachingConfig:
     epochs: int = 30
     """Number of passes over all lessons."""
     lessons: int = 8
-    """Number of lessons, in one order each, of a minibatch."""
+    """Number of lessons of a minibatch, in one order each."""
     learning_rate: float = 1e-3
     """Learning rate of Adam; it falls linearly to a tenth."""
     temperature: float = 0.02
@@ -99,22 +100,36 @@ class Pupil:
         config: Hyperparameters of the teaching.
         ppo: Configuration that the policy is stored with; the network has its size.
         seed: Random seed of the initial weights, the rents and the order of the lessons.
+        rents: Range of the weights of the rent for which each lesson has good alternatives; None: that of the
+            configuration for all.
 
     Attributes:
+        exercises: All lessons, by order.
         config: Hyperparameters of the teaching.
         network: The policy network.
         observations: Normaliser of the observations.
         returns: Mean and standard deviation of the targets of the critic.
     """
 
-    def __init__(self, lessons: Sequence[Lesson], config: TeachingConfig, ppo: PPOConfig, seed: int) -> None:
+    def __init__(
+        self,
+        lessons: Sequence[Lesson],
+        config: TeachingConfig,
+        ppo: PPOConfig,
+        seed: int,
+        rents: Sequence[tuple[float, float]] | None = None,
+    ) -> None:
         slots = max(lesson.blueprint_OPTS.shape[-1] for lesson in lessons)
         blueprints = max(lesson.masks.blueprint_ESB.shape[-1] for lesson in lessons)
         shape = ObservationShape(slots, blueprints)
         self.config = config
         self._ppo = ppo
         self._generator = torch.Generator().manual_seed(seed)
-        self._lessons = [pad_lesson(without_repetitions(lesson), *shape) for lesson in lessons]
+        self.exercises = [
+            exercise
+            for lesson, own in zip(lessons, rents or [config.rents] * len(lessons), strict=True)
+            for exercise in split_lesson(pad_lesson(lesson, *shape), own)
+        ]
         self.network = PolicyNetwork(shape, ppo.hidden)
         self.network.initialise(self._generator)
         self.observations = ObservationNormaliser(shape)
@@ -148,38 +163,25 @@ class Pupil:
         }
         return TrainedPolicy(name, self._ppo, tensors)
 
-    def batch(self, chosen: Sequence[tuple[Lesson, int]], rents: Sequence[float] | None = None) -> Batch:
-        """Return a batch of lessons.
+    def batch(self, chosen: Sequence[Exercise], rents: Sequence[float] | None = None) -> Batch:
+        """Return a batch of exercises.
 
         Args:
-            chosen: Lessons with one number of steps, each with the index of its order.
-            rents: Weight of the rent for each lesson; None: drawn.
+            chosen: Exercises with one number of steps.
+            rents: Weight of the rent for each; None: drawn.
         """
-        rents = rents or self._draw_rents(len(chosen))
-        obs: list[Tensor] = []
-        returns: list[Tensor] = []
-        unknown: list[Tensor] = []
-        for (lesson, order), rent in zip(chosen, rents, strict=True):
-            obs_PTF = lesson.obs_OPTF[order].clone()
-            set_rent(obs_PTF, lesson.rent_OPT[order], rent)
-            obs.append(obs_PTF)
-            returns.append(lesson.returns(rent).mean(0))
-            unknown.append(_unknown_returns(lesson, order, rent))
-        counts = torch.tensor([len(part) for part in obs])
-
-        def join(name: str) -> Tensor:
-            return torch.cat([getattr(lesson, name)[order] for lesson, order in chosen])
-
-        masks = [ActionMasks(*(mask[order] for mask in lesson.masks)) for lesson, order in chosen]
+        rents = rents or [self._draw_rent(exercise) for exercise in chosen]
+        pairs = list(zip(chosen, rents, strict=True))
+        masks = zip(*(exercise.masks for exercise in chosen), strict=True)
         return Batch(
-            self.observations.normalise(torch.cat(obs)),
-            join("blueprint_OPTS"),
-            ActionMasks(*map(torch.cat, zip(*masks, strict=True))),
-            join("actions_OPTH"),
-            join("valid_OPT"),
-            torch.arange(len(chosen)).repeat_interleave(counts),
-            torch.cat(returns).float(),
-            torch.cat(unknown).float(),
+            self.observations.normalise(torch.cat([exercise.observations(rent) for exercise, rent in pairs])),
+            torch.cat([exercise.blueprint_PTS for exercise in chosen]),
+            ActionMasks(*map(torch.cat, masks)),
+            torch.cat([exercise.actions_PTH for exercise in chosen]),
+            torch.cat([exercise.valid_PT for exercise in chosen]),
+            torch.cat([torch.full((len(exercise.valid_PT),), index) for index, exercise in enumerate(chosen)]),
+            torch.cat([exercise.returns(rent) for exercise, rent in pairs]).float(),
+            torch.cat([exercise.unknown_returns(rent) for exercise, rent in pairs]).float(),
         )
 
     def evaluate(self, batch: Batch) -> Evaluated:
@@ -225,13 +227,12 @@ class Pupil:
         stats |= {"expected": expected, "best": best}
         return {name: float(value.detach()) for name, value in stats.items()}
 
-    def _minibatches(self) -> list[list[tuple[Lesson, int]]]:
-        """Return all lessons in all orders as minibatches of one number of steps, in random order."""
-        by_steps: dict[int, list[tuple[Lesson, int]]] = {}
-        for lesson in self._lessons:
-            orders, _, steps = lesson.valid_OPT.shape
-            by_steps.setdefault(steps, []).extend((lesson, order) for order in range(orders))
-        batches: list[list[tuple[Lesson, int]]] = []
+    def _minibatches(self) -> list[list[Exercise]]:
+        """Return all exercises as minibatches of one number of steps, in random order."""
+        by_steps: dict[int, list[Exercise]] = {}
+        for exercise in self.exercises:
+            by_steps.setdefault(exercise.valid_PT.shape[1], []).append(exercise)
+        batches: list[list[Exercise]] = []
         for items in by_steps.values():
             shuffled = [items[index] for index in self._permutation(len(items))]
             size = self.config.lessons
@@ -241,29 +242,17 @@ class Pupil:
     def _permutation(self, count: int) -> list[int]:
         return cast("Any", torch.randperm(count, generator=self._generator)).tolist()
 
-    def _draw_rents(self, count: int) -> list[float]:
-        low, high = map(math.log, self.config.rents)
-        return cast("Any", (low + (high - low) * torch.rand(count, generator=self._generator)).exp()).tolist()
+    def _draw_rent(self, exercise: Exercise) -> float:
+        low, high = map(math.log, exercise.rents)
+        return math.exp(low + (high - low) * float(torch.rand((), generator=self._generator)))
 
     def _fit_normalisers(self) -> None:
-        """Set the statistics of observations and returns to those of the lessons at random rents."""
-        for index in self._permutation(len(self._lessons)):
-            lesson = self._lessons[index]
-            (rent,) = self._draw_rents(1)
-            obs_OPTF = lesson.obs_OPTF.clone()
-            set_rent(obs_OPTF, lesson.rent_OPT, rent)
-            self.observations.update(obs_OPTF[lesson.valid_OPT])
-            self.returns.update(_unknown_returns(lesson, 0, rent)[lesson.valid_OPT[0]].float().unsqueeze(-1))
-
-
-def _unknown_returns(lesson: Lesson, order: int, rent: float) -> Tensor:
-    """Return the return from each step on minus its known part, [P, T].
-
-    The known part is minus the score at the step, as in `EnvStatus.known_return`.
-    """
-    reward_PT = lesson.rewards(rent)[order]
-    to_go_PT = reward_PT.flip(-1).cumsum(-1).flip(-1)
-    return to_go_PT + lesson.score_OPT[order, :, :-1]
+        """Set the statistics of observations and returns to those of the exercises at random rents."""
+        for index in self._permutation(len(self.exercises)):
+            exercise = self.exercises[index]
+            rent = self._draw_rent(exercise)
+            self.observations.update(exercise.observations(rent)[exercise.valid_PT])
+            self.returns.update(exercise.unknown_returns(rent)[exercise.valid_PT].float().unsqueeze(-1))
 
 
 def _log_sum_exp(values_N: Tensor, group_N: Tensor, groups: int) -> Tensor:
