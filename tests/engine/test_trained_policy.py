@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from research.ship_policy import write_policy
 
 from esper.checkpoint.catalog import find_checkpoint
 from esper.checkpoint.files import read_checkpoint
@@ -17,7 +16,7 @@ from esper.cli.main import main
 from esper.config import Config, PPOConfig
 from esper.control import RequestKind
 from esper.engine.agent_factory import build_agent, build_trained
-from esper.engine.trained_policy import policy_of, read_trained_policy
+from esper.engine.trained_policy import policy_of, read_trained_policy, write_policy_file
 from esper.policy.loading import PRETRAINED
 from esper.ppo.agent import PPOAgent
 from esper.telemetry import events as ev
@@ -45,7 +44,7 @@ def test_written_policy_is_read_with_all_that_it_needs(
 ) -> None:
     policy = read_trained_policy(str(run), run.parent)
     path = tmp_path / "policy.safetensors"
-    write_policy(policy, path)
+    write_policy_file(policy, path)
     monkeypatch.setattr("esper.engine.trained_policy.SHIPPED", path)
     shipped = read_trained_policy(PRETRAINED, tmp_path)
     assert shipped.ppo == policy.ppo
