@@ -28,6 +28,7 @@ from esper.effects.episode import WAIT, RecordedEpisode, read_round
 from esper.history.history import open_history
 from esper.simulation.simulator import Job, Simulator
 from esper.tasks.loading import load_task
+from esper.tasks.prepare import prepare_task
 
 ESPER = [sys.executable, "-m", "esper"]
 RANKS = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "esper"]
@@ -77,7 +78,7 @@ def open_simulator(episodes: Sequence[RecordedEpisode], lanes: Sequence[str], nu
     """Return a simulator for episodes of one run."""
     config = episodes[0].config
     task = load_task(SMALL_GPT) if config.task == "small_gpt" else None
-    return Simulator(config, task, lanes, num_plays, Path())
+    return Simulator(config, prepare_task(config, task), lanes, num_plays, Path())
 
 
 def measure_exactness(lanes: Sequence[str], count: int) -> None:
