@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import overload
 
+import msgspec
 import torch
 
 from esper.checkpoint.files import Checkpoint
+from esper.config import Config
 from esper.control import Request
 from esper.domain import HEADS, HEADS_BY_OP, VERSION, Op, Stage, StepNumber
 from esper.engine.episode import Episode, StepOutcome
@@ -20,6 +22,7 @@ from esper.growth.lifecycle import GateResult, StageTransition
 from esper.growth.slot import Slot
 from esper.lanes.device_stats import DeviceStats
 from esper.lanes.lane import Lane
+from esper.lanes.pool import EnvPool
 from esper.policy.actions import Action, Decision, describe_action
 from esper.policy.agent import UpdateStats
 from esper.policy.occlusion import Explanation
@@ -27,6 +30,7 @@ from esper.tasks.family import structures_of
 from esper.tasks.profile import TaskProfile
 from esper.tasks.task import Task
 from esper.telemetry import events as ev
+from esper.user_code import TaskOrigin
 
 MEASUREMENT = ".5g"
 """Digits of recorded values: more than their precision. All 17 digits would double the files."""
@@ -180,6 +184,48 @@ def round_to(value: float | None, digits: str = MEASUREMENT) -> float | None: ..
 def round_to(value: float | None, digits: str = MEASUREMENT) -> float | None:
     """Round to the digits of a format, which is faster than `round`."""
     return None if value is None else float(format(value, digits))
+
+
+def run_started(
+    run: str,
+    config: Config,
+    pool: EnvPool,
+    origin: TaskOrigin | None,
+    *,
+    policy: str,
+    lanes: list[str],
+    search: ev.SearchInfo | None = None,
+) -> ev.RunStarted:
+    """Build the event of the start of a run.
+
+    Args:
+        origin: Source of the task; None for a built-in one.
+        policy: Name of the policy for display.
+        lanes: Lane of each env of all ranks.
+        search: The search of a growth; None for another run.
+    """
+    env, profile = pool.envs[0], pool.profile
+    return ev.RunStarted(
+        run=run,
+        task=config.task,
+        policy=policy,
+        rounds=config.rounds,
+        steps=config.steps,
+        slot_names=[site.name for site in profile.sites],
+        lanes=lanes,
+        seed=config.seed,
+        host_parameters=profile.host_parameters,
+        structures=structure_infos(pool.task, profile),
+        score_name=env.task.score_name,
+        chance_loss=env.profile.chance.loss,
+        chance_score=env.profile.chance.score,
+        batches=env.batches_per_epoch,
+        growth_interval=env.scaler.growth_interval if env.scaler else None,
+        versions=versions(),
+        search=search,
+        task_code=dict(origin.digests) if origin else {},
+        config=msgspec.to_builtins(config),
+    )
 
 
 def episode_started(env: Env, round_number: int) -> ev.EpisodeStarted:

@@ -203,27 +203,15 @@ class Run:
         if self._identity:
             manifest["growth"] = self._identity
         self.ranks.run_on_rank0(lambda: write_manifest(self.directory, manifest))
-        env, director = self.pool.envs[0], self.trainer.state.director
-        started = ev.RunStarted(
-            run=self.directory.name,
-            task=config.task,
+        director = self.trainer.state.director
+        started = reporter.run_started(
+            self.directory.name,
+            config,
+            self.pool,
+            self.trainer.state.origin,
             policy="search" if director else policy_label(config.policy),
-            rounds=config.rounds,
-            steps=config.steps,
-            slot_names=[site.name for site in self.pool.profile.sites],
             lanes=lanes,
-            seed=config.seed,
-            host_parameters=self.pool.profile.host_parameters,
-            structures=reporter.structure_infos(self.pool.task, self.pool.profile),
-            score_name=env.task.score_name,
-            chance_loss=env.profile.chance.loss,
-            chance_score=env.profile.chance.score,
-            batches=env.batches_per_epoch,
-            growth_interval=env.scaler.growth_interval if env.scaler else None,
-            versions=reporter.versions(),
             search=director.search_state.info if isinstance(director, GrowthDirector) else None,
-            task_code=dict(origin.digests) if (origin := self.trainer.state.origin) else {},
-            config=builtins,
         )
         self.hub.emit_global(started)
 

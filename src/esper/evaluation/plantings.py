@@ -115,7 +115,9 @@ class PlantingEvaluation:
         self._prepared = prepared
         self._config = config
         self._lanes = lanes
-        self._started = _started(prepared, config, pool)
+        self._started = reporter.run_started(
+            "evaluation", config, pool, prepared.origin, policy=config.policy, lanes=pool.lane_by_env
+        )
 
     def recorder(self, run: str) -> StepRecorder | None:
         """Return a recorder for a run of a policy; None if the journal has all of its episodes.
@@ -217,30 +219,6 @@ def _effects(results: EpisodeResults) -> EpisodePlantings:
     assert unchanged is not None
     assert effects is not None
     return EpisodePlantings(effects, unchanged.is_exact, str(unchanged.reproduction))
-
-
-def _started(prepared: PreparedTask, config: Config, pool: EnvPool) -> ev.RunStarted:
-    """Return the start of a run whose first round has the held-out episodes."""
-    env, origin = pool.envs[0], prepared.origin
-    return ev.RunStarted(
-        run="evaluation",
-        task=config.task,
-        policy=config.policy,
-        rounds=_ROUND,
-        steps=config.steps,
-        slot_names=[site.name for site in prepared.profile.sites],
-        lanes=pool.lane_by_env,
-        seed=config.seed,
-        host_parameters=prepared.profile.host_parameters,
-        score_name=prepared.task.score_name,
-        chance_loss=prepared.profile.chance.loss,
-        chance_score=prepared.profile.chance.score,
-        batches=env.batches_per_epoch,
-        growth_interval=env.scaler.growth_interval if env.scaler else None,
-        versions=reporter.versions(),
-        task_code=dict(origin.digests) if origin else {},
-        config=msgspec.to_builtins(config),
-    )
 
 
 def _steps_part(run: str, env: int) -> str:
