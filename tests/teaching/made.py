@@ -36,7 +36,7 @@ def made_lesson(
     lead = (2, len(gains), steps)
     generator = torch.Generator().manual_seed(seed)
     obs_TF = torch.randn(steps, shape.size, generator=generator)
-    obs_OPTF = obs_TF.expand(*lead, -1).clone()  # alternatives cannot be told apart before they differ
+    obs_OPTF = obs_TF.expand(*lead, -1).clone()  # equal until the alternatives differ
     base_F, slot_SG, blueprint_SBK = shape.split(obs_OPTF)
     base_F[..., FEATURE] = feature
     slot_SG[..., 0], blueprint_SBK[..., 0] = 1.0, 1.0

@@ -23,7 +23,7 @@ SMALL = PPOConfig(hidden=8)
 
 
 def lessons(shape: ObservationShape = SHAPE) -> list[Lesson]:
-    """Return lessons in whose contexts waiting is best, or the first blueprint, or the second, as a feature tells."""
+    """Return lessons of three kinds, which a feature identifies: waiting, the first or the second blueprint is best."""
     gains = {-2.0: [0.0, -0.2, -0.1, -0.3], 0.0: [0.0, 0.3, 0.1, -0.3], 2.0: [0.0, -0.1, 0.2, -0.3]}
     return [made_lesson(feature, gain, shape, seed=seed) for seed in range(2) for feature, gain in gains.items()]
 

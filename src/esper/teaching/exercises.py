@@ -13,7 +13,7 @@ from torch import Tensor
 
 from esper.policy.masks import ActionMasks
 from esper.policy.observation import set_rent
-from esper.teaching.lessons import Lesson
+from esper.teaching.lessons import Lesson, net_rewards
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,7 +50,7 @@ class Exercise:
 
     def rewards(self, rent: float) -> Tensor:
         """Return the net reward of each step at a weight of the rent, [O, P, T]."""
-        return self.score_OPT.diff(dim=-1) - rent * self.rent_OPT - self.cost_OPT
+        return net_rewards(self.score_OPT, self.rent_OPT, self.cost_OPT, rent)
 
     def returns(self, rent: float) -> Tensor:
         """Return the net return of each alternative, averaged over the orders in which its actions are the same, [P].

@@ -13,13 +13,14 @@ Shapes: O orders, P alternatives, T steps, F features, S slots, B blueprints, H 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import msgspec
 import safetensors
 import safetensors.torch
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from esper.config import ConfigError
@@ -74,7 +75,7 @@ class Lesson:
 
     def rewards(self, rent: float) -> Tensor:
         """Return the net reward of each step at a weight of the rent, [O, P, T]."""
-        return self.score_OPT.diff(dim=-1) - rent * self.rent_OPT - self.cost_OPT
+        return net_rewards(self.score_OPT, self.rent_OPT, self.cost_OPT, rent)
 
     def returns(self, rent: float) -> Tensor:
         """Return the net return of each episode at a weight of the rent, [O, P]."""
@@ -83,6 +84,11 @@ class Lesson:
 
 _TENSORS = tuple(field.name for field in fields(Lesson) if field.name not in ("info", "masks"))
 """Names of the attributes that are tensors."""
+
+
+def net_rewards(score_OPT: Tensor, rent_OPT: Tensor, cost_OPT: Tensor, rent: float) -> Tensor:
+    """Return the net reward of each step at a weight of the rent, [O, P, T], from values as those of a lesson."""
+    return score_OPT.diff(dim=-1) - rent * rent_OPT - cost_OPT
 
 
 def write_lesson(path: Path, lesson: Lesson) -> None:
@@ -134,27 +140,19 @@ def pad_lesson(lesson: Lesson, slots: int, blueprints: int) -> Lesson:
         blueprints: Number of blueprints; at least that of the lesson.
     """
     shape = ObservationShape(lesson.blueprint_OPTS.shape[-1], lesson.masks.blueprint_ESB.shape[-1])
-    more = slots - shape.slots, blueprints - shape.blueprints
+    more_slots, more_blueprints = slots - shape.slots, blueprints - shape.blueprints
     base_F, slot_SG, blueprint_SBK = shape.split(lesson.obs_OPTF)
-    slot_SG = _pad(slot_SG, -2, more[0])
-    blueprint_SBK = _pad(_pad(blueprint_SBK, -3, more[0]), -2, more[1])
+    slot_SG = F.pad(slot_SG, (0, 0, 0, more_slots))
+    blueprint_SBK = F.pad(blueprint_SBK, (0, 0, 0, more_blueprints, 0, more_slots))
     masks = lesson.masks
-    return Lesson(
-        info=lesson.info,
+    return replace(
+        lesson,
         obs_OPTF=torch.cat((base_F, slot_SG.flatten(-2), blueprint_SBK.flatten(-3)), dim=-1),
-        blueprint_OPTS=_pad(lesson.blueprint_OPTS, -1, more[0]),
+        blueprint_OPTS=F.pad(lesson.blueprint_OPTS, (0, more_slots)),
         masks=ActionMasks(
             masks.op_EO,
-            _pad(masks.slot_EOS, -1, more[0]),
-            _pad(_pad(masks.blueprint_ESB, -2, more[0]), -1, more[1]),
-            _pad(masks.style_ESY, -2, more[0]),
+            F.pad(masks.slot_EOS, (0, more_slots)),
+            F.pad(masks.blueprint_ESB, (0, more_blueprints, 0, more_slots)),
+            F.pad(masks.style_ESY, (0, 0, 0, more_slots)),
         ),
-        **{name: getattr(lesson, name) for name in ("actions_OPTH", "score_OPT", "rent_OPT", "cost_OPT", "valid_OPT")},
     )
-
-
-def _pad(values: Tensor, dim: int, more: int) -> Tensor:
-    """Return values with zeros appended in one dimension."""
-    shape = list(values.shape)
-    shape[dim] = more
-    return torch.cat((values, values.new_zeros(shape)), dim=dim)

@@ -12,7 +12,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from esper.engine.agent_factory import build_trained
+from esper.engine.agent_factory import build_agent, build_trained
 from esper.engine.candidate_agent import CandidateAgent
 from esper.engine.episode import Episode, begin_episodes
 from esper.engine.step import StepPlayer, StepResult, tick_slots
@@ -21,12 +21,10 @@ from esper.envs.stopwatch import PhaseTimer
 from esper.lanes.pool import EnvPool
 from esper.policy.actions import Action, Decision, describe_action
 from esper.policy.agent import Agent, EnvStatus, rows_of
-from esper.policy.baselines import NonLearningAgent, StaticAgent
-from esper.policy.heuristic import HeuristicAgent
+from esper.policy.baselines import NonLearningAgent
 from esper.policy.masks import ActionMasks, write_masks
 from esper.policy.observation import ObservationShape, write_observation
-from esper.policy.plan import parse_plan
-from esper.policy.plan_agent import PlanAgent
+from esper.policy.plan import PLAN
 from esper.seeding import EpisodeKey, episode_uniforms, make_generator
 from esper.simulation.scripted import ScriptedAgent
 from esper.tasks.family import structures_of
@@ -169,10 +167,11 @@ class LessonPlayer:
         player = StepPlayer(pool, episodes, agent, PhaseTimer(), end)  # the times are not reported
         for step in range(config.steps):
             player.play(step, lambda step=step: step < config.steps - 1)
+        recorded = agent.tensors() | results.tensors()
         return [
             _Recorded(
                 structure=structures_of(self._prepared.task)[episodes[row].env.context.structure].name,
-                tensors={name: value[row] for name, value in (agent.tensors() | results.tensors()).items()},
+                tensors={name: value[row] for name, value in recorded.items()},
             )
             for row in range(len(jobs))
         ]
@@ -211,12 +210,10 @@ class LessonPlayer:
 
     def _build(self, then: str) -> Agent:
         """Return the agent of an alternative that is not a policy."""
+        policy = then if then == HEURISTIC else PLAN if then else "static"
+        config = msgspec.structs.replace(self._config, policy=policy, plan=then if policy == PLAN else "")
         profile = self._prepared.profile
-        if not then:
-            return StaticAgent()
-        if then == HEURISTIC:
-            return HeuristicAgent(profile.blueprints)
-        return PlanAgent(parse_plan(then, self._config.steps), profile.sites, profile.blueprints)
+        return build_agent(config, profile.sites, profile.blueprints)
 
 
 class _Job(NamedTuple):

@@ -9,10 +9,9 @@ The outcome of every alternative of a lesson is known, so nothing has to be samp
 
 Two losses teach q:
 
-    imitation, −Σ q·log π            gives each alternative the probability that it has in q on average over the
-                                     contexts that look the same
-    improvement, KL(w ‖ q) − log Σπ  maximises the expected return under w, with an entropy bonus, and Σ π, which is
-                                     at most 1 if all alternatives differ
+    imitation, −Σ q·log π            Its minimum is the mean of q over the contexts that look the same.
+    improvement, KL(w ‖ q) − log Σπ  The first term maximises the expected return under w, with an entropy bonus. The
+                                     second one maximises Σ π, which is at most 1.
 
 Training begins with imitation and ends with improvement. With improvement alone, the network would prefer the
 alternatives with few decisions, because their π is high before any training.
