@@ -150,9 +150,9 @@ def predicted_gain(
 def _gain(chosen_OC: Indices, return_OCP: Array, label_C: Indices | None) -> IntervalEstimate:
     """Return the gain of choices, scored on both orders, over the best plan for all contexts, as in `headroom`.
 
-    That plan is chosen with the context itself, on the other order. A plan of the other contexts alone would make the
-    gain larger, where few contexts decide between two plans. The interval is Student's t interval over contexts, for
-    the mean of the groups' means.
+    The choice of the best plan includes the context itself, on the other order. A plan of the other contexts alone
+    would make the gain larger, where few contexts decide between two plans. The interval is Student's t interval over
+    contexts, for the mean of the groups' means.
     """
     groups, rows_C = Groups.of(label_C, return_OCP.shape[1]), np.arange(return_OCP.shape[1])
     constants = [best_plan(chosen_CP, label_C) for chosen_CP in return_OCP[::-1]]

@@ -252,8 +252,8 @@ def play_part(name: str, options: argparse.Namespace) -> list[Results]:
     start = time.monotonic()
     found: list[Results] = []
     with closing(Player(part, options)) as player:
-        for rent in part.rents:
-            chosen, known = choose_plans(part, rent, options.lessons)
+        chosen_plans = choose_plans(part, options.lessons)
+        for rent, (chosen, known) in zip(part.rents, chosen_plans, strict=True):
             kinds = dict.fromkeys([*(CONSTANT if part.hindsight else ()), *filter(None, (chosen, known))])
             plans = {"static": "", HEURISTIC: HEURISTIC} | {kind: kind_plan(kind, player.space) for kind in kinds}
             if options.before:
@@ -265,17 +265,21 @@ def play_part(name: str, options: argparse.Namespace) -> list[Results]:
     return found
 
 
-def choose_plans(part: Part, rent: float, directory: Path) -> tuple[str | None, str | None]:
-    """Return the kinds of the best constant plan and of the best plan in the lessons of iteration 0.
+def choose_plans(part: Part, directory: Path) -> list[tuple[str | None, str | None]]:
+    """Return the kinds of the best constant plan and of the best plan in the lessons of iteration 0, for each rent.
 
     Raises:
         ConfigError: There are no lessons of this task and number of steps.
     """
     if part.lessons_of is None:
-        return None, None
+        return [(None, None)] * len(part.rents)
     course = Course(part.lessons_of, part.course.steps, 0)
-    means = mean_returns(read_lessons(directory, [0], [course]), prepare(course)[1], rent)
-    return max(CONSTANT, key=lambda kind: means[kind]), max(means, key=lambda kind: means[kind])
+    lessons, (_, space) = read_lessons(directory, [0], [course]), prepare(course)
+    found: list[tuple[str | None, str | None]] = []
+    for rent in part.rents:
+        means = mean_returns(lessons, space, rent)
+        found.append((max(CONSTANT, key=means.__getitem__), max(means, key=means.__getitem__)))
+    return found
 
 
 def print_rows(name: str, by_rent: Sequence[Results]) -> None:

@@ -24,9 +24,13 @@ def main() -> None:
     parser.add_argument("--to", type=Path, default=SHIPPED, help="file to write (default: the one in the package)")
     options = parser.parse_args()
     is_file = Path(options.policy).suffix == SHIPPED.suffix
-    read = read_policy_file(Path(options.policy), options.policy) if is_file else None
+    policy = (
+        read_policy_file(Path(options.policy), options.policy)
+        if is_file
+        else read_trained_policy(options.policy, TELEMETRY_DIR)
+    )
     options.to.parent.mkdir(parents=True, exist_ok=True)
-    write_policy_file(read or read_trained_policy(options.policy, TELEMETRY_DIR), options.to)
+    write_policy_file(policy, options.to)
     print(f"{options.to}: {options.to.stat().st_size / 2**20:.2f} MiB")
 
 

@@ -41,7 +41,7 @@ from esper.teaching.player import HEURISTIC, Alternative, Assignment, LessonPlay
 from esper.teaching.pupil import Pupil, TeachingConfig
 
 DIRECTORY = TELEMETRY_DIR / "teaching"
-RENTS = (0.0005, 0.008)
+RENTS = TeachingConfig.rents
 """Range of the weights of the rent, drawn log-uniformly."""
 ORDERS = 2
 """Number of orders in which each alternative is played."""
@@ -52,7 +52,7 @@ SEED = 7000
 PUPIL = "pupil"
 """Name of the policy whose episodes are changed, in lessons and in the names of files."""
 NEAR_RENTS = 1.5
-"""Factor between the rent of a lesson of a later iteration and the highest and lowest rent at which it is taught."""
+"""A lesson of a later iteration is taught at rents from its own divided by this factor to its own times this factor."""
 TOGETHER = 4
 """Number of contexts that are played at the same time in a later iteration."""
 
@@ -209,14 +209,9 @@ def learn(courses: Sequence[Course], options: argparse.Namespace) -> None:
         raise ConfigError(f"no lessons in {options.directory}; play them first: python -m research.teach play")
     print(f"{len(lessons)} lessons, {sum(lesson.valid_OPT[..., 0].numel() for lesson in lessons)} episodes")
     for seed in options.seeds:
-        generator = np.random.default_rng(seed)
-        chosen = (
-            sorted(generator.integers(len(lessons), size=len(lessons))) if options.bootstrap else range(len(lessons))
-        )
         start = time.process_time()
         config = TeachingConfig(epochs=options.epochs)
-        known = [lessons[index] for index in chosen]
-        pupil = Pupil(known, config, PPOConfig(), seed, [rents_of(lesson) for lesson in known])
+        pupil = Pupil(lessons, config, PPOConfig(), seed, [rents_of(lesson) for lesson in lessons])
         for epoch, found in enumerate(pupil.learn(), start=1):
             text = " ".join(f"{name} {value:.3f}" for name, value in found.items())
             print(f"seed {seed}, pass {epoch}: {text}, {time.process_time() - start:.0f} s", flush=True)
@@ -267,9 +262,6 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, nargs="+", default=[0], help="iterations to learn from")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="random seeds of pupils")
     parser.add_argument("--epochs", type=int, default=TeachingConfig.epochs, help="passes over all lessons")
-    parser.add_argument(
-        "--bootstrap", action="store_true", help="each pupil learns from a bootstrap sample of the lessons"
-    )
     parser.add_argument("--name", default=PUPIL, help="beginning of the names of the pupils' files")
     parser.add_argument(
         "--courses", nargs="+", choices=names, metavar="COURSE", help="names of the courses (default: all)"

@@ -131,7 +131,8 @@ def test_plans_to_compare_with_are_chosen_in_the_lessons(tmp_path: Path) -> None
     better = {kind_plan("middle two", space): 0.1, kind_plan("small first, early", space): 0.2}
     write_lesson(lesson_path(tmp_path, 0, COURSE, 0), lesson_of([better.get(plan, 0.0) for plan in plans], plans))
     part = Part(Course("somewhere", COURSE.steps, 8), COURSE.task)
-    assert choose_plans(part, 0.002, tmp_path) == ("middle two", "small first, early")
-    assert choose_plans(part._replace(lessons_of=None), 0.002, tmp_path) == (None, None)
+    (at_rent,), (without,) = (choose_plans(one, tmp_path) for one in (part, part._replace(lessons_of=None)))
+    assert at_rent == ("middle two", "small first, early")
+    assert without == (None, None)
     with pytest.raises(ConfigError, match="--iteration 0"):
-        choose_plans(part, 0.002, tmp_path / "empty")
+        choose_plans(part, tmp_path / "empty")

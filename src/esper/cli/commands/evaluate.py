@@ -31,7 +31,7 @@ from esper.evaluation.results import EVALUATION_POLICIES, NEED_PPO, PPO, TRAINED
 from esper.formatting import align_columns
 from esper.intervals import IntervalEstimate
 from esper.lanes.device_names import early_lanes
-from esper.paying import HEADING
+from esper.paying import HEADING, PAYS
 from esper.policy.loading import POLICY_NAMES, check_policy_reference
 from esper.policy.plan import EXAMPLE, PLAN, PREFIX, split_plan
 from esper.process import RankInfo
@@ -251,9 +251,9 @@ def _caption(report: EvaluationReport) -> list[str]:
     paragraphs = [about]
     if any(result.plantings for result in report.policies):
         paragraphs.append(
-            "A planting pays if its episode loses more than 0.005 of net return when the seed and all later decisions "
-            f"about it are left out; {report.level:.0%} intervals over the first episodes, and over the training seeds "
-            "if there are several."
+            f"A planting pays if its episode loses more than {PAYS} of net return when the seed and all later "
+            f"decisions about it are left out; {report.level:.0%} intervals over the first episodes, and over the "
+            "training seeds if there are several."
         )
     return [*paragraphs, few] if report.episodes < FEW_EPISODES else paragraphs
 
