@@ -1,10 +1,10 @@
 """Courses of `research/teach.py`: tasks with hosts that need growth, and tasks with hosts that are large enough.
 
-They have four layouts, two or three slots, and 15, 40 or 100 steps. No course has the deepest host of `digits_family`,
-`synthetic`, an example, or a task that `growth_tasks.py` defines: they are for the evaluation. Importing this file
-imports torch.
+They have four layouts, two to four slots, and 15, 20, 40 or 100 steps. No course has the deepest host of
+`digits_family`, `synthetic`, an example, or a task that `growth_tasks.py` defines: they are for the evaluation.
+Importing this file imports torch.
 
-Shapes: N or B samples, T positions, C channels, L positions of a sequence.
+Shapes: N or B samples, T positions, W waves, C channels, L positions of a sequence.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ DIRECTIONS, STRIPE_NOISE = 4, 0.8
 """Number of directions of the stripes, and standard deviation of their noise."""
 CLOUDS = 6
 """Number of classes of the clouds."""
+WAVES = 8
+"""Number of waves of the plane."""
 
 
 class RoomyRecall(nn.Module):
@@ -266,6 +268,52 @@ INTEGRALS = esper.Task(
 )
 
 
+def plane_waves(directory: Path | None) -> esper.Splits:  # noqa: ARG001 (nothing is read)
+    """Return points of the plane [N, 2], and the heights of waves there, [N, W]."""
+    generator = torch.Generator().manual_seed(0)
+    frequency_2W, phase_W = 2 * torch.randn(2, WAVES, generator=generator), 6 * torch.rand(WAVES, generator=generator)
+
+    def draw(size: int) -> tuple[Tensor, Tensor]:
+        x = torch.randn(size, 2, generator=generator)
+        return x, torch.sin(x @ frequency_2W + phase_W)
+
+    return esper.Splits(train=draw(2048), validation=draw(512), test=draw(512))
+
+
+def wave_mlp(width: int = 48) -> nn.Module:
+    """Return an MLP that is large enough for the waves of the plane."""
+    layers = [nn.Linear(2, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU()]
+    return nn.Sequential(*layers, nn.Linear(width, WAVES))
+
+
+FOUR_DIGITS = esper.Family(
+    "four_digits",
+    structures=[
+        digits_host("four_3x3", (4, 8, 8, 8), kernel_size=3),
+        digits_host("falling_1x1", (16, 12, 8, 4), kernel_size=1),
+        digits_host("four_5x5", (8, 8, 16, 16), kernel_size=5),
+    ],
+    settings=DIGITS_FAMILY.settings,
+)
+PLANE_WAVES = esper.Task(
+    name="plane_waves",
+    model=wave_mlp,
+    slots={"first": "1", "second": "3", "third": "5"},
+    data=plane_waves,
+    loss=squared_error,
+    score=explained,
+    score_name="explained variance",
+    optimizer=esper.AdamW(1e-3),
+    seed_optimizer=esper.AdamW(1e-3),
+    batch_size=128,
+    samples_per_epoch=1024,
+)
+SLOW_STRIPES = replace(STRIPES, name="slow_stripes", optimizer=esper.AdamW(5e-4), seed_optimizer=esper.AdamW(5e-4))
+SLOW_INTEGRALS = replace(
+    INTEGRALS, name="slow_integrals", optimizer=esper.AdamW(1.5e-3), seed_optimizer=esper.AdamW(1.5e-3)
+)
+
+
 class Course(NamedTuple):
     """Contexts of one task with one number of steps."""
 
@@ -299,6 +347,10 @@ COURSES = (
     Course(f"{_HERE}:STRIPES", 40, 5),
     Course(f"{_HERE}:CLOUD_POINTS", 40, 5),
     Course(f"{_HERE}:INTEGRALS", 40, 5),
+    Course(f"{_HERE}:FOUR_DIGITS", 40, 8),
+    Course(f"{_HERE}:PLANE_WAVES", 20, 4),
+    Course(f"{_HERE}:SLOW_STRIPES", 20, 4),
+    Course(f"{_HERE}:SLOW_INTEGRALS", 20, 4),
     Course("research/transfer.py:SHALLOW", 15, 12),
     Course("digits_impaired", 15, 4),
     Course("recall", 15, 4),
