@@ -29,7 +29,7 @@ def lessons(shape: ObservationShape = SHAPE) -> list[Lesson]:
 
 
 def test_pupil_learns_the_best_alternative_of_each_context() -> None:
-    config = TeachingConfig(epochs=70, lessons=12, learning_rate=0.02, rents=(0.001, 0.002))
+    config = TeachingConfig(epochs=100, lessons=12, learning_rate=0.02, rents=(0.001, 0.002))
     pupil = Pupil(lessons(), config, PPOConfig(hidden=16), seed=1)
     found = list(pupil.learn())
     assert found[0]["expected"] < 0.1
@@ -40,6 +40,17 @@ def test_pupil_learns_the_best_alternative_of_each_context() -> None:
     with torch.no_grad():
         evaluated = pupil.evaluate(pupil.batch(pupil.exercises[1::2], [0.001] * 6))
     assert evaluated.weight_N.view(6, 4).argmax(dim=1).tolist() == [0, 1, 2] * 2
+
+
+@pytest.mark.parametrize(("last", "expected"), [(0.02, 1 / (1 + 3 * math.exp(-0.5))), (0.002, 0.98)])
+def test_falling_temperature_decides_for_an_alternative_that_is_slightly_better(last: float, expected: float) -> None:
+    lesson = made_lesson(1.0, [0.0, -0.01, -0.01, -0.01], SHAPE)
+    config = TeachingConfig(epochs=150, learning_rate=0.02, last_temperature=last, rents=(1e-9, 2e-9))
+    pupil = Pupil([lesson], config, PPOConfig(hidden=16), seed=1)
+    list(pupil.learn())
+    with torch.no_grad():
+        weight = pupil.evaluate(pupil.batch(pupil.exercises[:1], [1e-9])).weight_N[0].item()
+    assert weight == pytest.approx(expected, abs=0.03)
 
 
 def test_pupils_of_one_random_seed_are_equal() -> None:

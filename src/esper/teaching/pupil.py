@@ -5,7 +5,7 @@ The outcome of every alternative of a lesson is known, so nothing has to be samp
 
     π(p)   probability that the network takes all decisions of the alternative
     w(p)   π(p) / Σ π, over all alternatives of the lesson
-    q(p)   improved policy: softmax of the returns, averaged over the orders, divided by a temperature
+    q(p)   improved policy: softmax of the returns, averaged over the orders, divided by a temperature that falls
 
 Two losses teach q:
 
@@ -14,7 +14,8 @@ Two losses teach q:
                                      second one maximises Σ π, which is at most 1.
 
 Training begins with imitation and ends with improvement. With improvement alone, the network would prefer the
-alternatives with few decisions, because their π is high before any training.
+alternatives with few decisions, because their π is high before any training. The temperature falls, because most
+alternatives grow: if they lose little, many of them together would outweigh the single one that does not grow.
 
 Shapes: N episodes, G lessons in one order each, O orders, P alternatives, T steps, F features, H heads.
 """
@@ -43,14 +44,16 @@ from esper.teaching.lessons import Lesson, pad_lesson
 class TeachingConfig:
     """Hyperparameters of the teaching."""
 
-    epochs: int = 30
+    epochs: int = 50
     """Number of passes over all lessons."""
     lessons: int = 8
     """Number of lessons of a minibatch, in one order each."""
     learning_rate: float = 1e-3
     """Learning rate of Adam; it falls linearly to a tenth."""
     temperature: float = 0.02
-    """Difference of net return that makes an alternative e times as probable in the improved policy."""
+    """Difference of net return that makes an alternative e times as probable in the improved policy, at first."""
+    last_temperature: float = 0.005
+    """That of the last update; the temperature falls exponentially."""
     imitation: float = 0.4
     """Fraction of the training in which the weight of the imitation falls from 1 to 0; 0: no imitation."""
     rents: tuple[float, float] = (0.0005, 0.008)
@@ -151,7 +154,8 @@ class Pupil:
                 progress = (epoch + index / len(batches)) / config.epochs
                 self._optimizer.param_groups[0]["lr"] = config.learning_rate * (1 - 0.9 * progress)
                 imitation = max(0.0, 1 - progress / config.imitation) if config.imitation else 0.0
-                found.append(self._step(self.batch(chosen), imitation))
+                temperature = config.temperature * (config.last_temperature / config.temperature) ** progress
+                found.append(self._step(self.batch(chosen), imitation, temperature))
             yield {name: math.fsum(stats[name] for stats in found) / len(found) for name in found[0]}
 
     def policy(self, name: str) -> TrainedPolicy:
@@ -194,16 +198,17 @@ class Pupil:
         total_G = _log_sum_exp(log_prob_N, batch.group_N, groups)
         return Evaluated(log_prob_N, (log_prob_N - total_G[batch.group_N]).exp(), total_G, evaluation.value)
 
-    def _step(self, batch: Batch, imitation: float) -> dict[str, float]:
+    def _step(self, batch: Batch, imitation: float, temperature: float) -> dict[str, float]:
         """Update the network once, and return the statistics of the batch.
 
         Args:
             imitation: Weight of the imitation, 0 to 1.
+            temperature: Difference of net return that makes an alternative e times as probable.
         """
         config = self.config
         found = self.evaluate(batch)
         groups = len(found.total_G)
-        scaled_N = batch.return_N / config.temperature
+        scaled_N = batch.return_N / temperature
         log_q_N = scaled_N - _log_sum_exp(scaled_N, batch.group_N, groups)[batch.group_N]
         q_N = log_q_N.exp()
         imitated = -(q_N * found.log_prob_N).sum() / groups
