@@ -39,6 +39,7 @@ WRONG = {
     ("--reward", "shape"): "--reward 'shape' is not valid: did you mean shaped?",
     ("--counterfactual", "no"): "--counterfactual 'no' is not valid: ",
     ("--round", "3"): "unknown option --round: did you mean --rounds?",
+    ("--theme", "nord", "demo"): "the command comes before the options: esper-sanctum demo …",
     ("trian",): "unknown command or argument 'trian': ",
     ("replya",): "unknown command or argument 'replya': did you mean replay?",
     ("--config", "none.toml"): "cannot read --config none.toml: No such file or directory",

@@ -86,7 +86,9 @@ class Parser(argparse.ArgumentParser):
             name = words[0].partition("=")[0]
             message = f"unknown option {name}: {self._nearest_option(name)}"
         elif message.startswith("unrecognized arguments"):
-            if self._commands:
+            if words[0] in self._commands:
+                message = f"the command comes before the options: {self.prog} {words[0]} …"
+            elif self._commands:
                 message = f"unknown command or argument {words[0]!r}: {suggest(words[0], self._commands)}"
             else:
                 message = f"unknown argument {words[0]!r}; list the valid ones with `{self.prog} --help`"
