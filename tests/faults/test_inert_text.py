@@ -1,8 +1,9 @@
-"""Text of a recording cannot control the terminal: it is printed without control characters and without markup."""
+"""Text of a user or of a recording cannot control the terminal: commands print no control characters and no markup."""
 
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -55,8 +56,9 @@ def runs(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_text_of_a_recording_is_printed_without_control_characters(
-    runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+    runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(runs[0].parent)  # which `export` writes to
     run, other = map(str, runs)
     commands = (
         ["show", run],
@@ -68,9 +70,25 @@ def test_text_of_a_recording_is_printed_without_control_characters(
         ["replay", run, "--no-tui", "--against", other],
         ["replay", run, "--narrate", "all"],
         ["checkpoints", run],
+        ["checkpoints", other],
+        ["export", other, "--to", "csv"],
+        ["show", other, "--json"],
+        ["runs", "--telemetry-dir", str(runs[0].parent), "--json"],
+        ["attach", other],
+        ["harvest", other, "--to", other + "x"],
+        ["whatif", other, "--round", "1"],
+        ["evaluate", "--checkpoint", other],
+        ["config", "--task", HOSTILE],
+        ["config", "--policy", HOSTILE],
+        ["devices", "--devices", HOSTILE],
+        ["sweep", other + "x"],
+        ["--resume", other],
+        [HOSTILE],
+        ["--" + HOSTILE],
     )
     for command in commands:
-        main(command)
+        with suppress(SystemExit):
+            main(command)
         captured = capsys.readouterr()
         text = captured.out + captured.err
         assert text

@@ -18,6 +18,7 @@ from typing import TextIO
 from esper.checkpoint.manifest import CheckpointError, read_manifest
 from esper.cli.growth_lines import format_growth_round
 from esper.cli.options import NarrationDetail
+from esper.cli.streams import print_text
 from esper.engine.commands import resume_options
 from esper.formatting import NOT_MEASURED, format_duration, format_number, strip_control
 from esper.health.incidents import group_incidents
@@ -132,7 +133,7 @@ class RunPrinter:
 
         def show(time: float, severity: str, text: str) -> None:
             stamp = datetime.fromtimestamp(time).strftime("%Y-%m-%d %H:%M:%S")
-            print(f"{stamp} {severity.upper():7} {strip_control(text)}", file=self._stream, flush=True)
+            print_text(f"{stamp} {severity.upper():7} {strip_control(text)}", self._stream)
 
         yield show, lambda: None
 
@@ -336,7 +337,7 @@ class Narrator(RunPrinter):
     def _print_waiting(self, now: float) -> None:
         """Print the waiting sentences that are allowed at a recorded time; all of them if the time is infinite."""
         while self._waiting and (not self._is_summary or self._is_quiet(now)):
-            print(self._waiting.popleft(), file=self._stream, flush=True)
+            print_text(self._waiting.popleft(), self._stream)
             self._printed_at.append(now)
 
     def _is_quiet(self, now: float) -> bool:

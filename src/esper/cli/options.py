@@ -13,6 +13,7 @@ from typing import Any, Literal, NoReturn, cast, get_args
 
 from esper.checkpoint.catalog import find_checkpoint
 from esper.checkpoint.manifest import config_from_manifest, read_manifest
+from esper.cli.streams import print_text
 from esper.config import Config, ConfigError
 from esper.config_fields import ConfigField, list_fields
 from esper.formatting import install_command, strip_control, suggest
@@ -46,14 +47,14 @@ def complete_narrate(arguments: Sequence[str]) -> list[str]:
 
 def print_usage_error(sentence: str) -> int:
     """Print an error to standard error and return the exit code for invalid usage."""
-    print(f"esper-sanctum: {strip_control(sentence)}", file=sys.stderr)
+    print_text(f"esper-sanctum: {strip_control(sentence)}", sys.stderr)
     return EXIT_USAGE
 
 
 def print_warnings(sentences: Iterable[str]) -> None:
     """Print warnings to standard error, one line each."""
     for sentence in sentences:
-        print(f"esper-sanctum: {strip_control(sentence)}", file=sys.stderr)
+        print_text(f"esper-sanctum: {strip_control(sentence)}", sys.stderr)
 
 
 class Parser(argparse.ArgumentParser):

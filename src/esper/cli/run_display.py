@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from esper.cli.dashboard import DisplayOptions, show_dashboard
 from esper.cli.options import EXIT_FAILED, EXIT_OK, NarrationDetail, print_usage_error
-from esper.cli.streams import CLOSED_ERRNOS, FROZEN_AFTER_S, discard_broken_output, is_frozen
+from esper.cli.streams import CLOSED_ERRNOS, FROZEN_AFTER_S, discard_broken_output, is_frozen, print_text
 from esper.control import RequestKind
 from esper.process import NamedThread
 from esper.stop_signals import replace_handlers, restore_handlers
@@ -105,7 +105,7 @@ def print_engine_error(engine: EngineThread) -> int:
     if engine.fatal_error:
         return print_usage_error(engine.fatal_error)
     if engine.run_error:
-        print(engine.run_error, file=sys.stderr)
+        print_text(engine.run_error, sys.stderr)
         return EXIT_FAILED
     return EXIT_OK
 

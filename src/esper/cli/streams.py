@@ -1,13 +1,16 @@
-"""Output streams that are closed, full or frozen."""
+"""Standard output and standard error: text without control characters; streams that are closed, full or frozen."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import select
 import sys
 import termios
 from typing import TextIO
+
+from esper.formatting import strip_control
 
 CLOSED_ERRNOS = frozenset({errno.EPIPE, errno.EIO})
 """Errors of a pipe whose reader has exited, or of a terminal that was closed."""
@@ -15,6 +18,21 @@ DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors of a file on a full disk, or of a user whose quota is exceeded."""
 FROZEN_AFTER_S = 1.0
 """Seconds without accepting output after which a terminal counts as frozen. Printing to it would block for ever."""
+
+
+def print_text(text: str, stream: TextIO | None = None) -> None:
+    """Print lines, each control character in them replaced by a space: names and messages of users may contain some.
+
+    Args:
+        stream: Stream to print to; None for standard output.
+    """
+    print("\n".join(map(strip_control, text.split("\n"))), file=stream or sys.stdout, flush=True)
+
+
+def print_json(value: bytes) -> None:
+    """Print encoded JSON to standard output, with the control characters in its strings as escapes."""
+    text = value.decode()
+    print("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text), flush=True)
 
 
 def discard_broken_output() -> None:

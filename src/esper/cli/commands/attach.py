@@ -18,6 +18,7 @@ from esper.cli.options import (
     add_telemetry_dir_option,
     print_warnings,
 )
+from esper.cli.streams import print_text
 from esper.config import ConfigError
 from esper.domain import TERMINAL_STATUSES
 
@@ -111,7 +112,7 @@ def show_live_run(directory: Path, *, display: DisplayOptions, read_only: bool, 
     code = show_dashboard(source, display)
     session.close()
     if code or (source.alive and source.live_state.status not in TERMINAL_STATUSES):
-        print(f"{directory.name} is still running; reattach with `{_command('attach', directory)}`")
+        print_text(f"{directory.name} is still running; reattach with `{_command('attach', directory)}`")
         return code
     return _print_outcome(session, source.live_state)
 
@@ -129,10 +130,10 @@ def _print_outcome(session: AttachedRun, state: RunState, *, brief: bool = False
 
     print_warnings(session.notices)
     if session.fatal_error:
-        print(f"esper-sanctum: {session.fatal_error}", file=sys.stderr)
+        print_text(f"esper-sanctum: {session.fatal_error}", sys.stderr)
         return EXIT_FAILED
     if not brief:
-        print(format_summary(state, display_status(state.status, live=False)))
+        print_text(format_summary(state, display_status(state.status, live=False)))
     if state.status in {"done", "stopped"}:
         return EXIT_OK
     if state.status != "failed":

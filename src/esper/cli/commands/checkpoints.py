@@ -12,6 +12,7 @@ import msgspec
 from esper.checkpoint.catalog import CHECKPOINTS_DIR, list_checkpoints, size_and_time
 from esper.checkpoint.manifest import CheckpointError, config_from_manifest, read_manifest, read_verified_files
 from esper.cli.options import EXIT_OK, Parser, add_run_argument
+from esper.cli.streams import print_json, print_text
 from esper.formatting import format_age, format_bytes
 from esper.recording.runs import resolve_run
 
@@ -47,9 +48,9 @@ def run(arguments: Sequence[str]) -> int:
         )
     checkpoints = [info for path in list_checkpoints(directory) if (info := _inspect(path))]
     if options.json:
-        print(msgspec.json.encode(checkpoints).decode())
+        print_json(msgspec.json.encode(checkpoints))
     else:
-        print("\n".join(map(_format_row, checkpoints)) or f"{directory} has no checkpoints")
+        print_text("\n".join(map(_format_row, checkpoints)) or f"{directory} has no checkpoints")
     return EXIT_OK
 
 

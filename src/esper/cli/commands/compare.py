@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from esper.cli.commands.show import load_summary
 from esper.cli.options import EXIT_OK, Parser, add_run_argument, print_warnings
+from esper.cli.streams import print_json, print_text
 from esper.config import ConfigError
 from esper.formatting import (
     NOT_MEASURED,
@@ -118,7 +119,7 @@ def run(arguments: Sequence[str]) -> int:
         groups = [RunGroup(run.title, {}, (run,)) for run in runs]
     if options.json:
         output = [summarise_group(group) for group in groups] if is_grouped else [run.summary for run in runs]
-        print(encode_json(output).decode())
+        print_json(encode_json(output))
         return EXIT_OK
     _print_comparison(groups, is_grouped=is_grouped)
     return EXIT_OK
@@ -166,9 +167,9 @@ def _print_comparison(groups: Sequence[RunGroup[ComparedRun]], *, is_grouped: bo
     score = _score_name([run.summary for group in groups for run in group.runs])
     marks = "curve", *(curve_mark(index) for index in range(len(groups)))
     rows = [*_name_rows(groups, is_grouped=is_grouped), marks, *_table_rows(groups, score)]
-    print("\n".join(_wrap_columns(rows, width)))
+    print_text("\n".join(_wrap_columns(rows, width)))
     if any(len(group.runs) > 1 for group in groups):
-        print(f"\n[low, high]: t interval of level {CONFIDENCE_LEVEL:.0%} over the runs of a group")
+        print_text(f"\n[low, high]: t interval of level {CONFIDENCE_LEVEL:.0%} over the runs of a group")
     for title, value, spec in _CURVES:
         curves = [
             OverlaidCurve(strip_control(group.label), curve.xs, curve.mean)
@@ -176,8 +177,8 @@ def _print_comparison(groups: Sequence[RunGroup[ComparedRun]], *, is_grouped: bo
             for curve in [round_curve(group.runs, value)]
         ]
         of_groups = "; mean over the runs of each group" if is_grouped else ""
-        print(f"\n{strip_control(title.format(score=score))}, by round{of_groups}")
-        print("\n".join(overlay_lines(curves, spec, width)))
+        print_text(f"\n{title.format(score=score)}, by round{of_groups}")
+        print_text("\n".join(overlay_lines(curves, spec, width)))
 
 
 def _wrap_columns(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from esper.cli.options import EXIT_OK, Parser, add_run_options, given_options
+from esper.cli.streams import print_text
 from esper.config_files import resolve_config, to_toml
 from esper.engine.start_checks import resolve_policy
 from esper.tasks import load_task
@@ -25,5 +26,5 @@ def run(arguments: Sequence[str]) -> int:
     with contextlib.redirect_stdout(sys.stderr):  # which the user's code may print to
         task = load_task(config.task)
     override_settings(task, config.training)  # refuses a setting that the task does not have
-    print(to_toml(config, settings_of(task)), end="")
+    print_text(to_toml(config, settings_of(task)).removesuffix("\n"))
     return EXIT_OK

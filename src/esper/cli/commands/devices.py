@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from esper.cli.options import EXIT_OK, Parser, add_run_options, given_options
+from esper.cli.streams import print_json, print_text
 from esper.config_files import resolve_config
 from esper.engine.start_checks import resolve_policy
 from esper.lanes.device_names import early_lanes
@@ -33,10 +34,10 @@ def run(arguments: Sequence[str]) -> int:
     lane_by_env = [lanes[env % len(lanes)] for env in range(config.envs)]
     devices, unusable = list_devices(), unusable_gpus()
     if options.json:
-        print(msgspec.json.encode({"devices": devices, "unusable": unusable, "lanes": lane_by_env}).decode())
+        print_json(msgspec.json.encode({"devices": devices, "unusable": unusable, "lanes": lane_by_env}))
     else:
         rows = [f"{name:14} cannot be used: {reason}" for name, reason in unusable.items()]
-        print("\n".join([*map(_format_row, devices), *rows, format_lanes(lane_by_env)]))
+        print_text("\n".join([*map(_format_row, devices), *rows, format_lanes(lane_by_env)]))
     return EXIT_OK
 
 

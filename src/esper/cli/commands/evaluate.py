@@ -23,6 +23,7 @@ from esper.cli.options import (
     print_warnings,
 )
 from esper.cli.progress import progress_bar
+from esper.cli.streams import print_json, print_text
 from esper.config import MAX_COUNT, ConfigError
 from esper.evaluation.comparison import EvaluationReport, PairedDifference, PolicyResult
 from esper.evaluation.figure import check_figure, draw_text, write_figure
@@ -96,9 +97,9 @@ def run(arguments: Sequence[str]) -> int:
     if options.figure:
         write_figure(report, options.figure)
     if options.json:
-        print(msgspec.json.encode(report).decode())
+        print_json(msgspec.json.encode(report))
     else:
-        print(report_text(report, min(shutil.get_terminal_size().columns, MAX_COLUMNS)))
+        print_text(report_text(report, min(shutil.get_terminal_size().columns, MAX_COLUMNS)))
     return EXIT_OK
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from esper.cli.options import EXIT_OK, Parser, add_run_argument, check_extra, print_warnings
+from esper.cli.streams import print_text
 from esper.config import ConfigError
 from esper.formatting import suggest
 from esper.history.export import TABLE_FORMATS, NamedHistory, Track, export_tables
@@ -61,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
         left_out = _export(recordings, export, out, progress)
     print_warnings([*(text for _, history in recordings for text in history.notices), *sorted(left_out or ())])
     events = sum(history.length for _, history in recordings)
-    print(f"wrote {events:,} events of {', '.join(map(str, paths))} to {out}")
+    print_text(f"wrote {events:,} events of {', '.join(map(str, paths))} to {out}")
     return EXIT_OK
 
 

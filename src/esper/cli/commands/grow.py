@@ -23,6 +23,7 @@ from esper.cli.options import (
     print_warnings,
 )
 from esper.cli.run_display import print_engine_error, run_headless, run_in_dashboard
+from esper.cli.streams import print_text
 from esper.config import ConfigError
 from esper.config_files import resolve_config
 from esper.engine.growth import (
@@ -112,17 +113,17 @@ def _print_result(growth: Growth, *, narrated: bool) -> int:
     search = growth.search
     if search is None or search.answer is None or growth.grown is None:
         answer = search.answer if search and search.answer else "stopped before a training began"
-        print(f"esper-sanctum: {answer}", file=sys.stderr)
+        print_text(f"esper-sanctum: {answer}", sys.stderr)
         return EXIT_FAILED if growth.is_complete else EXIT_OK
     for name, directory in growth.directories.items():
-        print(format_harvest(growth.networks[name].structure, directory, growth.problems.get(name)))
+        print_text(format_harvest(growth.networks[name].structure, directory, growth.problems.get(name)))
     if narrated:
-        print(search.answer)
+        print_text(search.answer)
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        print(format_growth(search, growth.grown.structure.score_name, width=width))
+        print_text(format_growth(search, growth.grown.structure.score_name, width=width))
     if growth.failure is not None:
-        print(f"esper-sanctum: {growth.failure}", file=sys.stderr)
+        print_text(f"esper-sanctum: {growth.failure}", sys.stderr)
         return EXIT_FAILED
     return EXIT_OK
 

@@ -14,6 +14,7 @@ from esper.cli.options import (
     add_run_argument,
     open_checkpoint,
 )
+from esper.cli.streams import print_text
 from esper.harvest.structure import GrownStructure, check_target
 
 
@@ -34,7 +35,7 @@ def run(arguments: Sequence[str]) -> int:
             accept_changed_task=options.accept_changed_task,
         )
         problem = grown.save(options.to)
-    print(format_harvest(grown.structure, options.to, problem))
+    print_text(format_harvest(grown.structure, options.to, problem))
     return EXIT_OK
 
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from esper.cli.dashboard import DisplayOptions, add_own_task_option, add_screen_options, show_dashboard
 from esper.cli.options import EXIT_OK, NarrationDetail, Parser, add_run_argument, print_usage_error, print_warnings
+from esper.cli.streams import print_text
 from esper.config import ConfigError
-from esper.formatting import strip_control, suggest
+from esper.formatting import suggest
 from esper.history.address import ViewAddress, parse_address
 from esper.recording.segments import ReadError
 
@@ -150,12 +151,12 @@ def _print_replay(playback: Playback, ghost_run: GhostRun | None, *, narrate: Na
     print_warnings(playback.history.notices)
     if ghost_run is not None:
         ghost_run.comparison.search()
-        print(strip_control(ghost_run.comparison.description))
+        print_text(ghost_run.comparison.description)
     if narrate:
         current = Keyframe.from_state(playback.state)
         Narrator(sys.stdout, narrate).run(itertools.chain([current], playback.history.events(playback.position)))
     else:
-        print(format_summary(playback.state, _run_status(playback)))
+        print_text(format_summary(playback.state, _run_status(playback)))
 
 
 def _run_status(playback: Playback) -> str | None:
@@ -194,7 +195,7 @@ def run_demo(arguments: Sequence[str]) -> int:
     code = replay(find_demo(faults=options.faults), options)
     if code == EXIT_OK and not (options.no_tui or options.narrate):
         other = "demo` shows a run that learns" if options.faults else "demo --faults` shows faults"
-        print(f"next: `esper-sanctum` trains, `esper-sanctum {other}")
+        print_text(f"next: `esper-sanctum` trains, `esper-sanctum {other}")
     return code
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from esper.cli.dashboard import DisplayOptions, add_display_options, show_dashboard
 from esper.cli.options import EXIT_OK, Parser, print_warnings
 from esper.cli.progress import progress_bar
+from esper.cli.streams import print_json, print_text
 from esper.config import Config, ConfigError
 from esper.filter_terms import FilterError
 from esper.formatting import NOT_MEASURED, align_columns, format_age, format_bytes, format_number
@@ -58,16 +59,16 @@ def print_runs(directory: Path, *, filter_text: str, sort_key: str, as_json: boo
     _read_all(index)
     infos = _select(index.runs, filter_text, sort_key)
     if as_json:
-        print(encode_json(infos).decode())
+        print_json(encode_json(infos))
     elif infos:
         _print_table(infos)
     elif index.runs and filter_text.strip():
-        print(f"no run in {directory} matches the filter {filter_text!r}; list all with `esper-sanctum runs`")
+        print_text(f"no run in {directory} matches the filter {filter_text!r}; list all with `esper-sanctum runs`")
     elif not index.runs:
-        print(f"no runs in {directory}; train one with `esper-sanctum` or replay one with `esper-sanctum demo`")
+        print_text(f"no runs in {directory}; train one with `esper-sanctum` or replay one with `esper-sanctum demo`")
     archived = sum(info.archived for info in index.runs)
     if archived and not as_json and not any(info.archived for info in infos):
-        print(f"not listed: {pluralise(archived, 'archived run')} (`esper-sanctum runs --filter {ARCHIVED_TERM}`)")
+        print_text(f"not listed: {pluralise(archived, 'archived run')} (`esper-sanctum runs --filter {ARCHIVED_TERM}`)")
     print_warnings([*index.notices, *(_problem(info) for info in infos if info.problem)])
 
 
@@ -151,7 +152,7 @@ def _print_table(infos: Sequence[RunInfo]) -> None:
     columns = [column for column in every if not column.is_optional or any(map(column.text, infos))]
     rows = [[column.heading for column in columns], *([column.text(info) for column in columns] for info in infos)]
     right = [index for index, column in enumerate(columns) if column.is_right_aligned]
-    print("\n".join(align_columns(rows, right)))
+    print_text("\n".join(align_columns(rows, right)))
 
 
 def _rounds(info: RunInfo) -> str:

@@ -11,6 +11,7 @@ import msgspec
 
 from esper import candidates
 from esper.cli.options import EXIT_OK, Parser
+from esper.cli.streams import print_json
 from esper.config import ConfigError
 from esper.docstrings import field_docstrings
 from esper.effects import report
@@ -81,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.of not in choices:
         raise ConfigError(f"--of {options.of!r} has no schema: {suggest(options.of, choices)}")
     schema = json_schema() if options.of == EVENTS else output_schema(options.of)
-    print(msgspec.json.format(msgspec.json.encode(schema), indent=2).decode())
+    print_json(msgspec.json.format(msgspec.json.encode(schema), indent=2))
     return EXIT_OK
 
 

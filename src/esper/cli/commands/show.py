@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from esper.cli.options import EXIT_OK, Parser, add_run_argument, print_warnings
+from esper.cli.streams import print_json, print_text
 from esper.config import Config
 from esper.effects.plantings import summarise_with_effects
 from esper.formatting import (
@@ -43,9 +44,9 @@ def run(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     summary = load_summary(options.run, options.telemetry_dir)
     if options.json:
-        print(encode_json(summary).decode())
+        print_json(encode_json(summary))
     else:
-        print("\n".join(align_columns(list(summary_rows(summary)))))
+        print_text("\n".join(align_columns(list(summary_rows(summary)))))
     return EXIT_OK
 
 

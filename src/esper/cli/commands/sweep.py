@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from esper.cli.options import EXIT_OK, Parser, add_telemetry_dir_option, print_warnings
+from esper.cli.streams import print_json, print_text
 from esper.config import ConfigError
 from esper.config_files import to_toml
 from esper.engine.start_checks import check_start, resolve_policy
@@ -60,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
         _check_runs(plan, options.telemetry_dir, slots)
         if options.dry_run:
             first = first_random_setting(plan) if plan.sampler == "random" else None
-            print("\n".join(plan_text(plan, slots, first)))
+            print_text("\n".join(plan_text(plan, slots, first)))
             return EXIT_OK
         places.create()
         study = SweepStudy(plan, places, open_storage(storage, places, create=True), create=True)
@@ -69,9 +70,9 @@ def run(arguments: Sequence[str]) -> int:
     if options.best is not None:
         _write_best(plan, results, options.best)
     if options.json:
-        print(encode_json(results).decode())
+        print_json(encode_json(results))
     else:
-        print("\n".join(results_text(results)))
+        print_text("\n".join(results_text(results)))
     return EXIT_OK
 
 
@@ -112,8 +113,8 @@ def _work(study: SweepStudy, slots: Sequence[Slot]) -> None:
             worker.abort()
             os._exit(128 + number)
         worker.stop()
-        print(
-            "esper-sanctum: stopping; the runs write checkpoints (a second signal ends them at once)", file=sys.stderr
+        print_text(
+            "esper-sanctum: stopping; the runs write checkpoints (a second signal ends them at once)", sys.stderr
         )
 
     handlers = replace_handlers(handle)

@@ -40,6 +40,7 @@ from esper.cli.options import (
     print_warnings,
 )
 from esper.cli.run_display import print_engine_error, run_headless, run_in_dashboard, run_silently
+from esper.cli.streams import print_text
 from esper.config import Config, ConfigError
 from esper.config_files import read_config_file, resolve_config
 from esper.domain import VERSION
@@ -105,7 +106,7 @@ def run_training(arguments: Sequence[str]) -> int:
     from esper.cli.console import format_summary
 
     if not narrate:
-        print(format_summary(state))
+        print_text(format_summary(state))
     return EXIT_OK
 
 
@@ -182,7 +183,9 @@ def _end_complete_run(resume: str, run: Path, rounds: int, notes: RunNotes | Non
         raise ConfigError(f"{resume} has finished all of its {rounds} rounds; {more}")
     if notes is not None:
         update_notes(run, notes)
-    print(f"{run.name} is complete: its {rounds} rounds were done when it was killed. Its end is recorded now; {more}.")
+    print_text(
+        f"{run.name} is complete: its {rounds} rounds were done when it was killed. Its end is recorded now; {more}."
+    )
     return EXIT_OK
 
 
@@ -286,7 +289,7 @@ def start_detached(
     output = telemetry_dir / f"starting-{time.time_ns()}.log"
     directory = None
     with _received_signals() as received:
-        print("starting a background process, which loads torch first; Ctrl+C cancels", file=sys.stderr)
+        print_text("starting a background process, which loads torch first; Ctrl+C cancels", sys.stderr)
         try:
             options = [word for word in arguments if word not in {"--detach", "--no-tui"}]
             process = spawn_program([*options, "--no-tui"], output)
@@ -311,9 +314,9 @@ def start_detached(
         raise SystemExit(128 + received[0])
     if directory is None:
         return process.returncode
-    print(f"{directory.name} is training in process {process.pid}", file=sys.stderr)
+    print_text(f"{directory.name} is training in process {process.pid}", sys.stderr)
     if headless:
-        print(directory)
+        print_text(str(directory))
         return EXIT_OK
     from esper.cli.commands.attach import show_live_run  # imported here to keep other runs' start-up fast
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from esper.cli.options import EXIT_FAILED, EXIT_OK, Parser, add_run_argument, print_warnings
 from esper.cli.progress import progress_bar
+from esper.cli.streams import print_json, print_text
 from esper.config import ConfigError
-from esper.formatting import strip_control
 from esper.telemetry.codec import encode_json
 
 
@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> int:
                 try:
                     for line in inquiry.simulate(lambda count: advance("simulating", count)):
                         if sys.stderr.isatty():
-                            print(strip_control(line), file=sys.stderr)  # above the progress bar
+                            print_text(line, sys.stderr)  # above the progress bar
                 except KeyboardInterrupt as error:
                     interrupted = error
     except FaultError as fault:
@@ -42,7 +42,10 @@ def run(arguments: Sequence[str]) -> int:
         print_warnings([inquiry.storage_problem])
     report = inquiry.report()
     if report is not None:
-        print(encode_json(report).decode() if options.json else report)
+        if options.json:
+            print_json(encode_json(report))
+        else:
+            print_text(str(report))
     if interrupted:
         print_warnings(["interrupted; the same command continues"])
         raise interrupted
