@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -117,7 +119,7 @@ def _import(reference: Reference) -> ModuleType:
         return _import_file(Path(module)) if reference.is_file else importlib.import_module(module)
     except ConfigError:
         raise
-    except Exception as error:
+    except user_errors() as error:
         # The named module or one of its packages is missing, and not a module that the user's code imports.
         is_named = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
         if is_named and not reference.is_file:
@@ -147,6 +149,17 @@ def _import_file(path: Path) -> ModuleType:
         del sys.modules[path.stem]
         raise
     return module
+
+
+def user_errors() -> tuple[type[BaseException], ...]:
+    """Return the exceptions that the user's code can raise, for an `except` clause. `sys.exit` raises one of them.
+
+    A KeyboardInterrupt is left out where Ctrl-C raises it: in the main thread with Python's own handler.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        return Exception, SystemExit
+    return Exception, SystemExit, KeyboardInterrupt
 
 
 def describe_exception(error: BaseException) -> str:

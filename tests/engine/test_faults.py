@@ -20,6 +20,7 @@ from torch import Tensor
 from esper.checkpoint.catalog import UNDONE_DIR, find_checkpoint, list_checkpoints
 from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import MANIFEST_FILE
+from esper.cli.main import main
 from esper.control import RequestKind
 from esper.engine import checkpointer, run
 from esper.envs.env import Env
@@ -33,6 +34,46 @@ from esper.recording.run_lock import is_live
 from esper.recording.segments import list_segments, packed_path
 from esper.telemetry import events as ev
 from tests.runs import LiveRun, computed, recorded, stopped_run
+
+QUITTER = """
+import sys
+import torch
+import esper
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+count = 0
+
+
+def data(directory):
+    x = torch.randn(64, 4)
+    split = x, (x.sum(1) > 0).long()
+    return esper.Splits(train=split, validation=split, test=split)
+
+
+def model():
+    return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+
+
+def loss(output, y):
+    global count
+    count += 1
+    if count > CALLS:
+        ACTION
+    return cross_entropy(output, y)
+
+
+task = esper.Task(
+    name="quitter",
+    model=model,
+    slots={"first": "0"},
+    data=data,
+    loss=loss,
+    optimizer=esper.AdamW(1e-2),
+    seed_optimizer=esper.AdamW(1e-2),
+)
+"""
+"""Task whose loss quits after some calls. The checks before a run need fewer than 60."""
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, fail: Callable[[], NoReturn]) -> None:
@@ -258,6 +299,34 @@ def test_fault_in_a_lane_ends_the_run_with_its_reason(
     (segment,) = list_segments(live.run.directory)
     assert packed_path(segment).exists()  # the recorder has ended, and ended well
     assert recorded(live.run.directory)[-1] == live.events[-1]
+
+
+@pytest.mark.parametrize("lanes", [("cpu:0",), ("cpu:0", "cpu:1")])
+@pytest.mark.parametrize("action", ["sys.exit(3)", "raise KeyboardInterrupt"])
+def test_exit_in_the_code_of_the_user_is_a_fault(action: str, lanes: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / f"{tmp_path.name}.py"  # each a module of its own
+    path.write_text(QUITTER.replace("ACTION", action).replace("CALLS", "60"))
+    live = LiveRun(tmp_path, task=f"{path}:task", policy="static", devices=lanes, rounds=2, steps=40)
+    with pytest.raises(RunFailedError, match=r"continues at round 1, step \d+$"):
+        live.run.train()
+    live.wait_for(ev.RunEnded)
+    assert live.state.reason is not None
+    assert re.match(r"env 0\d on cpu:\d failed: (SystemExit: 3|KeyboardInterrupt) \(trace", live.state.reason)
+    assert '.py", line 25, in loss' in (live.run.directory / "traceback.txt").read_text()
+    assert list_checkpoints(live.run.directory)
+
+
+@pytest.mark.parametrize("field", ["data", "model", "loss"])
+def test_exit_in_a_check_of_the_task_is_refused_with_the_line(
+    field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / f"{tmp_path.name}.py"
+    quits = f"def {field}(*_):\n    sys.exit(3)\n\n\ndef unused("
+    path.write_text(QUITTER.replace("CALLS", "60").replace(f"def {field}(", quits).replace("ACTION", "pass"))
+    assert main(["--no-tui", "--task", str(path), "--telemetry-dir", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"{field} of task quitter" in said
+    assert f"SystemExit: 3 ({path}, line " in said
 
 
 # A full disk

@@ -24,7 +24,7 @@ from esper.ppo.agent import PPOAgent
 from esper.ranks import SINGLE_RANK, RankGroup
 from esper.seeding import make_generator
 from esper.tasks.profile import TaskProfile
-from esper.user_code import describe_exception
+from esper.user_code import describe_exception, user_errors
 
 
 def build_agent(
@@ -111,7 +111,7 @@ def _build_own(config: Config, sites: Sequence[SlotSite], blueprints: Sequence[s
             steps=config.steps,
             generator=make_generator(config.seed, "policy"),
         )
-    except Exception as error:
+    except user_errors() as error:
         raise ConfigError(f"{where}: {describe_exception(error)}") from error
     methods = [name for name in vars(Agent) if not name.startswith("_")]
     if missing := [name for name in methods if not callable(getattr(agent, name, None))]:

@@ -13,6 +13,7 @@ from esper.policy.actions import WAIT_DECISION, Action, Decision
 from esper.policy.agent import Agent, EnvStatus, strip_prefix
 from esper.policy.baselines import NonLearningAgent
 from esper.ranks import SINGLE_RANK, RankGroup
+from esper.user_code import user_errors
 
 
 class CandidateAgent(NonLearningAgent):
@@ -77,7 +78,7 @@ class CandidateAgent(NonLearningAgent):
                 decisions = self._agents[name].act(step, views)
                 return [decisions[row] for row in rows]
             return self._agents[name].act(step, [views[row] for row in rows])
-        except Exception as error:  # noqa: BLE001 (of the user's policy: the trial of this candidate failed)
+        except user_errors() as error:  # of the user's policy: the trial of this candidate failed
             fault = FaultError.from_exception(error, f"the policy {describe_candidate(name)}")
             fault.env = views[rows[0]].env
         raise fault

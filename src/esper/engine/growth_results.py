@@ -29,6 +29,7 @@ from esper.tasks.splits import Splits
 from esper.tasks.task import Task
 from esper.telemetry import events as ev
 from esper.telemetry.sentences import pluralise
+from esper.user_code import user_errors
 
 _MAX_NAME_CHARS = 60
 """Maximum length of the part of a directory's name that describes its network."""
@@ -128,7 +129,7 @@ class GrowthResults:
             return Grown.build(self._task, self._splits, network.seeds, network.tensors, provenance)
         except (HarvestError, TaskError) as error:
             fault = FaultError(str(error))
-        except Exception as error:  # noqa: BLE001 (of the model or the score, which may be the user's code)
+        except user_errors() as error:  # of the model or the score, which may be the user's code
             fault = FaultError.from_exception(error, "the test of the network")
         raise fault
 

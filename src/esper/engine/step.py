@@ -19,6 +19,7 @@ from esper.lanes.errors import FaultError
 from esper.lanes.pool import EnvEpoch, EnvPool, PendingEpochs
 from esper.policy.actions import Decision
 from esper.policy.agent import Agent, EnvStatus
+from esper.user_code import user_errors
 
 MAX_SHOWN = 200
 """Maximum number of characters of a wrong result that a message shows."""
@@ -165,7 +166,7 @@ def _decide(agent: Agent, step: int, views: Sequence[EnvStatus]) -> list[Decisio
         decisions = agent.act(step, views)
     except FaultError:
         raise
-    except Exception as error:  # noqa: BLE001 (any error of the policy holds or ends the run, with its message)
+    except user_errors() as error:  # any error of the policy holds or ends the run, with its message
         fault = FaultError.from_exception(error, "the policy")
     else:
         if [type(decision) for decision in decisions] == [Decision] * len(views):

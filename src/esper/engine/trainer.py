@@ -23,6 +23,7 @@ from esper.ranks import RankLostError
 from esper.recording.recorder import RecordingError
 from esper.seeding import make_generator
 from esper.telemetry import events as ev
+from esper.user_code import user_errors
 
 
 class Trainer:
@@ -83,7 +84,7 @@ class Trainer:
             raise
         except FaultError as fault:
             found = fault
-        except Exception as error:  # noqa: BLE001 (any error holds or ends the run, with its message)
+        except user_errors() as error:  # any error holds or ends the run, with its message
             found = FaultError.from_exception(error, "the engine")
         else:
             return None

@@ -30,7 +30,7 @@ from esper.process import python_command
 from esper.seeding import forked_generators
 from esper.tasks.loading import absolute_reference, load_task
 from esper.tasks.task import Task
-from esper.user_code import describe_exception
+from esper.user_code import describe_exception, user_errors
 
 SAMPLE_ROWS = 3
 """Number of rows of the batch for the export. `torch.export` would fix the size of a batch of one row."""
@@ -84,7 +84,7 @@ def _export(directory: Path, task: Task, sample: Nested) -> str | None:
         exported = torch.export.load(path).module()
         found = [seeded_output(exported, batch) for batch in batches]
         difference = significant_difference(found, expected)
-    except Exception as error:  # noqa: BLE001 (the exporter and the model raise errors of any type; all are reported)
+    except user_errors() as error:  # the exporter and the model raise errors of any type; all are reported
         path.unlink(missing_ok=True)
         return describe_exception(error)
     if difference is not None:

@@ -42,7 +42,7 @@ class FaultError(Exception):
         self.env = env
 
     @classmethod
-    def from_exception(cls, error: Exception, where: str) -> FaultError:
+    def from_exception(cls, error: BaseException, where: str) -> FaultError:
         """Describe an error that occurred in `where`, such as `env 03 on cpu:0`.
 
         Raise the result after the exception handler, not in it: its context would keep the tensors of the failed step.
@@ -55,7 +55,7 @@ class FaultError(Exception):
         return cls(f"{where} failed: {what}", "".join(traceback.format_exception(error)), is_device_lost=is_device_lost)
 
 
-def is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Return True for an error of a CPU or GPU whose memory is exhausted."""
     text = str(error)
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(part in text for part in _OUT_OF_MEMORY)

@@ -24,6 +24,7 @@ from torch import Tensor
 from esper.envs.env import Env
 from esper.envs.stopwatch import CudaPhaseTimer, PhaseTimer
 from esper.lanes.errors import FaultError
+from esper.user_code import user_errors
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -190,6 +191,6 @@ def with_context(where: str, function: Callable[P, T], *args: P.args, **options:
         return function(*args, **options)
     except FaultError:
         raise
-    except Exception as error:  # noqa: BLE001 (raised below as a FaultError)
+    except user_errors() as error:
         fault = FaultError.from_exception(error, where)
     raise fault

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -95,6 +96,7 @@ class WorkerSpawner:
 
 def connect() -> tuple[Channel, str]:
     """Return the channel to the main process and the name of the lane, in a worker, which exits with that process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # else a KeyboardInterrupt of the user's code would look like Ctrl-C
     lane, pipe, *files = sys.argv[1], *map(int, sys.argv[2:])
     name_current_thread(f"lane {lane}")
     NamedThread(target=_exit_with_main_process, args=(pipe,), name="hangup", daemon=True).start()

@@ -14,7 +14,7 @@ from esper.seeding import forked_generators, make_generator
 from esper.tasks.family import structures_of
 from esper.tasks.splits import Splits, TaskData, read_data, write_data
 from esper.tasks.task import Task
-from esper.user_code import describe_exception
+from esper.user_code import describe_exception, user_errors
 
 
 def load_data(task: Task, directory: Path | None) -> TaskData:
@@ -68,7 +68,7 @@ def _load_splits(task: Task, directory: Path | None) -> Splits:
             splits = cast("object", task.data(directory))
     except TaskError:
         raise
-    except Exception as error:
+    except user_errors() as error:
         raise TaskError(f"data of task {task.name}: {describe_exception(error)}") from error
     if not isinstance(splits, Splits):
         raise TaskError(f"data of task {task.name} returned a {type(splits).__name__}; return esper.Splits")

@@ -12,7 +12,7 @@ from esper.config import TaskError
 from esper.formatting import suggest
 from esper.seeding import forked_generators, make_generator
 from esper.tasks.task import Task
-from esper.user_code import describe_exception
+from esper.user_code import describe_exception, user_errors
 
 
 class Host(NamedTuple):
@@ -35,7 +35,7 @@ def build_host(task: Task, seed: int, host: int, round_index: int) -> Host:
     try:
         with forked_generators(number), torch.enable_grad():  # the function may train its model
             model = task.model()
-    except Exception as error:
+    except user_errors() as error:
         raise TaskError(f"model of task {task.name}: {describe_exception(error)}") from error
     return Host(model, _freeze(task, model))
 

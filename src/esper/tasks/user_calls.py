@@ -12,7 +12,7 @@ from esper.config import TaskError
 from esper.growth.network import call_model
 from esper.growth.outputs import Nested, list_tensors, map_tensors
 from esper.tasks.task import Task, describe_type
-from esper.user_code import describe_exception
+from esper.user_code import describe_exception, user_errors
 
 Result = TypeVar("Result")
 
@@ -45,7 +45,7 @@ class UserCalls:
             return function()
         except TaskError:
             raise
-        except Exception as error:
+        except user_errors() as error:
             raise self.error(field, describe_exception(error)) from error
 
     def call_model(self, model: nn.Module, x: Nested) -> Nested:

@@ -17,7 +17,7 @@ from esper.tasks.losses import IGNORED_TARGET, CrossEntropy, loss_of, score_of
 from esper.tasks.splits import Split, Splits, take
 from esper.tasks.task import Task, describe_type
 from esper.tasks.user_calls import UserCalls, describe_value
-from esper.user_code import describe_exception
+from esper.user_code import describe_exception, user_errors
 
 _SEED = 0
 _SMALL_BATCH = 4
@@ -69,7 +69,7 @@ def check_augment(task: Task, model: nn.Module, splits: Splits) -> None:
     inputs, targets = cast("Sequence[Any]", result)
     try:
         _measure(task, model.eval(), inputs, targets)
-    except Exception as error:
+    except user_errors() as error:
         problem = f"its result cannot be trained on: {describe_exception(error)}"
         raise user.error("augment", problem) from error
 
@@ -90,7 +90,7 @@ def check_last_batch(task: Task, splits: Splits) -> None:
         module.training = False
     try:
         _measure(task, host.model, *take(splits.train, torch.arange(last)))
-    except Exception as error:
+    except user_errors() as error:
         sizes = f"{samples} samples in batches of {task.batch_size} leave {last} for the last one"
         problem = f"{sizes}, which fails: {describe_exception(error)}; change batch_size or samples_per_epoch"
         raise UserCalls(task).error("batch_size", problem) from error

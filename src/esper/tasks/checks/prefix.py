@@ -16,6 +16,7 @@ from esper.growth.outputs import Nested, list_tensors, map_tensors
 from esper.growth.site import SlotSite
 from esper.growth.slot import Slot
 from esper.seeding import make_generator
+from esper.user_code import user_errors
 
 _SEED_NOISE_STD = 0.3
 """Standard deviation of the noise on the weights of a trial seed, which would otherwise be the identity."""
@@ -64,7 +65,7 @@ def _attempt(forward: Callable[[], list[Nested]]) -> tuple[list[Nested], str]:
     try:
         with torch.no_grad():
             return forward(), ""
-    except Exception as error:  # noqa: BLE001 (a model may raise any exception here; the caller reports it)
+    except user_errors() as error:  # a model may raise any exception here; the caller reports it
         return [], (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

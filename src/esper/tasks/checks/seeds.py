@@ -12,7 +12,7 @@ from esper.growth.blueprints import build_seed
 from esper.growth.layouts import Layout
 from esper.growth.site import SlotSite
 from esper.seeding import forked_generators, make_generator
-from esper.user_code import describe_exception
+from esper.user_code import describe_exception, user_errors
 
 _SEED = 0
 
@@ -35,7 +35,7 @@ def check_seeds(site: SlotSite, features: Tensor, where: str, *, channels_last: 
             with forked_generators(_SEED), torch.no_grad():
                 seed = build_seed(name, site.layout, site.channels, site.is_causal, make_generator(_SEED, "seed check"))
                 output = cast("object", seed.to(memory_format=memory_format)(x))
-        except Exception as error:
+        except user_errors() as error:
             raise TaskError(_describe(name, where, describe_exception(error))) from error
         if not isinstance(output, Tensor) or (output.shape, output.dtype) != (x.shape, x.dtype):
             found = f"{output.dtype} {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__

@@ -13,7 +13,7 @@ from esper.config import TaskError
 from esper.seeding import make_generator
 from esper.tasks.family import TaskFamily
 from esper.tasks.splits import Splits, TaskData, data_tensors
-from esper.user_code import describe_exception
+from esper.user_code import describe_exception, user_errors
 
 _SEED = 0
 _CHUNK_SAMPLES = 1024
@@ -33,7 +33,7 @@ def check_settings(family: TaskFamily, data: TaskData) -> None:
             where = f"settings[{name!r}] of task {family.name}, value {value!r}"
             try:
                 changed = change(splits, value, make_generator(_SEED, "setting"))
-            except Exception as error:
+            except user_errors() as error:
                 raise TaskError(f"{where}: {describe_exception(error)}") from error
             if not isinstance(cast("object", changed), Splits):
                 raise TaskError(f"{where}: returned a {type(changed).__name__}; return esper.Splits")
