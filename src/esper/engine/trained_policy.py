@@ -23,7 +23,7 @@ from esper.policy.agent import strip_prefix
 from esper.policy.loading import PRETRAINED
 from esper.recording.runs import resolve_run
 
-SHIPPED = Path(__file__).parents[1] / "policies" / "generalist-v1" / "policy.safetensors"
+SHIPPED = Path(__file__).parents[1] / "policies" / "generalist-v2" / "policy.safetensors"
 """The policy that `pretrained` names. Its model card is beside it."""
 _PARTS = ("network.", "observations.", "returns.")
 """Beginnings of the names of the tensors that a policy needs to act."""
