@@ -152,7 +152,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def user_errors() -> tuple[type[BaseException], ...]:
-    """Return the exceptions that the user's code can raise, for an `except` clause. `sys.exit` raises one of them.
+    """Return the exceptions that the user's code can raise; `sys.exit` raises one of them.
 
     A KeyboardInterrupt is left out where Ctrl-C raises it: in the main thread with Python's own handler.
     """
