@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import msgspec
+import pytest
 
 from esper.config_files import resolve_config
 from esper.control import RequestKind, RequestQueue
@@ -151,3 +152,9 @@ def only(directory: Path) -> Path:
 def only_run(cwd: Path) -> Path:
     """Return the directory of the only run recorded below a working directory."""
     return only(cwd / "telemetry")
+
+
+def pass_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a KeyboardInterrupt in a thread of a lane pass, as that of Ctrl-C in the main thread does."""
+    for module in ("lanes.runner", "engine.step"):
+        monkeypatch.setattr(f"esper.{module}.user_errors", lambda: (Exception,))

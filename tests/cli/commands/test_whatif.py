@@ -25,6 +25,7 @@ from esper.formatting import APPROXIMATE
 from esper.history.history import open_history
 from esper.intervals import t_interval
 from esper.simulation.question import Inquiry, Question
+from tests.runs import pass_interrupts
 
 PLAN = "conv_light@early:0 depthwise@mid:1 cull@mid:6"
 """In both episodes, the seed in mid is culled."""
@@ -112,6 +113,7 @@ def test_interrupted_question_keeps_its_results(
         return train(env, step)
 
     monkeypatch.setattr(Env, "train_epoch", interrupted)
+    pass_interrupts(monkeypatch)
     assert main(["whatif", str(run), "--devices", "cpu:0"]) == 130
     said = capsys.readouterr()
     assert "reproduced exactly" in said.out  # the unchanged episode was finished
