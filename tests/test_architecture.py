@@ -60,18 +60,6 @@ def test_functions_have_at_most_60_lines() -> None:
     assert {function: length for function, length in lengths.items() if length > FUNCTION_LINES} == {}
 
 
-def test_commands_print_by_the_functions_that_remove_control_characters() -> None:
-    streams = ROOT / "src/esper/cli/streams.py"
-    calls = {
-        name(path): node.lineno
-        for path in SOURCES
-        if path.is_relative_to(streams.parent) and path != streams
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
-    }
-    assert calls == {}
-
-
 def modules(*packages: str) -> list[str]:
     """Return the dotted names of all modules of some packages."""
     found = [path.relative_to(ROOT / "src").with_suffix("") for path in SOURCES]

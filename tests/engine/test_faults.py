@@ -58,7 +58,7 @@ def model():
 def loss(output, y):
     global count
     count += 1
-    if count > CALLS:
+    if count > 60:
         ACTION
     return cross_entropy(output, y)
 
@@ -73,7 +73,7 @@ task = esper.Task(
     seed_optimizer=esper.AdamW(1e-2),
 )
 """
-"""Task whose loss quits after some calls. The checks before a run need fewer than 60."""
+"""Task whose loss quits after more calls than the checks before a run need."""
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, fail: Callable[[], NoReturn]) -> None:
@@ -305,7 +305,7 @@ def test_fault_in_a_lane_ends_the_run_with_its_reason(
 @pytest.mark.parametrize("action", ["sys.exit(3)", "raise KeyboardInterrupt"])
 def test_exit_in_the_code_of_the_user_is_a_fault(action: str, lanes: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / f"{tmp_path.name}.py"  # each a module of its own
-    path.write_text(QUITTER.replace("ACTION", action).replace("CALLS", "60"))
+    path.write_text(QUITTER.replace("ACTION", action))
     live = LiveRun(tmp_path, task=f"{path}:task", policy="static", devices=lanes, rounds=2, steps=40)
     with pytest.raises(RunFailedError, match=r"continues at round 1, step \d+$"):
         live.run.train()
@@ -322,7 +322,7 @@ def test_exit_in_a_check_of_the_task_is_refused_with_the_line(
 ) -> None:
     path = tmp_path / f"{tmp_path.name}.py"
     quits = f"def {field}(*_):\n    sys.exit(3)\n\n\ndef unused("
-    path.write_text(QUITTER.replace("CALLS", "60").replace(f"def {field}(", quits).replace("ACTION", "pass"))
+    path.write_text(QUITTER.replace(f"def {field}(", quits).replace("ACTION", "pass"))
     assert main(["--no-tui", "--task", str(path), "--telemetry-dir", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert f"{field} of task quitter" in said

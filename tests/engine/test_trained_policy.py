@@ -126,8 +126,7 @@ def test_shipped_policy_plants_attention_in_a_transformer(tmp_path: Path) -> Non
     live.finish()
     for env in live.state.envs:
         assert env.latest
-        planted = [slot.blueprint for slot in env.latest.slots]
-        assert "self_attention" in planted
+        assert "self_attention" in [slot.blueprint for slot in env.latest.slots]
 
 
 def test_policy_without_ppo_is_refused(run: Path, tmp_path: Path) -> None:

@@ -13,8 +13,15 @@ from importlib import import_module
 
 from esper.checkpoint.manifest import CheckpointError
 from esper.cli.commands import COMMANDS, TRAINING
-from esper.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, complete_narrate, print_usage_error
-from esper.cli.streams import CLOSED_ERRNOS, DISK_FULL_ERRNOS, discard_broken_output, print_text
+from esper.cli.options import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    complete_narrate,
+    print_usage_error,
+    print_warnings,
+)
+from esper.cli.streams import CLOSED_ERRNOS, DISK_FULL_ERRNOS, discard_broken_output
 from esper.config import ConfigError
 from esper.harvest.structure import HarvestError
 from esper.recording.recorder import RecordingError
@@ -54,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return EXIT_OK
         if error.errno in DISK_FULL_ERRNOS:
             discard_broken_output()
-            print_text(f"esper-sanctum: cannot write output: {error.strerror}", sys.stderr)
+            print_warnings([f"cannot write output: {error.strerror}"])
             return EXIT_FAILED
         if error.filename is None or error.strerror is None:
             raise

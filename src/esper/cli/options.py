@@ -47,7 +47,7 @@ def complete_narrate(arguments: Sequence[str]) -> list[str]:
 
 def print_usage_error(sentence: str) -> int:
     """Print an error to standard error and return the exit code for invalid usage."""
-    print_text(f"esper-sanctum: {strip_control(sentence)}", sys.stderr)
+    print_warnings([sentence])
     return EXIT_USAGE
 
 

@@ -53,7 +53,7 @@ class TeachingConfig:
     temperature: float = 0.02
     """Difference of net return that makes an alternative e times as probable in the improved policy, at first."""
     last_temperature: float = 0.005
-    """That of the last update; the temperature falls exponentially."""
+    """Temperature in the last update. It falls exponentially."""
     imitation: float = 0.4
     """Fraction of the training in which the weight of the imitation falls from 1 to 0; 0: no imitation."""
     rents: tuple[float, float] = (0.0005, 0.008)

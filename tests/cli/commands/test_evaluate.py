@@ -11,7 +11,7 @@ import pytest
 from esper.cli.main import main
 from esper.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 from esper.envs.env import Env
-from tests.runs import LiveRun
+from tests.runs import LiveRun, pass_interrupts
 
 
 @pytest.fixture(scope="module")
@@ -166,11 +166,7 @@ def test_interrupted_evaluation_continues_without_repeating_parts(
         return train(*arguments, **options)
 
     monkeypatch.setattr(Env, "train_epoch", interrupted)
-    for module in (
-        "lanes.runner",
-        "engine.step",
-    ):  # which Ctrl-C, in the main thread, does not pass
-        monkeypatch.setattr(f"esper.{module}.user_errors", lambda: (Exception,))
+    pass_interrupts(monkeypatch)
     for run in (6 + 5, 6 + 2, 99):  # a policy plays 3 steps of 2 envs; the second policy is lost, then the third
         left = run
         ended = evaluate(trained, *command, "--seed", "30")

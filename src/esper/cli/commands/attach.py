@@ -130,7 +130,7 @@ def _print_outcome(session: AttachedRun, state: RunState, *, brief: bool = False
 
     print_warnings(session.notices)
     if session.fatal_error:
-        print_text(f"esper-sanctum: {session.fatal_error}", sys.stderr)
+        print_warnings([session.fatal_error])
         return EXIT_FAILED
     if not brief:
         print_text(format_summary(state, display_status(state.status, live=False)))

@@ -113,7 +113,7 @@ def _print_result(growth: Growth, *, narrated: bool) -> int:
     search = growth.search
     if search is None or search.answer is None or growth.grown is None:
         answer = search.answer if search and search.answer else "stopped before a training began"
-        print_text(f"esper-sanctum: {answer}", sys.stderr)
+        print_warnings([answer])
         return EXIT_FAILED if growth.is_complete else EXIT_OK
     for name, directory in growth.directories.items():
         print_text(format_harvest(growth.networks[name].structure, directory, growth.problems.get(name)))
@@ -123,7 +123,7 @@ def _print_result(growth: Growth, *, narrated: bool) -> int:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         print_text(format_growth(search, growth.grown.structure.score_name, width=width))
     if growth.failure is not None:
-        print_text(f"esper-sanctum: {growth.failure}", sys.stderr)
+        print_warnings([growth.failure])
         return EXIT_FAILED
     return EXIT_OK
 

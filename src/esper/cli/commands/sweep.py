@@ -113,9 +113,7 @@ def _work(study: SweepStudy, slots: Sequence[Slot]) -> None:
             worker.abort()
             os._exit(128 + number)
         worker.stop()
-        print_text(
-            "esper-sanctum: stopping; the runs write checkpoints (a second signal ends them at once)", sys.stderr
-        )
+        print_warnings(["stopping; the runs write checkpoints (a second signal ends them at once)"])
 
     handlers = replace_handlers(handle)
     try:
