@@ -30,7 +30,7 @@ from esper.lanes.device_names import assign_lanes_to_rank
 from esper.process import RankInfo
 from esper.ranks import RankLostError, init_ranks
 from esper.telemetry import events as ev
-from esper.telemetry.codec import encode_json
+from esper.telemetry.codec import encode_json, make_decoder
 from esper.telemetry.state import Keyframe
 from tests.ranks import ThreadRanks
 from tests.runs import LiveRun, computed, only_run, recorded
@@ -212,6 +212,16 @@ def test_run_resumes_with_another_number_of_ranks(
     third = RankedRun(monkeypatch, tmp_path, resume=list_checkpoints(run)[-1]).start()
     assert third.finish() == "done"
     assert_alike(computed(recorded(run)), computed(recorded(alone.run.directory)))
+
+
+def test_checkpoint_at_the_end_of_a_round_has_the_events_of_all_ranks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A resumed run discards what was recorded after its checkpoint."""
+    live = RankedRun(monkeypatch, tmp_path, policy="periodic", rounds=1, steps=2).start()
+    assert live.finish() == "done"
+    saved = read_checkpoint(list_checkpoints(live.first.run.directory)[-1])
+    assert len(make_decoder(Keyframe).decode(saved.telemetry).decode_state().finals) == ENVS
 
 
 def test_failed_rank_ends_the_run_of_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -154,6 +154,7 @@ def _as_checkpoint_error(problem: str) -> Generator[None]:
 
 def _checkpoint(training: TrainingState, now: _TrainerState) -> Checkpoint:
     """Return the checkpoint of a state. It holds the tensors of `now` themselves, not copies."""
+    training.hub.collect()  # the snapshot has all events so far: a resumed run discards those that follow it
     return Checkpoint(
         config=training.config,
         round=now.round,

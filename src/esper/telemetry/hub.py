@@ -92,8 +92,12 @@ class EventHub:
         self._report_sink()
 
     def emit_global(self, event: AnyEvent) -> None:
-        """Emit an event of the whole run, not of one env or lane."""
+        """Emit an event of the whole run, not of one env or lane. All ranks call it together; that of rank 0 counts."""
+        self.collect()
         self.emit(event)
+
+    def collect(self) -> None:
+        """Emit the events of the other ranks since the last call, by rank. All ranks call it together."""
 
     def rewind(self, keyframe: Keyframe) -> None:
         """Restore the state of a checkpoint and forward it to subscribers. The next event continues its numbering."""
@@ -155,13 +159,11 @@ class FirstRankEventHub(EventHub):
         super().__init__(sink, detector)
         self._peers = peers
 
-    def emit_global(self, event: AnyEvent) -> None:
-        """Emit the events of the other ranks since the last call, by rank, then `event`. All ranks call it together."""
+    def collect(self) -> None:
         no_events: list[AnyEvent] = []  # those of this rank were emitted at once
         for events in self._peers.all_gather_object(no_events):
-            for other in events:
-                self.emit(other)
-        self.emit(event)
+            for event in events:
+                self.emit(event)
 
 
 class OtherRankEventHub(EventHub):
@@ -172,10 +174,12 @@ class OtherRankEventHub(EventHub):
         super().__init__(unused, unused)
         self._peers = peers
         self._pending: list[AnyEvent] = []
-        """Events since the last `emit_global`."""
+        """Events since the last `collect`."""
 
     def emit_global(self, event: AnyEvent) -> None:  # noqa: ARG002 (rank 0 emits its own)
-        """Send the pending events to rank 0. All ranks call it together; the event of rank 0 counts."""
+        self.collect()
+
+    def collect(self) -> None:
         pending, self._pending = self._pending, []
         self._peers.all_gather_object(pending)
 
