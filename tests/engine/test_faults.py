@@ -519,6 +519,20 @@ def test_restore_accepts_only_checkpoints_of_the_run(tmp_path: Path) -> None:
     assert live.finish().status == "done"
 
 
+def test_failed_sync_of_the_last_checkpoint_names_what_remains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = checkpointer.write_checkpoint
+
+    def unsynced(path: Path, checkpoint: Checkpoint) -> int:
+        write(path, checkpoint)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(checkpointer, "write_checkpoint", unsynced)
+    live = LiveRun(tmp_path, policy="static", rounds=1, steps=1, checkpoint_every=0).start()
+    assert live.finish().status == "failed"
+    assert live.failure is not None
+    assert live.failure.endswith(f"its last round is saved, and --resume {live.run.directory} records its end")
+
+
 @pytest.mark.parametrize("damaged", [True, False], ids=["damaged", "not to be listed"])
 def test_fault_is_reported_despite_a_failing_resume_hint(
     damaged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

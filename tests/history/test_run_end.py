@@ -13,6 +13,7 @@ from esper.history.run_end import record_run_end
 from esper.recording.notes import read_notes
 from esper.recording.recorder import Recorder, RecordingError, write_manifest
 from esper.recording.run_lock import RunLock
+from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.faults.programs import example_checkpoint
 
@@ -23,25 +24,35 @@ def killed(tmp_path: Path) -> Path:
     return make_killed_run(tmp_path, Config().rounds)
 
 
-def make_killed_run(tmp_path: Path, rounds: int) -> Path:
-    """Return a run whose last event, its end, was not recorded, with a checkpoint after so many rounds."""
+def make_killed_run(tmp_path: Path, rounds: int, *, reason: str | None = None) -> Path:
+    """Return a run whose last event, its end, was not recorded, with a checkpoint after so many rounds.
+
+    Args:
+        reason: Reason of a failure that ended the run; None: it was killed.
+    """
     run = tmp_path / "digits-20260101-000000"
     recorder = Recorder(run)
     write_manifest(run, {"run": run.name, "config": {}, "versions": {}})
     for event in example_run(2, 2, 6)[:-1]:
         recorder.put(event)
+    if reason:
+        recorder.put(ev.RunEnded(seq=len(example_run(2, 2, 6)), time=0.0, outcome="failed", reason=reason))
     recorder.close()
     write_checkpoint(checkpoint_path(run, rounds, 1), example_checkpoint(rounds))
     return run
 
 
-def test_resume_closes_a_complete_run_that_was_killed(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("reason", [None, "the checkpoint cannot be written: Input/output error"])
+def test_resume_closes_a_complete_run_that_was_killed_or_failed(
+    reason: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    killed = make_killed_run(tmp_path, Config().rounds, reason=reason)
     assert main(["--no-tui", "--resume", str(killed), "--tag", "x"]) == 0
     assert read_notes(killed).tags == ("x",)
-    assert f"{killed.name} is complete: its 70 rounds were done when it was killed" in capsys.readouterr().out
+    assert f"{killed.name} is complete: its 70 rounds were done before it ended" in capsys.readouterr().out
     history = open_history(killed)
     assert history.notices == []
-    assert history.length == len(example_run(2, 2, 6))
+    assert history.length == len(example_run(2, 2, 6)) + bool(reason)
     assert history.state_at(history.length).status == "done"
 
     assert main(["--no-tui", "--resume", str(killed)]) == 2

@@ -309,9 +309,11 @@ class Run:
             newest = read_manifest(checkpoints[-1])
         except (OSError, CheckpointError) as error:
             return f"list checkpoints to resume from with `esper-sanctum checkpoints {self.directory}`: {error}"
-        at = f"step {newest.step + 1}" if newest.step < newest.config["steps"] else "its end"
         state = self.trainer.state
         options = resume_options(self.directory, state.origin, state.config.policy)
+        if newest.round >= state.config.rounds:
+            return f"its last round is saved, and {options} records its end"
+        at = f"step {newest.step + 1}" if newest.step < newest.config["steps"] else "its end"
         return f"{options} continues at round {newest.round + 1}, {at}"
 
 

@@ -1,11 +1,10 @@
-"""Records the end of a run that was killed after its last checkpoint, when all of its rounds were done."""
+"""Records the end of a run that was killed, or failed, after the checkpoint of its last round."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 
-from esper.domain import TERMINAL_STATUSES
 from esper.history.history import open_history
 from esper.recording.recorder import Recorder, RecordingError
 from esper.recording.run_lock import RunLock
@@ -14,10 +13,10 @@ from esper.telemetry.state import Keyframe
 
 
 def record_run_end(run: Path) -> bool:
-    """Record the end of a run whose rounds are all done. Does nothing if the run has recorded an end.
+    """Record that a run is done whose rounds are all done. Does nothing if the run has recorded it.
 
     Returns:
-        True if the end was missing.
+        True if it was missing.
 
     Raises:
         ReadError: The recording cannot be read.
@@ -27,7 +26,7 @@ def record_run_end(run: Path) -> bool:
     try:
         history = open_history(run)
         state = history.state_at(history.length)
-        if state.status in TERMINAL_STATUSES:
+        if state.status == "done":
             return False
         recorder = Recorder(run)
         recorder.put(Keyframe.from_state(state))

@@ -169,10 +169,10 @@ def _resolve_config_and_checkpoint(
 
 
 def _end_complete_run(resume: str, run: Path, rounds: int, notes: RunNotes | None) -> int:
-    """Record the end of a run that was killed after its last checkpoint, and return the exit code.
+    """Record the end of a run that was killed, or failed, after its last round, and return the exit code.
 
     Raises:
-        ConfigError: The run has recorded its end, so there is nothing to resume.
+        ConfigError: The run has recorded that it is done, so there is nothing to resume.
         ReadError: The recording or the notes cannot be read.
         RecordingError: A process trains the run, or the recording cannot be written.
     """
@@ -184,7 +184,7 @@ def _end_complete_run(resume: str, run: Path, rounds: int, notes: RunNotes | Non
     if notes is not None:
         update_notes(run, notes)
     print_text(
-        f"{run.name} is complete: its {rounds} rounds were done when it was killed. Its end is recorded now; {more}."
+        f"{run.name} is complete: its {rounds} rounds were done before it ended. Its end is recorded now; {more}."
     )
     return EXIT_OK
 
