@@ -160,6 +160,7 @@ class FirstRankEventHub(EventHub):
         self._peers = peers
 
     def collect(self) -> None:
+        """Emit the events of the other ranks since the last call, by rank. All ranks call it together."""
         no_events: list[AnyEvent] = []  # those of this rank were emitted at once
         for events in self._peers.all_gather_object(no_events):
             for event in events:
@@ -177,9 +178,11 @@ class OtherRankEventHub(EventHub):
         """Events since the last `collect`."""
 
     def emit_global(self, event: AnyEvent) -> None:  # noqa: ARG002 (rank 0 emits its own)
+        """Send the pending events to rank 0. All ranks call it together; the event of rank 0 counts."""
         self.collect()
 
     def collect(self) -> None:
+        """Send the pending events to rank 0. All ranks call it together."""
         pending, self._pending = self._pending, []
         self._peers.all_gather_object(pending)
 
