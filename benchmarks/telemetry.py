@@ -29,6 +29,7 @@ from esper.history.run_index import RunIndex
 from esper.history.run_log import RunLog
 from esper.process import freeze_loaded_objects
 from esper.recording.recorder import Recorder
+from esper.recording.run_directory import RunDirectory
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json
 from esper.telemetry.hub import EventHub
@@ -91,7 +92,7 @@ def record(run: Sequence[ev.AnyEvent], recorder: Recorder) -> None:
 def record_cached(run: Sequence[ev.AnyEvent]) -> float:
     """Return the recorded events per second. A run records its events while they are in the CPU's caches: use few."""
     with tempfile.TemporaryDirectory() as directory:
-        recorder = Recorder(Path(directory))
+        recorder = Recorder(RunDirectory.make(Path(directory)))
         rate = len(run) / seconds(lambda: record(run, recorder))
         recorder.close()
     return rate
@@ -112,7 +113,7 @@ def measure_writing(count: int, directory: Path) -> Iterator[tuple[str, str]]:
     rates = [record_cached(run[:CACHED_EVENTS]) for _ in range(TURNS)]
     rate = statistics.median(rates)
     yield "record to disk (≥ 200,000)", f"{rate:,.0f} events/s, median of {TURNS} times {CACHED_EVENTS:,} events"
-    recorder = Recorder(directory)
+    recorder = Recorder(RunDirectory.make(directory))
     yield "record all, uncached", f"{n / seconds(lambda: record(run, recorder)):,.0f} events/s"
     yield "compress the last segments", f"{seconds(recorder.close):.2f} s"
     num_bytes = sum(path.stat().st_size for path in directory.iterdir())

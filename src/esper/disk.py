@@ -56,6 +56,13 @@ def make_directory(path: Path) -> None:
     sync_directory(path.parent)
 
 
+def make_subdirectory(path: Path) -> None:
+    """Create a directory in an existing one if it does not exist, and sync its parent. Raises OSError."""
+    if not path.exists():
+        path.mkdir(exist_ok=True)
+        sync_directory(path.parent)
+
+
 def numbered_paths(directory: Path, stem: str, suffix: str = "") -> Iterator[Path]:
     """Yield the paths `stem`, `stem-2`, `stem-3` … with a suffix, for a name that may be taken."""
     yield directory / f"{stem}{suffix}"

@@ -131,6 +131,8 @@ class PauseCause(StrEnum):
     """A step failed partway, and the start of its round could not be saved."""
     RECORDING = "recording"
     """Events cannot be written. The run resumes by itself as soon as they can."""
+    LOST = "lost"
+    """The run directory was deleted. Nothing can be saved, and the run can only end."""
     CHECKPOINT = "checkpoint"
     """The final checkpoint of the run could not be written."""
 

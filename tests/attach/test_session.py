@@ -9,6 +9,7 @@ import pytest
 
 from esper.attach.session import AttachedRun
 from esper.recording.recorder import Recorder
+from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
 from esper.telemetry.codec import encode_json
 from esper.telemetry.state import Keyframe, Record
@@ -30,7 +31,7 @@ def received(session: AttachedRun) -> list[Record]:
 
 
 def test_session_sends_past_state_then_single_events(tmp_path: Path, lock: RunLock) -> None:
-    recorder = Recorder(tmp_path)
+    recorder = Recorder(RunDirectory.make(tmp_path))
     for event in RUN[:40]:
         recorder.put(event)
     assert recorder.flush()
@@ -53,7 +54,7 @@ def test_session_sends_past_state_then_single_events(tmp_path: Path, lock: RunLo
 def test_session_receives_the_last_events(tmp_path: Path) -> None:
     """The last event is written between a poll of the recording and the end of the process."""
     lock = RunLock(tmp_path)
-    recorder = Recorder(tmp_path)
+    recorder = Recorder(RunDirectory.make(tmp_path))
     recorder.put(RUN[0])
     assert recorder.flush()
     session = AttachedRun(tmp_path, read_only=True)

@@ -20,6 +20,7 @@ from esper.checkpoint.catalog import checkpoint_path
 from esper.checkpoint.files import Checkpoint, write_checkpoint
 from esper.config import Config
 from esper.recording.recorder import Recorder, write_manifest
+from esper.recording.run_directory import RunDirectory
 from tests.factory import example_run
 
 TIMEOUT_S = 120
@@ -148,8 +149,8 @@ def example_checkpoint(number: int) -> Checkpoint:
 def write_run(directory: Path) -> Path:
     """Write a packed recording with a checkpoint, and return the directory of the run."""
     run = directory / "digits-20260101-000000"
-    recorder = Recorder(run)
-    write_manifest(run, {"run": run.name, "config": {}, "versions": {}})
+    recorder = Recorder(RunDirectory.make(run))
+    write_manifest(RunDirectory.make(run), {"run": run.name, "config": {}, "versions": {}})
     for event in example_run(2, 2, 12):
         recorder.put(event)
     recorder.close()

@@ -11,6 +11,7 @@ import pytest
 
 from esper.cli.main import main
 from esper.recording.recorder import Recorder, write_manifest
+from esper.recording.run_directory import RunDirectory
 from esper.telemetry import events as ev
 from tests.factory import example_run
 
@@ -45,8 +46,8 @@ def poisoned(event: ev.AnyEvent) -> ev.AnyEvent:
 @pytest.fixture
 def runs(tmp_path: Path) -> tuple[Path, Path]:
     run, other = tmp_path / "telemetry" / "evil", tmp_path / "telemetry" / "evil\x1b[31m"
-    recorder = Recorder(run)
-    write_manifest(run, {"run": HOSTILE, "config": {}, "versions": {}})
+    recorder = Recorder(RunDirectory.make(run))
+    write_manifest(RunDirectory.make(run), {"run": HOSTILE, "config": {}, "versions": {}})
     for event in example_run(2, 2, 6):
         recorder.put(poisoned(event))
     recorder.close()

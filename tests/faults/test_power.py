@@ -16,6 +16,7 @@ from esper.checkpoint.files import read_checkpoint, write_checkpoint
 from esper.history.history import open_history
 from esper.recording import recorder as recorder_module
 from esper.recording.recorder import Recorder, write_manifest
+from esper.recording.run_directory import RunDirectory
 from esper.recording.runs import make_run_directory
 from esper.recording.segments import ReadError
 from tests.factory import example_run
@@ -33,8 +34,8 @@ def record_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> PowerRecorder:
     assert len(events) == 3 * EVENTS_PER_CHECKPOINT
     with power.recording():
         run = make_run_directory("digits", datetime(2026, 1, 1), root / "telemetry")
-        recorder = Recorder(run)
-        write_manifest(run, {"run": run.name, "config": {}, "versions": {}})
+        recorder = Recorder(RunDirectory.make(run))
+        write_manifest(RunDirectory.make(run), {"run": run.name, "config": {}, "versions": {}})
         power.promise("manifest", 1)
         for number in range(1, 4):
             for event in events[(number - 1) * EVENTS_PER_CHECKPOINT : number * EVENTS_PER_CHECKPOINT]:
@@ -104,7 +105,7 @@ def test_the_model_loses_what_was_not_synced(tmp_path: Path) -> None:
 def test_events_are_synced_without_being_asked(tmp_path: Path) -> None:
     power = PowerRecorder(tmp_path)
     with power.recording():
-        recorder = Recorder(tmp_path / "run", sync_seconds=0.5)
+        recorder = Recorder(RunDirectory.make(tmp_path / "run"), sync_seconds=0.5)
         for event in example_run(1, 1, 4):
             recorder.put(event)
         deadline = time.monotonic() + 20

@@ -12,6 +12,7 @@ from esper.history.history import open_history
 from esper.history.run_end import record_run_end
 from esper.recording.notes import read_notes
 from esper.recording.recorder import Recorder, RecordingError, write_manifest
+from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
 from esper.telemetry import events as ev
 from tests.factory import example_run
@@ -31,8 +32,8 @@ def make_killed_run(tmp_path: Path, rounds: int, *, reason: str | None = None) -
         reason: Reason of a failure that ended the run; None: it was killed.
     """
     run = tmp_path / "digits-20260101-000000"
-    recorder = Recorder(run)
-    write_manifest(run, {"run": run.name, "config": {}, "versions": {}})
+    recorder = Recorder(RunDirectory.make(run))
+    write_manifest(RunDirectory.make(run), {"run": run.name, "config": {}, "versions": {}})
     for event in example_run(2, 2, 6)[:-1]:
         recorder.put(event)
     if reason:

@@ -17,6 +17,7 @@ from esper.history.history import open_history
 from esper.recording import recorder as module
 from esper.recording import segments
 from esper.recording.recorder import Recorder, RecordingError, write_manifest
+from esper.recording.run_directory import RunDirectory
 from esper.recording.segments import SegmentWriter
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe
@@ -36,7 +37,7 @@ def _short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def recorder(tmp_path: Path) -> Iterator[Recorder]:
-    recorder = Recorder(tmp_path / "run")
+    recorder = Recorder(RunDirectory.make(tmp_path / "run"))
     yield recorder
     recorder.close()
 
@@ -125,7 +126,7 @@ def test_restore_starts_a_segment_and_undoes_later_events(recorder: Recorder) ->
 
 def test_resumed_recorder_continues_after_a_killed_one(tmp_path: Path) -> None:
     write_segment(tmp_path, 1, recording(RUN[:60]) + b'{"type":"EnvSt')
-    recorder = Recorder(tmp_path)
+    recorder = Recorder(RunDirectory.make(tmp_path))
     recorder.put(Keyframe.from_state(fold(RUN[:31])))
     put_all(recorder, RUN[31:])
     recorder.close()
@@ -308,14 +309,17 @@ def test_closed_recorder_accepts_no_events(recorder: Recorder) -> None:
 
 def test_recorder_refuses_an_unwritable_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for refuse in (lambda: Recorder(tmp_path / "file" / "run"), lambda: write_manifest(tmp_path / "file" / "run", {})):
+    for refuse in (
+        lambda: Recorder(RunDirectory.make(tmp_path / "file" / "run")),
+        lambda: write_manifest(RunDirectory.make(tmp_path / "file" / "run"), {}),
+    ):
         with pytest.raises(RecordingError, match=r"cannot record to .*file/run: Not a directory"):
             refuse()
 
 
 def test_manifest_is_replaced_atomically(tmp_path: Path) -> None:
-    write_manifest(tmp_path / "run", {"seed": 1})
-    write_manifest(tmp_path / "run", {"seed": 2, "clip": float("inf")})
+    write_manifest(RunDirectory.make(tmp_path / "run"), {"seed": 1})
+    write_manifest(RunDirectory.make(tmp_path / "run"), {"seed": 2, "clip": float("inf")})
 
     assert files(tmp_path / "run") == ["run.json"]
     manifest = msgspec.json.decode((tmp_path / "run" / "run.json").read_bytes())

@@ -9,6 +9,7 @@ import pytest
 
 from esper.recording.decoder import MAX_DAMAGE_NOTICES
 from esper.recording.recorder import Recorder
+from esper.recording.run_directory import RunDirectory
 from esper.recording.segments import ReadError, compress_segment, segment_path
 from esper.recording.tail import RecordingFollower
 from esper.telemetry.codec import encode_json
@@ -35,7 +36,7 @@ def kinds(records: Sequence[Record]) -> list[str]:
 
 
 def test_tail_yields_every_record_once_in_order(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path)
+    recorder = Recorder(RunDirectory.make(tmp_path))
     follower = RecordingFollower(tmp_path)
     assert list(follower.poll()) == []
     records: list[Record] = []

@@ -18,6 +18,7 @@ from esper.control import RequestKind, RequestQueue
 from esper.engine.thread import EngineThread
 from esper.health.detector import AnomalyDetector
 from esper.recording.recorder import Recorder
+from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.dialogs import QuitDialog
@@ -43,7 +44,7 @@ class StubRun:
         self.directory = directory
         self.control = RequestQueue()
         self.lock = RunLock(directory)
-        self.recorder = Recorder(directory)
+        self.recorder = Recorder(RunDirectory.make(directory))
         self.hub = EventHub(self.recorder, AnomalyDetector())
         self.say(*example_run()[:30])
 

@@ -13,6 +13,7 @@ import pytest
 from esper.health.detector import AnomalyDetector
 from esper.ranks import RankGroup, RankLostError
 from esper.recording.recorder import Recorder
+from esper.recording.run_directory import RunDirectory
 from esper.telemetry import events as ev
 from esper.telemetry.hub import EventHub, FirstRankEventHub, OtherRankEventHub
 from esper.telemetry.state import Keyframe, Record, RunState
@@ -185,7 +186,7 @@ def test_hub_reports_recording_failure_and_recovery_once(hub: EventHub, memory: 
 
 
 def test_hub_snapshot_equals_the_state_of_a_listener(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "run")
+    recorder = Recorder(RunDirectory.make(tmp_path / "run"))
     hub = EventHub(recorder, AnomalyDetector())
     records = hub.subscribe()
     hub.emit(run_started())

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from esper.checkpoint.manifest import MANIFEST_FILE, CheckpointError
-from esper.disk import make_directory, sync_directory
+from esper.disk import make_subdirectory, sync_directory
 
 CHECKPOINTS_DIR = "checkpoints"
 """Subdirectory of a run directory that holds its checkpoints."""
@@ -120,7 +120,7 @@ def set_aside_later(run: Path, step_number: tuple[int, int], count: int) -> None
     aside = run / UNDONE_DIR
     for path in list_checkpoints(run):
         if step_number_of(path) > step_number:
-            make_directory(aside)
+            make_subdirectory(aside)
             shutil.rmtree(aside / path.name, ignore_errors=True)
             path.rename(aside / path.name)
             sync_directory(path.parent)  # else a later checkpoint could reappear, and `--resume` would choose it

@@ -36,7 +36,7 @@ from esper.checkpoint.manifest import (
 )
 from esper.checkpoint.state import check_state
 from esper.config import Config
-from esper.disk import make_directory, replace_synced, sync_directory, write_synced
+from esper.disk import make_subdirectory, replace_synced, sync_directory, write_synced
 from esper.domain import StepNumber
 from esper.telemetry.codec import encode_json
 from esper.user_code import TaskOrigin
@@ -74,7 +74,7 @@ class Checkpoint:
 
 
 def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> int:
-    """Write a checkpoint, replacing an existing one of the same name.
+    """Write a checkpoint, replacing an existing one of the same name. The directory of its run must exist.
 
     Returns:
         Size in bytes.
@@ -82,7 +82,7 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> int:
     Raises:
         OSError: The checkpoint cannot be written; an existing one is then unchanged.
     """
-    make_directory(directory.parent)
+    make_subdirectory(directory.parent)
     partial = directory.with_name(directory.name + PARTIAL_SUFFIX)
     shutil.rmtree(partial, ignore_errors=True)
     try:

@@ -26,6 +26,7 @@ from esper.engine.training_state import TrainingState
 from esper.lanes.errors import is_out_of_memory
 from esper.policy.agent import strip_prefix
 from esper.ranks import RankGroup
+from esper.recording.run_directory import RunDirectory
 from esper.telemetry.codec import encode_json, make_decoder
 from esper.telemetry.state import Keyframe
 
@@ -43,12 +44,23 @@ class RestoredCheckpoint(NamedTuple):
 
 
 class Checkpointer:
-    """Writes and reads the checkpoints of one run. Every method that does raises CheckpointError if it cannot."""
+    """Writes and reads the checkpoints of one run. Every method that does raises CheckpointError if it cannot.
 
-    def __init__(self, run: Path, keep: int) -> None:
+    Args:
+        run: Path of the run directory.
+        run_directory: The directory; None on other ranks than 0, which do not use it.
+        keep: Number of checkpoints to keep.
+    """
+
+    def __init__(self, run: Path, run_directory: RunDirectory | None, keep: int) -> None:
         self.directory = run
+        self._run_directory = run_directory
         self._keep = keep
         self._stash: Checkpoint | None = None
+
+    def is_lost(self, ranks: RankGroup) -> bool:
+        """Return True if the run directory was deleted, so that nothing can be saved. All ranks call it together."""
+        return ranks.run_on_rank0(lambda: self._run_directory is not None and self._run_directory.is_deleted)
 
     def save(self, training: TrainingState) -> tuple[Path, int, Checkpoint]:
         """Write a checkpoint of the current state.
@@ -80,7 +92,7 @@ class Checkpointer:
         if stash is None:
             return None
         with _as_checkpoint_error(f"the checkpoints in {self.directory} cannot be listed"):
-            if any(step_number_of(path) >= stash.step_number for path in list_checkpoints(self.directory)):
+            if any(step_number_of(path) >= stash.step_number for path in list_checkpoints(self._check())):
                 return None
         return self._path(stash), self._write(stash), stash
 
@@ -89,19 +101,20 @@ class Checkpointer:
 
     def _write(self, checkpoint: Checkpoint) -> int:
         with _as_checkpoint_error(f"the checkpoint cannot be written to {self.directory}"):
-            remove_incomplete(self.directory)
-            return write_checkpoint(self._path(checkpoint), checkpoint)
+            directory = self._check()
+            remove_incomplete(directory)
+            return write_checkpoint(checkpoint_path(directory, *checkpoint.step_number), checkpoint)
 
     def prune(self, ranks: RankGroup) -> None:
         """Remove all but the newest checkpoints, keeping as many as configured."""
         with _as_checkpoint_error(f"older checkpoints cannot be removed from {self.directory}"):
-            ranks.run_on_rank0(lambda: prune_checkpoints(self.directory, self._keep))
+            ranks.run_on_rank0(lambda: prune_checkpoints(self._check(), self._keep))
 
     def set_aside_later(self, training: TrainingState) -> None:
         """Move the checkpoints that are later than the current step to `undone/`."""
         now = training.step_number
         with _as_checkpoint_error(f"later checkpoints cannot be set aside in {self.directory}"):
-            training.ranks.run_on_rank0(lambda: set_aside_later(self.directory, now, self._keep))
+            training.ranks.run_on_rank0(lambda: set_aside_later(self._check(), now, self._keep))
 
     def restore(self, training: TrainingState, path: Path) -> RestoredCheckpoint:
         """Restore the training state from a checkpoint.
@@ -134,6 +147,8 @@ class Checkpointer:
 
     def _read_from_this_run(self, path: Path) -> Checkpoint:
         """Read a checkpoint of this run; refuse others, since a viewer may send any path. Raises CheckpointError."""
+        with _as_checkpoint_error(f"{path} cannot be read"):
+            self._check()
         try:
             run = run_directory_of(path)
         except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a character that is invalid in paths
@@ -141,6 +156,11 @@ class Checkpointer:
         if run != self.directory.resolve():
             raise CheckpointError(f"{path} belongs to {run}, not to this run")
         return read_checkpoint(path)
+
+    def _check(self) -> Path:
+        """Return the path for writing files to the run directory. Rank 0 calls it. Raises OSError if it is gone."""
+        assert self._run_directory is not None
+        return self._run_directory.check()
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 from esper.candidates import BARE_HOST, FROM_SCRATCH, WIDE_HOST, Candidate, choose, describe_answer, describe_candidate
 from esper.config import TaskError
@@ -24,6 +23,7 @@ from esper.lanes.errors import FaultError
 from esper.lanes.pool import EnvPool
 from esper.policy.actions import WAIT_DECISION
 from esper.ppo.rewards import rent_cost
+from esper.recording.run_directory import RunDirectory
 from esper.seeding import EpisodeKey
 from esper.tasks.splits import Splits
 from esper.tasks.task import Task
@@ -43,7 +43,7 @@ class GrowthResults:
     Args:
         growth: Receives the results.
         splits: Data of the task, on the CPU.
-        run: Run directory.
+        run: The run directory.
         open_wide: Opens the envs of the wide host; None if the task has no `wide_model`.
     """
 
@@ -56,7 +56,7 @@ class GrowthResults:
         *,
         task: Task,
         splits: Splits,
-        run: Path,
+        run: RunDirectory,
         open_wide: OpenWidePool | None,
     ) -> None:
         self._growth = growth
@@ -116,7 +116,7 @@ class GrowthResults:
         """Build a network and compute its scores. Raises FaultError if the model or the score fails."""
         config = self._training.config
         provenance = Provenance(
-            run=self._run.name,
+            run=self._run.path.name,
             env=network.env,
             round=network.round,
             step=network.step,
@@ -138,7 +138,13 @@ class GrowthResults:
         growth = self._growth
         if growth.target is None or chosen not in growth.networks:
             return
-        target = growth.target(self._run)
+        try:
+            self._run.check()
+        except OSError as error:
+            growth.failure = f"the network is not written: {self._run.path}: {error.strerror}"
+            self._log(growth.failure, "error")
+            return
+        target = growth.target(self._run.path)
         directories = {chosen: target}
         if growth.writes_all:
             directories = {name: target / _directory_name(index, name) for index, name in enumerate(growth.networks)}

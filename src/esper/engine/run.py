@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from datetime import datetime
 from pathlib import Path
 from queue import SimpleQueue
@@ -16,7 +16,6 @@ from esper.checkpoint.catalog import list_checkpoints, run_directory_of
 from esper.checkpoint.manifest import CheckpointError, read_manifest
 from esper.config import Config, ConfigError
 from esper.control import RequestQueue
-from esper.disk import make_directory
 from esper.engine import reporter
 from esper.engine.agent_factory import build_agent, build_candidates, proposing_policies
 from esper.engine.checkpointer import Checkpointer
@@ -41,7 +40,8 @@ from esper.lanes.spawn import WorkerSpawner
 from esper.process import RankInfo
 from esper.ranks import RankGroup, RankLostError, destroy_ranks, init_ranks
 from esper.recording.notes import RunNotes, update_notes
-from esper.recording.recorder import Recorder, RecordingError, write_manifest
+from esper.recording.recorder import Recorder, RecordingError, open_run_directory, write_manifest
+from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
 from esper.recording.runs import make_run_directory
 from esper.search.search import PlanSearch
@@ -53,6 +53,9 @@ from esper.tasks.task import Task
 from esper.telemetry import events as ev
 from esper.telemetry.hub import EventHub, FirstRankEventHub, OtherRankEventHub
 from esper.telemetry.state import Record
+
+_LOST = "its events and checkpoints are lost; start the run again"
+"""Advice after the run directory was deleted."""
 
 
 class Run:
@@ -120,16 +123,21 @@ class Run:
                 agent = build_agent(config, profile.sites, profile.blueprints, ranks, resumes=resume is not None)
             space = _plan_space(growth, config, profile) if growth else None
             self.directory = run_directory_of(resume) if resume else ranks.run_on_rank0(lambda: _new_directory(config))
+            self._run_directory: RunDirectory | None = None
+            """The directory, held open; None on a machine that does not have it, because it does not run rank 0."""
             if ranks.rank > 0:
                 self.hub = OtherRankEventHub(ranks)
             lock_warning = ranks.run_on_rank0(lambda: self._open_recording(config, notes, opened))
+            if ranks.rank > 0:
+                with suppress(OSError):
+                    self._run_directory = RunDirectory(self.directory)
             self.hub.subscribe(records)
             state = TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks, origin=origin)
             self._results = self._direct(growth, space, state, control, data, lanes) if growth and space else None
             self.trainer = Trainer(
                 state,
                 control=control if ranks.is_single else RankedRequestQueue(control, ranks),
-                checkpointer=Checkpointer(self.directory, config.keep),
+                checkpointer=Checkpointer(self.directory, self._run_directory, config.keep),
                 interactive=interactive and ranks.is_single,
             )
             if resume:
@@ -138,6 +146,12 @@ class Run:
             self._emit_notices(config, lock_warning if ranks.rank == 0 else None)
             self._opened = opened.pop_all()
             """Resources of the run, closed in reverse order at its end."""
+
+    @property
+    def _own_directory(self) -> RunDirectory:
+        """The run directory, which rank 0 writes to."""
+        assert self._run_directory is not None
+        return self._run_directory
 
     def _direct(
         self,
@@ -169,17 +183,18 @@ class Run:
             control,
             task=task,
             splits=data[0],
-            run=self.directory,
+            run=self._own_directory,
             open_wide=open_wide if task.wide_model else None,
         )
 
     def _open_recording(self, config: Config, notes: RunNotes | None, opened: ExitStack) -> str | None:
-        """Lock the run, store its notes, and open its recorder and its hub. Return the warning of the lock.
+        """Open and lock the run directory, store notes, open recorder and hub. Return the warning of the lock.
 
         Raises:
             RecordingError: Another process trains the run, or its directory cannot be written.
             ReadError: The notes on the resumed run cannot be read.
         """
+        self._run_directory = open_run_directory(self.directory)
         lock = RunLock(self.directory)
         opened.callback(lock.release)
         if notes is not None:  # first of all: a sweep finds its runs by their notes
@@ -187,7 +202,7 @@ class Run:
                 update_notes(self.directory, notes)
             except OSError as error:
                 raise RecordingError(f"cannot write the notes on {self.directory}: {error.strerror}") from error
-        recorder = Recorder(self.directory, config.sync_seconds)
+        recorder = Recorder(self._own_directory, config.sync_seconds)
         opened.callback(recorder.close)
         detector = AnomalyDetector(Thresholds.from_config(config))
         if self.ranks.is_single:
@@ -202,7 +217,7 @@ class Run:
         manifest: dict[str, Any] = {"run": self.directory.name, "config": builtins, "versions": reporter.versions()}
         if self._identity:
             manifest["growth"] = self._identity
-        self.ranks.run_on_rank0(lambda: write_manifest(self.directory, manifest))
+        self.ranks.run_on_rank0(lambda: write_manifest(self._own_directory, manifest))
         director = self.trainer.state.director
         started = reporter.run_started(
             self.directory.name,
@@ -242,11 +257,12 @@ class Run:
             with self._opened:
                 self._train_and_report()
         except RunFailedError as error:
-            if self.hub.failure:
+            if self.hub.failure and self.hub.failure not in str(error):
                 raise RunFailedError(f"{error}; {self.hub.failure}") from error
             raise
         if self.hub.failure:
-            raise RunFailedError(self.hub.failure)
+            is_lost = self._run_directory is not None and self._run_directory.is_deleted
+            raise RunFailedError(f"{self.hub.failure}; {_LOST}" if is_lost else self.hub.failure)
 
     def _train_and_report(self) -> None:
         try:
@@ -293,17 +309,28 @@ class Run:
         rank = self.ranks.rank
         path = self.directory / (f"traceback-rank-{rank}.txt" if rank else "traceback.txt")
         try:
-            make_directory(self.directory)  # another machine may not share the file system of rank 0
-            path.write_text(fault.traceback_text)
+            # Another machine may not share the file system of rank 0.
+            directory = self._run_directory or RunDirectory.make(self.directory)
+            (directory.check() / path.name).write_text(fault.traceback_text)
         except OSError as error:
             return f" (its traceback cannot be written to {path}: {error.strerror})"
         return f" (traceback in {path})"
 
     def _resume_hint(self) -> str:
+        """Return how to go on after a failure; empty if there is no way."""
+        directory, condition = self.directory, ""
+        if self._run_directory is not None:
+            if self._run_directory.is_deleted:
+                return _LOST
+            directory = self._run_directory.held
+            try:
+                self._run_directory.check()
+            except OSError:
+                condition = "put the directory back, then "
         try:
-            checkpoints = list_checkpoints(self.directory)
+            checkpoints = list_checkpoints(directory)
             if self._results is not None:
-                return "the same command continues the growth" if checkpoints else ""
+                return f"{condition}the same command continues the growth" if checkpoints else ""
             if not checkpoints:
                 return "no checkpoint was written; start the run again"
             newest = read_manifest(checkpoints[-1])
@@ -312,9 +339,9 @@ class Run:
         state = self.trainer.state
         options = resume_options(self.directory, state.origin, state.config.policy)
         if newest.round >= state.config.rounds:
-            return f"its last round is saved, and {options} records its end"
+            return f"{condition}its last round is saved, and {options} records its end"
         at = f"step {newest.step + 1}" if newest.step < newest.config["steps"] else "its end"
-        return f"{options} continues at round {newest.round + 1}, {at}"
+        return f"{condition}{options} continues at round {newest.round + 1}, {at}"
 
 
 def _check_gpus(lanes: Sequence[str], rank_info: RankInfo, ranks: RankGroup) -> None:

@@ -5,6 +5,7 @@ Works for one rank or several.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import torch
 
 from esper.checkpoint.files import Checkpoint
 from esper.checkpoint.manifest import CheckpointError
-from esper.control import Request, RequestKind, RequestQueue
+from esper.control import ENDING_KINDS, Request, RequestKind, RequestQueue
 from esper.domain import PauseCause
 from esper.engine import reporter
 from esper.engine.checkpointer import Checkpointer
@@ -23,6 +24,7 @@ from esper.engine.training_state import TrainingState
 from esper.lanes.errors import INCONSISTENT_STATE, FaultError, RunFailedError
 from esper.policy.occlusion import ExplainingAgent
 from esper.ranks import RankGroup
+from esper.recording.run_directory import DELETED
 from esper.telemetry import events as ev
 
 UNATTENDED_ORIGINS = frozenset({"signal", "dashboard"})
@@ -68,7 +70,8 @@ class RunController:
                 case Request(RequestKind.CHECKPOINT | RequestKind.STOP, origin) if unsaved:
                     self._emit_request(request)
                     unsaved = self._try_optional(lambda: self._save_stash(origin))
-                    if request.kind is RequestKind.STOP and (not unsaved or origin in UNATTENDED_ORIGINS):
+                    is_saved = not unsaved or self.checkpointer.is_lost(self._training.ranks)
+                    if request.kind is RequestKind.STOP and (is_saved or origin in UNATTENDED_ORIGINS):
                         raise fault
                     self._emit_failed(fault, unsaved)
                 case Request(RequestKind.RESTORE, origin, str(path)):
@@ -105,6 +108,23 @@ class RunController:
             )
         return failure
 
+    def _fail_if_lost(self) -> None:
+        """End a run whose directory was deleted, after the user has been told. All ranks call this together.
+
+        Raises:
+            RunFailedError: The directory was deleted.
+        """
+        if not self.checkpointer.is_lost(self._training.ranks):
+            return
+        reason = f"cannot record to {self.checkpointer.directory}: {DELETED}"
+        if self._interactive:
+            self._emit_paused("engine", reason, PauseCause.LOST)
+            while (request := self._control.get(timeout=0.2)) is None or request.kind not in ENDING_KINDS:
+                if request is not None:
+                    self._emit_request(request, ignored="the run directory was deleted, and nothing can be saved")
+            self._emit_request(request)
+        raise RunFailedError(reason)
+
     # Requests
 
     def may_go_ahead(self) -> bool:
@@ -116,15 +136,18 @@ class RunController:
         """Handle the requests received since the last step; block while paused. Return False if the run must end.
 
         Raises:
-            RunFailedError: The run could not be recorded for too long, and no user watches it.
+            RunFailedError: The run could not be recorded for too long and no user watches it, or its directory was
+                deleted.
         """
         paused = self._single_step is not None
         if self._single_step is not None:
             self._emit_paused(self._single_step)
             self._single_step = None
-        unrecorded = self._hold_while_unrecordable()
-        deadline = time.monotonic() + 60 * self._training.config.patience_minutes
+        unrecorded, deadline = None, math.inf
         while True:
+            self._fail_if_lost()
+            if not unrecorded and (unrecorded := self._hold_while_unrecordable()):
+                deadline = time.monotonic() + 60 * self._training.config.patience_minutes
             if unrecorded and not self._interactive and time.monotonic() > deadline:
                 self._fail_unrecorded()
             if unrecorded and self._hub.flush():
@@ -267,6 +290,7 @@ class RunController:
         try:
             self._checkpoint(origin)
         except CheckpointError as error:
+            self._fail_if_lost()
             if origin in UNATTENDED_ORIGINS or not self._interactive:
                 raise RunFailedError(str(error)) from None
             self._emit_paused(

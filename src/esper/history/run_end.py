@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from esper.history.history import open_history
-from esper.recording.recorder import Recorder, RecordingError
+from esper.recording.recorder import Recorder, RecordingError, open_run_directory
 from esper.recording.run_lock import RunLock
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe
@@ -28,7 +28,7 @@ def record_run_end(run: Path) -> bool:
         state = history.state_at(history.length)
         if state.status == "done":
             return False
-        recorder = Recorder(run)
+        recorder = Recorder(open_run_directory(run))
         recorder.put(Keyframe.from_state(state))
         recorder.put(ev.RunEnded(seq=state.seq + 1, time=time.time(), outcome="done"))
         recorder.close()

@@ -1,8 +1,8 @@
 """Writes every record of a run in a separate thread, and drops none.
 
-The files on disk are valid at any moment, except for their last line. While the disk rejects writes, records are kept
-in memory; if there are too many, the engine waits. A kill loses nothing that was written; a loss of power loses at most
-the events since the last sync.
+The files on disk are valid at any moment, except for their last line. While the disk rejects writes, or the directory
+is not at its path, records are kept in memory; if there are too many, the engine waits. A kill loses nothing that was
+written; a loss of power loses at most the events since the last sync.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from esper.disk import make_directory, write_replaced
 from esper.process import NamedThread
+from esper.recording.run_directory import RunDirectory
 from esper.recording.segments import SegmentWriter, compress_segment, list_segments, segment_number, segment_path
 from esper.telemetry.codec import encode_json, encode_lines
 from esper.telemetry.events import SCHEMA_VERSION
@@ -42,19 +42,29 @@ class RecordingError(Exception):
     """A run cannot be recorded. The text is one sentence for the user."""
 
 
-def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
-    """Write `run.json` atomically, with the schema number of the events; create the directory if it does not exist.
+def open_run_directory(path: Path) -> RunDirectory:
+    """Open the directory of a run to record to it.
+
+    Raises:
+        RecordingError: It does not exist, or cannot be opened.
+    """
+    try:
+        return RunDirectory(path)
+    except OSError as error:
+        raise RecordingError(_write_error(path, error)) from error
+
+
+def write_manifest(directory: RunDirectory, manifest: dict[str, Any]) -> None:
+    """Write `run.json` atomically, with the schema number of the events. The recorder restores it if it is deleted.
 
     Raises:
         RecordingError: The file cannot be written.
     """
-    path = directory / "run.json"
     text = msgspec.json.format(encode_json({"schema": SCHEMA_VERSION, **manifest}), indent=2)
     try:
-        make_directory(directory)
-        write_replaced(path, text + b"\n")
+        directory.keep("run.json", text + b"\n")
     except OSError as error:
-        raise RecordingError(_write_error(directory, error)) from error
+        raise RecordingError(_write_error(directory.path, error)) from error
 
 
 class Recorder:
@@ -63,24 +73,25 @@ class Recorder:
     The first record of a resumed run must be the Keyframe of its checkpoint; a new run starts with an empty RunState.
 
     Args:
-        directory: Directory of the run; it is created if it does not exist.
+        directory: Directory of the run.
         sync_seconds: Seconds between two syncs of the events to the disk.
 
     Raises:
-        RecordingError: The directory cannot be created or written to.
+        RecordingError: The directory cannot be written to.
     """
 
-    def __init__(self, directory: Path, sync_seconds: float = DEFAULT_SYNC_SECONDS) -> None:
-        self.directory = directory
+    def __init__(self, directory: RunDirectory, sync_seconds: float = DEFAULT_SYNC_SECONDS) -> None:
+        self.directory = directory.path
+        self._run_directory = directory
         self._sync_seconds = sync_seconds
         self._last_sync = time.monotonic()
         try:
-            make_directory(directory)
-            segments = list_segments(directory)
-            (directory / "events.part").touch()
-            (directory / "events.part").unlink()
+            folder = directory.check()
+            segments = list_segments(folder)
+            (folder / "events.part").touch()
+            (folder / "events.part").unlink()
         except OSError as error:
-            raise RecordingError(_write_error(directory, error)) from error
+            raise RecordingError(_write_error(self.directory, error)) from error
         self._number = segment_number(segments[-1]) if segments else 0
         self._unpacked = [path for path in segments if path.exists()]
         """Segments to pack, including those that a killed run left unpacked."""
@@ -179,11 +190,12 @@ class Recorder:
             self._wake_threshold = 0
 
     def _write_pending(self) -> bool:
-        """Write all queued records. Returns False if the disk rejects writes."""
+        """Write all queued records. Returns False if the disk rejects writes, or the directory is not at its path."""
         try:
+            folder = self._run_directory.check()
             while self._batch or self._incoming:
                 self._fill_batch()
-                self._write()
+                self._write(folder)
             self._start_packing()
         except OSError as error:
             self._failure = _write_error(self.directory, error)
@@ -206,27 +218,28 @@ class Recorder:
                 return
             batch.append(record)
 
-    def _write(self) -> None:
-        """Write the batch and apply it to the state. Raises OSError; then the batch is kept."""
+    def _write(self, folder: Path) -> None:
+        """Write the batch to the directory and apply it to the state. Raises OSError; then the batch is kept."""
         if self._segment is not None and self._segment.is_deleted:
-            self.notices.append(f"{self._segment.path} was deleted; its events are lost unless the file is restored")
+            path = self._shown(self._segment.path)
+            self.notices.append(f"{path} was deleted; its events are lost unless the file is restored")
             segment, self._segment = self._segment, None
             with suppress(OSError):
                 segment.close()
         first = self._batch[0]
         if isinstance(first, Keyframe):
-            self._begin_segment(first)
+            self._begin_segment(folder, first)
         else:
-            segment = self._segment or self._begin_segment(Keyframe.from_state(self._state, first.time))
+            segment = self._segment or self._begin_segment(folder, Keyframe.from_state(self._state, first.time))
             segment.append(encode_lines(self._batch))
         self._state = _fold(self._state, self._batch)
         self._batch = []
         if self._segment is not None and self._segment.size >= MAX_SEGMENT_BYTES:
-            self._begin_segment(Keyframe.from_state(self._state))
+            self._begin_segment(folder, Keyframe.from_state(self._state))
 
-    def _begin_segment(self, keyframe: Keyframe) -> SegmentWriter:
+    def _begin_segment(self, folder: Path, keyframe: Keyframe) -> SegmentWriter:
         """Finish the segment and begin the next one with a Keyframe. Raises OSError; then nothing has changed."""
-        writer = SegmentWriter(segment_path(self.directory, self._number + 1), encode_json(keyframe) + b"\n")
+        writer = SegmentWriter(segment_path(folder, self._number + 1), encode_json(keyframe) + b"\n")
         self._number += 1
         self._finish_segment()
         self._segment = writer
@@ -240,7 +253,12 @@ class Recorder:
         try:
             segment.close()
         except OSError as error:  # its descriptor is closed nevertheless
-            self.notices.append(f"{segment.path} could not be closed and may lack events: {error.strerror}")
+            path = self._shown(segment.path)
+            self.notices.append(f"{path} could not be closed and may lack events: {error.strerror}")
+
+    def _shown(self, segment: Path) -> Path:
+        """Return the path of a segment for the user."""
+        return self.directory / segment.name
 
     def _start_packing(self) -> None:
         """Pack finished segments in another thread, because each takes seconds."""
@@ -264,9 +282,11 @@ class Recorder:
             command.done.set()
 
     def _sync(self) -> bool:
-        """Sync the lines of the segment to the disk. Returns False if that fails."""
+        """Sync the lines of the segment to the disk, and restore `run.json`. Returns False if that fails."""
         self._last_sync = time.monotonic()
         try:
+            for name in self._run_directory.restore_kept():
+                self.notices.append(f"{self.directory / name} was deleted; it is written again")
             if self._segment is not None:
                 self._segment.sync()
         except OSError as error:
@@ -283,13 +303,15 @@ class Recorder:
         self._sync()
         self._finish_segment()
         lost = len(self._batch) + len(self._incoming)
-        if self._failure and lost:
+        if self._failure and lost and not self._run_directory.is_deleted:  # else all of them are lost
             self._failure = f"{self._failure}; the last {lost} events are lost"
         elif self.notices:  # the hub does not read them any more
             self._failure = "; ".join(self.notices)
         if self._packing_thread.is_alive():
             self._packing_thread.join()
-        _compress_all(self._unpacked)
+        with suppress(OSError):
+            self._run_directory.check()
+            _compress_all(self._unpacked)
 
 
 def _compress_all(segments: Iterable[Path]) -> None:

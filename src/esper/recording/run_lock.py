@@ -66,17 +66,16 @@ class RunLock:
     """Lock that marks a run as live until it is released or the process exits.
 
     Args:
-        directory: Directory of the run; it is created if it does not exist.
+        directory: Directory of the run.
 
     Raises:
-        RecordingError: Another process trains the run, or the directory cannot be written.
+        RecordingError: Another process trains the run, or the directory does not exist or cannot be written.
     """
 
     def __init__(self, directory: Path) -> None:
         self.warning: str | None = None
         """Why the run is not shown as live although it is, one sentence for the user; None if it is locked."""
         try:
-            directory.mkdir(parents=True, exist_ok=True)
             self._file = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise RecordingError(f"cannot record to {directory}: {error.strerror}") from error

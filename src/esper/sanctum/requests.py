@@ -180,9 +180,14 @@ PAUSE_CAUSES: dict[str, PauseCauseInfo] = {
         frozenset({RequestKind.PAUSE, RequestKind.RESUME, RequestKind.STEP}),
     ),
     PauseCause.RECORDING: PauseCauseInfo(
-        "Events cannot be written: the disk is full or the run directory is missing. They are kept in memory.",
+        "Events cannot be written: the disk is full or the run directory is not at its path. They are kept in memory.",
         "The run resumes by itself once it can write again   {keys[run.stop]} end the run",
         frozenset({RequestKind.PAUSE, RequestKind.RESUME, RequestKind.STEP}),
+    ),
+    PauseCause.LOST: PauseCauseInfo(
+        "The run directory was deleted, with its recording and its checkpoints. Nothing can be saved any more.",
+        "{keys[run.stop]} end the run",
+        frozenset(RequestKind) - ENDING_KINDS,
     ),
     PauseCause.CHECKPOINT: PauseCauseInfo(
         "The last checkpoint before the end of the run could not be written.",

@@ -20,6 +20,7 @@ from esper.checkpoint.files import read_checkpoint
 from esper.cli.commands.attach import find_live_run
 from esper.cli.main import main
 from esper.recording.recorder import Recorder
+from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import LOCK_FILE, RunLock, is_live, read_holder
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json
@@ -104,7 +105,7 @@ def test_attach_last_picks_the_run_started_last(tmp_path: Path) -> None:
 def test_attach_last_follows_the_newest_live_run(option: str, last: str, tmp_path: Path) -> None:
     """`--no-tui` and `--narrate` follow the run to its end without importing torch."""
     live = tmp_path / "telemetry" / "live"
-    lock, recorder = RunLock(live), Recorder(live)
+    lock, recorder = RunLock(live), Recorder(RunDirectory.make(live))
     events = example_run()
     for event in events[:-1]:
         recorder.put(event)

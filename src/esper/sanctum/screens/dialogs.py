@@ -13,6 +13,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from esper.control import RequestKind
+from esper.domain import PauseCause
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.requests import pause_cause
 
@@ -46,10 +47,12 @@ class QuitDialog(Dialog[RequestKind]):
         self, key_names: Mapping[str, str], *, attached: bool, paused: bool, cause: str | None, run: str = ""
     ) -> None:
         super().__init__()
-        self._is_saved = cause is not None and RequestKind.CHECKPOINT in pause_cause(cause).refused_requests
+        self._cannot_save = cause is not None and RequestKind.CHECKPOINT in pause_cause(cause).refused_requests
         if cause is None:
             status = f"{run or 'The run'} is {'paused' if paused else 'live'}."
-        elif self._is_saved:
+        elif cause == PauseCause.LOST:
+            status = "The run directory was deleted; nothing can be saved."
+        elif self._cannot_save:
             status = "The run cannot continue; the start of this round is saved."
         else:
             status = "The run is held."
@@ -64,8 +67,8 @@ class QuitDialog(Dialog[RequestKind]):
         with Vertical(id="dialog"):
             yield Static(self._question, id="question", markup=False)
             yield OptionList(
-                *([] if self._is_saved else [Option("c    checkpoint and quit", id="stop")]),
-                Option("w    quit" if self._is_saved else "w    quit without a checkpoint", id="abandon"),
+                *([] if self._cannot_save else [Option("c    checkpoint and quit", id="stop")]),
+                Option("w    quit" if self._cannot_save else "w    quit without a checkpoint", id="abandon"),
                 Option(f"Esc  cancel: {self._cancel_effect}", id="cancel"),
             )
 
@@ -79,7 +82,7 @@ class QuitDialog(Dialog[RequestKind]):
 
     def confirm(self) -> None:
         """Close with the first answer, which ends the run, with a checkpoint if one can be written."""
-        self.action_choose("abandon" if self._is_saved else "stop")
+        self.action_choose("abandon" if self._cannot_save else "stop")
 
 
 class ConfirmDialog(Dialog[bool]):

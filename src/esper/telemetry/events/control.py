@@ -32,8 +32,8 @@ class Paused(Event, frozen=True, kw_only=True, tag=True):
     """Description of the problem in one sentence; absent after a request."""
     cause: str | None = None
     """Kind of problem; absent after a request. fault: a step failed partway. unsaved: the same, and the start of its
-    round cannot be saved. recording: events cannot be written; the run resumes by itself once they can. checkpoint: the
-    final checkpoint cannot be written."""
+    round cannot be saved. recording: events cannot be written; the run resumes by itself once they can. lost: the run
+    directory was deleted; nothing can be saved. checkpoint: the final checkpoint cannot be written."""
 
 
 class Resumed(Event, frozen=True, kw_only=True, tag=True):
