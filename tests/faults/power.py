@@ -194,7 +194,8 @@ class PowerRecorder:
             self._disk.sync_directory(node)
 
     def _after_rename(self, source: str | Path, target: str | Path) -> None:
-        source, target = Path(source), Path(target)
+        # A run writes to /proc/self/fd/N/NAME.
+        source, target = (path.parent.resolve() / path.name for path in (Path(source), Path(target)))
         if source not in self._nodes:
             return
         places = [(self._nodes[path.parent], path.name) for path in (source, target)]

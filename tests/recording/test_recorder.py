@@ -16,7 +16,7 @@ import pytest
 from esper.history.history import open_history
 from esper.recording import recorder as module
 from esper.recording import segments
-from esper.recording.recorder import Recorder, RecordingError, write_manifest
+from esper.recording.recorder import Recorder, RecordingError, open_run_directory, write_manifest
 from esper.recording.run_directory import RunDirectory
 from esper.recording.segments import SegmentWriter
 from esper.telemetry import events as ev
@@ -256,21 +256,56 @@ def test_unfinishable_segment_is_reported_and_replaced(
     assert repr(read(recorder.directory)) == repr(RUN)
 
 
-def test_recorder_resumes_when_a_deleted_directory_returns(recorder: Recorder) -> None:
+def test_recorder_writes_to_its_own_directory_only(recorder: Recorder) -> None:
+    own, away = recorder.directory, recorder.directory.with_name("away")
     put_all(recorder, RUN[:50])
     assert recorder.flush()
-    shutil.rmtree(recorder.directory)
+    own.rename(away)
     put_all(recorder, RUN[50:60])
     assert not recorder.flush()
-    assert recorder.failure == f"cannot record to {recorder.directory}: No such file or directory"
-    (notice,) = recorder.notices
-    assert notice.startswith(f"{recorder.directory / 'events-00001.jsonl'} was deleted")
+    assert recorder.failure == f"cannot record to {own}: the directory was moved or unmounted"
 
-    recorder.directory.mkdir()
-    put_all(recorder, RUN[60:])
+    own.mkdir()
+    put_all(recorder, RUN[60:70])
+    assert not recorder.flush()
+    assert recorder.failure == f"cannot record to {own}: another directory is in its place"
+    assert files(own) == []
+    own.rmdir()
+    own.symlink_to(away)  # the way to it does not matter
+    put_all(recorder, RUN[70:])
     assert recorder.flush()
+    assert (recorder.failure, list(recorder.notices)) == (None, [])
+    assert repr(read(own)) == repr(RUN)
 
-    history = open_history(recorder.directory)
+    shutil.rmtree(away)
+    own.unlink()
+    own.mkdir()
+    assert not recorder.flush()
+    recorder.close()
+    assert recorder.failure == f"cannot record to {own}: the directory was deleted"
+    assert files(own) == []
+
+
+def test_file_that_is_deleted_alone_is_restored_or_reported(tmp_path: Path) -> None:
+    directory = RunDirectory.make(tmp_path / "run")
+    recorder = Recorder(directory)
+    write_manifest(directory, {"seed": 1})
+    manifest, segment = tmp_path / "run" / "run.json", tmp_path / "run" / "events-00001.jsonl"
+    put_all(recorder, RUN[:50])
+    assert recorder.flush()
+    content = manifest.read_bytes()
+    manifest.unlink()
+    segment.unlink()
+    put_all(recorder, RUN[50:])
+    assert recorder.flush()
+    assert list(recorder.notices) == [
+        f"{segment} was deleted; its events are lost unless the file is restored",
+        f"{manifest} was deleted; it is written again",
+    ]
+    assert manifest.read_bytes() == content
+    recorder.notices.clear()
+    recorder.close()
+    history = open_history(tmp_path / "run")
     assert repr(list(history.events())) == repr(RUN[50:])
     assert repr(history.state_at(history.length)) == repr(fold(RUN))
 
@@ -309,12 +344,14 @@ def test_closed_recorder_accepts_no_events(recorder: Recorder) -> None:
 
 def test_recorder_refuses_an_unwritable_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for refuse in (
-        lambda: Recorder(RunDirectory.make(tmp_path / "file" / "run")),
-        lambda: write_manifest(RunDirectory.make(tmp_path / "file" / "run"), {}),
-    ):
-        with pytest.raises(RecordingError, match=r"cannot record to .*file/run: Not a directory"):
+    with pytest.raises(RecordingError, match=r"cannot record to .*file/run: Not a directory"):
+        open_run_directory(tmp_path / "file" / "run")
+    directory = RunDirectory.make(tmp_path / "run")
+    directory.path.rmdir()
+    for refuse in (lambda: Recorder(directory), lambda: write_manifest(directory, {})):
+        with pytest.raises(RecordingError, match=r"cannot record to .*run: the directory was deleted"):
             refuse()
+    assert not directory.path.exists()
 
 
 def test_manifest_is_replaced_atomically(tmp_path: Path) -> None:
