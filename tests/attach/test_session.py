@@ -68,13 +68,20 @@ def test_session_receives_the_last_events(tmp_path: Path) -> None:
     assert session.fatal_error is None
 
 
-def test_session_reports_a_deleted_recording(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_session_reports_a_lost_recording(is_replaced: bool, tmp_path: Path) -> None:
     directory = tmp_path / "run"
+    directory.mkdir()
     lock = RunLock(directory)
     session = AttachedRun(directory, read_only=True)
     session.start()
+    wait_until(lambda: session.is_engine_alive)
+    other = RunDirectory.make(tmp_path / "other").path
     directory.rename(tmp_path / "elsewhere")
+    if is_replaced:
+        other.rename(directory)
     wait_until(lambda: session.fatal_error is not None)
-    assert session.fatal_error == f"cannot read {directory}: No such file or directory"
+    what = "another directory is in its place" if is_replaced else "the directory was moved or unmounted"
+    assert session.fatal_error == f"cannot read {directory}: {what}"
     wait_until(lambda: not session.is_engine_alive)
     lock.release()

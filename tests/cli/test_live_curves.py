@@ -15,6 +15,7 @@ import pytest
 from esper.cli.live_curves import LiveCurves
 from esper.cli.main import main
 from esper.history import tensorboard
+from esper.recording.run_directory import RunDirectory
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, Record
 from tests.factory import example_run
@@ -52,7 +53,7 @@ class Engine:
     """The part of an engine thread that the curves use."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        self.run_directory = RunDirectory(directory)
         self.warnings: deque[str] = deque()
         self.records: SimpleQueue[Record] = SimpleQueue()
 

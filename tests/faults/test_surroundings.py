@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import resource
 import shutil
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,12 @@ from esper.attach.server import MAX_CONNECTIONS
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
 from esper.cli.main import main
+from esper.control import RequestKind
 from esper.history.history import open_history
 from esper.telemetry import events as ev
 from tests.attach.viewers import HELLO, Viewer, exchange, wait_until
 from tests.faults.programs import TIMEOUT_S
-from tests.runs import only_run, recorded
+from tests.runs import LiveRun, only_run, recorded
 from tests.terminals import assert_refused, printed
 
 OPTIONS = ("--no-tui", "--envs", "2", "--steps", "3", "--training.samples-per-epoch", "64")
@@ -89,21 +91,72 @@ def test_a_read_only_directory_is_refused(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.slow
-def test_a_directory_that_vanishes_ends_an_unattended_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("lose", "sentence", "left"),
+    [
+        (
+            lambda run: subprocess.run(["rm", "-rf", run.parent], check=False),
+            "cannot record to telemetry/{run}: the directory was deleted; its events and checkpoints are lost; start "
+            "the run again",
+            [],
+        ),
+        (
+            lambda run: run.parent.rename("away"),
+            r"the run waited for 0 minutes \(--patience-minutes\); put the directory back, then --resume "
+            r"telemetry/{run} continues at round \d+, step \d; cannot record to telemetry/{run}: the directory was moved "
+            r"or unmounted; the last \d+ events are lost",
+            ["away"],
+        ),
+    ],
+    ids=["deleted", "moved"],
+)
+def test_a_directory_that_vanishes_ends_an_unattended_run(
+    lose: Callable[[Path], object], sentence: str, left: list[str], tmp_path: Path
+) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "esper", *OPTIONS, "--rounds", "5000", "--patience-minutes", "0"],
+        [sys.executable, "-m", "esper", *OPTIONS, "--rounds", "5000", "--checkpoint-every", "1", "--sync-seconds", "1"]
+        + ["--patience-minutes", "0"],
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
     )
-    telemetry = tmp_path / "telemetry"
-    wait_until(lambda: any(telemetry.glob("*/events-*")))
-    shutil.rmtree(telemetry)
-    output = process.communicate(timeout=TIMEOUT_S)[0]
-    assert process.returncode == 1, output
-    assert "Traceback" not in output
+    wait_until(lambda: any(tmp_path.glob("telemetry/*/checkpoints/*/manifest.json")))
+    run = only_run(tmp_path)
+    while (tmp_path / "telemetry").exists():  # `rm` fails if the run writes a file meanwhile
+        lose(run)
+    errors = process.communicate(timeout=TIMEOUT_S)[1]
+    assert process.returncode == 1, errors
+    assert re.fullmatch(f"esper-sanctum: {sentence.format(run=run.name)}\n", errors), errors
+    assert [path.name for path in tmp_path.iterdir()] == left
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="only root may mount file systems")
+def test_a_file_system_that_is_unmounted_and_mounted_again_holds_the_run(tmp_path: Path) -> None:
+    disk, telemetry = tmp_path / "disk", tmp_path / "telemetry"
+    disk.mkdir()
+    telemetry.mkdir()
+    mount = ["mount", "--bind", str(disk), str(telemetry)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this system does not allow mounts")
+    try:
+        live = LiveRun(telemetry, rounds=5000).start()
+        live.wait_for(ev.CheckpointSaved)
+        subprocess.run(["umount", "--lazy", str(telemetry)], check=True)
+        while (paused := live.wait_for(ev.Paused)).cause != "recording":
+            pass
+        assert "the directory was moved or unmounted" in (paused.reason or "")
+        assert list(telemetry.iterdir()) == []
+        subprocess.run(mount, check=True)
+        live.wait_for(ev.Resumed)
+        live.control.put(RequestKind.STOP, "test")
+        assert live.finish().status == "stopped"
+        told = [(event.seq, type(event)) for event in live.events]
+        assert [(event.seq, type(event)) for event in recorded(live.run.directory)] == told
+    finally:
+        subprocess.run(["umount", "--lazy", str(telemetry)], check=False)
 
 
 OWN_TASK = """

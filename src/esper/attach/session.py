@@ -8,6 +8,7 @@ from queue import SimpleQueue
 
 from esper.attach.client import RemoteRequestQueue
 from esper.process import NamedThread
+from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import is_live
 from esper.recording.segments import ReadError
 from esper.recording.tail import RecordingFollower
@@ -59,10 +60,12 @@ class AttachedRun:
 
     def _follow(self) -> None:
         try:
+            directory = RunDirectory(self.directory)
             self._fold_existing()
             live = True
             while live and not self._is_closed:
                 time.sleep(RECORDING_POLL_S)
+                directory.check()
                 live = is_live(self.directory)  # before the poll, so that the last poll reads everything
                 for record in self._tail.poll():
                     self.records.put(record)

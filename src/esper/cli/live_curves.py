@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -61,9 +60,8 @@ class LiveCurves:
         for record in drain(self._records, self._is_alive):
             if isinstance(record, Keyframe):
                 state = record.decode_state()
-                if state.started is not None:
-                    directory = (self._engine.directory or Path()) / DIRECTORY
-                    writer = writer or TensorboardWriter(directory, per_env=False)
+                if state.started is not None and self._engine.run_directory is not None:
+                    writer = writer or TensorboardWriter(self._engine.run_directory.check() / DIRECTORY, per_env=False)
                     writer.restart(state, record.time)
             elif writer is not None:
                 writer.write(record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from platformdirs import user_cache_path
 
 from esper.disk import make_directory, read_regular
 from esper.effects.results import Simulation
+from esper.recording.run_directory import RunDirectory
 from esper.telemetry.codec import DECODE_ERRORS, encode_json, make_decoder
 
 RESULTS_FILE = "what-if.jsonl"
@@ -31,7 +33,8 @@ class EffectStore:
     """Results of simulations of one recording.
 
     A result is written with one call and synced, so that a kill leaves at most one partial line, which is skipped, as
-    are lines of another version. If the directory of the run cannot be written, results go to the user's cache.
+    are lines of another version. If the directory of the run cannot be written, or is not at its path any more, results
+    go to the user's cache.
 
     Args:
         recording: Run directory, or one file of events.
@@ -41,6 +44,9 @@ class EffectStore:
         directory = recording if recording.is_dir() else recording.parent
         name = hashlib.blake2b(os.fsencode(recording.resolve()), digest_size=8).hexdigest()
         self._paths = directory / RESULTS_FILE, user_cache_path("esper-sanctum") / "what-if" / f"{name}.jsonl"
+        self._directory: RunDirectory | None = None
+        with suppress(OSError):
+            self._directory = RunDirectory(directory)
         self._sizes: dict[Path, int] = {}
         self._simulations: dict[Path, list[Simulation]] = {}
 
@@ -75,12 +81,13 @@ class EffectStore:
             OSError: Neither the directory of the run nor the user's cache can be written.
         """
         line = encode_json(_Line(format=FORMAT, simulation=msgspec.Raw(encode_json(simulation)))) + b"\n"
-        beside, in_cache = self._paths
-        try:
-            _append(beside, line)
-        except OSError:
-            make_directory(in_cache.parent)
-            _append(in_cache, line)
+        if self._directory is not None:
+            with suppress(OSError):
+                _append(self._directory.check() / RESULTS_FILE, line)
+                return
+        in_cache = self._paths[1]
+        make_directory(in_cache.parent)
+        _append(in_cache, line)
 
 
 def _append(path: Path, line: bytes) -> None:

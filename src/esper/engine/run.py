@@ -123,21 +123,21 @@ class Run:
                 agent = build_agent(config, profile.sites, profile.blueprints, ranks, resumes=resume is not None)
             space = _plan_space(growth, config, profile) if growth else None
             self.directory = run_directory_of(resume) if resume else ranks.run_on_rank0(lambda: _new_directory(config))
-            self._run_directory: RunDirectory | None = None
+            self.run_directory: RunDirectory | None = None
             """The directory, held open; None on a machine that does not have it, because it does not run rank 0."""
             if ranks.rank > 0:
                 self.hub = OtherRankEventHub(ranks)
             lock_warning = ranks.run_on_rank0(lambda: self._open_recording(config, notes, opened))
             if ranks.rank > 0:
                 with suppress(OSError):
-                    self._run_directory = RunDirectory(self.directory)
+                    self.run_directory = RunDirectory(self.directory)
             self.hub.subscribe(records)
             state = TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks, origin=origin)
             self._results = self._direct(growth, space, state, control, data, lanes) if growth and space else None
             self.trainer = Trainer(
                 state,
                 control=control if ranks.is_single else RankedRequestQueue(control, ranks),
-                checkpointer=Checkpointer(self.directory, self._run_directory, config.keep),
+                checkpointer=Checkpointer(self.directory, self.run_directory, config.keep),
                 interactive=interactive and ranks.is_single,
             )
             if resume:
@@ -150,8 +150,8 @@ class Run:
     @property
     def _own_directory(self) -> RunDirectory:
         """The run directory, which rank 0 writes to."""
-        assert self._run_directory is not None
-        return self._run_directory
+        assert self.run_directory is not None
+        return self.run_directory
 
     def _direct(
         self,
@@ -194,7 +194,7 @@ class Run:
             RecordingError: Another process trains the run, or its directory cannot be written.
             ReadError: The notes on the resumed run cannot be read.
         """
-        self._run_directory = open_run_directory(self.directory)
+        self.run_directory = open_run_directory(self.directory)
         lock = RunLock(self.directory)
         opened.callback(lock.release)
         if notes is not None:  # first of all: a sweep finds its runs by their notes
@@ -261,7 +261,7 @@ class Run:
                 raise RunFailedError(f"{error}; {self.hub.failure}") from error
             raise
         if self.hub.failure:
-            is_lost = self._run_directory is not None and self._run_directory.is_deleted
+            is_lost = self.run_directory is not None and self.run_directory.is_deleted
             raise RunFailedError(f"{self.hub.failure}; {_LOST}" if is_lost else self.hub.failure)
 
     def _train_and_report(self) -> None:
@@ -310,7 +310,7 @@ class Run:
         path = self.directory / (f"traceback-rank-{rank}.txt" if rank else "traceback.txt")
         try:
             # Another machine may not share the file system of rank 0.
-            directory = self._run_directory or RunDirectory.make(self.directory)
+            directory = self.run_directory or RunDirectory.make(self.directory)
             (directory.check() / path.name).write_text(fault.traceback_text)
         except OSError as error:
             return f" (its traceback cannot be written to {path}: {error.strerror})"
@@ -319,12 +319,12 @@ class Run:
     def _resume_hint(self) -> str:
         """Return how to go on after a failure; empty if there is no way."""
         directory, condition = self.directory, ""
-        if self._run_directory is not None:
-            if self._run_directory.is_deleted:
+        if self.run_directory is not None:
+            if self.run_directory.is_deleted:
                 return _LOST
-            directory = self._run_directory.held
+            directory = self.run_directory.held
             try:
-                self._run_directory.check()
+                self.run_directory.check()
             except OSError:
                 condition = "put the directory back, then "
         try:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from esper.engine.growth import Growth
     from esper.engine.run import Run
     from esper.recording.notes import RunNotes
+    from esper.recording.run_directory import RunDirectory
     from esper.tasks.task import Task
 
 
@@ -67,7 +68,9 @@ class EngineThread:
         self.run_error: str | None = None
         """Error that ended the run early: one sentence, or the traceback of a bug; None without one."""
         self.directory: Path | None = None
-        """Run directory; None before the run is set up."""
+        """Path of the run directory; None before the run is set up."""
+        self.run_directory: RunDirectory | None = None
+        """Run directory, held open; None before the run is set up."""
         self._config = config
         self._resume = resume
         self._workers = workers
@@ -160,7 +163,7 @@ class EngineThread:
             fault = FaultError.from_exception(error, "set-up of the run")
             self.run_error = fault.traceback_text or f"esper-sanctum: {fault}"
             return
-        self.directory = run.directory
+        self.directory, self.run_directory = run.directory, run.run_directory
         run.hub.warnings = self.warnings
         run.hub.take_printed = self._printed.take
         for queue in self._subscribers:

@@ -105,7 +105,7 @@ def test_attach_last_picks_the_run_started_last(tmp_path: Path) -> None:
 def test_attach_last_follows_the_newest_live_run(option: str, last: str, tmp_path: Path) -> None:
     """`--no-tui` and `--narrate` follow the run to its end without importing torch."""
     live = tmp_path / "telemetry" / "live"
-    lock, recorder = RunLock(live), Recorder(RunDirectory.make(live))
+    recorder, lock = Recorder(RunDirectory.make(live)), RunLock(live)
     events = example_run()
     for event in events[:-1]:
         recorder.put(event)

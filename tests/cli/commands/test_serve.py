@@ -109,6 +109,7 @@ async def test_serve_last_is_resolved_at_each_visit(tmp_path: Path) -> None:
         assert line.startswith("the newest run: read-only at ")
         await visit(port, "REPLAY")
 
+        (tmp_path / "live").mkdir()
         lock = RunLock(tmp_path / "live")
         write_segment(tmp_path / "live", 1, recording(example_run()[:-1]))
         await visit(port, "read-only")
