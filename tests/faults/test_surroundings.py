@@ -103,8 +103,8 @@ def test_a_read_only_directory_is_refused(tmp_path: Path, capsys: pytest.Capture
         (
             lambda run: run.parent.rename("away"),
             r"the run waited for 0 minutes \(--patience-minutes\); put the directory back, then --resume "
-            r"telemetry/{run} continues at round \d+, step \d; cannot record to telemetry/{run}: the directory was moved "
-            r"or unmounted; the last \d+ events are lost",
+            r"telemetry/{run} continues at round \d+, step \d; cannot record to telemetry/{run}: the directory was "
+            r"moved or unmounted; the last \d+ events are lost",
             ["away"],
         ),
     ],
@@ -113,9 +113,9 @@ def test_a_read_only_directory_is_refused(tmp_path: Path, capsys: pytest.Capture
 def test_a_directory_that_vanishes_ends_an_unattended_run(
     lose: Callable[[Path], object], sentence: str, left: list[str], tmp_path: Path
 ) -> None:
+    options = ("--rounds", "5000", "--checkpoint-every", "1", "--sync-seconds", "1", "--patience-minutes", "0")
     process = subprocess.Popen(
-        [sys.executable, "-m", "esper", *OPTIONS, "--rounds", "5000", "--checkpoint-every", "1", "--sync-seconds", "1"]
-        + ["--patience-minutes", "0"],
+        [sys.executable, "-m", "esper", *OPTIONS, *options],
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
