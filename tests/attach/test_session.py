@@ -69,7 +69,7 @@ def test_session_receives_the_last_events(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_replaced", [True, False])
-def test_session_reports_a_lost_recording(is_replaced: bool, tmp_path: Path) -> None:
+def test_session_waits_for_a_lost_directory_while_the_run_is_live(is_replaced: bool, tmp_path: Path) -> None:
     directory = tmp_path / "run"
     directory.mkdir()
     lock = RunLock(directory)
@@ -81,7 +81,10 @@ def test_session_reports_a_lost_recording(is_replaced: bool, tmp_path: Path) -> 
     if is_replaced:
         other.rename(directory)
     wait_until(lambda: session.fatal_error is not None)
+    wait_until(lambda: bool(session.notices))
+    assert session.notices == [f"{directory} was moved or replaced; the run waits until it is back"]
+    assert session.is_engine_alive
+    lock.release()
+    wait_until(lambda: not session.is_engine_alive)
     what = "another directory is in its place" if is_replaced else "the directory was moved or unmounted"
     assert session.fatal_error == f"cannot read {directory}: {what}"
-    wait_until(lambda: not session.is_engine_alive)
-    lock.release()

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from esper.control import Request, RequestQueue
+from esper.recording.run_directory import RunDirectory
 from esper.telemetry import events as ev
 from esper.telemetry.state import Record
 from tests.factory import stamp
@@ -22,9 +23,17 @@ class FakeSession:
         self.is_engine_alive = True
         self.fatal_error: str | None = None
         self.directory: Path | None = None
+        self._run_directory: RunDirectory | None = None
         self.started = False
         self._last_seq = 0
         self.say(*records)
+
+    @property
+    def run_directory(self) -> RunDirectory | None:
+        """The run directory, if it is known. It is opened once."""
+        if self._run_directory is None and self.directory is not None:
+            self._run_directory = RunDirectory(self.directory)
+        return self._run_directory
 
     def start(self) -> None:
         """Record the call."""

@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 from esper.attach.client import RemoteRequestQueue
 from esper.process import NamedThread
-from esper.recording.run_directory import RunDirectory
+from esper.recording.run_directory import RunDirectory, RunDirectoryError
 from esper.recording.run_lock import is_live
 from esper.recording.segments import ReadError
 from esper.recording.tail import RecordingFollower
@@ -33,6 +33,8 @@ class AttachedRun:
         self.control = RemoteRequestQueue(directory)
         self.fatal_error: str | None = None
         """Reason, as one sentence, why the run can no longer be followed; None while it can."""
+        self.run_directory: RunDirectory | None = None
+        """Run directory, held open; None before the run is followed."""
         self._tail = RecordingFollower(directory)
         self._is_closed = False
         self._thread = NamedThread(target=self._follow, name="follower", daemon=True)
@@ -60,19 +62,33 @@ class AttachedRun:
 
     def _follow(self) -> None:
         try:
-            directory = RunDirectory(self.directory)
+            self.run_directory = directory = RunDirectory(self.directory)
             self._fold_existing()
-            live = True
+            live = is_there = True
             while live and not self._is_closed:
                 time.sleep(RECORDING_POLL_S)
-                directory.check()
-                live = is_live(self.directory)  # before the poll, so that the last poll reads everything
+                live = is_live(directory.held)  # before the poll, so that the last poll reads everything
+                was_there, is_there = is_there, self._is_there(directory, live=live)
+                if not is_there:
+                    if was_there:
+                        self.notices.append(f"{self.directory} was moved or replaced; the run waits until it is back")
+                    continue
                 for record in self._tail.poll():
                     self.records.put(record)
         except ReadError as error:
             self.fatal_error = str(error)
         except OSError as error:
             self.fatal_error = f"cannot read {self.directory}: {error.strerror}"
+
+    def _is_there(self, directory: RunDirectory, *, live: bool) -> bool:
+        """Return True if the directory is at its path. Raises OSError if it is not, and no process trains the run."""
+        try:
+            directory.check()
+        except RunDirectoryError:
+            if live:
+                return False
+            raise
+        return True
 
     def _fold_existing(self) -> None:
         """Fold the existing recording into one Keyframe, because a screen would take too long to apply every event."""

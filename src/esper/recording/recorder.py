@@ -303,10 +303,11 @@ class Recorder:
         self._sync()
         self._finish_segment()
         lost = len(self._batch) + len(self._incoming)
-        if self._failure and lost and not self._run_directory.is_deleted:  # else all of them are lost
-            self._failure = f"{self._failure}; the last {lost} events are lost"
-        elif self.notices:  # the hub does not read them any more
-            self._failure = "; ".join(self.notices)
+        if not self._run_directory.is_deleted:  # else all events are lost, and `failure` says so
+            if self._failure and lost:
+                self._failure = f"{self._failure}; the last {lost} events are lost"
+            elif self.notices:  # the hub does not read them any more
+                self._failure = "; ".join(self.notices)
         if self._packing_thread.is_alive():
             self._packing_thread.join()
         with suppress(OSError):

@@ -14,6 +14,7 @@ from esper.history.curve_store import CurveStore
 from esper.history.divergence import GhostRun
 from esper.history.history import History, open_history
 from esper.history.playback import Playback
+from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import is_live
 from esper.recording.segments import ReadError
 from esper.sanctum.requests import PendingRequests, RemotePendingRequests, RequestSink
@@ -42,6 +43,11 @@ class RunHandle(Protocol):
     @property
     def directory(self) -> Path | None:
         """Run directory; None before the run is set up."""
+        ...
+
+    @property
+    def run_directory(self) -> RunDirectory | None:
+        """Run directory, held open; None before the run is set up."""
         ...
 
     @property
@@ -114,6 +120,15 @@ class LiveSource:
     def directory(self) -> Path | None:
         """Run directory; None before the run is set up."""
         return self._run.directory
+
+    def directory_for_files(self) -> Path:
+        """Return the run directory for writing a file; the working directory before the run is set up.
+
+        Raises:
+            OSError: The run directory was deleted, moved or replaced.
+        """
+        directory = self._run.run_directory
+        return Path() if directory is None else directory.check()
 
     @property
     def failure(self) -> str | None:

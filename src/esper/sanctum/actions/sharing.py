@@ -18,6 +18,7 @@ from esper.recording.segments import ReadError
 from esper.sanctum.actions.base import BaseApp
 from esper.sanctum.bindings import ENV_VIEW
 from esper.sanctum.screens.env_detail import EnvDetailScreen
+from esper.sanctum.source import LiveSource
 from esper.sanctum.view import TOAST_SECONDS
 from esper.telemetry.codec import encode_json
 
@@ -84,10 +85,10 @@ class SharingActions(BaseApp):
         """Write the screen as SVG: beside the recording of a live run, else to the working directory."""
         if self.refuse_in_browser(BROWSER_MESSAGE):
             return
-        state, recording = self.source.state, self.source.directory
+        state = self.source.state
         name = safe_run_name(state.started and state.started.run, "sanctum")
-        folder = recording if self.source.live and recording is not None else Path()
         try:
+            folder = self.source.directory_for_files() if isinstance(self.source, LiveSource) else Path()
             stem = f"{name}-round{state.round:03d}-step{state.step:03d}"
             path, descriptor = create_unique_file(folder, stem, ".svg")
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
