@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 import torch
+from textual.widgets import Static
 from torch import Tensor
 
 from esper.checkpoint.files import read_checkpoint
@@ -83,6 +85,30 @@ async def test_fault_holds_the_run_until_restore(tmp_path: Path, monkeypatch: py
         await until(pilot, lambda: source.state.status == "stopped")
     engine.join()
     assert engine.run_error is None
+
+
+@pytest.mark.slow
+async def test_deleted_directory_holds_the_run_until_it_is_ended(tmp_path: Path) -> None:
+    engine = EngineThread(resolve_config(None, tiny(tmp_path / "runs", rounds=5000)), None, interactive=True)
+    source = LiveSource(engine)
+    app = SanctumApp(source, theme="sanctum-dark")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: source.state.steps_done >= 2)
+        while (tmp_path / "runs").exists():  # the run may write a file meanwhile
+            shutil.rmtree(tmp_path / "runs", ignore_errors=True)
+        await until(pilot, lambda: source.state.cause == "lost")
+        held = app.screen.query_one(PauseCausePanel)
+        await until(pilot, lambda: "The run directory was deleted" in held.text)
+        await pilot.press("r", "c", "p")
+        await pilot.press("Q")
+        question = str(app.screen.query_one("#question", Static).render())
+        assert question == "The run directory was deleted; nothing can be saved. End the run?"
+        await pilot.press("enter")
+        await until(pilot, lambda: source.state.status == "failed")
+    engine.join()
+    assert engine.run_error is not None
+    assert engine.run_error.endswith("was deleted; its events and checkpoints are lost; start the run again")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", [RequestKind.STOP, RequestKind.ABANDON])

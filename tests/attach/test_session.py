@@ -75,12 +75,11 @@ def test_session_waits_for_a_lost_directory_while_the_run_is_live(is_replaced: b
     lock = RunLock(directory)
     session = AttachedRun(directory, read_only=True)
     session.start()
-    wait_until(lambda: session.is_engine_alive)
+    wait_until(lambda: session.run_directory is not None)
     other = RunDirectory.make(tmp_path / "other").path
     directory.rename(tmp_path / "elsewhere")
     if is_replaced:
         other.rename(directory)
-    wait_until(lambda: session.fatal_error is not None)
     wait_until(lambda: bool(session.notices))
     assert session.notices == [f"{directory} was moved or replaced; the run waits until it is back"]
     assert session.is_engine_alive

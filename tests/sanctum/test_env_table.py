@@ -304,6 +304,11 @@ async def test_screenshot_goes_to_run_directory_or_to_cwd_in_replay(
         (svg,) = (tmp_path / "run").glob("*.svg")
         assert svg.name == "digits_impaired-20261121-015300-round001-step000.svg"
         assert any(str(svg) in notice for notice in notices(app))
+        (tmp_path / "run").rename(tmp_path / "away")
+        (tmp_path / "run").mkdir()
+        await pilot.press("S")
+        assert any("another directory is in its place" in notice for notice in notices(app))
+        assert list((tmp_path / "run").iterdir()) == []
     app, _ = replay(small(), tmp_path)
     async with opened(app) as pilot:
         await pilot.press("S")
