@@ -81,6 +81,9 @@ class Run:
         RankLostError: Another rank that torchrun started does not join.
     """
 
+    run_directory: RunDirectory | None = None
+    """The run directory, held open; None on a machine that does not have it, because rank 0 is on another one."""
+
     def __init__(
         self,
         config: Config,
@@ -123,14 +126,9 @@ class Run:
                 agent = build_agent(config, profile.sites, profile.blueprints, ranks, resumes=resume is not None)
             space = _plan_space(growth, config, profile) if growth else None
             self.directory = run_directory_of(resume) if resume else ranks.run_on_rank0(lambda: _new_directory(config))
-            self.run_directory: RunDirectory | None = None
-            """The directory, held open; None on a machine that does not have it, because it does not run rank 0."""
             if ranks.rank > 0:
-                self.hub = OtherRankEventHub(ranks)
+                self._open_on_other_rank()
             lock_warning = ranks.run_on_rank0(lambda: self._open_recording(config, notes, opened))
-            if ranks.rank > 0:
-                with suppress(OSError):
-                    self.run_directory = RunDirectory(self.directory)
             self.hub.subscribe(records)
             state = TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks, origin=origin)
             self._results = self._direct(growth, space, state, control, data, lanes) if growth and space else None
@@ -186,6 +184,12 @@ class Run:
             run=self._own_directory,
             open_wide=open_wide if task.wide_model else None,
         )
+
+    def _open_on_other_rank(self) -> None:
+        """Open the hub and, if this machine has it, the run directory on another rank than 0."""
+        self.hub = OtherRankEventHub(self.ranks)
+        with suppress(OSError):
+            self.run_directory = RunDirectory(self.directory)
 
     def _open_recording(self, config: Config, notes: RunNotes | None, opened: ExitStack) -> str | None:
         """Open and lock the run directory, store notes, open recorder and hub. Return the warning of the lock.
