@@ -89,7 +89,7 @@ def refuse_writes(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
     opened = os.open
 
     def refuse(path: Path, flags: int, mode: int = 0o777) -> int:
-        if Path(path).is_relative_to(directory) and flags & os.O_RDWR:
+        if Path(path).resolve().is_relative_to(directory.resolve()) and flags & os.O_RDWR:
             raise PermissionError(13, "Permission denied", str(path))
         return opened(path, flags, mode)
 

@@ -43,6 +43,7 @@ class StubRun:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.control = RequestQueue()
+        directory.mkdir(parents=True, exist_ok=True)
         self.lock = RunLock(directory)
         self.recorder = Recorder(RunDirectory.make(directory))
         self.hub = EventHub(self.recorder, AnomalyDetector())
