@@ -197,6 +197,7 @@ def test_summary_has_at_most_ten_lines_with_many_anomalies(tmp_path: Path, monke
         for env in range(4)
     ]
     checkpoint = checkpoint_path(run, 2, 5)
+    run.mkdir(parents=True)
     write_checkpoint(checkpoint, example_checkpoint(2))
     saved = ev.CheckpointSaved(round=2, step=5, path=str(checkpoint), bytes=1, origin="user")
     ended = ev.RunEnded(outcome="stopped", reason="a reason of several lines\n" * 20)

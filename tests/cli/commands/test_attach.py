@@ -136,7 +136,8 @@ def test_attach_last_follows_the_newest_live_run(option: str, last: str, tmp_pat
 def test_attach_reports_a_killed_run(tmp_path: Path) -> None:
     directory = tmp_path / "telemetry" / "live"
     hold = "import sys, time; from pathlib import Path; from esper.recording.run_lock import RunLock; "
-    hold += "lock = RunLock(Path(sys.argv[1])); print(flush=True); time.sleep(1000)"
+    hold += "run = Path(sys.argv[1]); run.mkdir(parents=True, exist_ok=True); lock = RunLock(run); "
+    hold += "print(flush=True); time.sleep(1000)"
     trainer = subprocess.Popen([sys.executable, "-c", hold, str(directory)], stdout=subprocess.PIPE)
     assert trainer.stdout is not None
     trainer.stdout.readline()

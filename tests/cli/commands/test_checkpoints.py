@@ -27,6 +27,7 @@ MIB = 1 << 20
 
 def save(run: Path, round_number: int, step: int) -> Path:
     path = checkpoint_path(run, round_number, step)
+    run.mkdir(parents=True, exist_ok=True)
     write_checkpoint(path, Checkpoint(Config(), round_number, step, {"text": "x" * 3 * MIB}, {}, b"{}"))
     return path
 
