@@ -196,7 +196,11 @@ def test_closed_terminal_ends_viewer_but_not_run(controlling: bool, tmp_path: Pa
 class Engine(EngineThread):
     """Engine that trains nothing and records whether `join` was called."""
 
-    waited_for = False
+    waited_for = is_starting = False
+
+    @property
+    def has_nothing_to_save(self) -> bool:
+        return self.is_starting
 
     def join(self) -> None:
         self.waited_for = True
@@ -212,6 +216,16 @@ def test_dashboard_crash_checkpoints_the_run(code: int, tmp_path: Path, monkeypa
     assert engine.control.get() == Request(RequestKind.STOP, "dashboard")
     assert engine.waited_for
     assert ended == [code] * bool(code)
+
+
+def test_quitting_a_start_does_not_wait_for_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, ended = Engine(resolve_config(None, tiny(tmp_path)), None), list[int]()
+    engine.is_starting = True
+    monkeypatch.setattr("esper.cli.run_display.show_dashboard", lambda *_: 0)
+    monkeypatch.setattr(os, "_exit", ended.append)
+    with pytest.raises(SystemExit):
+        run_in_dashboard(engine, DisplayOptions("", "", bell=False), "digits")
+    assert (ended, engine.waited_for) == ([0], False)
 
 
 def test_dashboard_crash_without_output_checkpoints_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,6 +206,32 @@ async def test_quit_before_first_step_skips_the_dialog() -> None:
         assert re.search(r"loading torch… [1-9] s", screen_text(app))
         await pilot.press("q")
         assert kinds(session) == [RequestKind.ABANDON]
+        tick(app)  # the import of torch, which nothing can interrupt, goes on
+        assert has_left(app)
+        assert not notices(app)
+
+
+async def test_requests_are_acknowledged_at_once_before_the_run_has_started() -> None:
+    app, session = live([], typed="p")
+    async with opened(app, "s", "c", "r") as pilot:
+        await until(pilot, lambda: "STARTING pausing… stepping… checkpointing…" in header(app))
+        assert kinds(session) == [RequestKind.PAUSE, RequestKind.STEP, RequestKind.CHECKPOINT]
+        assert notices(app) == [
+            "The run will pause when it has started.",
+            "The run will train one step when it has started.",
+            "The run will write a checkpoint when it has started.",
+            "The run is starting. Press r again when it has started.",
+        ]
+        await emit(pilot, session, *RUN[:200], ev.Paused(round=1, step=1, origin="keyboard"))
+        assert "PAUSED stepping… checkpointing…" in header(app)
+
+
+async def test_request_during_a_long_step_is_acknowledged_at_once() -> None:
+    app, session = live([*RUN, *(ev.PhaseTimed(round=12, step=6, wall=30.0, phases={}) for _ in range(60))])
+    async with opened(app, "p"):
+        assert "RUNNING pausing…" in header(app)
+        assert notices(app) == ["The run will pause after this step."]
+        assert kinds(session) == [RequestKind.PAUSE]
 
 
 async def test_attached_dashboard_is_not_said_to_load_torch() -> None:

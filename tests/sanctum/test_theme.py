@@ -14,7 +14,7 @@ from textual.color import Color
 
 from esper.config import ConfigError
 from esper.sanctum.symbols import STAGES
-from esper.sanctum.terminal_background import BackgroundQuery, is_light
+from esper.sanctum.terminal_background import BackgroundQuery, is_light, typed_keys
 from esper.sanctum.theme import DEFAULT_THEME, Palette, find_theme, load_themes
 from tests.sanctum.driving import copy_of_default, opened, replay, screen_strips, screen_text, settle
 from tests.sanctum.population import population
@@ -178,11 +178,13 @@ def test_background_is_that_which_the_terminal_reports(
         asked = b""
         while not asked.endswith(b"\x1b[c"):
             asked += os.read(screen, 1024)
-        os.write(screen, f"{reply}\x1b[?62;4c".encode())
+        os.write(screen, f"p{reply}é\x1b[?62;4c".encode())  # the user types, too
 
     answering = threading.Thread(target=answer)
     answering.start()
-    assert is_light(BackgroundQuery(terminal, timeout=60.0).close()) is light
+    received = BackgroundQuery(terminal, timeout=60.0).close()
+    assert is_light(received) is light
+    assert typed_keys(received) == "pé"
     answering.join()
 
 

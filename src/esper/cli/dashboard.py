@@ -146,7 +146,7 @@ def show_dashboard(
     Raises:
         ConfigError: As `check_terminal` does.
     """
-    from esper.sanctum.terminal_background import BackgroundQuery, is_light
+    from esper.sanctum.terminal_background import BackgroundQuery, is_light, typed_keys
 
     keys = check_terminal(display.theme)
     is_asked = display.theme == AUTO_THEME and not _is_served()
@@ -159,10 +159,11 @@ def show_dashboard(
     if display.theme == AUTO_THEME:
         display = display._replace(theme=LIGHT_THEME if is_asked and is_light(reply) else DEFAULT_THEME)
 
+    options = {**display._asdict(), "keys": keys, "typed": typed_keys(reply)}
     if isinstance(source, Path):
-        app = WorkspaceApp(source, **display._asdict(), keys=keys)
+        app = WorkspaceApp(source, **options)
     else:
-        app = SanctumApp(source, **display._asdict(), env=env, initial_view=initial_view, moment=moment, keys=keys)
+        app = SanctumApp(source, **options, env=env, initial_view=initial_view, moment=moment)
     freeze_loaded_objects()
     try:
         app.run()

@@ -92,6 +92,9 @@ def run_in_dashboard(engine: EngineThread, display: DisplayOptions, task: str) -
         except OSError:
             save_and_stop()
             raise
+        if code == EXIT_OK and engine.has_nothing_to_save:  # an import of torch cannot be interrupted
+            print_text("the run had not started; nothing was recorded")
+            raise SystemExit(EXIT_OK)
         if code in {EXIT_OK, EXIT_FAILED}:
             save_and_stop()
         if code:

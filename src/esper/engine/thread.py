@@ -104,6 +104,12 @@ class EngineThread:
         """True while the thread of the engine runs."""
         return self._thread.is_alive()
 
+    @property
+    def has_nothing_to_save(self) -> bool:
+        """True while the run is being set up. With several ranks, always False: the others wait for this one."""
+        is_single = RankInfo.from_environment().world_size == 1
+        return self.is_engine_alive and self.directory is None and is_single
+
     def join(self) -> None:
         """Wait until the run has ended; return at once if it was never started."""
         if self.is_engine_alive:

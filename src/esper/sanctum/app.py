@@ -24,7 +24,7 @@ from esper.sanctum.actions.sharing import SharingActions
 from esper.sanctum.actions.what_if import WhatIfActions
 from esper.sanctum.actions.workspace import WORKSPACE_MODE
 from esper.sanctum.bindings import ACTIONS_WITHOUT_RUN, APP_CATEGORIES, ENV_VIEW, KEYS, KeyBinding, bindings
-from esper.sanctum.driver import ResilientDriver
+from esper.sanctum.driver import ResilientDriver, parse_input
 from esper.sanctum.screens.base import FULL_COLUMNS, FULL_ROWS, MIN_COLUMNS, MIN_ROWS
 from esper.sanctum.source import NoRunSource, RunSource
 from esper.sanctum.symbols import CharsetFilter, detect_charset, key_name
@@ -66,6 +66,7 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, NextStepsActions,
         initial_view: View that is opened first, one of `bindings.VIEW_NAMES`.
         moment: Moment of a recording to go to as soon as it was read; None to stay at the start.
         keys: Table of all keys, with the keys of the user.
+        typed: Keys that the user typed before the app could read them, as the terminal sent them.
 
     Raises:
         ConfigError: The theme is unknown, or a theme file is invalid.
@@ -93,6 +94,7 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, NextStepsActions,
         initial_view: str = "overview",
         moment: str | None = None,
         keys: Sequence[KeyBinding] = KEYS,
+        typed: str = "",
     ) -> None:
         super().__init__(source, bell=bell, notify_protocol=notify)
         charset = detect_charset(symbols)
@@ -106,6 +108,7 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, NextStepsActions,
         self.view = ViewState(source, palette, env, charset=charset, keys=keys)
         self._initial_view = initial_view
         self._initial_moment = moment
+        self._typed = typed
         self.add_run_modes()
         self._ticked = 0.0
         self._num_warned = 0
@@ -132,6 +135,8 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, NextStepsActions,
         self._reading_timer = self.set_interval(READING_INTERVAL_S, self._tick, pause=True)
         if self._initial_moment is not None:
             self.go_to(self._initial_moment)
+        for message in parse_input(self._typed):
+            self.post_message(message)
 
     def _tick(self) -> None:
         if not self.is_running:  # Textual removes the widgets of an app that exits before it stops the timers

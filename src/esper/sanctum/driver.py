@@ -8,6 +8,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 from textual.drivers.web_driver import WebDriver
 from textual.events import AppFocus
@@ -16,12 +17,20 @@ from textual.messages import ExitApp
 from esper.process import NamedThread
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from textual.app import App
+    from textual.message import Message
 
 MAX_PENDING_CHARS = 1 << 20
 """Maximum number of characters waiting for the terminal, enough for several frames of a large one."""
 EXIT_DRAIN_S = 1.0
 """Maximum seconds to wait at exit until the terminal has been restored."""
+
+
+def parse_input(text: str) -> Iterable[Message]:
+    """Return the messages of keys, for input that was read before the driver reads the terminal."""
+    return XTermParser().feed(text)
 
 
 class ResilientDriver(LinuxDriver):

@@ -20,6 +20,16 @@ _PENDING_LABELS = {
     RequestKind.STOP: "checkpointing, then quitting…",
     RequestKind.ABANDON: "quitting…",
 }
+ACKNOWLEDGEMENTS = {
+    RequestKind.PAUSE: "The run will pause",
+    RequestKind.RESUME: "The run will resume",
+    RequestKind.STEP: "The run will train one step",
+    RequestKind.CHECKPOINT: "The run will write a checkpoint",
+    RequestKind.RESTORE: "The run will restore the checkpoint",
+    RequestKind.STOP: "The run will write a checkpoint and end",
+    RequestKind.ABANDON: "The run will end",
+}
+"""Starts of the sentences that acknowledge a request which takes long. They end with the moment."""
 _DEDUPLICATED = frozenset(
     {RequestKind.PAUSE, RequestKind.RESUME, RequestKind.STEP, RequestKind.CHECKPOINT, RequestKind.EXPLAIN}
 )
@@ -61,6 +71,10 @@ class PendingRequests:
         self._stopped_by_signal |= kind is RequestKind.STOP and origin == "signal"
         self._sink.put(kind, origin, path, env)
 
+    def is_pending(self, kind: RequestKind) -> bool:
+        """Return True if a request of this kind was sent and not answered yet."""
+        return kind in self._pending
+
     @property
     def stop_requested(self) -> bool:
         """True if a stop or abandon request is pending."""
@@ -99,9 +113,11 @@ class PendingRequests:
                 return {RequestKind(record.kind)}
             case ev.Paused(reason=str()):  # paused by a fault: no other request is carried out
                 return set(RequestKind) - ({RequestKind.STOP} if self._stopped_by_signal else set())
+            case ev.Paused() if RequestKind.PAUSE in self._pending:  # a single step begins after the pause
+                return {RequestKind.PAUSE}
             case ev.Paused():
-                return {RequestKind.PAUSE, RequestKind.STEP}
-            case ev.PhaseTimed():
+                return {RequestKind.STEP}
+            case ev.PhaseTimed() if RequestKind.PAUSE not in self._pending:
                 return {RequestKind.STEP}
             case ev.Resumed():
                 return {RequestKind.RESUME} if record.checkpoint is None else {RequestKind.RESUME, RequestKind.RESTORE}

@@ -17,6 +17,7 @@ _QUERY = b"\x1b]11;?\x1b\\\x1b[c"
 """Asks for the background colour, then for the terminal's attributes, which every terminal reports."""
 _COLOUR = re.compile(rb"\x1b\]11;rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})")
 _ATTRIBUTES = re.compile(rb"\x1b\[\?[0-9;]*c")
+_REPLY = re.compile(rb"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|" + _ATTRIBUTES.pattern)
 _LUMINANCE_WEIGHTS = (0.2126, 0.7152, 0.0722)
 """Weights of red, green and blue in the relative luminance (ITU-R BT.709)."""
 
@@ -24,8 +25,7 @@ _LUMINANCE_WEIGHTS = (0.2126, 0.7152, 0.0722)
 class BackgroundQuery:
     """Question to a terminal for its background colour.
 
-    It is sent when the object is made, so that the terminal can answer while the dashboard is imported. Keys
-    that the user types before the reply are lost.
+    It is sent when the object is made, so that the terminal can answer while the dashboard is imported.
 
     Args:
         terminal: File descriptor of the terminal.
@@ -45,7 +45,10 @@ class BackgroundQuery:
             os.write(terminal, _QUERY)
 
     def close(self) -> bytes:
-        """Return what the terminal has replied until it reported its attributes, and restore its mode."""
+        """Return the input until the terminal has reported its attributes, and restore its mode.
+
+        The input also has the keys that the user typed meanwhile; see `typed_keys`.
+        """
         reply = b""
         if self._before is None:
             return reply
@@ -59,6 +62,11 @@ class BackgroundQuery:
             finally:
                 termios.tcsetattr(self._terminal, termios.TCSANOW, self._before)
         return reply
+
+
+def typed_keys(reply: bytes) -> str:
+    """Return the keys that the user typed before and between the replies of a terminal."""
+    return _REPLY.sub(b"", reply).decode(errors="ignore")
 
 
 def is_light(reply: bytes) -> bool:

@@ -8,11 +8,12 @@ import signal
 import threading
 from types import FrameType
 
-from esper.control import RequestKind
+from esper.control import ENDING_KINDS, RequestKind
 from esper.sanctum.actions.workspace import WorkspaceActions
-from esper.sanctum.requests import PendingRequests, pause_cause
+from esper.sanctum.requests import ACKNOWLEDGEMENTS, PendingRequests, pause_cause
 from esper.sanctum.screens.dialogs import QuitDialog
 from esper.sanctum.source import RunSource, run_has_ended
+from esper.sanctum.widgets.header import progress_in_step
 from esper.stop_signals import SignalHandler, replace_handlers, restore_handlers
 
 BROWSER_MESSAGE = "This page only shows the run. It cannot control it."
@@ -29,10 +30,11 @@ class RunActions(WorkspaceActions):
 
     @property
     def has_finished_leaving(self) -> bool:
-        """True if the run has ended after a stop request, or ended before it was set up."""
+        """True if the run has ended or is not set up yet after a stop request, or ended before it was set up."""
         source = self.own_source
         stop_requested = source.requests is not None and source.requests.stop_requested
-        return (stop_requested and run_has_ended(source)) or not (source.alive or source.directory)
+        has_left = run_has_ended(source) or _is_starting(source)
+        return (stop_requested and has_left) or not (source.alive or source.directory)
 
     def action_pause(self) -> None:
         """Request a pause, or resume a paused run."""
@@ -42,7 +44,9 @@ class RunActions(WorkspaceActions):
         """Request one step of a paused run."""
         if self._require_engine() is None:
             return
-        if self.source.live_state.status != "paused":
+        requests = self.source.requests
+        is_pausing = requests is not None and requests.is_pending(RequestKind.PAUSE)
+        if self.source.live_state.status != "paused" and not is_pausing:
             pause = self.view.key_names["run.pause"]
             self.notify(f"Single steps need a paused run. Press {pause} to pause.", severity="warning")
         else:
@@ -55,6 +59,10 @@ class RunActions(WorkspaceActions):
     def action_restore(self) -> None:
         """Let the user choose a checkpoint, and request its restore."""
         if self._require_engine() is None:
+            return
+        if _is_starting(self.source):
+            restore = self.view.key_names["run.restore"]
+            self.notify(f"The run is starting. Press {restore} again when it has started.", severity="warning")
             return
         from esper.sanctum.screens.checkpoint_picker import CheckpointPicker, existing_checkpoints  # slow to import
 
@@ -176,7 +184,20 @@ class RunActions(WorkspaceActions):
             self.notify(advice, severity="warning")
         elif requests:
             requests.ask(kind, path)
+            self._acknowledge(kind)
             self.refresh_view()
+
+    def _acknowledge(self, kind: RequestKind) -> None:
+        """Notify the user of a request that the engine cannot handle soon. The header shows every pending request."""
+        if _is_starting(self.source):
+            if kind in ENDING_KINDS:  # the dashboard closes at once
+                return
+            when = "when it has started"
+        elif progress_in_step(self.view):
+            when = "after this step"
+        else:
+            return
+        self.notify(f"{ACKNOWLEDGEMENTS[kind]} {when}.")
 
     def _handle_signal(self, number: int) -> None:
         source = self.own_source
@@ -193,3 +214,8 @@ class RunActions(WorkspaceActions):
             if closed:  # the engine writes its checkpoint, but no terminal is left to show the progress
                 self.exit()
             self.refresh_view()
+
+
+def _is_starting(source: RunSource) -> bool:
+    """Return True while a run of this process is being set up: torch is imported, and nothing is recorded yet."""
+    return source.live and source.directory is None and source.live_state.status == "starting"

@@ -88,11 +88,10 @@ def run_status(source: RunSource) -> StatusLabel:
 
 def _note(source: RunSource) -> str:
     """Return the pending requests, or the reason for which the run accepts none."""
-    if source.attached and source.live_state.started is None:
-        return "reading the recording…"
     if source.requests is None:
         return ""
-    return "read-only" if source.requests.disabled_reason else source.requests.text or _reading(source)
+    reading = "reading the recording…" if source.attached and source.live_state.started is None else _reading(source)
+    return "read-only" if source.requests.disabled_reason else source.requests.text or reading
 
 
 def _reading(source: RunSource) -> str:
