@@ -118,6 +118,15 @@ def cpu_seconds() -> float:
     return own.user + own.system + ended + sum(time.user + time.system for time in times)
 
 
+def is_stopped(pid: int) -> bool:
+    """Return True if a signal has stopped a process, which can continue; False if it runs, waits or has ended."""
+    import psutil  # not at the start of every command
+
+    with suppress(psutil.Error):
+        return psutil.Process(pid).status() in {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
+    return False
+
+
 def python_command(program: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
     """Return the command line and the environment of a Python program that has the import path of this process.
 

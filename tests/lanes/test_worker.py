@@ -129,6 +129,24 @@ def test_fault_of_one_worker_leaves_no_pending_reply_of_the_other(
     assert play(busy, 0, 3) == wanted
 
 
+def test_stopped_worker_is_named_and_waited_for(
+    pool: EnvPool, wanted: list[list[EpochResult]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[str] = []
+    pid = pool.lanes[1].pids[0]
+
+    def report_and_continue(text: str) -> None:
+        reported.append(text)
+        os.kill(pid, signal.SIGCONT)
+
+    pool.lanes[1].report_silence(report_and_continue)
+    monkeypatch.setattr(worker, "SILENCE_S", 0.05)
+    os.kill(pid, signal.SIGSTOP)
+    assert play(pool, 0, 3) == wanted[:4]
+    stopped = f"lane cpu:1 does not answer: its worker process {pid} is stopped; the run waits until `kill -CONT {pid}`"
+    assert reported == [stopped, "lane cpu:1 answers again, after 0 s"]
+
+
 def test_worker_error_is_reported_and_next_step_is_unaffected(pool: EnvPool, wanted: list[list[EpochResult]]) -> None:
     pool.reset(0)
     before = {name: value.clone() for name, value in env_state_tensors(pool.envs[1]).items()}

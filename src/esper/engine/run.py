@@ -131,6 +131,8 @@ class Run:
             lock_warning = ranks.run_on_rank0(lambda: self._open_recording(config, notes, opened))
             self.hub.subscribe(records)
             state = TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks, origin=origin)
+            for lane in self.pool.lanes:
+                lane.report_silence(lambda text: self.hub.emit(ev.Logged(severity="warning", text=text)))
             self._results = self._direct(growth, space, state, control, data, lanes) if growth and space else None
             self.trainer = Trainer(
                 state,

@@ -45,9 +45,9 @@ class Channel:
             written += os.pwrite(self._files[index], content[written:], written)
         self._pipe.send((index, len(content)))
 
-    def wait(self) -> None:
-        """Wait until a message has arrived, or the other process has ended."""
-        self._pipe.poll(None)
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until a message has arrived, or the other process has ended; return False after `timeout` seconds."""
+        return self._pipe.poll(timeout)
 
     def receive(self) -> Any:
         """Wait for a message and return it. Raises EOFError or OSError if the other process has ended."""

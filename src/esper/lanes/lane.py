@@ -64,6 +64,11 @@ class Lane:
         for _ in range(count):
             self._workers.append(WorkerProcess(self.name, init, spawner))
 
+    def report_silence(self, report: Callable[[str], object]) -> None:
+        """Have a sentence reported when a worker is stopped, and when it answers again."""
+        for worker in self._workers:
+            worker.report = report
+
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers, or of this process without any."""

@@ -15,7 +15,7 @@ import io
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -35,7 +35,7 @@ from esper.lanes.devices import torch_device
 from esper.lanes.errors import FaultError
 from esper.lanes.runner import DeviceResults, EnvRunner
 from esper.lanes.spawn import WorkerSpawner
-from esper.process import freeze_loaded_objects
+from esper.process import freeze_loaded_objects, is_stopped
 from esper.seeding import EpisodeKey
 from esper.tasks.loading import load_source
 from esper.tasks.profile import TaskProfile
@@ -45,6 +45,8 @@ from esper.tasks.task import Task, TaskSource
 
 END_TIMEOUT_S = 10.0
 """Seconds in which a process that has closed its pipe must end."""
+SILENCE_S = 5.0
+"""Seconds without a reply after which a worker is checked, again and again, for being stopped."""
 MAX_PRINTED_CHARACTERS = 10_000
 """Maximum length of the printed text of one step that a worker returns."""
 
@@ -118,6 +120,8 @@ class WorkerProcess:
         self._lane = lane
         self._init = init
         self._spawner = spawner
+        self.report: Callable[[str], object] = lambda _: None
+        """Receives a sentence when the process is stopped, and when it answers again."""
         self._start()
 
     def _start(self) -> None:
@@ -158,6 +162,7 @@ class WorkerProcess:
             FaultError: An env failed, or the process has ended.
         """
         try:
+            self._wait_for_reply()
             reply: EpochReply | FaultError = self._worker.channel.receive()
         except (EOFError, OSError) as error:
             raise self._worker_died(error) from None
@@ -171,6 +176,19 @@ class WorkerProcess:
         if reply.printed:
             sys.stdout.write(reply.printed)  # to the log of the run, as if the env had been trained in this process
         return reply
+
+    def _wait_for_reply(self) -> None:
+        """Wait as long as it takes: a stopped process, as by SIGSTOP, has lost nothing and may continue at any time."""
+        start, is_reported = time.monotonic(), False
+        while not self._worker.channel.wait(SILENCE_S):
+            if not is_reported and is_stopped(self.pid):
+                is_reported = True
+                self.report(
+                    f"lane {self._lane} does not answer: its worker process {self.pid} is stopped; the run waits "
+                    f"until `kill -CONT {self.pid}`"
+                )
+        if is_reported:
+            self.report(f"lane {self._lane} answers again, after {time.monotonic() - start:.0f} s")
 
     def _worker_died(self, error: Exception) -> FaultError:
         """Return how the process ended, or why it cannot be reached, and close it; `send` starts another one.
