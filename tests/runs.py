@@ -34,6 +34,7 @@ CIRCUMSTANTIAL_EVENTS = (
     ev.ControlRequested,
     ev.DecisionExplained,
     ev.Logged,
+    ev.ClockChanged,
     ev.RunEnded,
 )
 """Events about time, place and requests rather than about results of the computation."""

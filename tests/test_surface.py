@@ -122,6 +122,7 @@ EVENTS = {
     "Paused": "round step origin reason cause",
     "Resumed": "round step origin checkpoint",
     "Logged": "severity text",
+    "ClockChanged": "seconds",
     "TrialStarted": "round env candidate origin fresh",
     "TrialEnded": "round step env candidate fresh outcome reason score best_step net_return parameter_ratio seeds",
     "NetworkTested": "candidate test_score",

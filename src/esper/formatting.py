@@ -39,7 +39,12 @@ def install_command(extra: str) -> str:
 
 
 def format_age(seconds: float) -> str:
-    """Return an age in its largest full unit: `3 d ago`, `2 h ago`, `5 min ago`, `just now`."""
+    """Return an age in its largest full unit: `3 d ago`, `2 h ago`, `5 min ago`, `just now`.
+
+    A time ahead of the clock, which was set back since then, is `in the future`.
+    """
+    if seconds <= -60:
+        return "in the future"
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return f"{seconds // length:.0f} {unit} ago"

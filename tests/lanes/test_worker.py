@@ -144,7 +144,8 @@ def test_stopped_worker_is_named_and_waited_for(
     os.kill(pid, signal.SIGSTOP)
     assert play(pool, 0, 3) == wanted[:4]
     stopped = f"lane cpu:1 does not answer: its worker process {pid} is stopped; the run waits until `kill -CONT {pid}`"
-    assert reported == [stopped, "lane cpu:1 answers again, after 0 s"]
+    assert reported[0] == stopped
+    assert reported[1].startswith("lane cpu:1 answers again, after ")
 
 
 def test_worker_error_is_reported_and_next_step_is_unaffected(pool: EnvPool, wanted: list[list[EpochResult]]) -> None:

@@ -10,7 +10,7 @@ from textual.widgets import Static
 
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.symbols import CHARSETS, MARK_SYMBOLS, SEVERITIES, STAGES, STATUS_SYMBOLS, detect_charset, translate
-from esper.sanctum.view import FrameStats
+from esper.sanctum.view import MAX_FRAME_S, FrameStats
 from tests.sanctum.driving import live, opened, press, terminal_rows
 from tests.sanctum.population import population
 
@@ -86,7 +86,9 @@ def test_frame_stats_show_data_age_event_rate_and_frame_time(monkeypatch: pytest
         stats.record_frame(tick / 5, 500, 0.02, shows_age=True)
     assert stats.age == pytest.approx(2.0)
     assert stats.text == "data 2s old  0 events/s  0 ms/frame"
-    for tick in range(16, 22):
+    stats.record_frame(60.0, 500, 0.02, shows_age=True)  # the process was stopped: the engine was not silent
+    assert stats.age == pytest.approx(2.0 + MAX_FRAME_S)
+    for tick in range(300, 306):
         stats.record_frame(tick / 5, 500, 0.02, shows_age=False)
     assert stats.text == "0 events/s  0 ms/frame"
 

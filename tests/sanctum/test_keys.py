@@ -554,7 +554,7 @@ async def test_ctrl_z_suspends_unless_the_run_trains_in_this_process(
 
 
 async def test_playback_does_not_skip_the_time_of_a_suspension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.sanctum.app.MAX_ELAPSED_S", 0.3)
+    monkeypatch.setattr("esper.sanctum.app.MAX_FRAME_S", 0.3)
     elapsed: list[float] = []
     app, _ = replay(RUN, tmp_path)
     async with opened(app) as pilot:

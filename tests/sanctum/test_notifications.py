@@ -92,6 +92,11 @@ def test_alerts_of_one_rule_are_repeated_only_after_a_quiet_time() -> None:
     alerts.session.say(*stamp([ended], first=alerts.seq + 1), later)
     assert alerts.scan(now=200.0) == "env 02 is broken"
     assert alerts.begun
+    hour = 3600.0
+    set_back = ev.ClockChanged(seq=later.seq + 1, time=later.time + hour - 2 * hour, seconds=-2 * hour)
+    again = msgspec.structs.replace(BROKEN, seq=later.seq + 2, where="env 3", time=set_back.time)
+    alerts.session.say(set_back, again)
+    assert "env 02 is broken" in (alerts.scan(now=300.0) or "")
 
 
 def test_alerts_skip_muted_rules() -> None:

@@ -198,7 +198,7 @@ def format_summary(state: RunState, status: str | None = None) -> str:
     lines = [
         shorten(f"run {started.run}: {status}{reason}", 2 * SUMMARY_COLS, placeholder=" …"),
         f"{started.policy} on {started.task}, {pluralise(len(started.lanes), 'env')}, random seed {started.seed}",
-        f"{length}; {format_duration(state.time - state.start_time)}, last steps at {pace} env-steps/s",
+        f"{length}; {format_duration(state.elapsed)}, last steps at {pace} env-steps/s",
     ]
     results: list[str] = []
     if state.search is not None:

@@ -148,14 +148,14 @@ class RunController:
             self._fail_if_lost()
             if not unrecorded and (unrecorded := self._hold_while_unrecordable()):
                 deadline = time.monotonic() + 60 * self._training.config.patience_minutes
-            if unrecorded and not self._interactive and time.monotonic() > deadline:
-                self._fail_unrecorded()
             if unrecorded and self._hub.flush():
                 unrecorded = None
                 if paused:
                     self._emit_paused("engine")
                 else:
                     self._emit_resumed("engine")
+            if unrecorded and not self._interactive and time.monotonic() > deadline:
+                self._fail_unrecorded()
             request = self._control.get(timeout=0.2 if paused or unrecorded else 0.0)
             ignored = None
             if request is not None:

@@ -24,7 +24,7 @@ from esper.recording.decoder import DecodedSegment, Notices, UnreadableLine, par
 from esper.recording.segments import ReadError, first_seq, fraction_read, list_segments, packed_path, plain_path
 from esper.telemetry import events as ev
 from esper.telemetry.codec import DECODE_ERRORS
-from esper.telemetry.events import EnvStepped, PhaseTimed, RoundStarted
+from esper.telemetry.events import ClockChanged, EnvStepped, PhaseTimed, RoundStarted
 from esper.telemetry.log_lines import LogLine
 from esper.telemetry.state import Keyframe, RunState
 
@@ -339,19 +339,22 @@ class History:
         apply, add_mark = self._state.apply, self.marks.add_for_event  # looked up once, for speed
         recent, new_lines = self._state.log, list[LogLine]()
         for event in events:
-            time = event.time
+            time, kind = event.time, type(event)
+            if kind is ClockChanged:
+                last += event.seconds
+                offset += event.seconds
+                self._clock.set_offset(length, offset)
             if time < last:
                 offset += time - last
                 self._clock.set_offset(length, offset)
             last = time
             apply(event)
             length += 1
-            if type(event) is EnvStepped and not event.skipped_batches:
+            if kind is EnvStepped and not event.skipped_batches:
                 continue  # three of four events, and none of them has a mark
             add_mark(event, length, last - offset)
             if recent and recent[-1].seq == event.seq:
                 new_lines.append(recent[-1])
-            kind = type(event)
             if kind is RoundStarted:
                 self.rounds.append(length - 1)
             elif kind is PhaseTimed:

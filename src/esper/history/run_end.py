@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
+
+import msgspec
 
 from esper.history.history import open_history
 from esper.recording.recorder import Recorder, RecordingError, open_run_directory
 from esper.recording.run_lock import RunLock
 from esper.telemetry import events as ev
+from esper.telemetry.clock import EventClock
 from esper.telemetry.state import Keyframe
 
 
@@ -29,8 +31,9 @@ def record_run_end(run: Path) -> bool:
         if state.status == "done":
             return False
         recorder = Recorder(open_run_directory(run))
-        recorder.put(Keyframe.from_state(state))
-        recorder.put(ev.RunEnded(seq=state.seq + 1, time=time.time(), outcome="done"))
+        now, _ = EventClock().read()
+        recorder.put(msgspec.structs.replace(Keyframe.from_state(state), restored=now))
+        recorder.put(ev.RunEnded(seq=state.seq + 1, time=now, outcome="done"))
         recorder.close()
         if recorder.failure:
             raise RecordingError(recorder.failure)

@@ -37,7 +37,7 @@ SCAN_INTERVAL_S = 1.0
 """Minimum seconds between two scans of the directory, unless a poll has no time limit."""
 SAVE_INTERVAL_S = 2.0
 """Minimum seconds between two writes to the cache while runs are being read."""
-CACHE_FORMAT = f"{VERSION}/1"
+CACHE_FORMAT = f"{VERSION}/2"
 """Format of the cached information. The number increases when RunInfo, or the way it is computed, changes."""
 _LOCK_TIMEOUT_S = 1.0
 """Seconds to wait for another process that writes to the cache."""

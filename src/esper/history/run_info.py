@@ -80,7 +80,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     started: float | None = None
     """Time of the first event, in seconds since the epoch."""
     duration: float | None = None
-    """Seconds from the first event to the last, pauses and interruptions included."""
+    """Seconds of all its parts, pauses included; times between the parts do not count."""
     written: float
     """Time of the last write to its events, in seconds since the epoch."""
     problem: str | None = None
@@ -199,7 +199,7 @@ def _recorded_values(state: RunState) -> dict[str, Any]:
         "parameter_ratio": statistics.fmean(ratios) if ratios else None,
         "anomalies": len(state.anomalies),
         "started": state.start_time,
-        "duration": state.time - state.start_time,
+        "duration": state.elapsed,
     }
 
 

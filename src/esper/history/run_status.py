@@ -31,4 +31,4 @@ def is_being_written(directory: Path, written: float, now: float) -> bool:
     Raises:
         OSError: The lock file cannot be opened.
     """
-    return is_live(directory) or (not (directory / LOCK_FILE).exists() and now - written < LIVE_WINDOW_S)
+    return is_live(directory) or (not (directory / LOCK_FILE).exists() and abs(now - written) < LIVE_WINDOW_S)

@@ -36,6 +36,10 @@ class TensorboardWriter:
         self._hparams: Any = import_module("tensorboard.plugins.hparams.summary_v2")
         self._per_env = per_env
         self._curves = RunCurves(per_env=per_env)
+        self._time = 0.0
+        """Wall-clock time of the last point, seconds since the epoch."""
+        self._shift = 0.0
+        """Seconds that are added to times, because the clock was set back."""
         self._writer: Any = writer_module.EventFileWriter(str(directory))
 
     def write(self, event: ev.AnyEvent) -> None:
@@ -54,7 +58,9 @@ class TensorboardWriter:
             time: Wall-clock time in seconds since the epoch.
         """
         start = self._event.SessionLog(status=self._event.SessionLog.START)
-        self._writer.add_event(self._event.Event(session_log=start, step=state.steps_done + 1, wall_time=time))
+        self._writer.add_event(
+            self._event.Event(session_log=start, step=state.steps_done + 1, wall_time=self._steady(time))
+        )
         self._curves = RunCurves(state, per_env=self._per_env)
         if state.started is not None:
             self._write_hyperparameters(state.started)
@@ -85,7 +91,13 @@ class TensorboardWriter:
         )
 
     def _add(self, summary: Any, step: int, time: float) -> None:
-        self._writer.add_event(self._event.Event(summary=summary, step=step, wall_time=time))
+        self._writer.add_event(self._event.Event(summary=summary, step=step, wall_time=self._steady(time)))
+
+    def _steady(self, time: float) -> float:
+        """Return a time that is not before the last one: TensorBoard shows the time relative to the first point."""
+        self._shift += max(self._time - (time + self._shift), 0.0)
+        self._time = time + self._shift
+        return self._time
 
 
 def export_tensorboard(recordings: Sequence[NamedHistory], out: Path, track: Track, *, per_env: bool) -> None:

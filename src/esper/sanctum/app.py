@@ -29,13 +29,11 @@ from esper.sanctum.screens.base import FULL_COLUMNS, FULL_ROWS, MIN_COLUMNS, MIN
 from esper.sanctum.source import NoRunSource, RunSource
 from esper.sanctum.symbols import CharsetFilter, detect_charset, key_name
 from esper.sanctum.theme import find_theme, load_themes
-from esper.sanctum.view import ViewState
+from esper.sanctum.view import MAX_FRAME_S, ViewState
 from esper.telemetry.sentences import pluralise
 
 TICK_INTERVAL_S = 0.2
 """Seconds between two updates from the source."""
-MAX_ELAPSED_S = 2.0
-"""Maximum seconds between two updates for the source, so that a playback does not skip the time of a suspension."""
 READING_INTERVAL_S = 0.01
 """Seconds between two updates while a long recording is read."""
 MAX_NOTICES = 3
@@ -147,7 +145,7 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, NextStepsActions,
             elif self._driver.consume_dropped():
                 self.screen.refresh()
         now = time.monotonic()
-        elapsed, self._ticked = min(now - self._ticked, MAX_ELAPSED_S), now
+        elapsed, self._ticked = min(now - self._ticked, MAX_FRAME_S), now
         changed = self.source.tick(elapsed) | self.poll_what_if()
         if self.source is not self.own_source:
             self.own_source.tick(elapsed)

@@ -34,6 +34,11 @@ UPDATE_INTERVAL_S = 1.0
 """Seconds for which one text of `FrameStats` stays on the screen, so that it can be read."""
 
 
+MAX_FRAME_S = 2.0
+"""Maximum seconds between two frames that count: the process was suspended for the rest. A playback does not skip them,
+and the engine was not silent."""
+
+
 class FrameStats:
     """Dashboard statistics: age of the data, events per second, CPU time per frame."""
 
@@ -43,7 +48,7 @@ class FrameStats:
         self.age = 0.0
         """Seconds since the last new event."""
         self._seq = 0
-        self._last_change: float | None = None
+        self._last_frame: float | None = None
         self._interval_start: tuple[float, int, float] | None = None
         """Time, event number and CPU time at the start of the interval."""
         self._frames = 0
@@ -57,9 +62,10 @@ class FrameStats:
             cpu: CPU time of the dashboard's thread, seconds.
             shows_age: True if new events are expected, so that the age of the last one means something.
         """
-        if seq != self._seq or self._last_change is None:
-            self._seq, self._last_change = seq, now
-        self.age = now - self._last_change
+        passed = now - self._last_frame if self._last_frame is not None else 0.0
+        self._last_frame = now
+        self.age = self.age + min(passed, MAX_FRAME_S) if seq == self._seq else 0.0
+        self._seq = seq
         self._frames += 1
         if self._interval_start is None:
             self._interval_start, self._frames = (now, seq, cpu), 0

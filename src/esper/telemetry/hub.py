@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
@@ -10,7 +9,8 @@ from typing import Protocol, TypeVar
 
 from msgspec.structs import force_setattr, replace
 
-from esper.telemetry.events import AnyEvent, Logged
+from esper.telemetry.clock import EventClock
+from esper.telemetry.events import AnyEvent, ClockChanged, Logged
 from esper.telemetry.state import Keyframe, Record, RunState
 
 
@@ -64,6 +64,7 @@ class EventHub:
         """Returns the lines that the user's code has printed since the last call, which the hub logs."""
         self._sink = sink
         self._detector = detector
+        self._clock = EventClock()
         self._put = sink.put
         self._queues: tuple[SimpleQueue[Record], ...] = ()
         self._reported_failure: str | None = None
@@ -103,7 +104,8 @@ class EventHub:
         """Restore the state of a checkpoint and forward it to subscribers. The next event continues its numbering."""
         self.seq = keyframe.seq
         self._detector.resume(keyframe.decode_state())
-        self._forward(replace(keyframe, restored=time.time()))
+        now, _ = self._clock.read()  # a restored state starts its own times, so a change of the clock is no event
+        self._forward(replace(keyframe, restored=now))
 
     def flush(self) -> bool:
         """Wait until all emitted events are on disk. Log an event and return False if they cannot be written."""
@@ -116,10 +118,16 @@ class EventHub:
         return self._sink.snapshot()
 
     def _send(self, event: AnyEvent) -> None:
+        now, change = self._clock.read()
+        if change:
+            self._stamp(ClockChanged(seconds=change), now)
+        self._stamp(event, now)
+
+    def _stamp(self, event: AnyEvent, now: float) -> None:
         self.seq += 1
         # Writing to a frozen event is safe here: it was made for this call and has no other reference yet.
         force_setattr(event, "seq", self.seq)
-        force_setattr(event, "time", int(time.time() * 1000) / 1000)
+        force_setattr(event, "time", now)
         self._forward(event)
 
     def _forward(self, record: Record) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from esper.candidates import describe_candidate
 from esper.domain import Stage
+from esper.formatting import format_duration
 from esper.telemetry import events as ev
 
 _STAGE_VERBS = {"germinated": "planted", "blending": "blending", "fossilized": "fossilized", "culled": "culled"}
@@ -97,6 +98,9 @@ def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
             return "info", f"resumed at round {event.round} step {event.step}{source} ({event.origin})"
         case ev.Logged():
             return event.severity, event.text
+        case ev.ClockChanged():
+            way = "was set back" if event.seconds < 0 else "has gone forward, or the machine has slept,"
+            return "warning", f"the clock of this machine {way} by {format_duration(abs(event.seconds))}"
         case ev.TrialEnded(score=float(score)) if event.outcome in ("done", "pruned"):
             where = f"fresh host {event.fresh}, " if event.fresh else "pruned, " if event.outcome == "pruned" else ""
             return "info", f"{describe_candidate(event.candidate)}: {where}score {score:.1%}"

@@ -108,6 +108,9 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     time: float = 0.0
     started: ev.RunStarted | None = None
     start_time: float = 0.0
+    elapsed: float = 0.0
+    """Seconds up to this event, pauses included. Times between the parts of a run, and sleeps of the machine, do not
+    count; neither do changes of its clock."""
     status: str = "starting"
     """starting, running, paused, done, stopped or failed."""
     reason: str | None = None
@@ -152,9 +155,14 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def apply(self, event: ev.AnyEvent) -> None:
         """Update the state with an event. Events must come in the order of their sequence numbers."""
+        kind = type(event)
+        passed = event.time - self.time if self.seq else 0.0
+        if kind is ev.ClockChanged:
+            passed -= event.seconds
+        if passed > 0:
+            self.elapsed += passed
         self.seq = event.seq
         self.time = event.time
-        kind = type(event)
         self._folds[kind](self, event)
         if kind not in UNLOGGED_EVENTS and (line := make_log_line(event, self.steps_done)) is not None:
             append_bounded(self.log, line, MAX_LOG_LINES)
@@ -418,6 +426,11 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _resumed(self, _event: ev.Resumed) -> None:
         self.status, self.reason, self.cause = "running", None, None
 
+    def _clock_changed(self, event: ev.ClockChanged) -> None:
+        for anomaly in self.anomalies.values():
+            if anomaly.ended is not None:  # it is compared with the times of later events
+                anomaly.ended += event.seconds
+
     def _log_only(self, event: ev.Logged | ev.ControlRequested) -> None:
         """Change nothing: `apply` logs the event, and a request has no effect until a later event confirms it."""
 
@@ -453,6 +466,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         ev.Paused: _paused,
         ev.Resumed: _resumed,
         ev.Logged: _log_only,
+        ev.ClockChanged: _clock_changed,
         ev.TrialStarted: _search_changed,
         ev.TrialEnded: _search_changed,
         ev.NetworkTested: _search_changed,
@@ -477,8 +491,10 @@ class Keyframe(ev.Event, frozen=True, kw_only=True, tag=True):
         return cls(seq=state.seq, time=time, state=msgspec.Raw(encode_json(state)))
 
     def decode_state(self) -> RunState:
-        """Return a new RunState."""
-        return _STATE.decode(self.state)
+        """Return a new RunState. If the run was restored to it, its time is that of the restore."""
+        state = _STATE.decode(self.state)
+        state.time = self.restored or state.time
+        return state
 
 
 _STATE: msgspec.json.Decoder[RunState] = make_decoder(RunState)

@@ -130,7 +130,7 @@ class Alerts:
         self._last_seq = self._state.seq
         """Number of the last event that was scanned."""
         self._alerted: dict[str, float] = {}
-        """Time of the last anomaly of each rule, seconds since the epoch."""
+        """Elapsed seconds of the run when the last anomaly of each rule was scanned."""
         self._engine_lost = False
         """True if the engine ended without an event."""
         self._waiting: list[str] = []
@@ -172,8 +172,8 @@ class Alerts:
     def _is_new_cause(self, found: ev.AnomalyFound) -> bool:
         """Return True unless another anomaly of the same rule began shortly before."""
         before = self._alerted.get(found.rule, -math.inf)
-        self._alerted[found.rule] = found.time
-        return found.time - before >= SAME_CAUSE_S
+        self._alerted[found.rule] = elapsed = self.source.live_state.elapsed
+        return elapsed - before >= SAME_CAUSE_S
 
     def pop_due(self, now: float) -> str | None:
         """Return the collected messages, the newest first; None if there are none, or the last were sent just now.

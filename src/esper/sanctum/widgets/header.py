@@ -67,7 +67,7 @@ def run_status(source: RunSource) -> StatusLabel:
     note = _note(source)
     if source.playback is not None:
         present = {"running": "continues", "paused": "is paused"}.get(source.live_state.status, "has ended")
-        behind = _time_behind(source.live_state.time - state.time)
+        behind = _time_behind(source.live_state.elapsed - state.elapsed)
         return StatusLabel("PAST", "warning", f"{behind} behind; {note or f'the live run {present}'}")
     match state.status:
         case "failed":
@@ -188,7 +188,7 @@ class Header(Panel):
                 format_duration(math.floor(seconds)) for seconds in (source.playback.elapsed, source.playback.duration)
             )
             return self.line(elapsed).append(f" of {duration}", "dim")
-        line = self.line(format_duration(state.time - state.start_time))
+        line = self.line(format_duration(state.elapsed))
         if state.cause is not None or state.status in TERMINAL_STATUSES:
             return line.append(" elapsed", "dim")
         line.append(" elapsed, " if wide else ", ", "dim")

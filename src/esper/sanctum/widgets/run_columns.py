@@ -65,7 +65,7 @@ def _tags(run: RunInfo) -> Cell:
 
 def age_text(run: RunInfo, now: float) -> str:
     """Return the time since the last write to a run, short."""
-    return format_age(now - run.written).removesuffix(" ago").replace("just now", "now")
+    return format_age(now - run.written).removesuffix(" ago").replace("just now", "now").removeprefix("in the ")
 
 
 _SPARK = Column("smoothed", "by round", _MAX_SPARK_COLS, lambda _: Cell(""))

@@ -30,6 +30,7 @@ from esper.telemetry.events.env import HeadChoice as HeadChoice
 from esper.telemetry.events.env import SlotReading as SlotReading
 from esper.telemetry.events.run import (
     CheckpointSaved,
+    ClockChanged,
     DeviceSampled,
     Logged,
     PhaseTimed,
@@ -81,6 +82,7 @@ AnyEvent: TypeAlias = (
     | Paused
     | Resumed
     | Logged
+    | ClockChanged
     | TrialStarted
     | TrialEnded
     | NetworkTested

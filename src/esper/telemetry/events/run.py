@@ -195,6 +195,13 @@ class Logged(Event, frozen=True, kw_only=True, tag=True):
     """Message in one sentence."""
 
 
+class ClockChanged(Event, frozen=True, kw_only=True, tag=True):
+    """The wall clock of the machine was set, or the machine slept. Later events have times of the changed clock."""
+
+    seconds: float
+    """Seconds by which the clock has gone forward, beyond the time that has passed; negative if it has gone back."""
+
+
 class RunEnded(Event, frozen=True, kw_only=True, tag=True):
     """The run ended. This is its last event, unless the process was killed."""
 
