@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from esper.recording import runs
 from esper.recording.notes import NOTES_FILE, RunNotes, read_notes, update_notes, write_notes
+from esper.recording.run_lock import RunLock
 from esper.recording.runs import list_runs, make_run_directory, resolve_run
 from esper.recording.segments import ReadError, packed_path
 
@@ -68,6 +70,17 @@ def test_last_run_is_the_one_written_to_last(tmp_path: Path) -> None:
 
     assert list_runs(tmp_path) == [late, without_events, early]
     assert resolve_run("last", tmp_path) == late
+
+
+def test_live_run_comes_before_runs_from_the_future(tmp_path: Path) -> None:
+    """The clock was set back by two hours after the other run had ended."""
+    now = time.time()
+    ended, live = make_run(tmp_path, "ended", now + 7200), make_run(tmp_path, "live", now)
+    lock = RunLock(live)
+    assert list_runs(tmp_path) == [live, ended]
+    os.utime(ended / "events-00001.jsonl", (now, now + 1))  # clocks of file servers differ a little
+    assert list_runs(tmp_path) == [ended, live]
+    lock.release()
 
 
 def test_recording_is_found_by_path_or_name(tmp_path: Path) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import time
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
 from esper.disk import make_directory, numbered_paths, sync_directory
 from esper.recording.notes import read_notes
+from esper.recording.run_lock import is_live
 from esper.recording.segments import ReadError, list_segments, packed_path
 
 LAST_ALIAS = "last"
 """Name that stands for the run that was written to last."""
+FUTURE_S = 60.0
+"""Seconds from which on a time of writing counts as ahead of the clock: clocks of file servers differ a little."""
 MAX_SUGGESTIONS = 3
 """Number of run names that are suggested for one that was not found."""
 
@@ -56,6 +60,7 @@ def safe_run_name(recorded: str | None, fallback: str) -> str:
 def list_runs(telemetry_dir: Path) -> list[Path]:
     """Return the run directories, the one written to last first; empty if the telemetry directory does not exist.
 
+    Live runs come first if other runs were written in the future, because the clock was set back since then.
     Directories that this user may not read are left out.
     """
     if not telemetry_dir.is_dir():
@@ -65,7 +70,21 @@ def list_runs(telemetry_dir: Path) -> list[Path]:
         with suppress(PermissionError):
             if path.is_dir() and (when := last_write_time(path)) is not None:
                 runs.append((when, path))
-    return [path for _, path in sorted(runs, reverse=True)]
+    runs.sort(reverse=True)
+    if runs and is_in_future(runs[0][0], time.time()):
+        runs.sort(key=lambda run: _is_surely_live(run[1]), reverse=True)
+    return [path for _, path in runs]
+
+
+def is_in_future(written: float, now: float) -> bool:
+    """Return True if a time of writing is ahead of the clock, which was set back since then."""
+    return written - now >= FUTURE_S
+
+
+def _is_surely_live(run: Path) -> bool:
+    with suppress(OSError):
+        return is_live(run)
+    return False
 
 
 def resolve_run(text: str, telemetry_dir: Path) -> Path:

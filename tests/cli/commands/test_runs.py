@@ -125,6 +125,15 @@ def test_runs_table_lists_newest_first(tmp_path: Path, capsys: pytest.CaptureFix
     assert cells[2][1:6] == ["crashed", "–", "–", "–", "–"]
 
 
+def test_run_from_the_future_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path, "ahead", recording(RUN), age=-7300)
+    make(tmp_path, "newer", recording(RUN), age=130)
+    assert main(["runs", str(tmp_path)]) == 0
+    output, errors = capsys.readouterr()
+    assert re.search(r"ahead .* in the future\n", output)
+    assert "the clock was set back: ahead may be older than runs that are listed below" in errors
+
+
 def test_runs_skips_a_symlink_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     loop = make(tmp_path, "run", recording(RUN)) / "loop"
     loop.symlink_to(loop)

@@ -18,6 +18,7 @@ from esper.formatting import NOT_MEASURED, align_columns, format_age, format_byt
 from esper.history.run_filter import ARCHIVED_TERM, SORT_KEYS, parse_run_filter, sort_runs
 from esper.history.run_index import SAVE_INTERVAL_S, RunIndex, index_cache_path
 from esper.history.run_info import READING_STATE, UNREADABLE_STATE, RunInfo
+from esper.recording.runs import is_in_future
 from esper.telemetry.codec import encode_json
 from esper.telemetry.sentences import pluralise
 
@@ -69,7 +70,7 @@ def print_runs(directory: Path, *, filter_text: str, sort_key: str, as_json: boo
     archived = sum(info.archived for info in index.runs)
     if archived and not as_json and not any(info.archived for info in infos):
         print_text(f"not listed: {pluralise(archived, 'archived run')} (`esper-sanctum runs --filter {ARCHIVED_TERM}`)")
-    print_warnings([*index.notices, *(_problem(info) for info in infos if info.problem)])
+    print_warnings([*index.notices, *(_problem(info) for info in infos if info.problem), *_future(infos)])
 
 
 def _read_all(index: RunIndex) -> None:
@@ -166,6 +167,15 @@ def _size(info: RunInfo) -> str:
 
 def _study(info: RunInfo) -> str:
     return f"{info.study} {info.trial}" if info.study and info.trial is not None else info.study or ""
+
+
+def _future(infos: Sequence[RunInfo]) -> list[str]:
+    """Return the warning that the order of the runs may be wrong; none if no run was written in the future."""
+    now = time.time()
+    ahead = [info.run for info in infos if is_in_future(info.written, now)]
+    if not ahead:
+        return []
+    return [f"the clock was set back: {', '.join(ahead)} may be older than runs that are listed below it"]
 
 
 def _problem(info: RunInfo) -> str:
