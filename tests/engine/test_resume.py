@@ -1,5 +1,7 @@
 """Tests of resuming: a resumed run computes the same as an uninterrupted one, bit for bit."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -8,8 +10,13 @@ from hypothesis import strategies as st
 
 from esper.checkpoint.catalog import list_checkpoints
 from esper.control import RequestKind
+from esper.recording import run_lock
+from esper.recording.recorder import RecordingError
+from esper.telemetry import clock
 from esper.telemetry import events as ev
 from tests.runs import LiveRun, computed, recorded, tiny
+
+HOUR_NS = 3_600_000_000_000
 
 
 @settings(max_examples=4)
@@ -22,9 +29,36 @@ def test_run_stopped_at_any_step_resumes_identically(
     first.control.put(RequestKind.STOP, "test")
     assert first.finish().status == "stopped"
 
-    second = LiveRun(directory, resume=list_checkpoints(first.run.directory)[-1], devices=lanes)
-    state = second.start().finish()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock, "time_ns", lambda: time.time_ns() - 2 * HOUR_NS)  # the clock was set back meanwhile
+        second = LiveRun(directory, resume=list_checkpoints(first.run.directory)[-1], devices=lanes)
+        state = second.start().finish()
     assert state.status == "done"
+    assert computed(recorded(first.run.directory)) == whole
+    assert 0 < first.state.elapsed < state.elapsed < HOUR_NS / 1e9
+
+
+def test_of_two_resumes_at_once_one_is_refused(
+    whole: list[ev.AnyEvent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_lock, "LOCK_TIMEOUT_S", 0.05)
+    first = LiveRun(tmp_path).start_paused(5)
+    first.control.put(RequestKind.STOP, "test")
+    first.finish()
+    checkpoint = list_checkpoints(first.run.directory)[-1]
+    refused: list[RecordingError] = []
+
+    def resume(_: int) -> LiveRun | None:
+        try:
+            return LiveRun(tmp_path, resume=checkpoint)
+        except RecordingError as error:
+            refused.append(error)
+            return None
+
+    with ThreadPoolExecutor(2) as terminals:
+        [resumed] = filter(None, terminals.map(resume, range(2)))
+    assert resumed.start().finish().status == "done"
+    assert "is being trained by process" in str(*refused)
     assert computed(recorded(first.run.directory)) == whole
 
 
