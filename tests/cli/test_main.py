@@ -329,6 +329,8 @@ REFUSED = (
     ("--policy-device", "cuda:99"),
     ("--slots", "mid", "mid"),
     ("--telemetry-dir", "run/events-00001.jsonl"),
+    ("--bogus",),
+    ("--detach", "--devices", "cuda:99"),
 )
 HEAVY = {"torch", "textual", "numpy"}
 

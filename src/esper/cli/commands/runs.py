@@ -17,7 +17,7 @@ from esper.filter_terms import FilterError
 from esper.formatting import NOT_MEASURED, align_columns, format_age, format_bytes, format_number
 from esper.history.run_filter import ARCHIVED_TERM, SORT_KEYS, parse_run_filter, sort_runs
 from esper.history.run_index import SAVE_INTERVAL_S, RunIndex, index_cache_path
-from esper.history.run_info import READING_STATE, UNREADABLE_STATE, RunInfo
+from esper.history.run_info import LIVE_STATES, READING_STATE, UNREADABLE_STATE, RunInfo
 from esper.recording.runs import is_in_future
 from esper.telemetry.codec import encode_json
 from esper.telemetry.sentences import pluralise
@@ -170,12 +170,12 @@ def _study(info: RunInfo) -> str:
 
 
 def _future(infos: Sequence[RunInfo]) -> list[str]:
-    """Return the warning that the order of the runs may be wrong; none if no run was written in the future."""
+    """Return the warning that the order of the runs may be wrong; none if no ended run was written in the future."""
     now = time.time()
-    ahead = [info.run for info in infos if is_in_future(info.written, now)]
-    if not ahead:
+    ahead = [info.run for info in infos if is_in_future(info.written, now) and info.state not in LIVE_STATES]
+    if not ahead or len(infos) == 1:
         return []
-    return [f"the clock was set back: {', '.join(ahead)} may be older than runs that are listed below it"]
+    return [f"the clock was set back: {', '.join(ahead)} may be older than runs that are listed below"]
 
 
 def _problem(info: RunInfo) -> str:
