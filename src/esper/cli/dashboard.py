@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from esper.cli.options import NARRATIONS
 from esper.cli.streams import discard_broken_output
@@ -159,7 +159,7 @@ def show_dashboard(
     if display.theme == AUTO_THEME:
         display = display._replace(theme=LIGHT_THEME if is_asked and is_light(reply) else DEFAULT_THEME)
 
-    options = {**display._asdict(), "keys": keys, "typed": typed_keys(reply)}
+    options: dict[str, Any] = {**display._asdict(), "keys": keys, "typed": typed_keys(reply)}
     if isinstance(source, Path):
         app = WorkspaceApp(source, **options)
     else:

@@ -131,8 +131,6 @@ class Run:
             lock_warning = ranks.run_on_rank0(lambda: self._open_recording(config, notes, opened))
             self.hub.subscribe(records)
             state = TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks, origin=origin)
-            for lane in self.pool.lanes:
-                lane.report_silence(lambda text: self.hub.emit(ev.Logged(severity="warning", text=text)))
             self._results = self._direct(growth, space, state, control, data, lanes) if growth and space else None
             self.trainer = Trainer(
                 state,
@@ -259,6 +257,8 @@ class Run:
             RankLostError: Another rank has ended or does not respond.
         """
         torch.set_num_threads(1)
+        for lane in self.pool.lanes:
+            lane.report_silence(lambda text: self.hub.emit(ev.Logged(severity="warning", text=text)))
         try:
             with self._opened:
                 self._train_and_report()

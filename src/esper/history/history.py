@@ -339,8 +339,8 @@ class History:
         apply, add_mark = self._state.apply, self.marks.add_for_event  # looked up once, for speed
         recent, new_lines = self._state.log, list[LogLine]()
         for event in events:
-            time, kind = event.time, type(event)
-            if kind is ClockChanged:
+            time = event.time
+            if type(event) is ClockChanged:
                 last += event.seconds
                 offset += event.seconds
                 self._clock.set_offset(length, offset)
@@ -350,11 +350,12 @@ class History:
             last = time
             apply(event)
             length += 1
-            if kind is EnvStepped and not event.skipped_batches:
+            if type(event) is EnvStepped and not event.skipped_batches:
                 continue  # three of four events, and none of them has a mark
             add_mark(event, length, last - offset)
             if recent and recent[-1].seq == event.seq:
                 new_lines.append(recent[-1])
+            kind = type(event)
             if kind is RoundStarted:
                 self.rounds.append(length - 1)
             elif kind is PhaseTimed:

@@ -155,14 +155,14 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def apply(self, event: ev.AnyEvent) -> None:
         """Update the state with an event. Events must come in the order of their sequence numbers."""
-        kind = type(event)
         passed = event.time - self.time if self.seq else 0.0
-        if kind is ev.ClockChanged:
+        if type(event) is ev.ClockChanged:
             passed -= event.seconds
         if passed > 0:
             self.elapsed += passed
         self.seq = event.seq
         self.time = event.time
+        kind = type(event)
         self._folds[kind](self, event)
         if kind not in UNLOGGED_EVENTS and (line := make_log_line(event, self.steps_done)) is not None:
             append_bounded(self.log, line, MAX_LOG_LINES)
