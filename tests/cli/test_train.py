@@ -174,6 +174,35 @@ def test_signal_is_handled_while_terminal_is_frozen(dashboard: bool, tmp_path: P
     assert read_checkpoint(list_checkpoints(only_run(tmp_path))[-1])
 
 
+# On a slow machine, where the import of torch takes long
+
+_SLOW_IMPORT = """
+import sys, time
+
+class Slow:
+    def find_spec(self, name, *_):
+        if name.startswith("torch."):
+            time.sleep(200)
+
+sys.meta_path.insert(0, Slow())
+"""
+
+
+@pytest.mark.slow
+def test_keys_are_heard_before_torch_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_SLOW_IMPORT)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    start = time.monotonic()
+    with Terminal("--devices", "cpu:0", cwd=tmp_path) as terminal:
+        terminal.type("p")  # before the program can read it
+        terminal.wait_for("pausing…")
+        terminal.type("q")
+        assert terminal.leave() == 0
+        terminal.assert_restored()
+    assert time.monotonic() - start < 150
+    assert not list((tmp_path / "telemetry").glob("*"))
+
+
 @pytest.mark.parametrize("controlling", [True, False], ids=["with a signal", "without a signal"])
 def test_closed_terminal_ends_the_replay(controlling: bool, tmp_path: Path) -> None:
     (tmp_path / "events-00001.jsonl").write_bytes(recording(example_run()))

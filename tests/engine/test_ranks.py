@@ -352,8 +352,19 @@ def torchrun(cwd: Path, *options: str, program: Sequence[str] = ("-m", "esper"))
 
 @pytest.mark.slow
 def test_torchrun_computes_the_same_as_one_process(alone: LiveRun, tmp_path: Path) -> None:
+    """Although one rank, and then the whole run, are stopped and continue, as if the machine were suspended."""
     small = ("--training.samples-per-epoch", "256", "--ppo.hidden", "16", "--ppo.epochs", "2", "--ppo.minibatches", "2")
-    out, errors = torchrun(tmp_path, "--rounds", "3", "--checkpoint-every", "1", *small).communicate(timeout=PATIENCE)
+    process = torchrun(tmp_path, "--rounds", "3", "--checkpoint-every", "1", *small)
+    wait_for_steps(process, tmp_path)
+    launcher = psutil.Process(process.pid)
+    ranks = launcher.children()
+    for stopped in (ranks[1:], [launcher, *ranks]):
+        for each in stopped:
+            each.suspend()
+        time.sleep(2)
+        for each in stopped:
+            each.resume()
+    out, errors = process.communicate(timeout=PATIENCE)
     run = only_run(tmp_path)
     assert "Traceback" not in errors
     assert out.count(f"run {run.name}: done") == 1  # one rank speaks
@@ -364,15 +375,19 @@ def test_torchrun_computes_the_same_as_one_process(alone: LiveRun, tmp_path: Pat
 def endless(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Start a run of two ranks, and wait until it has recorded steps."""
     process = torchrun(tmp_path, "--rounds", "100000", "--checkpoint-every", "0")
-    deadline = time.monotonic() + PATIENCE
     try:
-        while not any(map(steps_in, tmp_path.glob("telemetry/*"))):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        wait_for_steps(process, tmp_path)
         yield process
     finally:
         end(process)
+
+
+def wait_for_steps(process: subprocess.Popen[str], cwd: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not any(map(steps_in, cwd.glob("telemetry/*"))):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def end(process: subprocess.Popen[str]) -> None:

@@ -173,7 +173,7 @@ class Alerts:
         """Return True unless another anomaly of the same rule began shortly before."""
         before = self._alerted.get(found.rule, -math.inf)
         self._alerted[found.rule] = elapsed = self.source.live_state.elapsed
-        return elapsed - before >= SAME_CAUSE_S
+        return abs(elapsed - before) >= SAME_CAUSE_S  # a restored checkpoint may lie far back
 
     def pop_due(self, now: float) -> str | None:
         """Return the collected messages, the newest first; None if there are none, or the last were sent just now.
