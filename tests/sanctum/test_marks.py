@@ -15,7 +15,19 @@ from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.sanctum.widgets.timeline import Timeline
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, example_run, run_started, stamp
-from tests.sanctum.driving import ROOMY, emit, live, notices, opened, press, replay, screen_text, settle, shown
+from tests.sanctum.driving import (
+    ROOMY,
+    emit,
+    fall_silent,
+    live,
+    notices,
+    opened,
+    press,
+    replay,
+    screen_text,
+    settle,
+    shown,
+)
 from tests.sanctum.population import anomaly
 
 
@@ -87,12 +99,6 @@ async def test_breakdown_of_an_env_is_one_alarm(monkeypatch: pytest.MonkeyPatch)
         await press(pilot, "a", "M", "escape")
         assert app.view.muted_rules == {"exploding gradient"}
         assert shown(app, AnomalyStrip).startswith("▲ 1 new, 1 seen")
-
-
-def fall_silent(app: SanctumApp) -> None:
-    """Let 1000 s pass without an event."""
-    app.update_stats(0.0)
-    app.update_stats(1000.0)
 
 
 async def test_rule_of_a_silent_engine_can_be_muted_and_unmuted() -> None:

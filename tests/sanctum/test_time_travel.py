@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,20 @@ from esper.sanctum.widgets.timeline import Timeline
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.recording.recordings import recording, write_segment
-from tests.sanctum.driving import emit, header, live, notices, opened, press, replay, screen_text, settle, shown, tick
+from tests.sanctum.driving import (
+    emit,
+    fall_silent,
+    header,
+    live,
+    notices,
+    opened,
+    press,
+    replay,
+    screen_text,
+    settle,
+    shown,
+    tick,
+)
 
 RUN = example_run(rounds=3)
 ENDS = [index for index, event in enumerate(RUN, start=1) if isinstance(event, ev.PhaseTimed)]
@@ -336,12 +350,12 @@ async def test_past_of_a_live_run_does_not_hide_or_fake_a_silent_engine(
     async with opened(app) as pilot:
         await pilot.press("shift+left")
         assert app.source.playback is not None
-        app.update_stats(0.0)
+        fall_silent(app)
         session.say(RUN[HALF])  # the playhead stays, but the engine reports
         await settle(pilot)
-        app.update_stats(1000.0)
+        app.update_stats(time.monotonic())
         assert app.view.stale is None
-        app.update_stats(2000.0)
+        fall_silent(app)
         assert app.view.stale is not None
 
 
