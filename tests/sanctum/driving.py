@@ -165,13 +165,6 @@ def tick(app: SanctumApp) -> None:
     app._tick()
 
 
-def fall_silent(app: SanctumApp) -> None:
-    """Let 1000 s pass without an event."""
-    app.update_stats(time.monotonic())
-    app.view.frame_stats.age += 1000.0
-    app.update_stats(time.monotonic())
-
-
 async def next_requests(pilot: Pilot[Any], session: FakeSession) -> list[Request]:
     """Wait until the session has received requests, and return them."""
     requests: list[Request] = []

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from esper.control import Request, RequestQueue
 from esper.recording.run_directory import RunDirectory
+from esper.sanctum.app import SanctumApp
 from esper.telemetry import events as ev
 from esper.telemetry.state import Record
 from tests.factory import stamp
@@ -69,3 +71,10 @@ class FakeSession:
         while (request := self.control.get()) is not None:
             requests.append(request)
         return requests
+
+
+def fall_silent(app: SanctumApp) -> None:
+    """Let 1000 s pass without an event of the engine."""
+    app.update_stats(time.monotonic())
+    app.view.frame_stats.age += 1000.0
+    app.update_stats(time.monotonic())

@@ -15,20 +15,9 @@ from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.sanctum.widgets.timeline import Timeline
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, example_run, run_started, stamp
-from tests.sanctum.driving import (
-    ROOMY,
-    emit,
-    fall_silent,
-    live,
-    notices,
-    opened,
-    press,
-    replay,
-    screen_text,
-    settle,
-    shown,
-)
+from tests.sanctum.driving import ROOMY, emit, live, notices, opened, press, replay, screen_text, settle, shown
 from tests.sanctum.population import anomaly
+from tests.sanctum.sessions import fall_silent
 
 
 def found(env: int, rule: str) -> ev.AnomalyFound:

@@ -23,20 +23,8 @@ from esper.sanctum.widgets.timeline import Timeline
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.recording.recordings import recording, write_segment
-from tests.sanctum.driving import (
-    emit,
-    fall_silent,
-    header,
-    live,
-    notices,
-    opened,
-    press,
-    replay,
-    screen_text,
-    settle,
-    shown,
-    tick,
-)
+from tests.sanctum.driving import emit, header, live, notices, opened, press, replay, screen_text, settle, shown, tick
+from tests.sanctum.sessions import fall_silent
 
 RUN = example_run(rounds=3)
 ENDS = [index for index, event in enumerate(RUN, start=1) if isinstance(event, ev.PhaseTimed)]
