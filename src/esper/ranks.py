@@ -141,6 +141,10 @@ def init_ranks(info: RankInfo, policy_device: str) -> RankGroup:
     """
     if info.world_size == 1:
         return SINGLE_RANK
+    # Its functions have the group that exists at its import as their default argument. The group would outlive
+    # `destroy_ranks`, and a thread of gloo that releases its last tensor while Python exits aborts the process.
+    import torch.distributed.nn.functional  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
     backend = "cpu:gloo,cuda:nccl" if policy_device.startswith("cuda") else "gloo"
     try:
         dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
@@ -152,6 +156,6 @@ def init_ranks(info: RankInfo, policy_device: str) -> RankGroup:
 
 
 def destroy_ranks() -> None:
-    """Close the connections to the other ranks, if there are any."""
+    """Close the connections to the other ranks, if there are any, and end their threads."""
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -350,11 +350,22 @@ def torchrun(cwd: Path, *options: str, program: Sequence[str] = ("-m", "esper"))
     )
 
 
+LISTS_THREADS = """
+import sys
+from pathlib import Path
+from esper.cli.main import main
+code = main()
+print("threads:", *(path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")))
+sys.exit(code)
+"""
+
+
 @pytest.mark.slow
 def test_torchrun_computes_the_same_as_one_process(alone: LiveRun, tmp_path: Path) -> None:
     """Although one rank, and then the whole run, are stopped and continue, as if the machine were suspended."""
+    (tmp_path / "threads.py").write_text(LISTS_THREADS)
     small = ("--training.samples-per-epoch", "256", "--ppo.hidden", "16", "--ppo.epochs", "2", "--ppo.minibatches", "2")
-    process = torchrun(tmp_path, "--rounds", "3", "--checkpoint-every", "1", *small)
+    process = torchrun(tmp_path, "--rounds", "3", "--checkpoint-every", "1", *small, program=["threads.py"])
     wait_for_steps(process, tmp_path)
     launcher = psutil.Process(process.pid)
     ranks = launcher.children()
@@ -367,6 +378,8 @@ def test_torchrun_computes_the_same_as_one_process(alone: LiveRun, tmp_path: Pat
     out, errors = process.communicate(timeout=PATIENCE)
     run = only_run(tmp_path)
     assert "Traceback" not in errors
+    assert out.count("threads: ") == RANKS
+    assert "gloo" not in out  # a thread of gloo that is left when Python exits can abort the process
     assert out.count(f"run {run.name}: done") == 1  # one rank speaks
     assert_alike(computed(recorded(run)), computed(recorded(alone.run.directory)))
 
