@@ -14,8 +14,10 @@ import pytest
 from esper.config_files import resolve_config
 from esper.control import RequestKind, RequestQueue
 from esper.engine.run import Run
+from esper.engine.start_point import StartPoint
 from esper.history.history import open_history
 from esper.lanes.errors import RunFailedError
+from esper.ranks import SINGLE_RANK, RankGroup
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, Record, RunState
 
@@ -59,12 +61,18 @@ class LiveRun:
     """A run in a separate thread; its records are folded into a state as they arrive."""
 
     def __init__(
-        self, telemetry_dir: Path, *, resume: Path | None = None, interactive: bool = False, **options: Any
+        self,
+        telemetry_dir: Path,
+        *,
+        resume: Path | None = None,
+        interactive: bool = False,
+        ranks: RankGroup = SINGLE_RANK,
+        **options: Any,
     ) -> None:
         self.records: SimpleQueue[Record] = SimpleQueue()
         self.control = RequestQueue()
         config = resolve_config(None, tiny(telemetry_dir, **options))
-        self.run = Run(config, self.control, self.records, resume, interactive=interactive)
+        self.run = Run(StartPoint(config, resume), self.control, self.records, ranks=ranks, interactive=interactive)
         self.state = RunState()
         self.events: list[ev.AnyEvent] = []
         """All events folded so far, including those that a restore discarded."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from esper.checkpoint.files import read_checkpoint
 from esper.config_files import resolve_config
 from esper.control import RequestKind
+from esper.engine.start_point import StartPoint
 from esper.engine.thread import EngineThread
 from esper.envs.env import Env
 from esper.sanctum.app import SanctumApp
@@ -24,7 +25,7 @@ from tests.sanctum.driving import until
 
 
 async def test_keys_pause_checkpoint_and_resume_a_real_engine(tmp_path: Path) -> None:
-    engine = EngineThread(resolve_config(None, tiny(tmp_path, envs=2, rounds=500, checkpoint_every=0)), None)
+    engine = EngineThread(StartPoint(resolve_config(None, tiny(tmp_path, envs=2, rounds=500, checkpoint_every=0))))
     source = LiveSource(engine)
     app = SanctumApp(source, theme="sanctum-dark")
     async with app.run_test(size=(120, 40)) as pilot:
@@ -70,7 +71,7 @@ async def test_fault_holds_the_run_until_restore(tmp_path: Path, monkeypatch: py
         return train(env, step)
 
     monkeypatch.setattr(Env, "train_epoch", broken)
-    engine = EngineThread(resolve_config(None, tiny(tmp_path, envs=2, rounds=500)), None, interactive=True)
+    engine = EngineThread(StartPoint(resolve_config(None, tiny(tmp_path, envs=2, rounds=500))), interactive=True)
     source = LiveSource(engine)
     app = SanctumApp(source, theme="sanctum-dark")
     async with app.run_test(size=(80, 24)) as pilot:
@@ -113,7 +114,7 @@ async def test_deleted_directory_holds_the_run_until_it_is_ended(tmp_path: Path)
 
 @pytest.mark.parametrize("kind", [RequestKind.STOP, RequestKind.ABANDON])
 def test_quit_during_setup_leaves_no_files(kind: RequestKind, tmp_path: Path) -> None:
-    engine = EngineThread(resolve_config(None, tiny(tmp_path)), None)
+    engine = EngineThread(StartPoint(resolve_config(None, tiny(tmp_path))))
     engine.control.put(kind, "test")
     engine.start()
     engine.join()

@@ -20,6 +20,7 @@ from esper.effects.change import RECORDED
 from esper.effects.report import Report
 from esper.engine.growth import GROWTH_CONFIG, Growth, check_growth, make_request
 from esper.engine.start_checks import resolve_policy
+from esper.engine.start_point import StartPoint
 from esper.engine.thread import EngineThread
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.lanes.pool import can_be_imported
@@ -272,7 +273,7 @@ def _run(
     if growth:
         check_growth(config)
     threads = torch.get_num_threads()
-    engine = EngineThread(config, None, task=task, growth=growth)
+    engine = EngineThread(StartPoint(config), task=task, growth=growth)
     printer = RunPrinter(sys.stdout)  # before the engine replaces the stream for the threads that run the user's code
     engine.start()
     try:

@@ -36,6 +36,8 @@ class RankInfo(NamedTuple):
     """Number of ranks on its node."""
     node_rank: int = 0
     num_nodes: int = 1
+    restarts: int = 0
+    """Number of times that torchrun has started the ranks again, after it had lost one."""
 
     @classmethod
     def from_environment(cls) -> RankInfo:
@@ -43,7 +45,8 @@ class RankInfo(NamedTuple):
         if "TORCHELASTIC_RUN_ID" not in os.environ:
             return cls()
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
-        return cls(*(int(os.environ[name]) for name in names))
+        place = cls(*(int(os.environ[name]) for name in names))
+        return place._replace(restarts=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
 
     def env_range(self, envs: int) -> range:
         """Return the indices of this rank's envs among all `envs`."""
@@ -105,6 +108,13 @@ def freeze_loaded_objects() -> None:
 def available_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def parent_start_time() -> float:
+    """Return when the parent of this process was started, in seconds since the epoch."""
+    import psutil  # not at the start of every command
+
+    return psutil.Process(os.getppid()).create_time()
 
 
 def cpu_seconds() -> float:

@@ -130,11 +130,8 @@ class RankGroup:
 SINGLE_RANK = RankGroup(0, 1, lambda _: None)
 
 
-def init_ranks(info: RankInfo, policy_device: str) -> RankGroup:
-    """Connect to the other ranks. CPU tensors are reduced by gloo, GPU tensors by NCCL.
-
-    Args:
-        policy_device: Device of the policy, the only one whose tensors are reduced on a GPU.
+def init_ranks(info: RankInfo) -> RankGroup:
+    """Connect to the other ranks, over gloo.
 
     Raises:
         RankLostError: Not all ranks have connected in time.
@@ -145,14 +142,29 @@ def init_ranks(info: RankInfo, policy_device: str) -> RankGroup:
     # `destroy_ranks`, and a thread of gloo that releases its last tensor while Python exits aborts the process.
     import torch.distributed.nn.functional  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
-    backend = "cpu:gloo,cuda:nccl" if policy_device.startswith("cuda") else "gloo"
     try:
-        dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
+        dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
     except RuntimeError as error:
         raise RankLostError(
             f"rank {info.rank} cannot connect to the other {info.world_size - 1}: {str(error).splitlines()[0]}"
         ) from error
     return RankGroup(info.rank, info.world_size, dist.all_reduce)
+
+
+def reduce_on_gpu(ranks: RankGroup, policy_device: str) -> RankGroup:
+    """Return ranks that reduce the GPU tensors of the policy by NCCL. All ranks call this together.
+
+    Args:
+        policy_device: Device of the policy, the only one whose tensors are reduced on a GPU.
+    """
+    if ranks.is_single or not policy_device.startswith("cuda"):
+        return ranks
+    nccl = dist.new_group(backend="nccl", timeout=COLLECTIVE_TIMEOUT)
+    return RankGroup(
+        ranks.rank,
+        ranks.world_size,
+        lambda values: dist.all_reduce(values, group=nccl if values.is_cuda else None),  # pyright: ignore[reportArgumentType]
+    )
 
 
 def destroy_ranks() -> None:

@@ -28,7 +28,7 @@ from esper.engine.start_checks import check_start
 from esper.history.history import open_history
 from esper.lanes.device_names import assign_lanes_to_rank
 from esper.process import RankInfo
-from esper.ranks import RankLostError, init_ranks
+from esper.ranks import RankLostError, reduce_on_gpu
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json, make_decoder
 from esper.telemetry.state import Keyframe
@@ -55,12 +55,12 @@ class RankedRun:
     ) -> None:
         self.meeting = ThreadRanks(RANKS)
         self._here = threading.local()
-        monkeypatch.setattr(run_module, "init_ranks", lambda place, _: self.meeting.rank(place.rank))
         monkeypatch.setattr(RankInfo, "from_environment", lambda: self._here.place)
 
         def build(rank: int) -> LiveRun:
             self._here.place = RankInfo(rank, RANKS, rank, RANKS)
-            return LiveRun(telemetry_dir, resume=resume, envs=envs, devices=("cpu:0", "cpu:1"), **options)
+            place = self.meeting.rank(rank)
+            return LiveRun(telemetry_dir, resume=resume, ranks=place, envs=envs, devices=("cpu:0", "cpu:1"), **options)
 
         with ThreadPoolExecutor(RANKS) as threads:
             self.ranks = list(threads.map(build, range(RANKS)))
@@ -205,7 +205,6 @@ def test_run_resumes_with_another_number_of_ranks(
     run = first.first.run.directory
     with monkeypatch.context() as by_itself:
         by_itself.setattr(RankInfo, "from_environment", RankInfo)
-        by_itself.setattr(run_module, "init_ranks", lambda *_: ThreadRanks(1).rank(0))
         second = LiveRun(tmp_path, resume=list_checkpoints(run)[-1], envs=ENVS).start_paused(3)
         second.control.put(RequestKind.STOP, "test")
         assert second.finish().status == "stopped"
@@ -312,14 +311,15 @@ def test_two_ranks_on_one_gpu_are_refused(
             assert found is None if refused is None else found and found.startswith(refused)
 
 
-@pytest.mark.parametrize(("policy_device", "backend"), [("cpu", "gloo"), ("cuda:0", "cpu:gloo,cuda:nccl")])
-def test_backend_follows_the_device_of_the_policy(
-    policy_device: str, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    used: list[str] = []
-    monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend, **_: used.append(backend))
-    init_ranks(RankInfo(0, 2, 0, 2), policy_device)
-    assert used == [backend]
+def test_only_gpu_tensors_of_the_policy_are_reduced_by_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[tuple[str, object]] = []
+    monkeypatch.setattr(torch.distributed, "new_group", lambda backend, **_: backend)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda values, group: used.append((values.device.type, group)))
+    ranks = ThreadRanks(2).rank(0)
+    assert reduce_on_gpu(ranks, "cpu") is ranks
+    on_gpu = reduce_on_gpu(ranks, "cuda:0")
+    on_gpu.all_reduce_(torch.ones(1))
+    assert used == [("cpu", None)]
 
 
 def test_rank_without_an_env_is_refused() -> None:
@@ -536,7 +536,7 @@ from esper import ranks
 from esper.process import RankInfo
 ranks.COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=2)
 place = RankInfo.from_environment()
-joined = ranks.init_ranks(place, "cpu")
+joined = ranks.init_ranks(place)
 assert joined.all_gather_object(place.rank) == [0, 1]
 if place.rank == 1:
     time.sleep(60)

@@ -15,6 +15,7 @@ from esper.attach.server import AttachServer
 from esper.attach.session import AttachedRun
 from esper.config_files import resolve_config
 from esper.control import RequestKind, RequestQueue
+from esper.engine.start_point import StartPoint
 from esper.engine.thread import EngineThread
 from esper.health.detector import AnomalyDetector
 from esper.recording.recorder import Recorder
@@ -233,7 +234,7 @@ async def test_run_in_same_process_cannot_be_detached() -> None:
 @pytest.mark.slow
 async def test_attached_dashboard_controls_a_real_engine(tmp_path: Path) -> None:
     """The recording has the requests with their origins."""
-    engine = EngineThread(resolve_config(None, tiny(tmp_path, envs=2, rounds=500, checkpoint_every=0)), None)
+    engine = EngineThread(StartPoint(resolve_config(None, tiny(tmp_path, envs=2, rounds=500, checkpoint_every=0))))
     engine.start()
     while engine.directory is None or not (engine.directory / "control.sock").exists():
         assert engine.fatal_error is engine.run_error is None

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from esper.harvest.grown import Grown
     from esper.telemetry.search_state import SearchState
 
-_CHANGEABLE = frozenset(
+PLACE_OPTIONS = frozenset(
     {"devices", "policy-device", "telemetry-dir", "data-dir", "checkpoint-every", "keep", "sync-seconds"}
     | {"patience-minutes", "anomalies"}
 )
-"""Keys of the configuration that may differ when a growth is continued."""
+"""Keys of the configuration that may differ when the same command continues a growth or a run."""
 MAX_MANIFEST_BYTES = 1 << 20
 DEFAULT_TRIALS = 16
 """Number of trials if no budget is given."""
@@ -209,7 +209,7 @@ def growth_identity(config: Config, request: GrowthRequest) -> dict[str, Any]:
         config: Configuration as the user gave it.
     """
     settings: dict[str, Any] = msgspec.to_builtins(config)
-    kept = {name: value for name, value in settings.items() if name not in _CHANGEABLE}
+    kept = {name: value for name, value in settings.items() if name not in PLACE_OPTIONS}
     aim = {"objective": request.objective, "max-parameters": request.max_parameters, "patience": request.patience}
     return {"config": kept, **aim}
 

@@ -24,9 +24,11 @@ from esper.engine.growth import FRESH_HOSTS, Growth, growth_identity
 from esper.engine.growth_director import GrowthDirector
 from esper.engine.growth_results import GrowthResults
 from esper.engine.run_control import RankedRequestQueue
+from esper.engine.start_point import StartPoint
 from esper.engine.trained_policy import policy_label
 from esper.engine.trainer import Trainer
 from esper.engine.training_state import TrainingState
+from esper.engine.unfinished import command_digest, read_command_digest
 from esper.engine.wide_host import open_wide_pool
 from esper.harvest.model import check_is_one_structure
 from esper.health.detector import AnomalyDetector
@@ -38,7 +40,7 @@ from esper.lanes.errors import FaultError, RunFailedError
 from esper.lanes.pool import EnvPool
 from esper.lanes.spawn import WorkerSpawner
 from esper.process import RankInfo
-from esper.ranks import RankGroup, RankLostError, destroy_ranks, init_ranks
+from esper.ranks import SINGLE_RANK, RankGroup, RankLostError, reduce_on_gpu
 from esper.recording.notes import RunNotes, update_notes
 from esper.recording.recorder import Recorder, RecordingError, open_run_directory, write_manifest
 from esper.recording.run_directory import RunDirectory
@@ -52,7 +54,7 @@ from esper.tasks.splits import TaskData
 from esper.tasks.task import Task
 from esper.telemetry import events as ev
 from esper.telemetry.hub import EventHub, FirstRankEventHub, OtherRankEventHub
-from esper.telemetry.state import Record
+from esper.telemetry.state import Keyframe, Record, RunState
 
 _LOST = "its events and checkpoints are lost; start the run again"
 """Advice after the run directory was deleted."""
@@ -62,8 +64,9 @@ class Run:
     """A run that is ready to train: its directory exists and its recorder is running.
 
     Args:
+        start: Where the run starts; the same on all ranks.
         records: Receives every record, for a dashboard or console.
-        resume: Checkpoint to resume from, in the directory of its run; None starts a new run.
+        ranks: The ranks of the run, which are connected.
         interactive: Hold the run on a fault and wait for the user. If False, a fault ends the run. Ignored with several
             ranks.
         task: Task to train on; None: the one that the configuration names.
@@ -78,7 +81,7 @@ class Run:
         ReadError: The notes on the resumed run cannot be read.
         CheckpointError: The checkpoint is damaged or does not fit the configuration.
         RecordingError: The run directory cannot be written, or another process trains the run.
-        RankLostError: Another rank that torchrun started does not join.
+        RankLostError: Another rank has ended or does not respond.
     """
 
     run_directory: RunDirectory | None = None
@@ -86,11 +89,11 @@ class Run:
 
     def __init__(
         self,
-        config: Config,
+        start: StartPoint,
         control: RequestQueue,
         records: SimpleQueue[Record],
-        resume: Path | None,
         *,
+        ranks: RankGroup = SINGLE_RANK,
         interactive: bool = False,
         task: Task | None = None,
         accept_changed_task: bool = False,
@@ -99,13 +102,14 @@ class Run:
         notes: RunNotes | None = None,
     ) -> None:
         rank_info = RankInfo.from_environment()
+        config, resume = start.config, start.checkpoint
         self._identity = growth_identity(config, growth.request) if growth else None
         lanes = assign_lanes_to_rank(resolve_devices(config.devices), rank_info, leave_out=is_auto(config.devices))
         resolve_policy_device(config.policy_device)
-        saved = read_manifest(resume) if resume else None
+        # Only rank 0 needs to see the directory of the run.
+        saved = ranks.run_on_rank0(lambda: read_manifest(resume) if resume else None)
         with ExitStack() as opened:
-            opened.callback(destroy_ranks)
-            self.ranks = ranks = init_ranks(rank_info, config.policy_device)
+            self.ranks = ranks = reduce_on_gpu(ranks, config.policy_device)
             _check_gpus(lanes, rank_info, ranks)
             task, data, profile, config, origin = prepare_task(
                 config,
@@ -125,7 +129,12 @@ class Run:
             else:
                 agent = build_agent(config, profile.sites, profile.blueprints, ranks, resumes=resume is not None)
             space = _plan_space(growth, config, profile) if growth else None
-            self.directory = run_directory_of(resume) if resume else ranks.run_on_rank0(lambda: _new_directory(config))
+            if resume:
+                self.directory = run_directory_of(resume)
+            else:
+                self.directory = start.directory or ranks.run_on_rank0(lambda: _new_directory(config))
+            begun = read_command_digest(self.directory)  # rank 0 uses it
+            self._command = begun or start.command or command_digest(start.config, notes.name if notes else "")
             if ranks.rank > 0:
                 self._open_on_other_rank()
             lock_warning = ranks.run_on_rank0(lambda: self._open_recording(config, notes, opened))
@@ -140,6 +149,8 @@ class Run:
             )
             if resume:
                 self.trainer.run_control.restore(resume, "command line")
+            elif start.directory:  # what it has recorded is kept, but undone
+                self.hub.rewind(Keyframe.from_state(RunState()))
             self._emit_run_started(config)
             self._emit_notices(config, lock_warning if ranks.rank == 0 else None)
             self._opened = opened.pop_all()
@@ -219,8 +230,7 @@ class Run:
         builtins = msgspec.to_builtins(config)
         lanes = [lane for of_rank in self.ranks.all_gather_object(self.pool.lane_by_env) for lane in of_rank]
         manifest: dict[str, Any] = {"run": self.directory.name, "config": builtins, "versions": reporter.versions()}
-        if self._identity:
-            manifest["growth"] = self._identity
+        manifest |= {"growth": self._identity} if self._identity else {"command": self._command}
         self.ranks.run_on_rank0(lambda: write_manifest(self._own_directory, manifest))
         director = self.trainer.state.director
         started = reporter.run_started(

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from esper.checkpoint.catalog import find_checkpoint, is_checkpoint
-from esper.checkpoint.manifest import config_from_manifest, read_manifest
+from esper.checkpoint.manifest import CheckpointError, config_from_manifest, read_manifest
 from esper.config import Config, ConfigError
 from esper.disk import check_writable
 from esper.lanes.device_names import (
@@ -19,9 +19,13 @@ from esper.lanes.device_names import (
 )
 from esper.policy.loading import POLICY_NAMES, PRETRAINED, check_policy_reference, is_own_policy
 from esper.process import RankInfo
+from esper.recording.recorder import RecordingError
 from esper.recording.runs import last_write_time, resolve_run
 from esper.recording.segments import ReadError
-from esper.tasks import check_task_reference
+from esper.tasks import TaskError, check_task_reference
+
+SETUP_ERRORS = (ConfigError, TaskError, CheckpointError, ReadError, RecordingError)
+"""Errors of a run that cannot be set up, each with one sentence for the user."""
 
 
 def resolve_policy(config: Config) -> Config:

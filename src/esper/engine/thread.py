@@ -12,17 +12,20 @@ from typing import TYPE_CHECKING
 
 from esper.attach.protocol import AttachError
 from esper.attach.server import AttachServer
-from esper.config import Config, ConfigError
 from esper.control import RequestQueue
 from esper.engine.printed_lines import PrintedLines
+from esper.engine.start_checks import SETUP_ERRORS, check_start
+from esper.engine.start_point import RunCompleteError, StartPoint
 from esper.lanes.spawn import WorkerSpawner
 from esper.process import NamedThread, RankInfo, freeze_loaded_objects
+from esper.recording.recorder import RecordingError
 from esper.telemetry.events import Logged
 from esper.telemetry.state import Record
 
 if TYPE_CHECKING:
     from esper.engine.growth import Growth
     from esper.engine.run import Run
+    from esper.ranks import RankGroup
     from esper.recording.notes import RunNotes
     from esper.recording.run_directory import RunDirectory
     from esper.tasks.task import Task
@@ -32,7 +35,7 @@ class EngineThread:
     """A thread that sets up and trains a run. It loads torch after `start`, so that the first frame need not wait.
 
     Args:
-        resume: Checkpoint to resume from; None starts a new run.
+        start: Where the run starts, or why it cannot start, which all ranks raise. None: rank 0 decides.
         workers: Lanes whose worker processes are started before torch is imported, so that both import it at once.
         interactive: Hold the run on a fault and wait for the user. If False, a fault ends the run.
         task: Task to train on; None: the one that the configuration names.
@@ -47,8 +50,7 @@ class EngineThread:
 
     def __init__(
         self,
-        config: Config,
-        resume: Path | None,
+        start: StartPoint | Exception | None,
         *,
         workers: Sequence[str] = (),
         interactive: bool = False,
@@ -65,14 +67,15 @@ class EngineThread:
         self._subscribers: list[SimpleQueue[Record]] = []
         self.setup_error: Exception | None = None
         """Why the run could not be set up, in one sentence; None if it could."""
+        self.complete: str | None = None
+        """Why there was nothing to train, in one sentence; None if the run was trained."""
         self.run_error: str | None = None
         """Error that ended the run early: one sentence, or the traceback of a bug; None without one."""
         self.directory: Path | None = None
         """Path of the run directory; None before the run is set up."""
         self.run_directory: RunDirectory | None = None
         """Run directory, held open; None before the run is set up."""
-        self._config = config
-        self._resume = resume
+        self._start = start
         self._workers = workers
         self._interactive = interactive
         self._task = task
@@ -135,23 +138,54 @@ class EngineThread:
             self.run_error = traceback.format_exc()
 
     def _run(self, spawner: WorkerSpawner) -> None:
-        from esper.checkpoint.manifest import CheckpointError
+        from esper.ranks import RankLostError, destroy_ranks, init_ranks
+
+        rank_info = RankInfo.from_environment()
+        if self.control.stop_requested and rank_info.world_size == 1:  # other ranks would wait for this one
+            return
+        try:
+            ranks = init_ranks(rank_info)
+            self._train(self._agree_on_start(ranks, rank_info), ranks, spawner)
+        except RankLostError as error:
+            self.run_error = f"esper-sanctum: {error}"
+        except SETUP_ERRORS as error:
+            self.setup_error = error
+        except RunCompleteError as error:
+            self.complete = str(error)
+        finally:
+            destroy_ranks()
+
+    def _agree_on_start(self, ranks: RankGroup, rank_info: RankInfo) -> StartPoint:
+        """Return where the run starts. Rank 0 decides, because the others may see another state of the directory.
+
+        Raises:
+            RunCompleteError: There is nothing left to do.
+            Exception: Why the run cannot start, on all ranks.
+        """
+
+        def decide() -> StartPoint:
+            assert self._start is not None
+            if isinstance(self._start, Exception):
+                raise self._start
+            return self._start
+
+        start = ranks.run_on_rank0(decide)
+        if self._start is None:
+            check_start(start.config, rank_info, is_new=start.is_new)
+        return start
+
+    def _train(self, start: StartPoint, ranks: RankGroup, spawner: WorkerSpawner) -> None:
+        """Set up the run and train it."""
         from esper.engine.run import Run
         from esper.lanes.errors import FaultError, RunFailedError
         from esper.ranks import RankLostError
-        from esper.recording.recorder import RecordingError
-        from esper.recording.segments import ReadError
-        from esper.tasks import TaskError
 
-        is_single = RankInfo.from_environment().world_size == 1  # other ranks would wait for this one
-        if self.control.stop_requested and is_single:
-            return
         try:
             run = Run(
-                self._config,
+                start,
                 self.control,
                 self.records,
-                self._resume,
+                ranks=ranks,
                 interactive=self._interactive,
                 task=self._task,
                 accept_changed_task=self._accept_changed_task,
@@ -159,12 +193,8 @@ class EngineThread:
                 growth=self._growth,
                 notes=self._notes,
             )
-        except (ConfigError, TaskError, CheckpointError, ReadError, RecordingError) as error:
-            self.setup_error = error
-            return
-        except RankLostError as error:
-            self.run_error = f"esper-sanctum: {error}"
-            return
+        except (RankLostError, *SETUP_ERRORS):
+            raise
         except Exception as error:  # noqa: BLE001  (the caller prints it)
             fault = FaultError.from_exception(error, "set-up of the run")
             self.run_error = fault.traceback_text or f"esper-sanctum: {fault}"
@@ -179,7 +209,7 @@ class EngineThread:
         try:
             with self._serve_viewers(run):
                 run.train()
-        except (RankLostError, RunFailedError, RecordingError) as error:
+        except (RunFailedError, RecordingError) as error:
             self.run_error = f"esper-sanctum: {error}"
 
     def _serve_viewers(self, run: Run) -> closing[AttachServer] | nullcontext[None]:

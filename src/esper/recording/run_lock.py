@@ -49,6 +49,12 @@ def is_live(directory: Path) -> bool:
     return False
 
 
+def check_not_live(directory: Path) -> None:
+    """Raise RecordingError if a process trains the run."""
+    if is_live(directory):
+        raise RecordingError(_locked_message(directory))
+
+
 def live_since(directory: Path) -> float:
     """Return when the process that trains a live run started to, in seconds since the epoch. Raises OSError."""
     return (directory / LOCK_FILE).stat().st_mtime

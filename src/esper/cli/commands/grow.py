@@ -38,6 +38,7 @@ from esper.engine.growth import (
     make_request,
 )
 from esper.engine.start_checks import check_start, resolve_policy
+from esper.engine.start_point import StartPoint
 from esper.harvest.structure import check_target, holds_networks_of
 from esper.process import RankInfo
 
@@ -76,8 +77,7 @@ def run(arguments: Sequence[str]) -> int:
 
     growth = Growth(request=request, target=_target(target), writes_all=options.all)
     engine = EngineThread(
-        config,
-        checkpoint,
+        StartPoint(config, checkpoint),
         workers=workers,
         interactive=not headless,
         accept_changed_task=options.accept_changed_task,

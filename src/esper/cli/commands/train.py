@@ -10,18 +10,9 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import msgspec
-
-from esper.checkpoint.catalog import find_checkpoint, run_directory_of
-from esper.checkpoint.manifest import (
-    CheckpointError,
-    check_compatible,
-    config_from_manifest,
-    read_manifest,
-    read_verified_files,
-)
+from esper.checkpoint.catalog import run_directory_of
 from esper.cli.commands import COMMANDS
 from esper.cli.dashboard import (
     DisplayOptions,
@@ -35,23 +26,21 @@ from esper.cli.options import (
     add_accept_changed_task_option,
     add_run_options,
     check_extra,
-    check_own_code_is_named,
     given_options,
     print_warnings,
 )
 from esper.cli.run_display import print_engine_error, run_headless, run_in_dashboard, run_silently
+from esper.cli.start_point import resolve_start
 from esper.cli.streams import print_text
-from esper.config import Config, ConfigError
-from esper.config_files import read_config_file, resolve_config
+from esper.config import ConfigError
 from esper.domain import VERSION
-from esper.engine.growth import is_growth
-from esper.engine.start_checks import check_start, resolve_policy
+from esper.engine.start_checks import SETUP_ERRORS, check_start
+from esper.engine.start_point import RunCompleteError, StartPoint
 from esper.process import RankInfo, spawn_program
-from esper.recording.notes import RunNotes, encode_notes, update_notes
+from esper.recording.notes import RunNotes, encode_notes
 from esper.recording.run_lock import LockHolder, read_holder
-from esper.recording.runs import list_runs, move_output, resolve_run
+from esper.recording.runs import list_runs, move_output
 from esper.stop_signals import replace_handlers, restore_handlers
-from esper.tasks import is_built_in
 
 if TYPE_CHECKING:
     from esper.engine.thread import EngineThread
@@ -59,6 +48,7 @@ if TYPE_CHECKING:
     _Follower: TypeAlias = Callable[[EngineThread], AbstractContextManager[object]]
 
 
+DETACHED_RANKS = "--detach cannot be used under torchrun; start torchrun itself in the background"
 START_POLL_S = 0.1
 """Seconds between checks whether the detached run has started."""
 
@@ -69,21 +59,20 @@ def run_training(arguments: Sequence[str]) -> int:
     display = DisplayOptions.from_options(options)
     notes = _notes_from_options(options)
     headless = options.no_tui or options.narrate is not None
-    config, checkpoint = _resolve_config_and_checkpoint(options.config, options.resume, given_options(options))
-    if checkpoint is not None and (rounds := read_manifest(checkpoint).round) >= config.rounds:
-        return _end_complete_run(options.resume, run_directory_of(checkpoint), rounds, notes)
     rank_info = RankInfo.from_environment()
-    workers = check_start(config, rank_info, is_new=checkpoint is None)
+    start, workers = _decide_start(options, notes, rank_info)
     followers = _followers(options.on_alert, tensorboard=options.tensorboard)
+    if isinstance(start, RunCompleteError) and rank_info.world_size == 1:
+        print_text(str(start))
+        return EXIT_OK
+    task = start.config.task if isinstance(start, StartPoint) else ""
     if options.detach:
-        telemetry_dir = run_directory_of(checkpoint).parent if checkpoint else Path(config.telemetry_dir)
-        return start_detached(arguments, telemetry_dir, display=display, headless=headless, task=config.task)
+        return start_detached(arguments, _parent_of_run(start), display=display, headless=headless, task=task)
 
     from esper.engine.thread import EngineThread
 
     engine = EngineThread(
-        config,
-        checkpoint,
+        start,
         workers=workers,
         interactive=not headless,
         accept_changed_task=options.accept_changed_task,
@@ -99,15 +88,48 @@ def run_training(arguments: Sequence[str]) -> int:
         if headless:
             state = run_headless(engine, sys.stdout, narrate=narrate)
         else:
-            state = run_in_dashboard(engine, display, config.task)
+            state = run_in_dashboard(engine, display, task)
     print_warnings(engine.warnings)  # of the last moments, which the run could not log any more
     if code := print_engine_error(engine):
         return code
+    if engine.complete:
+        print_text(engine.complete)
+        return EXIT_OK
     from esper.cli.console import format_summary
 
     if not narrate:
         print_text(format_summary(state))
     return EXIT_OK
+
+
+def _decide_start(
+    options: argparse.Namespace, notes: RunNotes | None, rank_info: RankInfo
+) -> tuple[StartPoint | Exception | None, list[str]]:
+    """Return where the run starts, and its lanes that need a worker process.
+
+    Where a run of several ranks resumes, rank 0 decides for all: other ranks get None. If rank 0 refuses, it returns
+    the exception, because the other ranks wait for its answer.
+    """
+    is_resuming = options.resume is not None or rank_info.restarts > 0
+    if is_resuming and rank_info.rank > 0:
+        return None, []
+    try:
+        start = resolve_start(options.config, options.resume, given_options(options), notes, rank_info)
+        return start, check_start(start.config, rank_info, is_new=start.is_new)
+    except RunCompleteError as complete:
+        return complete, []
+    except SETUP_ERRORS as error:
+        if is_resuming and rank_info.world_size > 1:
+            return error, []
+        raise
+
+
+def _parent_of_run(start: StartPoint | Exception | None) -> Path:
+    """Return the directory that has the directory of the run, or is to have it."""
+    if not isinstance(start, StartPoint):
+        raise ConfigError(DETACHED_RANKS)
+    directory = run_directory_of(start.checkpoint) if start.checkpoint else start.directory
+    return directory.parent if directory else Path(start.config.telemetry_dir)
 
 
 def _followers(on_alert: str | None, *, tensorboard: bool) -> list[_Follower]:
@@ -129,66 +151,6 @@ def _followers(on_alert: str | None, *, tensorboard: bool) -> list[_Follower]:
     return followers
 
 
-def _resolve_config_and_checkpoint(
-    file: Path | None, resume: str | None, options: dict[str, Any]
-) -> tuple[Config, Path | None]:
-    """Return the configuration of the run, and the checkpoint to resume from, which `--resume` names.
-
-    Raises:
-        ConfigError: The configuration is invalid, or asks for no more rounds than an unfinished run has done.
-        CheckpointError: The checkpoint is damaged, or does not fit the configuration.
-        ReadError: The run does not exist.
-    """
-    if resume is None:
-        return resolve_policy(resolve_config(file, options)), None
-    table = read_config_file(file)
-    telemetry_dir = Path(resolve_config(file, options, table=table).telemetry_dir)
-    options.pop("telemetry_dir", None)  # used for the lookup only: a run resumes in its own directory
-    checkpoint = find_checkpoint(resolve_run(resume, telemetry_dir))
-    run = run_directory_of(checkpoint)
-    if is_growth(run):
-        raise ConfigError(f"{resume} is a growth; continue it with the grow command that began it")
-    try:
-        manifest = read_manifest(checkpoint)
-        saved = config_from_manifest(manifest, checkpoint)
-        read_verified_files(checkpoint, manifest)
-    except CheckpointError as error:
-        raise CheckpointError(f"{error}; list intact checkpoints with `esper-sanctum checkpoints {run}`") from None
-    config = resolve_config(file, options, base=msgspec.to_builtins(saved), table=table)
-    if config.policy != saved.policy:
-        config = resolve_policy(config)
-    check_own_code_is_named(manifest.origin, saved, resume, {*options, *table})
-    # The name of a task that is the user's code is known only once it is imported; the engine compares it then.
-    compared = config if is_built_in(config.task) else msgspec.structs.replace(config, task=saved.task)
-    check_compatible(saved, compared, checkpoint)
-    if config.rounds <= manifest.round < saved.rounds:
-        raise ConfigError(
-            f"{resume} has done {manifest.round} of its {saved.rounds} rounds; --rounds must be above {manifest.round}"
-        )
-    return config, checkpoint
-
-
-def _end_complete_run(resume: str, run: Path, rounds: int, notes: RunNotes | None) -> int:
-    """Record the end of a run that was killed, or failed, after its last round, and return the exit code.
-
-    Raises:
-        ConfigError: The run has recorded that it is done, so there is nothing to resume.
-        ReadError: The recording or the notes cannot be read.
-        RecordingError: A process trains the run, or the recording cannot be written.
-    """
-    from esper.history.run_end import record_run_end  # few runs need it
-
-    more = f"train more with --rounds N, N > {rounds}"
-    if not record_run_end(run):
-        raise ConfigError(f"{resume} has finished all of its {rounds} rounds; {more}")
-    if notes is not None:
-        update_notes(run, notes)
-    print_text(
-        f"{run.name} is complete: its {rounds} rounds were done before it ended. Its end is recorded now; {more}."
-    )
-    return EXIT_OK
-
-
 def _train_parser() -> Parser:
     """Return the parser of the default command: options of the run, the dashboard and the program."""
     parser = Parser(
@@ -202,7 +164,9 @@ def _train_parser() -> Parser:
     parser.add_argument(
         "--resume",
         metavar="RUN",
-        help="resume from a checkpoint or from a run's newest one (checkpoint path, run name, run path, or last)",
+        help="resume from a checkpoint or from a run's newest one (checkpoint path, run name, run path, or last); "
+        "auto: continue the run that this command began (that of --name, or the newest unfinished one with the same "
+        "settings), else begin it (default after a restart by torchrun: auto)",
     )
     add_accept_changed_task_option(parser)
     _add_notes_options(parser)
@@ -282,7 +246,7 @@ def start_detached(
             directory cannot be created.
     """
     if RankInfo.from_environment().world_size > 1:
-        raise ConfigError("--detach cannot be used under torchrun; start torchrun itself in the background")
+        raise ConfigError(DETACHED_RANKS)
     if not headless:
         check_terminal(display.theme)
     created = _create_parents(telemetry_dir)

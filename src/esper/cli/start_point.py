@@ -1,0 +1,143 @@
+"""Resolves `--resume`: where a run starts, and whether there is anything left to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from esper.checkpoint.catalog import find_checkpoint, list_checkpoints, run_directory_of
+from esper.checkpoint.manifest import (
+    CheckpointError,
+    check_compatible,
+    config_from_manifest,
+    read_manifest,
+    read_verified_files,
+)
+from esper.cli.options import check_own_code_is_named, print_warnings
+from esper.config import ConfigError
+from esper.config_files import read_config_file, resolve_config
+from esper.engine.growth import is_growth
+from esper.engine.start_checks import resolve_policy
+from esper.engine.start_point import RunCompleteError, StartPoint
+from esper.engine.unfinished import command_digest, find_begun_run, is_done
+from esper.process import RankInfo, parent_start_time
+from esper.recording.notes import RunNotes, update_notes
+from esper.recording.run_lock import check_not_live
+from esper.recording.runs import resolve_run
+from esper.tasks import is_built_in
+
+AUTO = "auto"
+"""Value of `--resume` that stands for the run that the command has begun, or a new one."""
+
+
+def resolve_start(
+    file: Path | None, resume: str | None, options: dict[str, Any], notes: RunNotes | None, rank_info: RankInfo
+) -> StartPoint:
+    """Return where the run starts.
+
+    Args:
+        file: File of `--config`.
+        resume: Value of `--resume`; None without one. Ranks that torchrun has restarted then have `auto`.
+        options: Other options of the configuration, by field name.
+        notes: Notes that the user gave.
+
+    Raises:
+        RunCompleteError: The run has done all of its rounds.
+        ConfigError: The configuration is invalid, or asks for no more rounds than an unfinished run has done.
+        CheckpointError: The checkpoint is damaged, or does not fit the configuration.
+        ReadError: The run does not exist.
+        RecordingError: A process trains the run.
+    """
+    table = read_config_file(file)
+    given = resolve_config(file, options, table=table)
+    name = notes.name if notes else ""
+    command = command_digest(given, name)
+    if resume is None and not rank_info.restarts:
+        return StartPoint(resolve_policy(given), command=command)
+    named, is_auto = resume, resume in (None, AUTO)
+    if is_auto:
+        since = parent_start_time() if rank_info.restarts else None
+        run = find_begun_run(given, name, since)
+        if run is None:
+            print_warnings([f"{given.telemetry_dir} has no unfinished run of this command; a new run starts"])
+            return StartPoint(resolve_policy(given), command=command)
+        check_not_live(run)
+        if not list_checkpoints(run):
+            return _start_again(run, StartPoint(resolve_policy(given), directory=run, command=command))
+        print_warnings([f"continues {run}"])
+        named = str(run)
+    assert named is not None
+    try:
+        return _resume_run(file, named, options, table, notes)
+    except _EndedError as ended:
+        if is_auto or rank_info.restarts:  # an error would make a scheduler start the command again and again
+            raise RunCompleteError(str(ended)) from None
+        raise
+
+
+def _start_again(run: Path, start: StartPoint) -> StartPoint:
+    """Return the start of a run that has no checkpoint. Raises RunCompleteError if it is done."""
+    if is_done(run):
+        raise RunCompleteError(f"{run} is done and has no checkpoint; give another --name to begin a new run")
+    print_warnings([f"{run} was killed before its first checkpoint; it starts again with its first round"])
+    return start
+
+
+class _EndedError(ConfigError):
+    """The run has recorded its end."""
+
+
+def _resume_run(
+    file: Path | None, resume: str, options: dict[str, Any], table: dict[str, Any], notes: RunNotes | None
+) -> StartPoint:
+    """Return the start from the checkpoint that `--resume` names."""
+    telemetry_dir = Path(resolve_config(file, options, table=table).telemetry_dir)
+    # The directory is used for the lookup only: a run resumes in its own.
+    options = {name: value for name, value in options.items() if name != "telemetry_dir"}
+    checkpoint = find_checkpoint(resolve_run(resume, telemetry_dir))
+    run = run_directory_of(checkpoint)
+    if is_growth(run):
+        raise ConfigError(f"{resume} is a growth; continue it with the grow command that began it")
+    try:
+        manifest = read_manifest(checkpoint)
+        saved = config_from_manifest(manifest, checkpoint)
+        read_verified_files(checkpoint, manifest)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; list intact checkpoints with `esper-sanctum checkpoints {run}`") from None
+    config = resolve_config(file, options, base=msgspec.to_builtins(saved), table=table)
+    if config.policy != saved.policy:
+        config = resolve_policy(config)
+    check_own_code_is_named(manifest.origin, saved, resume, {*options, *table})
+    # The name of a task that is the user's code is known only once it is imported; the engine compares it then.
+    compared = config if is_built_in(config.task) else msgspec.structs.replace(config, task=saved.task)
+    check_compatible(saved, compared, checkpoint)
+    if config.rounds <= manifest.round < saved.rounds:
+        raise ConfigError(
+            f"{resume} has done {manifest.round} of its {saved.rounds} rounds; --rounds must be above {manifest.round}"
+        )
+    if manifest.round >= config.rounds:
+        _end_complete_run(resume, run, manifest.round, notes)
+    return StartPoint(config, checkpoint)
+
+
+def _end_complete_run(resume: str, run: Path, rounds: int, notes: RunNotes | None) -> None:
+    """Record the end of a run that was killed after its last checkpoint.
+
+    Raises:
+        RunCompleteError: The end is recorded now.
+        ConfigError: The run had recorded its end, so there is nothing to resume.
+        ReadError: The recording or the notes cannot be read.
+        RecordingError: A process trains the run, or the recording cannot be written.
+    """
+    from esper.history.run_end import record_run_end  # few runs need it
+
+    more = f"train more with --rounds N, N > {rounds}"
+    if not record_run_end(run):
+        raise _EndedError(f"{resume} has finished all of its {rounds} rounds; {more}")
+    if notes is not None:
+        update_notes(run, notes)
+    raise RunCompleteError(
+        f"{run.name} is complete: its {rounds} rounds were done when it was killed. Its end is recorded now; {more}."
+    )
