@@ -10,18 +10,25 @@ Shapes: E envs, of one rank or of all ranks.
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeVar
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous  # pyright: ignore[reportUnknownVariableType]
 
 from esper.process import RankInfo
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 """Time that a rank waits for a rank that does not answer. A rank that has exited is detected at once."""
+
+MEETING_POLL_S = 0.05
+"""Seconds between looks for the other ranks, until all are connected."""
 
 T = TypeVar("T")
 AllReduce = Callable[[Tensor], object]
@@ -130,11 +137,14 @@ class RankGroup:
 SINGLE_RANK = RankGroup(0, 1, lambda _: None)
 
 
-def init_ranks(info: RankInfo) -> RankGroup:
+def init_ranks(info: RankInfo, is_stopped: Callable[[], bool] = lambda: False) -> RankGroup:
     """Connect to the other ranks, over gloo.
 
+    Args:
+        is_stopped: True if this process is to end. It then does not wait for the other ranks.
+
     Raises:
-        RankLostError: Not all ranks have connected in time.
+        RankLostError: Not all ranks have connected in time, or the process is to end.
     """
     if info.world_size == 1:
         return SINGLE_RANK
@@ -143,12 +153,51 @@ def init_ranks(info: RankInfo) -> RankGroup:
     import torch.distributed.nn.functional  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
     try:
-        dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
+        store, _, _ = next(rendezvous("env://", timeout=COLLECTIVE_TIMEOUT))
+        token = meet(store, info, is_stopped)
+        store = PrefixStore(token, store)
+        dist.init_process_group(
+            "gloo", store=store, rank=info.rank, world_size=info.world_size, timeout=COLLECTIVE_TIMEOUT
+        )
     except RuntimeError as error:
         raise RankLostError(
             f"rank {info.rank} cannot connect to the other {info.world_size - 1}: {str(error).splitlines()[0]}"
         ) from error
     return RankGroup(info.rank, info.world_size, dist.all_reduce)
+
+
+def meet(store: Store, info: RankInfo, is_stopped: Callable[[], bool]) -> str:
+    """Wait until all ranks are here, and return a token that they share and that no earlier ranks have had.
+
+    torchrun keeps its store when it restarts the ranks, with the addresses of the killed ones: torch itself would
+    connect to these. Each rank answers to the token of rank 0 with its own, and rank 0 confirms all answers at once. So
+    a rank recognises the token of an earlier rank 0: its confirmation lacks the answer.
+
+    Raises:
+        RankLostError: A rank does not come in time, or this process is to end.
+    """
+    own = uuid4().hex
+    others = range(1, info.world_size)
+    if info.rank == 0:
+        store.set("token", own)
+    deadline = time.monotonic() + COLLECTIVE_TIMEOUT.total_seconds()
+    while not is_stopped() and time.monotonic() < deadline:
+        token = own if info.rank == 0 else _read(store, "token")
+        if info.rank == 0 and store.check([f"{own}/{rank}" for rank in others]):
+            store.set(f"{own}/all", " ".join(_read(store, f"{own}/{rank}") for rank in others))
+            return own
+        if info.rank > 0 and token:
+            store.set(f"{token}/{info.rank}", own)
+            if own in _read(store, f"{token}/all"):
+                return token
+        time.sleep(MEETING_POLL_S)
+    reason = "was stopped" if is_stopped() else f"has waited for {COLLECTIVE_TIMEOUT}"
+    raise RankLostError(f"rank {info.rank} {reason} before the other {len(others)} had started")
+
+
+def _read(store: Store, key: str) -> str:
+    """Return the value of a key; empty without one, where `get` would wait for it."""
+    return store.get(key).decode() if store.check([key]) else ""
 
 
 def reduce_on_gpu(ranks: RankGroup, policy_device: str) -> RankGroup:

@@ -22,7 +22,7 @@ from esper.engine.growth import is_growth
 from esper.engine.start_checks import resolve_policy
 from esper.engine.start_point import RunCompleteError, StartPoint
 from esper.engine.unfinished import command_digest, find_begun_run, is_done
-from esper.process import RankInfo, parent_start_time
+from esper.process import parent_start_time
 from esper.recording.notes import RunNotes, update_notes
 from esper.recording.run_lock import check_not_live
 from esper.recording.runs import resolve_run
@@ -33,7 +33,7 @@ AUTO = "auto"
 
 
 def resolve_start(
-    file: Path | None, resume: str | None, options: dict[str, Any], notes: RunNotes | None, rank_info: RankInfo
+    file: Path | None, resume: str | None, options: dict[str, Any], notes: RunNotes | None, *, restarted: bool
 ) -> StartPoint:
     """Return where the run starts.
 
@@ -42,6 +42,7 @@ def resolve_start(
         resume: Value of `--resume`; None without one. Ranks that torchrun has restarted then have `auto`.
         options: Other options of the configuration, by field name.
         notes: Notes that the user gave.
+        restarted: torchrun has restarted the ranks.
 
     Raises:
         RunCompleteError: The run has done all of its rounds.
@@ -54,11 +55,11 @@ def resolve_start(
     given = resolve_config(file, options, table=table)
     name = notes.name if notes else ""
     command = command_digest(given, name)
-    if resume is None and not rank_info.restarts:
+    if resume is None and not restarted:
         return StartPoint(resolve_policy(given), command=command)
     named, is_auto = resume, resume in (None, AUTO)
     if is_auto:
-        since = parent_start_time() if rank_info.restarts else None
+        since = parent_start_time() if restarted else None
         run = find_begun_run(given, name, since)
         if run is None:
             print_warnings([f"{given.telemetry_dir} has no unfinished run of this command; a new run starts"])
@@ -72,7 +73,7 @@ def resolve_start(
     try:
         return _resume_run(file, named, options, table, notes)
     except _EndedError as ended:
-        if is_auto or rank_info.restarts:  # an error would make a scheduler start the command again and again
+        if is_auto or restarted:  # an error would make a scheduler start the command again and again
             raise RunCompleteError(str(ended)) from None
         raise
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 from queue import SimpleQueue
@@ -36,6 +36,7 @@ class EngineThread:
 
     Args:
         start: Where the run starts, or why it cannot start, which all ranks raise. None: rank 0 decides.
+        restart: Decides instead, if torchrun has restarted the ranks of another machine only.
         workers: Lanes whose worker processes are started before torch is imported, so that both import it at once.
         interactive: Hold the run on a fault and wait for the user. If False, a fault ends the run.
         task: Task to train on; None: the one that the configuration names.
@@ -52,6 +53,7 @@ class EngineThread:
         self,
         start: StartPoint | Exception | None,
         *,
+        restart: Callable[[], StartPoint] | None = None,
         workers: Sequence[str] = (),
         interactive: bool = False,
         task: Task | None = None,
@@ -76,6 +78,7 @@ class EngineThread:
         self.run_directory: RunDirectory | None = None
         """Run directory, held open; None before the run is set up."""
         self._start = start
+        self._restart = restart
         self._workers = workers
         self._interactive = interactive
         self._task = task
@@ -144,7 +147,7 @@ class EngineThread:
         if self.control.stop_requested and rank_info.world_size == 1:  # other ranks would wait for this one
             return
         try:
-            ranks = init_ranks(rank_info)
+            ranks = init_ranks(rank_info, lambda: self.control.stop_requested)
             self._train(self._agree_on_start(ranks, rank_info), ranks, spawner)
         except RankLostError as error:
             self.run_error = f"esper-sanctum: {error}"
@@ -163,7 +166,11 @@ class EngineThread:
             Exception: Why the run cannot start, on all ranks.
         """
 
+        restarted = any(ranks.all_gather_object(rank_info.restarts))  # torchrun counts for each machine
+
         def decide() -> StartPoint:
+            if restarted and not rank_info.restarts and self._restart:
+                return self._restart()
             assert self._start is not None
             if isinstance(self._start, Exception):
                 raise self._start

@@ -60,7 +60,8 @@ def run_training(arguments: Sequence[str]) -> int:
     notes = _notes_from_options(options)
     headless = options.no_tui or options.narrate is not None
     rank_info = RankInfo.from_environment()
-    start, workers = _decide_start(options, notes, rank_info)
+    decide = partial(resolve_start, options.config, options.resume, given_options(options), notes)
+    start, workers = _decide_start(decide, rank_info, is_resuming=options.resume is not None)
     followers = _followers(options.on_alert, tensorboard=options.tensorboard)
     if isinstance(start, RunCompleteError) and rank_info.world_size == 1:
         print_text(str(start))
@@ -73,6 +74,7 @@ def run_training(arguments: Sequence[str]) -> int:
 
     engine = EngineThread(
         start,
+        restart=None if options.resume else lambda: decide(restarted=True),
         workers=workers,
         interactive=not headless,
         accept_changed_task=options.accept_changed_task,
@@ -103,23 +105,24 @@ def run_training(arguments: Sequence[str]) -> int:
 
 
 def _decide_start(
-    options: argparse.Namespace, notes: RunNotes | None, rank_info: RankInfo
+    decide: Callable[..., StartPoint], rank_info: RankInfo, *, is_resuming: bool
 ) -> tuple[StartPoint | Exception | None, list[str]]:
     """Return where the run starts, and its lanes that need a worker process.
 
     Where a run of several ranks resumes, rank 0 decides for all: other ranks get None. If rank 0 refuses, it returns
     the exception, because the other ranks wait for its answer.
     """
-    is_resuming = options.resume is not None or rank_info.restarts > 0
-    if is_resuming and rank_info.rank > 0:
+    restarted = rank_info.restarts > 0
+    is_shared = rank_info.world_size > 1 and (is_resuming or restarted)
+    if is_shared and rank_info.rank > 0:
         return None, []
     try:
-        start = resolve_start(options.config, options.resume, given_options(options), notes, rank_info)
+        start = decide(restarted=restarted)
         return start, check_start(start.config, rank_info, is_new=start.is_new)
     except RunCompleteError as complete:
         return complete, []
     except SETUP_ERRORS as error:
-        if is_resuming and rank_info.world_size > 1:
+        if is_shared:
             return error, []
         raise
 
