@@ -65,6 +65,7 @@ class LiveRun:
         telemetry_dir: Path,
         *,
         resume: Path | None = None,
+        directory: Path | None = None,
         interactive: bool = False,
         ranks: RankGroup = SINGLE_RANK,
         **options: Any,
@@ -72,7 +73,9 @@ class LiveRun:
         self.records: SimpleQueue[Record] = SimpleQueue()
         self.control = RequestQueue()
         config = resolve_config(None, tiny(telemetry_dir, **options))
-        self.run = Run(StartPoint(config, resume), self.control, self.records, ranks=ranks, interactive=interactive)
+        self.run = Run(
+            StartPoint(config, resume, directory), self.control, self.records, ranks=ranks, interactive=interactive
+        )
         self.state = RunState()
         self.events: list[ev.AnyEvent] = []
         """All events folded so far, including those that a restore discarded."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
 from esper.control import RequestKind, RequestQueue
 from esper.engine.run_control import RankedRequestQueue
 from esper.process import RankInfo
-from esper.ranks import SINGLE_RANK, RankGroup, RankLostError
+from esper.ranks import SINGLE_RANK, RankGroup, RankLostError, meet
 from tests.ranks import ThreadRanks, together
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.bool]
@@ -108,3 +110,23 @@ def test_rank_info_comes_from_torchrun_variables(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     assert RankInfo.from_environment() == RankInfo(3, 4, 1, 2, 1, 2)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "5")
+    assert RankInfo.from_environment().restarts == 5
+
+
+def test_ranks_do_not_meet_those_of_an_earlier_start() -> None:
+    """torchrun keeps its store, in which the killed ranks have left their tokens."""
+    store = HashStore()
+
+    def meet_all() -> set[str]:
+        with ThreadPoolExecutor(3) as threads:
+            # Rank 0 comes last: the others find the token of the earlier one.
+            return set(threads.map(lambda rank: meet(store, RankInfo(rank, 3), lambda: False), (2, 1, 0)))
+
+    (first,), (second,) = meet_all(), meet_all()
+    assert first != second
+
+
+def test_rank_that_is_to_end_does_not_wait_for_others() -> None:
+    with pytest.raises(RankLostError, match=r"^rank 1 was stopped before the other 1 had started$"):
+        meet(HashStore(), RankInfo(1, 2), lambda: True)

@@ -17,8 +17,8 @@ import pytest
 
 from esper.checkpoint.catalog import list_checkpoints
 from esper.cli.main import main
-from esper.domain import TERMINAL_STATUSES
 from esper.history.history import open_history
+from esper.recording.runs import list_runs
 from tests.attach.viewers import wait_until
 from tests.runs import computed, only, recorded
 
@@ -119,17 +119,18 @@ def assert_same_results(run: Path, whole: Path) -> None:
 
 
 def recover(directory: Path, whole: Path) -> None:
-    """Check what a kill left, and that a resumed run computes the same."""
-    runs = list((directory / "telemetry").iterdir()) if (directory / "telemetry").exists() else []
-    if not runs or not list_checkpoints(runs[0]):
-        return  # killed before the first checkpoint: the user starts again
-    (run,) = runs
-    before = list_checkpoints(run)
-    history = open_history(run)
-    assert history.length > 0
-    if history.state_at(history.length).status not in TERMINAL_STATUSES:
-        assert main(["--no-tui", "--resume", str(run), "--devices", "cpu:0"]) == 0
-    assert list_checkpoints(run)[-1] >= before[-1]
+    """Check what a kill left, and that the same command computes the same in the end."""
+    telemetry = directory / "telemetry"
+    # A kill may come before a directory has any record: it is no run.
+    before = {run: list_checkpoints(run) for run in list_runs(telemetry)}
+    assert len(before) <= 1
+    code = main([*OPTIONS, "--telemetry-dir", str(telemetry), "--resume", "auto", "--devices", "cpu:0"])
+    assert code == 0
+    (run, *others) = list_runs(telemetry)
+    if not others:
+        assert list_checkpoints(run)[-1:] >= before.get(run, [])[-1:]
+    else:  # it was done when the kill came
+        assert set(others) == set(before)
     assert_same_results(run, whole)
 
 

@@ -1,0 +1,94 @@
+"""`--resume auto`: which run a command continues, and where it starts."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from esper.checkpoint.catalog import CHECKPOINTS_DIR, list_checkpoints
+from esper.cli.start_point import resolve_start
+from esper.engine.start_point import RunCompleteError, StartPoint
+from esper.recording.notes import RunNotes, write_notes
+from esper.recording.recorder import RecordingError
+from esper.recording.run_lock import RunLock
+from tests.runs import LiveRun, computed, only, recorded, stopped_run, tiny
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The telemetry directory of a run that was stopped after a checkpoint."""
+    return stopped_run(tmp_path_factory.mktemp("begun")).parent
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The telemetry directory of the same run, which is done."""
+    directory = tmp_path_factory.mktemp("ended")
+    LiveRun(directory).start().finish()
+    return directory
+
+
+@pytest.fixture
+def run(begun: Path, tmp_path: Path) -> Path:
+    """A copy of the stopped run."""
+    return only(Path(shutil.copytree(begun, tmp_path / "telemetry")))
+
+
+def start(
+    telemetry_dir: Path, resume: str | None = "auto", *, name: str = "", restarted: bool = False, **options: object
+) -> StartPoint:
+    given: dict[str, Any] = {}
+    for key, value in tiny(telemetry_dir, **options).items():  # as the command line gives tables
+        given |= {f"{key}.{name}": item for name, item in value.items()} if isinstance(value, dict) else {key: value}
+    return resolve_start(None, resume, given, RunNotes(name=name) if name else None, restarted=restarted)
+
+
+def test_the_unfinished_run_of_the_same_settings_is_continued(run: Path) -> None:
+    newest = list_checkpoints(run)[-1]
+    assert start(run.parent).checkpoint == newest
+    assert start(run.parent, devices=("cpu:0", "cpu:1"), keep=5).checkpoint == newest  # on another machine
+    assert start(run.parent, None, restarted=True).checkpoint == newest
+    assert start(run.parent, None).is_new
+    assert start(run.parent, seed=5).is_new
+    assert start(run.parent, name="other").is_new  # a command with a name does not take the run of another one
+
+
+def test_the_run_of_the_name_is_continued(run: Path) -> None:
+    write_notes(run, RunNotes(name="job 7"))
+    assert start(run.parent, name="job 7", rounds=9).checkpoint == list_checkpoints(run)[-1]
+    write_notes(run, RunNotes(name="job 7", archived=True))
+    assert start(run.parent, name="job 7").is_new
+
+
+def test_a_run_that_is_done_is_not_begun_again(ended: Path) -> None:
+    assert start(ended).is_new  # an earlier run of the same settings
+    with pytest.raises(RunCompleteError, match="has finished all of its 3 rounds"):
+        start(ended, None, restarted=True)  # it ended while torchrun restarted its ranks
+    write_notes(only(ended), RunNotes(name="job 7"))
+    with pytest.raises(RunCompleteError, match="train more with --rounds N, N > 3"):
+        start(ended, name="job 7")
+    assert start(ended, name="job 7", rounds=4).config.rounds == 4
+
+
+def test_a_live_run_is_refused(run: Path) -> None:
+    lock = RunLock(run)
+    with pytest.raises(RecordingError, match="is being trained by process"):
+        start(run.parent)
+    lock.release()
+
+
+def test_a_run_without_a_checkpoint_starts_again_in_its_directory(run: Path, ended: Path) -> None:
+    shutil.rmtree(run / CHECKPOINTS_DIR)
+    again = start(run.parent)
+    assert (again.checkpoint, again.directory) == (None, run)
+    live = LiveRun(run.parent, directory=run)
+    live.start().finish()
+    assert live.state.status == "done"
+    assert only(run.parent) == run
+    assert computed(recorded(run)) == computed(recorded(only(ended)))
+    assert len(list(run.glob("events-*"))) == 2  # the events of the first start are kept
+    with pytest.raises(RunCompleteError):
+        start(run.parent, None, restarted=True)
