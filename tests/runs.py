@@ -65,17 +65,15 @@ class LiveRun:
         telemetry_dir: Path,
         *,
         resume: Path | None = None,
-        directory: Path | None = None,
+        start: StartPoint | None = None,
         interactive: bool = False,
         ranks: RankGroup = SINGLE_RANK,
         **options: Any,
     ) -> None:
         self.records: SimpleQueue[Record] = SimpleQueue()
         self.control = RequestQueue()
-        config = resolve_config(None, tiny(telemetry_dir, **options))
-        self.run = Run(
-            StartPoint(config, resume, directory), self.control, self.records, ranks=ranks, interactive=interactive
-        )
+        start = start or StartPoint(resolve_config(None, tiny(telemetry_dir, **options)), resume)
+        self.run = Run(start, self.control, self.records, ranks=ranks, interactive=interactive)
         self.state = RunState()
         self.events: list[ev.AnyEvent] = []
         """All events folded so far, including those that a restore discarded."""

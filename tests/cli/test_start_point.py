@@ -10,6 +10,7 @@ import pytest
 
 from esper.checkpoint.catalog import CHECKPOINTS_DIR, list_checkpoints
 from esper.cli.start_point import resolve_start
+from esper.control import RequestKind
 from esper.engine.start_point import RunCompleteError, StartPoint
 from esper.recording.notes import RunNotes, write_notes
 from esper.recording.recorder import RecordingError
@@ -56,6 +57,18 @@ def test_the_unfinished_run_of_the_same_settings_is_continued(run: Path) -> None
     assert start(run.parent, name="other").is_new  # a command with a name does not take the run of another one
 
 
+def test_a_policy_is_that_of_the_checkpoint(ended: Path, tmp_path: Path) -> None:
+    """`last` names the interrupted run itself, once it has a checkpoint."""
+    telemetry = Path(shutil.copytree(ended, tmp_path / "telemetry"))
+    new = start(telemetry, None, policy="last", rounds=1)
+    first = LiveRun(telemetry, start=new).start_paused()
+    first.control.put(RequestKind.STOP, "test")
+    first.finish()
+    again = start(telemetry, policy="last", rounds=1)
+    assert again.checkpoint == list_checkpoints(first.run.directory)[-1]
+    assert again.config.policy == new.config.policy
+
+
 def test_the_run_of_the_name_is_continued(run: Path) -> None:
     write_notes(run, RunNotes(name="job 7"))
     assert start(run.parent, name="job 7", rounds=9).checkpoint == list_checkpoints(run)[-1]
@@ -84,7 +97,7 @@ def test_a_run_without_a_checkpoint_starts_again_in_its_directory(run: Path, end
     shutil.rmtree(run / CHECKPOINTS_DIR)
     again = start(run.parent)
     assert (again.checkpoint, again.directory) == (None, run)
-    live = LiveRun(run.parent, directory=run)
+    live = LiveRun(run.parent, start=again)
     live.start().finish()
     assert live.state.status == "done"
     assert only(run.parent) == run

@@ -21,7 +21,8 @@ from esper.config_files import read_config_file, resolve_config
 from esper.engine.growth import is_growth
 from esper.engine.start_checks import resolve_policy
 from esper.engine.start_point import RunCompleteError, StartPoint
-from esper.engine.unfinished import command_digest, find_begun_run, is_done
+from esper.engine.unfinished import command_digest, find_begun_run, is_done, read_command_digest
+from esper.policy.loading import is_own_policy
 from esper.process import parent_start_time
 from esper.recording.notes import RunNotes, update_notes
 from esper.recording.run_lock import check_not_live
@@ -57,25 +58,26 @@ def resolve_start(
     command = command_digest(given, name)
     if resume is None and not restarted:
         return StartPoint(resolve_policy(given), command=command)
-    named, is_auto = resume, resume in (None, AUTO)
-    if is_auto:
-        since = parent_start_time() if restarted else None
-        run = find_begun_run(given, name, since)
-        if run is None:
-            print_warnings([f"{given.telemetry_dir} has no unfinished run of this command; a new run starts"])
-            return StartPoint(resolve_policy(given), command=command)
-        check_not_live(run)
-        if not list_checkpoints(run):
-            return _start_again(run, StartPoint(resolve_policy(given), directory=run, command=command))
-        print_warnings([f"continues {run}"])
-        named = str(run)
-    assert named is not None
+    if resume not in (None, AUTO):
+        try:
+            return _resume_run(file, resume, options, table, notes)
+        except _EndedError as ended:
+            if restarted:
+                raise RunCompleteError(str(ended)) from None
+            raise
+    run = find_begun_run(given, name, parent_start_time() if restarted else None)
+    if run is None:
+        print_warnings([f"{given.telemetry_dir} has no unfinished run of this command; a new run starts"])
+        return StartPoint(resolve_policy(given), command=command)
+    check_not_live(run)
+    if not list_checkpoints(run):
+        return _start_again(run, StartPoint(resolve_policy(given), directory=run, command=command))
     try:
-        return _resume_run(file, named, options, table, notes)
-    except _EndedError as ended:
-        if is_auto or restarted:  # an error would make a scheduler start the command again and again
-            raise RunCompleteError(str(ended)) from None
-        raise
+        start = _resume_run(file, str(run), options, table, notes, command)
+    except _EndedError as ended:  # an error would make a scheduler start the command again and again
+        raise RunCompleteError(str(ended)) from None
+    print_warnings([f"continues {run}"])
+    return start
 
 
 def _start_again(run: Path, start: StartPoint) -> StartPoint:
@@ -91,9 +93,18 @@ class _EndedError(ConfigError):
 
 
 def _resume_run(
-    file: Path | None, resume: str, options: dict[str, Any], table: dict[str, Any], notes: RunNotes | None
+    file: Path | None,
+    resume: str,
+    options: dict[str, Any],
+    table: dict[str, Any],
+    notes: RunNotes | None,
+    command: str | None = None,
 ) -> StartPoint:
-    """Return the start from the checkpoint that `--resume` names."""
+    """Return the start from the checkpoint that `--resume` names.
+
+    Args:
+        command: Digest of a command that continues the run that it began; None: another command.
+    """
     telemetry_dir = Path(resolve_config(file, options, table=table).telemetry_dir)
     # The directory is used for the lookup only: a run resumes in its own.
     options = {name: value for name, value in options.items() if name != "telemetry_dir"}
@@ -107,6 +118,9 @@ def _resume_run(
         read_verified_files(checkpoint, manifest)
     except CheckpointError as error:
         raise CheckpointError(f"{error}; list intact checkpoints with `esper-sanctum checkpoints {run}`") from None
+    if command is not None and read_command_digest(run) == command and not is_own_policy(saved.policy):
+        # The policy is that of the checkpoint. Its name may stand for another one now: `last` for this run itself.
+        options, table = ({key: value for key, value in each.items() if key != "policy"} for each in (options, table))
     config = resolve_config(file, options, base=msgspec.to_builtins(saved), table=table)
     if config.policy != saved.policy:
         config = resolve_policy(config)
