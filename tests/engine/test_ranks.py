@@ -20,19 +20,22 @@ import torch
 
 from esper.checkpoint.catalog import checkpoint_path, list_checkpoints
 from esper.checkpoint.files import read_checkpoint
+from esper.checkpoint.manifest import CheckpointError
 from esper.config import Config, ConfigError
 from esper.control import RequestKind
 from esper.engine import run as run_module
 from esper.engine import start_checks
 from esper.engine.start_checks import check_start
+from esper.engine.start_point import RunCompleteError, StartPoint
+from esper.engine.thread import EngineThread
 from esper.history.history import open_history
 from esper.lanes.device_names import assign_lanes_to_rank
 from esper.process import RankInfo
-from esper.ranks import RankLostError, reduce_on_gpu
+from esper.ranks import RankGroup, RankLostError, reduce_on_gpu
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json, make_decoder
 from esper.telemetry.state import Keyframe
-from tests.ranks import ThreadRanks
+from tests.ranks import ThreadRanks, together
 from tests.runs import LiveRun, computed, only_run, recorded
 
 ENVS, RANKS = 5, 2
@@ -256,6 +259,31 @@ def test_rank_lost_at_the_end_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert isinstance(ended, ev.RunEnded)
     assert ended.outcome == "failed"
     assert "has lost another of the 2 ranks" in str(ended.reason)
+
+
+# Where the ranks start
+
+
+def starts(decided: StartPoint | Exception, restarts: Sequence[int], restart: StartPoint) -> list[object]:
+    """Return where two ranks start, of which only rank 0 sees the run: a start, or the error that it raises."""
+
+    def agree(ranks: RankGroup) -> object:
+        engine = EngineThread(None if ranks.rank else decided, restart=lambda: restart)
+        try:
+            return engine._agree_on_start(ranks, RankInfo(ranks.rank, RANKS, restarts=restarts[ranks.rank]))
+        except (RunCompleteError, CheckpointError) as error:
+            return str(error)
+
+    return together(RANKS, agree)
+
+
+def test_rank_0_decides_where_all_ranks_start() -> None:
+    new, again = (StartPoint(Config(devices=("cpu:0",), seed=seed)) for seed in (1, 2))
+    assert starts(new, (0, 0), again) == [new, new]
+    assert starts(new, (1, 1), again) == [new, new]
+    assert starts(new, (0, 1), again) == [again, again]  # torchrun has restarted the ranks of the other machine only
+    assert starts(RunCompleteError("it is done"), (0, 0), again) == ["it is done"] * RANKS
+    assert starts(CheckpointError("it is damaged"), (0, 0), again) == ["it is damaged"] * RANKS
 
 
 # Refused configurations

@@ -89,7 +89,7 @@ def _start_again(run: Path, start: StartPoint) -> StartPoint:
 
 
 class _EndedError(ConfigError):
-    """The run has recorded its end."""
+    """The run has recorded that it is done."""
 
 
 def _resume_run(
@@ -138,11 +138,11 @@ def _resume_run(
 
 
 def _end_complete_run(resume: str, run: Path, rounds: int, notes: RunNotes | None) -> None:
-    """Record the end of a run that was killed after its last checkpoint.
+    """Record the end of a run that was killed, or failed, after its last round.
 
     Raises:
         RunCompleteError: The end is recorded now.
-        ConfigError: The run had recorded its end, so there is nothing to resume.
+        ConfigError: The run had recorded that it is done, so there is nothing to resume.
         ReadError: The recording or the notes cannot be read.
         RecordingError: A process trains the run, or the recording cannot be written.
     """
@@ -154,5 +154,5 @@ def _end_complete_run(resume: str, run: Path, rounds: int, notes: RunNotes | Non
     if notes is not None:
         update_notes(run, notes)
     raise RunCompleteError(
-        f"{run.name} is complete: its {rounds} rounds were done when it was killed. Its end is recorded now; {more}."
+        f"{run.name} is complete: its {rounds} rounds were done before it ended. Its end is recorded now; {more}."
     )
