@@ -85,13 +85,14 @@ class Setting(msgspec.Struct):
 def measure(setting: Setting) -> Result:
     """Train a run in this process and measure it."""
     from esper.engine.run import Run  # imports torch, which the parent process does not need
+    from esper.engine.start_point import StartPoint
 
     records: SimpleQueue[Record] = SimpleQueue()
     control = RequestQueue()
     with tempfile.TemporaryDirectory() as directory:
         options = msgspec.structs.asdict(setting) | {"rounds": setting.rounds + 1, "telemetry_dir": directory}
         del options["seconds"]
-        run = Run(resolve_config(None, options), control, records, None)
+        run = Run(StartPoint(resolve_config(None, options)), control, records)
         thread = threading.Thread(target=run.train)
         start = time.monotonic()
         thread.start()

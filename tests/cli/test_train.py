@@ -20,6 +20,7 @@ from esper.cli.dashboard import DisplayOptions
 from esper.cli.run_display import run_in_dashboard
 from esper.config_files import resolve_config
 from esper.control import Request, RequestKind
+from esper.engine.start_point import StartPoint
 from esper.engine.thread import EngineThread
 from esper.telemetry import events as ev
 from tests.factory import example_run
@@ -237,7 +238,7 @@ class Engine(EngineThread):
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_dashboard_crash_checkpoints_the_run(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, ended = Engine(resolve_config(None, tiny(tmp_path)), None), list[int]()
+    engine, ended = Engine(StartPoint(resolve_config(None, tiny(tmp_path)))), list[int]()
     monkeypatch.setattr("esper.cli.run_display.show_dashboard", lambda *_: code)
     monkeypatch.setattr(os, "_exit", ended.append)
     with pytest.raises(SystemExit) if code else nullcontext():
@@ -258,7 +259,7 @@ def test_quitting_a_start_does_not_wait_for_the_engine(tmp_path: Path, monkeypat
 
 
 def test_dashboard_crash_without_output_checkpoints_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(resolve_config(None, tiny(tmp_path)), None)
+    engine = Engine(StartPoint(resolve_config(None, tiny(tmp_path))))
 
     def fail(*_: object) -> NoReturn:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
