@@ -47,7 +47,7 @@ def make_generator(seed: int, purpose: str, *key: int) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest) >> 1)
 
 
-def seed_global_generators(number: int, device: torch.device) -> None:
+def seed_global_generators(number: int, device: torch.device = _CPU) -> None:
     """Seed the global generators that models and data augmentation may use: of torch, numpy and random.
 
     Args:

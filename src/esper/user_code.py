@@ -19,11 +19,9 @@ from types import ModuleType
 
 import msgspec
 
-from esper.config import ConfigError
+from esper.code_places import find_own
+from esper.config import ConfigError, TaskError
 from esper.formatting import suggest
-
-_PACKAGE = Path(__file__).parent
-"""Directory of the package esper."""
 
 
 class TaskOrigin(msgspec.Struct, frozen=True):
@@ -114,11 +112,15 @@ def import_entry_points(group: str) -> None:
 
 
 def _import(reference: Reference) -> ModuleType:
+    isolation = importlib.import_module("esper.isolation")  # imports torch, as all code that is named does
     module = reference.module
     try:
-        return _import_file(Path(module)) if reference.is_file else importlib.import_module(module)
+        with isolation.isolated(reference.text):
+            return _import_file(Path(module)) if reference.is_file else importlib.import_module(module)
     except ConfigError:
         raise
+    except TaskError as error:
+        raise ConfigError(str(error)) from error
     except user_errors() as error:
         # The named module or one of its packages is missing, and not a module that the user's code imports.
         is_named = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
@@ -164,15 +166,22 @@ def user_errors() -> tuple[type[BaseException], ...]:
 
 def describe_exception(error: BaseException) -> str:
     """Return the type and first line of an exception in the user's code, and the line that raised it."""
-    text = (str(error).strip() or "no message").splitlines()[0]
+    text = (exception_text(error) or "no message").splitlines()[0]
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
+    return f"{type(error).__name__}: {text}{describe_origin(error)}"
+
+
+def exception_text(error: BaseException) -> str:
+    """Return the message of an exception, whose class may be the user's; empty without one."""
+    try:
+        return str(error).strip()
+    except Exception as other:  # noqa: BLE001 (of the user's `__str__`)
+        return f"(its message cannot be read: {type(other).__name__})"
+
+
+def describe_origin(error: BaseException) -> str:
+    """Return the file and line outside this package that raised an exception, in parentheses; empty without one."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [
-        frame
-        for frame in frames
-        if not Path(frame.filename).is_relative_to(_PACKAGE) and not frame.filename.startswith("<")
-    ]
-    outside = [frame for frame in own if "site-packages" not in frame.filename] or own
-    where = f" ({outside[-1].filename}, line {outside[-1].lineno})" if outside else ""
-    return f"{type(error).__name__}: {text}{where}"
+    found = find_own([(frame.filename, frame.lineno or 0, frame.name) for frame in frames])
+    return f" ({found[0]}, line {found[1]})" if found else ""

@@ -21,7 +21,6 @@ from torch import Tensor
 from esper.checkpoint.catalog import UNDONE_DIR, find_checkpoint, list_checkpoints
 from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import MANIFEST_FILE
-from esper.cli.main import main
 from esper.control import RequestKind
 from esper.engine import checkpointer, run
 from esper.envs.env import Env
@@ -35,46 +34,6 @@ from esper.recording.run_lock import is_live
 from esper.recording.segments import list_segments, packed_path
 from esper.telemetry import events as ev
 from tests.runs import LiveRun, computed, recorded, stopped_run
-
-QUITTER = """
-import sys
-import torch
-import esper
-from torch import nn
-from torch.nn.functional import cross_entropy
-
-count = 0
-
-
-def data(directory):
-    x = torch.randn(64, 4)
-    split = x, (x.sum(1) > 0).long()
-    return esper.Splits(train=split, validation=split, test=split)
-
-
-def model():
-    return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
-
-
-def loss(output, y):
-    global count
-    count += 1
-    if count > 60:
-        ACTION
-    return cross_entropy(output, y)
-
-
-task = esper.Task(
-    name="quitter",
-    model=model,
-    slots={"first": "0"},
-    data=data,
-    loss=loss,
-    optimizer=esper.AdamW(1e-2),
-    seed_optimizer=esper.AdamW(1e-2),
-)
-"""
-"""Task whose loss quits after more calls than the checks before a run need."""
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, fail: Callable[[], NoReturn]) -> None:
@@ -206,8 +165,8 @@ def test_lost_gpu_ends_the_run_and_is_not_used_again(
     assert live.finish().status == "failed"
     assert live.failure is not None
     assert re.fullmatch(
-        r"env 01 on cpu:0 failed: RuntimeError: CUDA error: an illegal memory access was encountered \(traceback in "
-        rf".*\); --resume {live.run.directory} continues at round 2, step 1",
+        r"env 01 on cpu:0 failed: RuntimeError: CUDA error: an illegal memory access was encountered \(.*\) "
+        rf"\(traceback in .*\); --resume {live.run.directory} continues at round 2, step 1",
         live.failure,
     )
     assert live.state.checkpoints[-1].round == 1
@@ -233,7 +192,7 @@ def test_fault_in_the_update_holds_the_run(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(PPOLearner, "update", broken)
     live = LiveRun(tmp_path, interactive=True).start()
-    assert wait_for_fault(live) == "the engine failed: ValueError: no such number"
+    assert wait_for_fault(live) .startswith("the engine failed: ValueError: no such number (")
     monkeypatch.setattr(PPOLearner, "update", learn)
     live.control.put(RequestKind.RESTORE, "test", live.state.checkpoints[0].path)
     assert live.finish().status == "done"
@@ -294,40 +253,12 @@ def test_fault_in_a_lane_ends_the_run_with_its_reason(
     assert state.status == "failed"
     assert state.reason is not None
     assert state.reason.startswith("env 01 on cpu:")
-    assert "failed: RuntimeError: the device is on fire (traceback in " in state.reason
+    assert "failed: RuntimeError: the device is on fire (" in state.reason
     assert 'raise RuntimeError("the device is on fire")' in (live.run.directory / "traceback.txt").read_text()
     assert (state.round, state.step) == (1, 2)
     (segment,) = list_segments(live.run.directory)
     assert packed_path(segment).exists()  # the recorder has ended, and ended well
     assert recorded(live.run.directory)[-1] == live.events[-1]
-
-
-@pytest.mark.parametrize("lanes", [("cpu:0",), ("cpu:0", "cpu:1")])
-@pytest.mark.parametrize("action", ["sys.exit(3)", "raise KeyboardInterrupt"])
-def test_exit_in_the_code_of_the_user_is_a_fault(action: str, lanes: tuple[str, ...], tmp_path: Path) -> None:
-    path = tmp_path / f"{tmp_path.name}.py"  # each a module of its own
-    path.write_text(QUITTER.replace("ACTION", action))
-    live = LiveRun(tmp_path, task=f"{path}:task", policy="static", devices=lanes, rounds=2, steps=40)
-    with pytest.raises(RunFailedError, match=r"continues at round 1, step \d+$"):
-        live.run.train()
-    live.wait_for(ev.RunEnded)
-    assert live.state.reason is not None
-    assert re.match(r"env 0\d on cpu:\d failed: (SystemExit: 3|KeyboardInterrupt) \(trace", live.state.reason)
-    assert '.py", line 25, in loss' in (live.run.directory / "traceback.txt").read_text()
-    assert list_checkpoints(live.run.directory)
-
-
-@pytest.mark.parametrize("field", ["data", "model", "loss"])
-def test_exit_in_a_check_of_the_task_is_refused_with_the_line(
-    field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / f"{tmp_path.name}.py"
-    quits = f"def {field}(*_):\n    sys.exit(3)\n\n\ndef unused("
-    path.write_text(QUITTER.replace(f"def {field}(", quits).replace("ACTION", "pass"))
-    assert main(["--no-tui", "--task", str(path), "--telemetry-dir", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert f"{field} of task quitter" in said
-    assert f"SystemExit: 3 ({path}, line " in said
 
 
 # A full disk

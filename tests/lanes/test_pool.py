@@ -163,7 +163,9 @@ def test_fault_of_an_env_names_it(method: str, monkeypatch: pytest.MonkeyPatch) 
     with population(envs=2) as pool:
         pool.reset(0)
         monkeypatch.setattr(Env, method, broken)
-        with pytest.raises(FaultError, match=r"^env 01 on cpu:0 failed: ValueError: of the user's model$") as caught:
+        with pytest.raises(
+            FaultError, match=r"^env 01 on cpu:0 failed: ValueError: of the user's model \(.*, line \d+\)$"
+        ) as caught:
             play(pool, 1, 1)
     assert caught.value.env == 1
 

@@ -15,10 +15,12 @@ from typing import NamedTuple
 from esper.engine.episode import Episode, StepOutcome, revalidate
 from esper.envs.stopwatch import PhaseTimer
 from esper.growth.lifecycle import StageTransition
+from esper.isolation import isolated
 from esper.lanes.errors import FaultError
 from esper.lanes.pool import EnvEpoch, EnvPool, PendingEpochs
 from esper.policy.actions import Decision
 from esper.policy.agent import Agent, EnvStatus
+from esper.seeding import make_generator, seed_global_generators
 from esper.user_code import user_errors
 
 MAX_SHOWN = 200
@@ -131,6 +133,9 @@ class StepPlayer:
         if self._begin:
             self._begin(step, group)
         with self._stopwatch("act"):
+            key = group[0].env.key
+            # A policy of the user may draw from the global generators, whose state depends on what ran before.
+            seed_global_generators(make_generator(key.seed, "policy", key.env, key.round, step).initial_seed())
             decisions = _decide(self._agent, step, [episode.view for episode in group])
         actions = {
             episode.env: decision.action
@@ -163,7 +168,8 @@ def _decide(agent: Agent, step: int, views: Sequence[EnvStatus]) -> list[Decisio
         FaultError: The policy raises an exception, or does not return one `Decision` for each env.
     """
     try:
-        decisions = agent.act(step, views)
+        with isolated("the policy"):
+            decisions = agent.act(step, views)
     except FaultError:
         raise
     except user_errors() as error:  # any error of the policy holds or ends the run, with its message

@@ -6,6 +6,9 @@ import traceback
 
 import torch
 
+from esper.config import TaskError
+from esper.user_code import describe_origin, exception_text
+
 INCONSISTENT_STATE = "a step failed partway; restore a checkpoint or end the run"
 """Reason why a run that is held by a fault ignores other requests."""
 _OUT_OF_MEMORY = (
@@ -47,15 +50,19 @@ class FaultError(Exception):
 
         Raise the result after the exception handler, not in it: its context would keep the tensors of the failed step.
         """
-        lines = str(error).strip().splitlines()
+        text = exception_text(error)
+        lines = text.splitlines()
         if is_out_of_memory(error):
             return cls(f"{where} ran out of memory" + (f": {lines[0]}" if lines else ""))
+        if isinstance(error, TaskError):  # it says what the user's code did wrong
+            return cls(f"{where} failed: {text}")
         what = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        is_device_lost = any(part in str(error) for part in _DEVICE_LOST)
+        what += describe_origin(error)
+        is_device_lost = any(part in text for part in _DEVICE_LOST)
         return cls(f"{where} failed: {what}", "".join(traceback.format_exception(error)), is_device_lost=is_device_lost)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return True for an error of a CPU or GPU whose memory is exhausted."""
-    text = str(error)
+    text = exception_text(error)
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(part in text for part in _OUT_OF_MEMORY)

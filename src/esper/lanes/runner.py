@@ -23,6 +23,7 @@ from torch import Tensor
 
 from esper.envs.env import Env
 from esper.envs.stopwatch import CudaPhaseTimer, PhaseTimer
+from esper.isolation import isolated
 from esper.lanes.errors import FaultError
 from esper.user_code import user_errors
 
@@ -159,8 +160,9 @@ class EnvRunner:
 
         Other envs cannot run on a lost device either, so that fault does not belong to the env.
         """
+        where = f"env {env.index:02d} on {self._lane}"
         try:
-            return with_context(f"env {env.index:02d} on {self._lane}", function, *args, **options)
+            return with_context(where, isolated(f"task {env.task.name}")(function), *args, **options)
         except FaultError as fault:
             fault.env = None if fault.is_device_lost else env.index
             raise

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from esper.config import TaskError
+from esper.isolation import isolated
 from esper.process import RankInfo
 from esper.ranks import RankGroup
 from esper.seeding import forked_generators, make_generator
@@ -64,7 +65,8 @@ def load_data_once(task: Task, directory: Path | None, ranks: RankGroup, info: R
 def _load_splits(task: Task, directory: Path | None) -> Splits:
     """Call a data function, with torch, numpy and random seeded, so that each call returns the same data."""
     try:
-        with forked_generators(make_generator(0, "data").initial_seed()):
+        seed = make_generator(0, "data").initial_seed()
+        with isolated(f"data of task {task.name}"), forked_generators(seed):
             splits = cast("object", task.data(directory))
     except TaskError:
         raise

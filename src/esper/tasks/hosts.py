@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from esper.config import TaskError
 from esper.formatting import suggest
+from esper.isolation import isolated
 from esper.seeding import forked_generators, make_generator
 from esper.tasks.task import Task
 from esper.user_code import describe_exception, user_errors
@@ -33,8 +34,10 @@ def build_host(task: Task, seed: int, host: int, round_index: int) -> Host:
     """
     number = make_generator(seed, "host", host, round_index).initial_seed()
     try:
-        with forked_generators(number), torch.enable_grad():  # the function may train its model
+        with isolated(f"model of task {task.name}"), forked_generators(number), torch.enable_grad():  # it may train
             model = task.model()
+    except TaskError:
+        raise
     except user_errors() as error:
         raise TaskError(f"model of task {task.name}: {describe_exception(error)}") from error
     return Host(model, _freeze(task, model))

@@ -24,6 +24,7 @@ from esper.growth.network import call_model, count_samples
 from esper.growth.outputs import Nested, first_tensor, list_tensors, map_tensors, replace_first_tensor
 from esper.growth.site import SlotSite
 from esper.growth.tensors import named_tensors
+from esper.isolation import isolated
 from esper.seeding import forked_generators, make_generator
 from esper.tasks.chance import measure_chance
 from esper.tasks.checks.causality import is_causal
@@ -56,7 +57,7 @@ def probe_task(task: Task, data: TaskData, slots: Sequence[str] = ()) -> TaskPro
     Raises:
         TaskError: The task cannot be grown; the message says which field is wrong.
     """
-    with forked_generators(make_generator(_PROBE_SEED, "probe").initial_seed()):
+    with isolated(f"task {task.name}"), forked_generators(make_generator(_PROBE_SEED, "probe").initial_seed()):
         if not isinstance(task, TaskFamily):
             return _Probe(task, data[0], slots).run()
         check_settings(task, data)
@@ -274,7 +275,8 @@ class _Probe:
 
         x, y = self.batches[-1]
         with self._hooks(model, add_zero), torch.enable_grad():
-            loss = loss_of(self.task).mean(self._user.call_model(model.train(), x), y)
+            output = self._user.call_model(model.train(), x)
+            loss = self._user.call("loss", lambda: loss_of(self.task).mean(output, y))
             if not loss.requires_grad:
                 raise self._user.error(
                     "loss", "its gradient reaches no weight and no slot; compute it without detaching the output"

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from esper.config import TaskError
 from esper.growth.network import call_model
 from esper.growth.outputs import Nested, list_tensors, map_tensors
+from esper.isolation import isolated
 from esper.tasks.task import Task, describe_type
 from esper.user_code import describe_exception, user_errors
 
@@ -42,7 +43,8 @@ class UserCalls:
             TaskError: It raises an exception.
         """
         try:
-            return function()
+            with isolated(self.where(field)):
+                return function()
         except TaskError:
             raise
         except user_errors() as error:

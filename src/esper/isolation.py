@@ -1,0 +1,208 @@
+"""Isolation of the user's code: what a call changes in this process is reset, and a child that it forks ends with it.
+
+Envs share a process, in different combinations on different lanes, so a setting that the code of one env leaves behind
+would change the results of others. `isolated` is around every call of a task or a policy.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from functools import cache, partial
+from types import FrameType
+from typing import Any, NamedTuple, TextIO
+
+import torch
+
+from esper.code_places import frames_of_call
+from esper.config import TaskError
+from esper.stop_signals import STOP_SIGNALS
+
+_STREAM_PACKAGES = ("esper", "rich", "textual")
+"""Packages whose streams may replace the standard streams during a call: the dashboard starts and ends meanwhile."""
+
+
+class _Setting(NamedTuple):
+    """A setting of this process or thread that the user's code can change."""
+
+    name: str
+    """Name for messages."""
+    get: Callable[[], Any]
+    set: Callable[[Any], object]
+
+
+@contextmanager
+def isolated(where: str) -> Generator[None]:
+    """Run code of the user. Reset the settings that it changes, and report those once.
+
+    Reset are: current directory, standard streams, handlers of the signals that stop a run, and torch's gradient mode,
+    number of threads, deterministic mode and float32 precision. Random seeds need no reset, because every use of random
+    numbers is seeded. A child that the code forks exits where the code returns.
+
+    Args:
+        where: Name of the code for messages, such as `data of task digits`.
+
+    Raises:
+        TaskError: It changes the default dtype or device of torch. Both are reset, but not what was built with them.
+    """
+    if problem := _default_problem():
+        raise TaskError(f"{where} cannot run: torch has {problem}")
+    settings = _settings()
+    before = [setting.get() for setting in settings]
+    streams = sys.stdout, sys.stderr
+    try:
+        yield
+    finally:
+        changed = [name for setting, value in zip(settings, before, strict=True) for name in _reset(setting, value)]
+        changed += _reset_streams(*streams)
+        for name in changed:
+            _report(f"{where} changed the {name}; it was reset, because other envs share it")
+        if problem := _default_problem():
+            torch.set_default_dtype(torch.float32)
+            torch.set_default_device(None)
+            raise TaskError(f"{where} must not change torch for all code of the process: it sets {problem}")
+
+
+def _default_problem() -> str | None:
+    """Return what is wrong with the defaults of torch for new tensors; None if nothing is."""
+    sample = torch.empty(0)
+    if sample.dtype is not torch.float32:
+        return f"the default dtype {sample.dtype}; pass dtype= to the functions that create tensors instead"
+    if sample.device.type != "cpu":
+        return f"the default device {sample.device}; leave it out, because the run moves models and data"
+    return None
+
+
+def _reset(setting: _Setting, before: object) -> list[str]:
+    """Reset a setting, and return its name if it was changed."""
+    if setting.get() == before:
+        return []
+    setting.set(before)
+    return [setting.name]
+
+
+def _reset_streams(*before: TextIO) -> list[str]:
+    changed: list[str] = []
+    for name, stream in zip(("stdout", "stderr"), before, strict=True):
+        now = getattr(sys, name)
+        if now is not stream and type(now).__module__.partition(".")[0] not in _STREAM_PACKAGES:
+            setattr(sys, name, stream)
+            changed.append(f"stream sys.{name}")
+    return changed
+
+
+@cache
+def _report(sentence: str) -> None:
+    """Write a sentence for the log or the terminal, once in this process."""
+    sys.stderr.write(f"{sentence}\n")
+
+
+def _settings() -> list[_Setting]:
+    """Return the settings that code in the current thread can change and that can affect results in this process."""
+    found = _SETTINGS + (_GPU_SETTINGS if torch.cuda.is_initialized() else [])
+    return found + (_HANDLERS if threading.current_thread() is threading.main_thread() else [])
+
+
+def _current_directory() -> str | None:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # it was removed
+        return None
+
+
+def _change_directory(path: str | None) -> None:
+    if path is not None:
+        with suppress(OSError):
+            os.chdir(path)
+
+
+_backends: Any = torch.backends  # whose types lack the newer attributes
+
+
+def _gpu_precision() -> tuple[str, ...]:
+    cudnn = _backends.cudnn
+    return _backends.cuda.matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision
+
+
+def _set_gpu_precision(values: tuple[str, ...]) -> None:
+    cudnn = _backends.cudnn
+    # torch refuses to read the older flags if they differ from the newer ones.
+    _backends.cuda.matmul.allow_tf32, cudnn.allow_tf32 = values[0] == "tf32", values[1] == "tf32"
+    _backends.cuda.matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision = values
+
+
+def _set_cpu_precision(value: str) -> None:
+    products = _gpu_precision()
+    torch.set_float32_matmul_precision("highest")  # the older flag of both devices
+    _backends.mkldnn.matmul.fp32_precision = value
+    _set_gpu_precision(products)
+
+
+def _cudnn_flags() -> tuple[bool, ...]:
+    cudnn = _backends.cudnn
+    return cudnn.enabled, cudnn.benchmark, cudnn.deterministic
+
+
+def _set_cudnn_flags(values: tuple[bool, ...]) -> None:
+    cudnn = _backends.cudnn
+    cudnn.enabled, cudnn.benchmark, cudnn.deterministic = values
+
+
+_SETTINGS = [
+    _Setting("current directory", _current_directory, _change_directory),
+    _Setting("gradient mode of torch", torch.is_grad_enabled, torch.set_grad_enabled),
+    _Setting("number of threads of torch", torch.get_num_threads, torch.set_num_threads),
+    _Setting("deterministic mode of torch", torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    _Setting("float32 precision of torch", lambda: _backends.mkldnn.matmul.fp32_precision, _set_cpu_precision),
+]
+_GPU_SETTINGS = [
+    _Setting("float32 precision of torch on GPUs", _gpu_precision, _set_gpu_precision),
+    _Setting("flags of cuDNN", _cudnn_flags, _set_cudnn_flags),
+]
+_HANDLERS = [
+    _Setting(f"handler of {number.name}", partial(signal.getsignal, number), partial(signal.signal, number))
+    for number in STOP_SIGNALS
+]
+
+
+# A child that the user's code forks
+
+
+def _end_with_call() -> None:
+    """Make a forked child exit where the call of the user's code ends: it has no threads of the run, but its files.
+
+    A child of multiprocessing exits by itself.
+    """
+    frames = frames_of_call(inspect.currentframe())
+    if not frames or any(frame.f_globals.get("__name__") == "multiprocessing.popen_fork" for frame in frames):
+        return
+    code = 0
+
+    def exit_at_end(_: FrameType, event: str, argument: Any) -> Any:
+        nonlocal code
+        if event == "return":
+            os._exit(code)
+        # An exception that the code catches is followed by another line of it.
+        code = _exit_code(argument[1]) if event == "exception" else 0
+        return exit_at_end
+
+    frames[-1].f_trace = exit_at_end
+    sys.settrace(_trace_no_other)
+
+
+def _trace_no_other(*_: object) -> None:
+    """Trace the frames only that have a trace function."""
+
+
+def _exit_code(error: BaseException) -> int:
+    """Return the exit code of a process that an exception ends."""
+    code = error.code if isinstance(error, SystemExit) else 1
+    return code if isinstance(code, int) else int(code is not None)
+
+
+os.register_at_fork(after_in_child=_end_with_call)

@@ -1,0 +1,196 @@
+"""Code of the user that exits, forks, or changes the process: a sentence, and no effect on other envs."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import torch
+from torch import nn
+
+from esper.checkpoint.catalog import list_checkpoints
+from esper.cli.main import main
+from esper.config import TaskError
+from esper.isolation import isolated
+from esper.lanes.errors import RunFailedError
+from esper.tasks.hosts import build_host
+from esper.telemetry import events as ev
+from tests.runs import LiveRun, computed
+from tests.tasks.models import mlp
+from tests.tasks.models import task as make_task
+
+CARELESS = """
+import os
+import random
+import sys
+import torch
+import esper
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+count = 0
+
+
+def data(directory):
+    x = torch.randn(64, 4)
+    split = x, (x.sum(1) > 0).long()
+    return esper.Splits(train=split, validation=split, test=split)
+
+
+def model():
+    return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+
+
+def loss(output, y):
+    global count
+    count += 1
+    if count > 60:
+        ACTION
+    return cross_entropy(output, y)
+
+
+task = esper.Task(
+    name="careless",
+    model=model,
+    slots={"first": "0"},
+    data=data,
+    loss=loss,
+    optimizer=esper.AdamW(1e-2),
+    seed_optimizer=esper.AdamW(1e-2),
+)
+"""
+"""Task whose loss quits after more calls than the checks before a run need."""
+
+
+@pytest.mark.parametrize("lanes", [("cpu:0",), ("cpu:0", "cpu:1")])
+@pytest.mark.parametrize("action", ["sys.exit(3)", "raise KeyboardInterrupt"])
+def test_exit_in_the_code_of_the_user_is_a_fault(action: str, lanes: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / f"{tmp_path.name}.py"  # each a module of its own
+    path.write_text(CARELESS.replace("ACTION", action))
+    live = LiveRun(tmp_path, task=f"{path}:task", policy="static", devices=lanes, rounds=2, steps=40)
+    with pytest.raises(RunFailedError, match=r"continues at round 1, step \d+$"):
+        live.run.train()
+    live.wait_for(ev.RunEnded)
+    assert live.state.reason is not None
+    where = re.escape(f"({path}, line 27)")
+    assert re.match(rf"env 0\d on cpu:\d failed: (SystemExit: 3|KeyboardInterrupt) {where} \(trace", live.state.reason)
+    assert '.py", line 27, in loss' in (live.run.directory / "traceback.txt").read_text()
+    assert list_checkpoints(live.run.directory)
+
+
+@pytest.mark.parametrize("field", ["data", "model", "loss"])
+def test_exit_in_a_check_of_the_task_is_refused_with_the_line(
+    field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / f"{tmp_path.name}.py"
+    quits = f"def {field}(*_):\n    sys.exit(3)\n\n\ndef unused("
+    path.write_text(CARELESS.replace(f"def {field}(", quits).replace("ACTION", "pass"))
+    assert main(["--no-tui", "--task", str(path), "--telemetry-dir", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"{field} of task careless" in said
+    assert f"SystemExit: 3 ({path}, line " in said
+
+
+# Forks
+
+
+def exit_by_code() -> NoReturn:
+    sys.exit(3)
+
+
+def fail() -> NoReturn:
+    raise ValueError
+
+
+def fail_and_go_on() -> None:
+    try:
+        fail()
+    except ValueError:
+        return
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [(lambda: None, 0), (exit_by_code, 3), (fail, 1), (fail_and_go_on, 0)], ids=str
+)
+def test_forked_child_exits_where_the_call_of_the_user_ends(end: Callable[[], None], code: int) -> None:
+    parent, children = os.getpid(), list[int]()
+
+    def model() -> nn.Module:
+        if child := os.fork():
+            children.append(child)
+        else:
+            end()
+        return mlp()
+
+    try:
+        build_host(make_task(model), 0, 0, 0)
+    finally:
+        if os.getpid() != parent:
+            os._exit(99)
+    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == code
+
+
+# Global state
+
+MESS = (
+    "os.chdir('/'); torch.set_num_threads(3); torch.use_deterministic_algorithms(True); torch.manual_seed(1); "
+    "random.seed(1); torch.set_float32_matmul_precision('medium'); "
+    "sys.stdout = sys.stderr = open(os.devnull, 'w')"
+)
+
+
+@pytest.mark.parametrize("lanes", [("cpu:0",), pytest.param(("cpu:0", "cpu:1"), marks=pytest.mark.slow)])
+def test_changed_process_is_reset_and_reported(lanes: tuple[str, ...], tmp_path: Path) -> None:
+    def events(action: str) -> tuple[list[ev.AnyEvent], list[str]]:
+        path = tmp_path / f"{tmp_path.name}_{len(action)}.py"
+        code = (
+            CARELESS.replace("    return cross", "    value = cross").replace("ACTION", "pass").replace("CALLS", "60")
+        )
+        path.write_text(code.replace("\n\n\ntask =", f"\n    {action}\n    return value\n\n\ntask ="))
+        options = {"policy": "static", "devices": lanes, "rounds": 1, "steps": 4, "telemetry_dir": tmp_path / path.stem}
+        live = LiveRun(task=f"{path}:task", **options)
+        live.run.train()
+        live.wait_for(ev.RunEnded)
+        return computed(live.events), [event.text for event in live.events if isinstance(event, ev.Logged)]
+
+    before = os.getcwd(), torch.get_num_threads(), sys.stdout, sys.stderr
+    undisturbed, _ = events("pass")
+    disturbed, _ = events(MESS)
+    assert disturbed == undisturbed
+    assert (os.getcwd(), torch.get_num_threads(), sys.stdout, sys.stderr) == before
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_changed_setting_is_reported_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for _ in range(2):
+        with isolated(f"model of {tmp_path}"):
+            os.chdir("/")
+            torch.set_grad_enabled(False)
+        assert torch.is_grad_enabled()
+    assert capsys.readouterr().err.splitlines() == [
+        f"model of {tmp_path} changed the {name}; it was reset, because other envs share it"
+        for name in ("current directory", "gradient mode of torch")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda: torch.set_default_dtype(torch.float64), "default dtype torch.float64; pass dtype="),
+        (lambda: torch.set_default_device("meta"), "default device meta; leave it out"),
+    ],
+)
+def test_changed_defaults_of_torch_are_refused(change: Callable[[], None], sentence: str) -> None:
+    def model() -> nn.Module:
+        change()
+        return mlp()
+
+    with pytest.raises(TaskError, match=rf"^model of task \w+ must not change torch .* it sets the {sentence}"):
+        build_host(make_task(model), 0, 0, 0)
+    assert (torch.empty(0).dtype, torch.empty(0).device.type) == (torch.float32, "cpu")
