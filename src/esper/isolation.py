@@ -103,9 +103,8 @@ def _report(sentence: str) -> None:
 
 
 def _settings() -> list[_Setting]:
-    """Return the settings that code in the current thread can change and that can affect results in this process."""
-    found = _SETTINGS + (_GPU_SETTINGS if torch.cuda.is_initialized() else [])
-    return found + (_HANDLERS if threading.current_thread() is threading.main_thread() else [])
+    """Return the settings that code in the current thread can change."""
+    return _SETTINGS + (_HANDLERS if threading.current_thread() is threading.main_thread() else [])
 
 
 def _current_directory() -> str | None:
@@ -124,23 +123,23 @@ def _change_directory(path: str | None) -> None:
 _backends: Any = torch.backends  # whose types lack the newer attributes
 
 
-def _gpu_precision() -> tuple[str, ...]:
-    cudnn = _backends.cudnn
-    return _backends.cuda.matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision
+def _precision() -> tuple[str, str, str]:
+    """Return the precision of float32 products on GPUs, in cuDNN, and on CPUs."""
+    return (
+        _backends.cuda.matmul.fp32_precision,
+        _backends.cudnn.conv.fp32_precision,  # that of recurrent layers takes longer to read, and hardly differs
+        _backends.mkldnn.matmul.fp32_precision,
+    )
 
 
-def _set_gpu_precision(values: tuple[str, ...]) -> None:
-    cudnn = _backends.cudnn
+def _set_precision(values: tuple[str, str, str]) -> None:
+    products, cudnn, on_cpu = values
     # torch refuses to read the older flags if they differ from the newer ones.
-    _backends.cuda.matmul.allow_tf32, cudnn.allow_tf32 = values[0] == "tf32", values[1] == "tf32"
-    _backends.cuda.matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision = values
-
-
-def _set_cpu_precision(value: str) -> None:
-    products = _gpu_precision()
-    torch.set_float32_matmul_precision("highest")  # the older flag of both devices
-    _backends.mkldnn.matmul.fp32_precision = value
-    _set_gpu_precision(products)
+    torch.set_float32_matmul_precision("high" if products == "tf32" else "highest")
+    _backends.cuda.matmul.allow_tf32, _backends.cudnn.allow_tf32 = products == "tf32", cudnn == "tf32"
+    _backends.cuda.matmul.fp32_precision = products
+    _backends.cudnn.conv.fp32_precision = _backends.cudnn.rnn.fp32_precision = cudnn
+    _backends.mkldnn.matmul.fp32_precision = on_cpu
 
 
 def _cudnn_flags() -> tuple[bool, ...]:
@@ -158,10 +157,7 @@ _SETTINGS = [
     _Setting("gradient mode of torch", torch.is_grad_enabled, torch.set_grad_enabled),
     _Setting("number of threads of torch", torch.get_num_threads, torch.set_num_threads),
     _Setting("deterministic mode of torch", torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
-    _Setting("float32 precision of torch", lambda: _backends.mkldnn.matmul.fp32_precision, _set_cpu_precision),
-]
-_GPU_SETTINGS = [
-    _Setting("float32 precision of torch on GPUs", _gpu_precision, _set_gpu_precision),
+    _Setting("float32 precision of torch", _precision, _set_precision),
     _Setting("flags of cuDNN", _cudnn_flags, _set_cudnn_flags),
 ]
 _HANDLERS = [

@@ -192,7 +192,7 @@ def test_fault_in_the_update_holds_the_run(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(PPOLearner, "update", broken)
     live = LiveRun(tmp_path, interactive=True).start()
-    assert wait_for_fault(live) .startswith("the engine failed: ValueError: no such number (")
+    assert wait_for_fault(live).startswith("the engine failed: ValueError: no such number (")
     monkeypatch.setattr(PPOLearner, "update", learn)
     live.control.put(RequestKind.RESTORE, "test", live.state.checkpoints[0].path)
     assert live.finish().status == "done"

@@ -138,7 +138,7 @@ def test_forked_child_exits_where_the_call_of_the_user_ends(end: Callable[[], No
 # Global state
 
 MESS = (
-    "os.chdir('/'); torch.set_num_threads(3); torch.use_deterministic_algorithms(True); torch.manual_seed(1); "
+    "os.chdir('/'); torch.backends.cudnn.benchmark = True; torch.manual_seed(1); "
     "random.seed(1); torch.set_float32_matmul_precision('medium'); "
     "sys.stdout = sys.stderr = open(os.devnull, 'w')"
 )
@@ -158,24 +158,26 @@ def test_changed_process_is_reset_and_reported(lanes: tuple[str, ...], tmp_path:
         live.wait_for(ev.RunEnded)
         return computed(live.events), [event.text for event in live.events if isinstance(event, ev.Logged)]
 
-    before = os.getcwd(), torch.get_num_threads(), sys.stdout, sys.stderr
+    before = os.getcwd(), sys.stdout, sys.stderr
     undisturbed, _ = events("pass")
     disturbed, _ = events(MESS)
     assert disturbed == undisturbed
-    assert (os.getcwd(), torch.get_num_threads(), sys.stdout, sys.stderr) == before
-    assert not torch.are_deterministic_algorithms_enabled()
+    assert (os.getcwd(), sys.stdout, sys.stderr) == before
+    assert not torch.backends.cudnn.benchmark
     assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_changed_setting_is_reported_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
     for _ in range(2):
         with isolated(f"model of {tmp_path}"):
             os.chdir("/")
             torch.set_grad_enabled(False)
-        assert torch.is_grad_enabled()
+            torch.set_num_threads(threads + 1)
+        assert (torch.is_grad_enabled(), torch.get_num_threads()) == (True, threads)
     assert capsys.readouterr().err.splitlines() == [
         f"model of {tmp_path} changed the {name}; it was reset, because other envs share it"
-        for name in ("current directory", "gradient mode of torch")
+        for name in ("current directory", "gradient mode of torch", "number of threads of torch")
     ]
 
 
