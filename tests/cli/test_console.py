@@ -19,8 +19,8 @@ from esper.checkpoint.catalog import checkpoint_path
 from esper.checkpoint.files import write_checkpoint
 from esper.cli.console import QUEUE_POLL_S, SUMMARY_COLS, RunPrinter, drain, format_summary
 from esper.domain import Rule
-from esper.engine.printed_lines import PrintedLines
 from esper.health.incidents import group_incidents
+from esper.lanes.printed_lines import PrintedLines
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import example_run, growth_run, run_started, stamp
@@ -129,8 +129,10 @@ def test_progress_bar_leaves_the_prints_of_a_run_to_its_log() -> None:
     stream = Terminal()
     with PrintedLines() as lines:
         RunPrinter(stream).run(records())
-        assert sys.stdout is lines
-    assert lines.take() == ["from the user's code"]
+        thread = threading.Thread(target=sys.stderr.write, args=("an error\n",))
+        thread.start()
+        thread.join()
+        assert lines.take() == (["from the user's code", "an error"], 0)
     assert "from the user's code" not in stream.getvalue()
 
 

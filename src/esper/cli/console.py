@@ -151,8 +151,10 @@ class RunPrinter:
             TextColumn("{task.fields[rest]}"),
             TimeElapsedColumn(),
         )
-        # Standard output stays as it is: the run logs the lines that the user's code prints to it.
-        with Progress(*columns, console=terminal, transient=True, redirect_stdout=False) as progress:
+        # The standard streams stay as they are: the run logs the lines that the user's code prints to them.
+        with Progress(
+            *columns, console=terminal, transient=True, redirect_stdout=False, redirect_stderr=False
+        ) as progress:
             task = progress.add_task("starting: loading torch", total=None, rest="")
             styles = {"warning": "yellow", "error": "bold red"}
 

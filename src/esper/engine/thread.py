@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from esper.attach.protocol import AttachError
 from esper.attach.server import AttachServer
 from esper.control import RequestQueue
-from esper.engine.printed_lines import PrintedLines
 from esper.engine.start_checks import SETUP_ERRORS, check_start
 from esper.engine.start_point import RunCompleteError, StartPoint
+from esper.lanes.printed_lines import PrintedLines
 from esper.lanes.spawn import WorkerSpawner
 from esper.process import NamedThread, RankInfo, freeze_loaded_objects
 from esper.recording.recorder import RecordingError
@@ -208,7 +208,7 @@ class EngineThread:
             return
         self.directory, self.run_directory = run.directory, run.run_directory
         run.hub.warnings = self.warnings
-        run.hub.take_printed = self._printed.take
+        run.hub.take_printed = lambda: self._printed.take().for_log()
         for queue in self._subscribers:
             queue.put(run.hub.snapshot())
             run.hub.subscribe(queue)

@@ -11,9 +11,8 @@ and runs several times slower (`docs/log/2026-11.md`, "One message per lane and 
 from __future__ import annotations
 
 import contextlib
-import io
+import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -33,6 +32,7 @@ from esper.growth.outputs import map_tensors
 from esper.lanes.channel import Channel
 from esper.lanes.devices import torch_device
 from esper.lanes.errors import FaultError
+from esper.lanes.printed_lines import Printed, PrintedLines, print_for_worker
 from esper.lanes.runner import DeviceResults, EnvRunner
 from esper.lanes.spawn import WorkerSpawner
 from esper.process import freeze_loaded_objects, is_stopped
@@ -47,8 +47,8 @@ END_TIMEOUT_S = 10.0
 """Seconds in which a process that has closed its pipe must end."""
 SILENCE_S = 5.0
 """Seconds without a reply after which a worker is checked, again and again, for being stopped."""
-MAX_PRINTED_CHARACTERS = 10_000
-"""Maximum length of the printed text of one step that a worker returns."""
+MAX_OUTPUT_BYTES = 10_000
+"""Maximum length of the end of a worker's output that a fault contains."""
 
 
 class WorkerInit(NamedTuple):
@@ -91,8 +91,14 @@ class EpochReply(NamedTuple):
     """Number of CUDA graphs that the worker has recorded so far; 0 on a CPU."""
     notices: list[str]
     """Sentences about them for the log."""
-    printed: str = ""
-    """Text that the user's code printed."""
+
+
+class WorkerMessage(NamedTuple):
+    """Message of a worker to the main process."""
+
+    reply: EpochReply | FaultError
+    printed: Printed
+    """Lines that the user's code printed since the last message."""
 
 
 def write_worker_data(data: TaskData, file: IO[bytes], *, is_family: bool) -> None:
@@ -163,9 +169,11 @@ class WorkerProcess:
         """
         try:
             self._wait_for_reply()
-            reply: EpochReply | FaultError = self._worker.channel.receive()
+            message: WorkerMessage = self._worker.channel.receive()
         except (EOFError, OSError) as error:
             raise self._worker_died(error) from None
+        print_for_worker(message.printed)
+        reply = message.reply
         if isinstance(reply, FaultError):
             if reply.is_device_lost:  # only that process cannot use it any more: the next `send` starts another one
                 self.close()
@@ -173,8 +181,6 @@ class WorkerProcess:
         load_tensor_states(envs, reply.after)
         for env, seconds in zip(envs, reply.seconds, strict=True):
             env.epoch_seconds = seconds
-        if reply.printed:
-            sys.stdout.write(reply.printed)  # to the log of the run, as if the env had been trained in this process
         return reply
 
     def _wait_for_reply(self) -> None:
@@ -208,7 +214,8 @@ class WorkerProcess:
             code = self._worker.process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:  # it is alive, so the error is one of this process
             return f"cannot be reached: {error}", None
-        self._worker.output.seek(0)
+        size = self._worker.output.seek(0, os.SEEK_END)
+        self._worker.output.seek(max(0, size - MAX_OUTPUT_BYTES))
         output = self._worker.output.read().decode(errors="replace")
         return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}", output or None
 
@@ -219,11 +226,11 @@ class WorkerProcess:
 
 def serve(channel: Channel, lane: str) -> None:
     """Train envs of a lane on request until the main process has closed the channel."""
-    with contextlib.suppress(EOFError, ConnectionError), contextlib.redirect_stdout(io.StringIO()) as printed:
+    with contextlib.suppress(EOFError, ConnectionError), PrintedLines(of_main_thread=True) as printed:
         _serve(channel, lane, printed)
 
 
-def _serve(channel: Channel, lane: str, printed: io.StringIO) -> None:
+def _serve(channel: Channel, lane: str, printed: PrintedLines) -> None:
     init: WorkerInit = channel.receive()
     config, device = init.config, torch_device(lane)
     torch.set_num_threads(1)
@@ -252,11 +259,7 @@ def _serve(channel: Channel, lane: str, printed: io.StringIO) -> None:
             if index not in envs:
                 envs[index] = Env(index, hosts, data, config, scaler())
         reply = _run_epochs([envs[index] for index in request.envs], request, runner, hosts.cuda_graphs, start)
-        if isinstance(reply, EpochReply):
-            reply = reply._replace(printed=printed.getvalue()[:MAX_PRINTED_CHARACTERS])
-            printed.seek(0)
-            printed.truncate()
-        channel.send(reply)
+        channel.send(WorkerMessage(reply, printed.take()))
 
 
 def _run_epochs(
