@@ -18,14 +18,15 @@ CodePlace: TypeAlias = tuple[str, int, str]
 """File, line and function."""
 
 
-def find_own(places: Sequence[CodePlace]) -> CodePlace | None:
-    """Return the innermost place in the user's own code, or in a library if there is none; None if all are in esper.
+def find_own(places: Sequence[CodePlace], *, libraries: bool = True) -> CodePlace | None:
+    """Return the innermost place in the user's own code; None if there is none.
 
     Args:
         places: Places of a stack, the innermost last.
+        libraries: Return the innermost place in a library if there is none in the user's own code.
     """
     outside = [place for place in places if not is_in_package(place[0]) and not place[0].startswith("<")]
-    own = [place for place in outside if not place[0].startswith(_LIBRARY_PREFIXES)] or outside
+    own = [place for place in outside if not place[0].startswith(_LIBRARY_PREFIXES)] or (outside if libraries else [])
     return own[-1] if own else None
 
 

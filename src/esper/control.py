@@ -8,6 +8,7 @@ that event has arrived.
 from __future__ import annotations
 
 import queue
+import time
 from dataclasses import dataclass
 from enum import Enum
 
@@ -52,13 +53,30 @@ class RequestQueue:
 
     def __init__(self) -> None:
         self._inbox: queue.SimpleQueue[Request] = queue.SimpleQueue()
-        self.stop_requested = False
-        """True once a STOP or ABANDON request has been put."""
+        self._stopped_at: float | None = None
+        """Time of `monotonic` of the first STOP or ABANDON request."""
+        self.has_begun = False
+        """True once the run has something to save, so that a stop waits for the engine."""
 
     def put(self, kind: RequestKind, origin: str, path: str | None = None, env: int | None = None) -> None:
         """Queue a request."""
-        self.stop_requested |= kind in ENDING_KINDS
+        if kind in ENDING_KINDS and self._stopped_at is None:
+            self._stopped_at = time.monotonic()
         self._inbox.put(Request(kind, origin, path, env))
+
+    @property
+    def stop_requested(self) -> bool:
+        """True once a STOP or ABANDON request has been put."""
+        return self._stopped_at is not None
+
+    def seconds_since_stop(self) -> float | None:
+        """Return the seconds since the first STOP or ABANDON request; None without one."""
+        return None if self._stopped_at is None else time.monotonic() - self._stopped_at
+
+    def begin(self) -> bool:
+        """Note that the run has something to save from now on. Return False if it must end before."""
+        self.has_begun = not self.stop_requested
+        return self.has_begun
 
     def has_request(self) -> bool:
         """Return True if a request waits."""

@@ -229,7 +229,11 @@ class Engine(EngineThread):
     waited_for = is_starting = False
 
     @property
-    def has_nothing_to_save(self) -> bool:
+    def is_engine_alive(self) -> bool:
+        return True
+
+    @property
+    def is_preparing(self) -> bool:
         return self.is_starting
 
     def join(self) -> None:

@@ -139,7 +139,7 @@ def test_stopped_worker_is_named_and_waited_for(
         reported.append(text)
         os.kill(pid, signal.SIGCONT)
 
-    pool.lanes[1].report_silence(report_and_continue)
+    pool.supervisor.report = report_and_continue
     monkeypatch.setattr(worker, "SILENCE_S", 0.05)
     os.kill(pid, signal.SIGSTOP)
     assert play(pool, 0, 3) == wanted[:4]

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from esper.engine.thread import EngineThread
     from esper.telemetry.state import RunState
 
+ANNOUNCED_AFTER_S = 1.0
+"""Seconds after which a run that is stopped says that it waits for the end of a step."""
 SIGNAL_DEBOUNCE_S = 0.5
 """Repeated signals within this time count as one: `timeout` signals both the process and its group."""
 
@@ -40,11 +43,13 @@ def run_headless(engine: EngineThread, stream: TextIO, *, narrate: NarrationDeta
 
     def stop() -> None:
         engine.control.put(RequestKind.STOP, "signal")
+        NamedThread(target=_announce_stop, args=(engine, errors), name="stop", daemon=True).start()
         NamedThread(
             target=_exit_when_terminal_frozen, args=(engine, stream), name="frozen-terminal", daemon=True
         ).start()
 
     state = RunState()
+    errors = sys.stderr  # before the engine replaces the stream for other threads, which run the user's code
     with _StopSignals(stop):
         engine.start()
         try:
@@ -58,6 +63,18 @@ def run_headless(engine: EngineThread, stream: TextIO, *, narrate: NarrationDeta
             discard_broken_output()
         engine.join()
     return state
+
+
+def _announce_stop(engine: EngineThread, stream: TextIO) -> None:
+    """Print what a signal does and what a second one does, unless the run ends soon. Not in the handler of the signal,
+    which may have interrupted another output."""
+    if engine.is_preparing:
+        print_text("stopping: nothing is to be saved while the run is set up; a second signal ends it at once", stream)
+        return
+    time.sleep(ANNOUNCED_AFTER_S)
+    if engine.is_engine_alive:
+        text = "stopping after this step, with a checkpoint; a second signal ends the run at once, without one"
+        print_text(text, stream)
 
 
 def _exit_when_terminal_frozen(engine: EngineThread, stream: TextIO) -> None:
@@ -92,7 +109,8 @@ def run_in_dashboard(engine: EngineThread, display: DisplayOptions, task: str) -
         except OSError:
             save_and_stop()
             raise
-        if code == EXIT_OK and engine.has_nothing_to_save:  # an import of torch cannot be interrupted
+        is_preparing = engine.is_engine_alive and engine.is_preparing
+        if code == EXIT_OK and is_preparing:  # an import of torch cannot be interrupted
             print_text("the run had not started; nothing was recorded")
             raise SystemExit(EXIT_OK)
         if code in {EXIT_OK, EXIT_FAILED}:
@@ -104,13 +122,22 @@ def run_in_dashboard(engine: EngineThread, display: DisplayOptions, task: str) -
 
 
 def print_engine_error(engine: EngineThread) -> int:
-    """Print the error that ended a run, if there is one, and return the exit code."""
+    """Print the error that ended a run, if there is one, and return the exit code.
+
+    Exit at once if code of the user still runs, which would keep the process alive.
+    """
+    code = EXIT_OK
     if engine.fatal_error:
-        return print_usage_error(engine.fatal_error)
-    if engine.run_error:
+        code = print_usage_error(engine.fatal_error)
+    elif engine.run_error:
         print_text(engine.run_error, sys.stderr)
-        return EXIT_FAILED
-    return EXIT_OK
+        code = EXIT_FAILED
+    if engine.must_exit:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(code)
+    return code
 
 
 class _StopSignals:

@@ -36,7 +36,7 @@ from esper.health.thresholds import Thresholds
 from esper.lanes.device_names import assign_lanes_to_rank, is_auto, is_cpu_lane
 from esper.lanes.device_stats import cuda_uuid
 from esper.lanes.devices import resolve_devices, resolve_policy_device, torch_device, unusable_gpus
-from esper.lanes.errors import FaultError, RunFailedError
+from esper.lanes.errors import FaultError, RunFailedError, StoppedError
 from esper.lanes.pool import EnvPool
 from esper.lanes.spawn import WorkerSpawner
 from esper.process import RankInfo
@@ -82,6 +82,7 @@ class Run:
         CheckpointError: The checkpoint is damaged or does not fit the configuration.
         RecordingError: The run directory cannot be written, or another process trains the run.
         RankLostError: Another rank has ended or does not respond.
+        StoppedError: A stop was requested before there was anything to save.
     """
 
     run_directory: RunDirectory | None = None
@@ -129,6 +130,8 @@ class Run:
             else:
                 agent = build_agent(config, profile.sites, profile.blueprints, ranks, resumes=resume is not None)
             space = _plan_space(growth, config, profile) if growth else None
+            if ranks.is_single and not control.begin():
+                raise StoppedError("the run was stopped while it was set up; nothing was saved")
             if resume:
                 self.directory = run_directory_of(resume)
             else:
@@ -151,6 +154,8 @@ class Run:
                 self.trainer.run_control.restore(resume, "command line")
             elif start.directory:  # what it has recorded is kept, but undone
                 self.hub.rewind(Keyframe.from_state(RunState()))
+            self.pool.supervisor.report = lambda text: self.hub.emit(ev.Logged(severity="warning", text=text))
+            self.pool.supervisor.seconds_since_stop = control.seconds_since_stop
             self._emit_run_started(config)
             self._emit_notices(config, lock_warning if ranks.rank == 0 else None)
             self._opened = opened.pop_all()
@@ -267,8 +272,6 @@ class Run:
             RankLostError: Another rank has ended or does not respond.
         """
         torch.set_num_threads(1)
-        for lane in self.pool.lanes:
-            lane.report_silence(lambda text: self.hub.emit(ev.Logged(severity="warning", text=text)))
         try:
             with self._opened:
                 self._train_and_report()

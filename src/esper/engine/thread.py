@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from esper.tasks.task import Task
 
 
+PREPARATION_GRACE_S = 0.8
+"""Seconds in which a run that is stopped while it is set up may end by itself."""
+JOIN_POLL_S = 0.1
+
+
 class EngineThread:
     """A thread that sets up and trains a run. It loads torch after `start`, so that the first frame need not wait.
 
@@ -85,6 +90,7 @@ class EngineThread:
         self._accept_changed_task = accept_changed_task
         self._growth = growth
         self._notes = notes
+        self._is_stuck = False
         self._thread = NamedThread(target=self._main, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -107,19 +113,29 @@ class EngineThread:
 
     @property
     def is_engine_alive(self) -> bool:
-        """True while the thread of the engine runs."""
-        return self._thread.is_alive()
+        """True while the thread of the engine runs, unless it was given up."""
+        return self._thread.is_alive() and not self.has_given_up
 
     @property
-    def has_nothing_to_save(self) -> bool:
-        """True while the run is being set up. With several ranks, always False: the others wait for this one."""
-        is_single = RankInfo.from_environment().world_size == 1
-        return self.is_engine_alive and self.directory is None and is_single
+    def is_preparing(self) -> bool:
+        """True until the run has something to save: its task is loaded and checked. False for one rank of several."""
+        return not self.control.has_begun and RankInfo.from_environment().world_size == 1
+
+    @property
+    def has_given_up(self) -> bool:
+        """True if the run was stopped while code of the user prepared it, which has not returned in time."""
+        seconds = self.control.seconds_since_stop()
+        return seconds is not None and seconds > PREPARATION_GRACE_S and self.is_preparing
+
+    @property
+    def must_exit(self) -> bool:
+        """True if code of the user still runs in a thread of this process, which only `os._exit` can end."""
+        return self._is_stuck or (self.has_given_up and self._thread.is_alive())
 
     def join(self) -> None:
-        """Wait until the run has ended; return at once if it was never started."""
-        if self.is_engine_alive:
-            self._thread.join()
+        """Wait until the run has ended or was given up; return at once if it was never started."""
+        while self.is_engine_alive:
+            self._thread.join(JOIN_POLL_S)
 
     def _main(self) -> None:
         with closing(WorkerSpawner()) as spawner, self._printed:
@@ -184,7 +200,7 @@ class EngineThread:
     def _train(self, start: StartPoint, ranks: RankGroup, spawner: WorkerSpawner) -> None:
         """Set up the run and train it."""
         from esper.engine.run import Run
-        from esper.lanes.errors import FaultError, RunFailedError
+        from esper.lanes.errors import FaultError, RunFailedError, StoppedError
         from esper.ranks import RankLostError
 
         try:
@@ -200,6 +216,8 @@ class EngineThread:
                 growth=self._growth,
                 notes=self._notes,
             )
+        except StoppedError:
+            return
         except (RankLostError, *SETUP_ERRORS):
             raise
         except Exception as error:  # noqa: BLE001  (the caller prints it)
@@ -218,6 +236,7 @@ class EngineThread:
                 run.train()
         except (RunFailedError, RecordingError) as error:
             self.run_error = f"esper-sanctum: {error}"
+        self._is_stuck = run.pool.is_stuck
 
     def _serve_viewers(self, run: Run) -> closing[AttachServer] | nullcontext[None]:
         """Accept requests of viewers in other processes. If that fails, log the reason and train without."""

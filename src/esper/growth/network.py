@@ -68,6 +68,8 @@ class GrowingNetwork(nn.Module):
             host.get_submodule(slot.site.module).register_forward_hook(partial(self._grow, index))
         self._frozen = tuple(frozen)
         self._pass: _ForwardPass | None = None
+        self.passes = 0
+        """Number of forward passes so far, which shows another thread that the network is used."""
         self.host_parameter_count = sum(parameter.numel() for parameter in host.parameters())
         """Number of parameters of the bare host, frozen ones included."""
 
@@ -147,6 +149,7 @@ class GrowingNetwork(nn.Module):
 
     def _run(self, inputs: Nested, current: _ForwardPass) -> Nested:
         self._pass = current
+        self.passes += 1
         try:
             return call_model(self.host, inputs)
         finally:

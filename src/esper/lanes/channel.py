@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import tempfile
+import threading
 from collections import deque
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -36,6 +37,9 @@ class Channel:
         self._files = files
         self._own = deque(range(len(files) if owns_files else 0))
         """Indices of the files that belong to this process."""
+        self._sending = threading.Lock()
+        self.note: str | None = None
+        """Last note of the other process since its last message; None if it was empty."""
 
     def send(self, message: object) -> None:
         """Send a message. Raises OSError."""
@@ -43,7 +47,13 @@ class Channel:
         index, written = self._own.popleft(), 0
         while written < len(content):
             written += os.pwrite(self._files[index], content[written:], written)
-        self._pipe.send((index, len(content)))
+        with self._sending:
+            self._pipe.send((index, len(content)))
+
+    def send_note(self, note: str) -> None:
+        """Send a short text from another thread than the one that sends messages. Raises OSError."""
+        with self._sending:
+            self._pipe.send(note)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until a message has arrived, or the other process has ended; return False after `timeout` seconds."""
@@ -51,7 +61,19 @@ class Channel:
 
     def receive(self) -> Any:
         """Wait for a message and return it. Raises EOFError or OSError if the other process has ended."""
-        index, size = cast("tuple[int, int]", self._pipe.recv())
+        while (message := self.receive_within(None)) is None:
+            pass
+        return message
+
+    def receive_within(self, seconds: float | None) -> Any:
+        """Return a message; None if none arrives in time, or if a note arrives first. Raises EOFError or OSError."""
+        if not self._pipe.poll(seconds):
+            return None
+        announced = cast("tuple[int, int] | str", self._pipe.recv())
+        if isinstance(announced, str):
+            self.note = announced or None
+            return None
+        self.note, (index, size) = None, announced
         content = bytearray()
         while len(content) < size:
             part = os.pread(self._files[index], size - len(content), len(content))

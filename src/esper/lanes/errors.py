@@ -26,6 +26,10 @@ class RunFailedError(Exception):
     """A run ended early. The message is one sentence for users: what happened, and how to resume."""
 
 
+class StoppedError(Exception):
+    """A run was stopped before it had anything to save."""
+
+
 class FaultError(Exception):
     """A step failed partway; the training state is inconsistent.
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from typing import TypeVar
 
 import torch
 
 from esper.envs.cuda_graphs import CudaGraphs
 from esper.envs.env import Env
+from esper.lanes.call_watch import POLL_S, CallSupervisor
 from esper.lanes.devices import torch_device
 from esper.lanes.errors import FaultError
 from esper.lanes.runner import DeviceResults, EnvRunner, EnvTask, HostResults, PendingResults, with_context
@@ -23,6 +25,8 @@ from esper.lanes.spawn import WorkerSpawner
 from esper.lanes.worker import WorkerInit, WorkerProcess
 from esper.process import name_current_thread
 from esper.tasks.splits import TaskData, move_data
+
+T = TypeVar("T")
 
 
 class Lane:
@@ -42,6 +46,10 @@ class Lane:
         self.data = data
         self.cuda_graphs: CudaGraphs | None = None
         """CUDA graphs of the envs that this process trains, set by the pool; None on a CPU."""
+        self.supervisor = CallSupervisor()
+        """Supervisor of the calls of all lanes, set by the pool."""
+        self.is_stuck = False
+        """True if a call in the thread was abandoned, which no Python program can end."""
         self._worker_graphs: dict[WorkerProcess, int] = {}
         """Number of graphs that each worker has recorded."""
         self._notices: list[str] = []
@@ -62,12 +70,7 @@ class Lane:
     def start_workers(self, count: int, init: WorkerInit, spawner: WorkerSpawner) -> None:
         """Start worker processes that train this lane's part of each step. Raises OSError."""
         for _ in range(count):
-            self._workers.append(WorkerProcess(self.name, init, spawner))
-
-    def report_silence(self, report: Callable[[str], object]) -> None:
-        """Have a sentence reported when a worker is stopped, and when it answers again."""
-        for worker in self._workers:
-            worker.report = report
+            self._workers.append(WorkerProcess(self.name, init, spawner, self.supervisor))
 
     @property
     def pids(self) -> list[int]:
@@ -101,7 +104,21 @@ class Lane:
 
         The returned function waits for the results. It raises FaultError if the task failed for an env.
         """
-        return self._thread.submit(with_context, self.name, self._runner.run, envs, task).result
+        return partial(self._wait, self._thread.submit(with_context, self.name, self._runner.run, envs, task))
+
+    def _wait(self, future: Future[T]) -> T:
+        """Return the result of a task of the thread. Raises FaultError, also if the task is abandoned."""
+        while True:
+            try:
+                return future.result(timeout=None if future.done() else POLL_S)
+            except TimeoutError:
+                if future.done():  # the task itself has raised it
+                    raise
+            try:
+                self.supervisor.check(self._runner.watch.look())
+            except FaultError:
+                self.is_stuck = True
+                raise
 
     def submit_epochs(
         self, envs: Sequence[Env], prepare: Callable[[Env], None], step: int, *, last: bool
@@ -135,7 +152,8 @@ class Lane:
                 return self.submit(envs, train_and_validate)()
 
             return run_now
-        launched = self._thread.submit(with_context, self.name, self._runner.launch, envs, train_and_validate).result()
+        launch = self._thread.submit(with_context, self.name, self._runner.launch, envs, train_and_validate)
+        launched = self._wait(launch)
         return partial(with_context, self.name, launched)
 
     def _split(self, envs: Sequence[Env]) -> list[tuple[WorkerProcess, list[Env]]]:
@@ -156,8 +174,8 @@ class Lane:
         return {env.index: results for env, results in zip(envs, reply.results, strict=True)}
 
     def close(self) -> None:
-        """Wait for the running task, then stop the thread and the workers."""
-        self._thread.shutdown(cancel_futures=True)
+        """Wait for the running task unless it was abandoned, then stop the thread and the workers."""
+        self._thread.shutdown(wait=not self.is_stuck, cancel_futures=True)
         for worker in self._workers:
             worker.close()
 

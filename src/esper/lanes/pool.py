@@ -15,6 +15,7 @@ from esper.envs.epoch_result import EpochResult, max_result_width
 from esper.envs.hosts import HostFactory
 from esper.envs.precision import LossScaler, make_scaler_factory, resolve_amp, set_float32_precision
 from esper.growth.lifecycle import StageTransition
+from esper.lanes.call_watch import CallSupervisor
 from esper.lanes.dealing import deal_envs
 from esper.lanes.device_names import is_cpu_lane, lanes_with_worker
 from esper.lanes.devices import device_kind
@@ -104,6 +105,10 @@ class EnvPool:
         self._own_seconds: deque[float] = deque([0.0, 0.0], maxlen=2)
         """Seconds that this thread worked between two waits for results, in the last two of these times."""
         self._waited_until = time.perf_counter()
+        self.supervisor = CallSupervisor()
+        """Supervisor of the calls of the user's code."""
+        for lane in self.lanes:
+            lane.supervisor = self.supervisor
         self._spawner = spawner or WorkerSpawner()
         self._config = config
         self._hosts_on = {
@@ -314,6 +319,11 @@ class EnvPool:
 
         found = self._start_on_lanes(self.envs, lambda lane, envs: lane.submit(envs, work))()
         return [found[env.index][0][0] for env in self.envs]
+
+    @property
+    def is_stuck(self) -> bool:
+        """True if a call of the user's code was abandoned in a thread of this process, which cannot end normally."""
+        return any(lane.is_stuck for lane in self.lanes)
 
     def close(self) -> None:
         """Stop the threads and workers of the lanes, and close the spawner."""

@@ -24,6 +24,7 @@ from torch import Tensor
 from esper.envs.env import Env
 from esper.envs.stopwatch import CudaPhaseTimer, PhaseTimer
 from esper.isolation import isolated
+from esper.lanes.call_watch import CallWatch
 from esper.lanes.errors import FaultError
 from esper.user_code import user_errors
 
@@ -97,6 +98,7 @@ class EnvRunner:
     def __init__(self, lane: str, device: torch.device, envs: int, width: int, *, single_stream: bool) -> None:
         self.device = device
         self.stopwatch = CudaPhaseTimer() if device.type == "cuda" else PhaseTimer()
+        self.watch = CallWatch(lane)
         self._lane = lane
         self._size = envs * width
         self._idle_buffers: list[ResultBuffer] = []
@@ -161,11 +163,14 @@ class EnvRunner:
         Other envs cannot run on a lost device either, so that fault does not belong to the env.
         """
         where = f"env {env.index:02d} on {self._lane}"
+        self.watch.begin(env)
         try:
             return with_context(where, isolated(f"task {env.task.name}")(function), *args, **options)
         except FaultError as fault:
             fault.env = None if fault.is_device_lost else env.index
             raise
+        finally:
+            self.watch.end()
 
     def _join_streams(self) -> None:
         """Make the default stream wait for the streams of all envs."""

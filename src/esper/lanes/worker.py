@@ -14,7 +14,7 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -29,13 +29,14 @@ from esper.envs.epoch_result import max_result_width
 from esper.envs.hosts import HostFactory
 from esper.envs.precision import make_scaler_factory, resolve_amp, set_float32_precision
 from esper.growth.outputs import map_tensors
+from esper.lanes.call_watch import POLL_S, CallSupervisor, CallWatch
 from esper.lanes.channel import Channel
 from esper.lanes.devices import torch_device
 from esper.lanes.errors import FaultError
 from esper.lanes.printed_lines import Printed, PrintedLines, print_for_worker
 from esper.lanes.runner import DeviceResults, EnvRunner
 from esper.lanes.spawn import WorkerSpawner
-from esper.process import freeze_loaded_objects, is_stopped
+from esper.process import NamedThread, freeze_loaded_objects, is_stopped
 from esper.seeding import EpisodeKey
 from esper.tasks.loading import load_source
 from esper.tasks.profile import TaskProfile
@@ -120,14 +121,14 @@ class WorkerProcess:
 
     Args:
         lane: Name of the lane, for messages.
+        supervisor: Supervisor of the calls of the user's code.
     """
 
-    def __init__(self, lane: str, init: WorkerInit, spawner: WorkerSpawner) -> None:
+    def __init__(self, lane: str, init: WorkerInit, spawner: WorkerSpawner, supervisor: CallSupervisor) -> None:
         self._lane = lane
+        self._supervisor = supervisor
         self._init = init
         self._spawner = spawner
-        self.report: Callable[[str], object] = lambda _: None
-        """Receives a sentence when the process is stopped, and when it answers again."""
         self._start()
 
     def _start(self) -> None:
@@ -165,11 +166,10 @@ class WorkerProcess:
         """Wait for the reply to the first `send` without one, and load the new states into its envs.
 
         Raises:
-            FaultError: An env failed, or the process has ended.
+            FaultError: An env failed, the process has ended, or a call of the user's code was abandoned.
         """
         try:
-            self._wait_for_reply()
-            message: WorkerMessage = self._worker.channel.receive()
+            message = self._await_message()
         except (EOFError, OSError) as error:
             raise self._worker_died(error) from None
         print_for_worker(message.printed)
@@ -183,18 +183,29 @@ class WorkerProcess:
             env.epoch_seconds = seconds
         return reply
 
-    def _wait_for_reply(self) -> None:
-        """Wait as long as it takes: a stopped process, as by SIGSTOP, has lost nothing and may continue at any time."""
-        start, is_reported = time.monotonic(), False
-        while not self._worker.channel.wait(SILENCE_S):
-            if not is_reported and is_stopped(self.pid):
+    def _await_message(self) -> WorkerMessage:
+        """Wait as long as it takes: a stopped process, as by SIGSTOP, has lost nothing and may continue at any time.
+
+        Raises:
+            FaultError: A call of the user's code was abandoned.
+            OSError: The process cannot be reached.
+            EOFError: The process has ended.
+        """
+        channel, start, is_reported = self._worker.channel, time.monotonic(), False
+        while True:
+            self._supervisor.check(channel.note)
+            message: WorkerMessage | None = channel.receive_within(POLL_S)
+            silence = time.monotonic() - start
+            if message is not None:
+                if is_reported:
+                    self._supervisor.report(f"lane {self._lane} answers again, after {silence:.0f} s")
+                return message
+            if not is_reported and silence >= SILENCE_S and is_stopped(self.pid):
                 is_reported = True
-                self.report(
+                self._supervisor.report(
                     f"lane {self._lane} does not answer: its worker process {self.pid} is stopped; the run waits "
                     f"until `kill -CONT {self.pid}`"
                 )
-        if is_reported:
-            self.report(f"lane {self._lane} answers again, after {time.monotonic() - start:.0f} s")
 
     def _worker_died(self, error: Exception) -> FaultError:
         """Return how the process ended, or why it cannot be reached, and close it; `send` starts another one.
@@ -249,6 +260,7 @@ def _serve(channel: Channel, lane: str, printed: PrintedLines) -> None:
     width = max_result_width(len(init.profile.sites), len(task.metrics))
     runner = EnvRunner(lane, device, config.envs, width, single_stream=config.shares_loss_scale)
     runner.enter_thread()
+    NamedThread(target=_report_stuck_calls, args=(channel, runner.watch), name="watch", daemon=True).start()
     envs: dict[int, Env] = {}
     freeze_loaded_objects()
     while True:
@@ -260,6 +272,17 @@ def _serve(channel: Channel, lane: str, printed: PrintedLines) -> None:
                 envs[index] = Env(index, hosts, data, config, scaler())
         reply = _run_epochs([envs[index] for index in request.envs], request, runner, hosts.cuda_graphs, start)
         channel.send(WorkerMessage(reply, printed.take()))
+
+
+def _report_stuck_calls(channel: Channel, watch: CallWatch) -> None:
+    """Send a note when a call of the user's code does not return, and an empty one when it has."""
+    sent: str | None = None
+    with contextlib.suppress(OSError):  # the main process has ended
+        while True:
+            time.sleep(POLL_S)
+            if (found := watch.look()) != sent:
+                channel.send_note(found or "")
+                sent = found
 
 
 def _run_epochs(
