@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from types import SimpleNamespace
+from typing import NoReturn, cast
 
 import pytest
 import torch
 from torch import nn
 
 from esper.checkpoint.catalog import list_checkpoints
+from esper.checkpoint.manifest import read_manifest
 from esper.cli.main import main
 from esper.config import TaskError
+from esper.config_files import resolve_config
+from esper.control import RequestKind
+from esper.engine import thread
+from esper.engine.thread import EngineThread
+from esper.envs.env import Env
 from esper.isolation import isolated
+from esper.lanes import call_watch, lane
+from esper.lanes.call_watch import CallWatch
 from esper.lanes.errors import RunFailedError
 from esper.tasks.hosts import build_host
+from esper.tasks.splits import Splits
 from esper.telemetry import events as ev
-from tests.runs import LiveRun, computed
-from tests.tasks.models import mlp
+from tests.attach.viewers import wait_until
+from tests.faults.programs import TIMEOUT_S
+from tests.runs import LiveRun, computed, only_run, tiny
+from tests.tasks.models import features, mlp
 from tests.tasks.models import task as make_task
 
 CARELESS = """
@@ -196,3 +212,114 @@ def test_changed_defaults_of_torch_are_refused(change: Callable[[], None], sente
     with pytest.raises(TaskError, match=rf"^model of task \w+ must not change torch .* it sets the {sentence}"):
         build_host(make_task(model), 0, 0, 0)
     assert (torch.empty(0).dtype, torch.empty(0).device.type) == (torch.float32, "cpu")
+
+
+# Calls that do not return
+
+
+def test_call_that_does_not_return_is_reported_and_ends_with_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("POLL_S", "STUCK_AFTER_S", "ABANDONED_AFTER_S", "STOP_GRACE_S"):
+        monkeypatch.setattr(call_watch, name, 0.02)
+    monkeypatch.setattr(lane, "POLL_S", 0.02)
+    path = tmp_path / f"{tmp_path.name}.py"
+    wait = "import time, pathlib\n        while not pathlib.Path(__file__ + 'x').exists(): time.sleep(0.01)"
+    path.write_text(CARELESS.replace("ACTION", wait).replace("CALLS", "60"))
+    live = LiveRun(tmp_path, task=f"{path}:task", policy="static", rounds=2, steps=40).start()
+    try:
+        place = re.escape(f"{path}, line 28)")
+        while not re.match(rf"env 00 on cpu:0 has been in loss for 0 s \({place}", live.wait_for(ev.Logged).text):
+            pass
+        live.control.put(RequestKind.STOP, "signal")
+        live.finish()
+    finally:
+        (tmp_path / f"{path.name}x").touch()
+    assert live.failure is not None
+    assert "and did not return when the run was stopped; --resume" in live.failure
+    assert [read_manifest(saved).step for saved in list_checkpoints(live.run.directory)] == [0]
+    assert live.run.pool.is_stuck
+
+
+def test_call_that_goes_on_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_watch, "STUCK_AFTER_S", 0.0)
+    watch, env = CallWatch("cpu:0"), SimpleNamespace(index=3, network=SimpleNamespace(passes=0))
+    assert watch.look() is None
+    watch.begin(cast("Env", env))
+    assert watch.look() is None
+    assert watch.look() is None  # no code of the user is in the stack
+    env.network.passes += 1
+    assert watch.look() is None
+    watch.end()
+    assert watch.look() is None
+
+
+def test_stop_while_the_task_is_set_up_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def data(_: object) -> Splits:
+        begun.set()
+        go_on.wait()
+        return features()
+
+    monkeypatch.setattr(thread, "PREPARATION_GRACE_S", 0.05)
+    engine = EngineThread(resolve_config(None, tiny(tmp_path)), None, task=make_task(data=data))
+    engine.start()
+    begun.wait()
+    assert engine.is_preparing
+    engine.control.put(RequestKind.STOP, "signal")
+    engine.join()
+    assert engine.must_exit
+    go_on.set()
+    while engine.must_exit:
+        time.sleep(0.01)
+    assert (engine.directory, engine.run_error, engine.fatal_error) == (None, None, None)
+    assert not list(tmp_path.iterdir())
+
+
+SLEEPER = """
+import time
+
+print("sleeping", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+def test_signal_during_the_import_of_a_task_is_answered(tmp_path: Path) -> None:
+    (tmp_path / "sleeper.py").write_text(SLEEPER.replace("print", "open('begun', 'w'); print"))
+    command = [sys.executable, "-m", "esper", "--no-tui", "--task", "sleeper.py", "--devices", "cpu:0"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_until((tmp_path / "begun").exists)
+    start = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    output = process.communicate(timeout=TIMEOUT_S)[0]
+    assert time.monotonic() - start < 3
+    assert (process.returncode, output.splitlines()) == (
+        0,
+        ["stopping: nothing is to be saved while the run is set up; a second signal ends it at once"],
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lanes", [("cpu:0",), ("cpu:0", "cpu:1")])
+def test_one_signal_ends_a_run_whose_code_never_returns(lanes: tuple[str, ...], tmp_path: Path) -> None:
+    wait = "import time\n        while len(lanes) == 1 or 'engine' not in str(threading.enumerate()): time.sleep(1)"
+    code = CARELESS.replace("ACTION", wait.replace("lanes", repr(lanes))).replace("CALLS", "60")
+    (tmp_path / "endless.py").write_text(f"import threading\n{code}")
+    options = ["--policy", "static", "--rounds", "1000", "--steps", "20", "--envs", "4", "--devices", *lanes]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "esper", "--no-tui", "--task", "endless.py", *options],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    while "has been in loss for 10 s" not in (line := process.stdout.readline()):
+        assert line
+    process.send_signal(signal.SIGINT)
+    output = process.communicate(timeout=TIMEOUT_S)[0]
+    assert process.returncode == 1
+    assert "did not return when the run was stopped; --resume" in output
+    assert list_checkpoints(only_run(tmp_path))

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from esper.cli.commands import COMMANDS
 from esper.cli.main import main
 from esper.recording.recorder import Recorder, write_manifest
 from esper.recording.run_directory import RunDirectory
@@ -76,6 +77,11 @@ def test_text_of_a_recording_is_printed_without_control_characters(
         ["show", other, "--json"],
         ["runs", "--telemetry-dir", str(runs[0].parent), "--json"],
         ["attach", other],
+        ["demo", other],
+        ["serve", "--host", HOSTILE],
+        ["grow", "--task", HOSTILE, "--telemetry-dir", other],
+        ["schema"],
+        ["schema", HOSTILE],
         ["harvest", other, "--to", other + "x"],
         ["whatif", other, "--round", "1"],
         ["evaluate", "--checkpoint", other],
@@ -87,6 +93,7 @@ def test_text_of_a_recording_is_printed_without_control_characters(
         [HOSTILE],
         ["--" + HOSTILE],
     )
+    assert {command[0] for command in commands} >= {*COMMANDS}
     for command in commands:
         with suppress(SystemExit):
             main(command)
