@@ -55,9 +55,9 @@ class Channel:
         with self._sending:
             self._pipe.send(note)
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until a message has arrived, or the other process has ended; return False after `timeout` seconds."""
-        return self._pipe.poll(timeout)
+    def wait(self) -> None:
+        """Wait until a message has arrived, or the other process has ended."""
+        self._pipe.poll(None)
 
     def receive(self) -> Any:
         """Wait for a message and return it. Raises EOFError or OSError if the other process has ended."""
