@@ -16,11 +16,11 @@ import torch
 
 import esper
 from esper.checkpoint.manifest import CheckpointError
-from esper.engine.printed_lines import PrintedLines
 from esper.engine.thread import EngineThread
 from esper.envs.env import Env
 from esper.lanes import devices
 from esper.lanes.pool import EnvPool
+from esper.lanes.printed_lines import PrintedLines
 from esper.recording.recorder import RecordingError
 from esper.recording.segments import ReadError
 from esper.telemetry import events as ev

@@ -131,7 +131,9 @@ def fail_and_go_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "code"), [(lambda: None, 0), (exit_by_code, 3), (fail, 1), (fail_and_go_on, 0)], ids=str
+    ("end", "code"),
+    [(lambda: None, 0), (exit_by_code, 3), (fail, 1), (fail_and_go_on, 0)],
+    ids=["return", "exit", "error", "caught"],
 )
 def test_forked_child_exits_where_the_call_of_the_user_ends(end: Callable[[], None], code: int) -> None:
     parent, children = os.getpid(), list[int]()

@@ -145,7 +145,7 @@ def test_nvml_is_opened_and_gpu_looked_up_once(machine: Machine) -> None:
 
 @pytest.mark.usefixtures("cuda", "machine")
 def test_gpu_is_read_by_its_cuda_number() -> None:
-    assert read_device_stats(torch.device("cuda:0"), [os.getpid()]) == DeviceStats(
+    assert read_device_stats(torch.device("cuda:0"), {os.getpid(): "main"}) == DeviceStats(
         allocated=2 << 30,
         reserved=3 << 30,
         used=75 << 30,
@@ -154,12 +154,12 @@ def test_gpu_is_read_by_its_cuda_number() -> None:
         temperature=66,
         power=420.0,
     )
-    old = read_device_stats(torch.device("cuda:1"), [os.getpid()])
+    old = read_device_stats(torch.device("cuda:1"), {os.getpid(): "main"})
     assert (old.used, old.total, old.temperature) == (11 << 30, 16 << 30, 31)
 
 
 def test_cpu_has_memory_and_no_other_sensors() -> None:
-    reading = read_device_stats(CPU, [os.getpid()])
+    reading = read_device_stats(CPU, {os.getpid(): "main"})
     assert reading.total == psutil.virtual_memory().total
     assert reading.allocated is not None
     assert 0 < reading.allocated < reading.total
@@ -169,15 +169,16 @@ def test_cpu_has_memory_and_no_other_sensors() -> None:
 def test_memory_shared_by_processes_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     infos = {1: SimpleNamespace(rss=900, shared=300), 2: SimpleNamespace(rss=700, shared=250)}
     monkeypatch.setattr(psutil, "Process", lambda pid: SimpleNamespace(memory_info=lambda: infos[pid]))
-    assert read_device_stats(CPU, [1, 2]).allocated == 600 + 450 + 300
+    assert read_device_stats(CPU, {1: "main", 2: "worker"}).allocated == 600 + 450 + 300
+    assert read_device_stats(CPU, {1: "main", 2: "worker"}).processes == (("main", 600), ("worker", 450))
     infos = {1: SimpleNamespace(rss=900), 2: SimpleNamespace(rss=700)}  # as where the system does not tell
-    assert read_device_stats(CPU, [1, 2]).allocated == 1600
+    assert read_device_stats(CPU, {1: "main", 2: "worker"}).allocated == 1600
 
 
 def test_ended_process_has_no_memory() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
-        assert read_device_stats(CPU, [os.getpid(), process.pid]).allocated is None
+        assert read_device_stats(CPU, {os.getpid(): "main", process.pid: "worker"}).allocated is None
 
 
 @pytest.mark.usefixtures("cuda", "machine")

@@ -344,5 +344,12 @@ def device_sampled(
         scale_min=min(scales, default=None),
         scale_max=max(scales, default=None),
         owners=owners,
-        **reading._asdict(),
+        allocated=reading.allocated,
+        reserved=reading.reserved,
+        used=reading.used,
+        total=reading.total,
+        utilisation=reading.utilisation,
+        temperature=reading.temperature,
+        power=reading.power,
+        processes=dict(reading.processes),
     )

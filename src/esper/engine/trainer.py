@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Sequence
@@ -24,6 +25,9 @@ from esper.recording.recorder import RecordingError
 from esper.seeding import make_generator
 from esper.telemetry import events as ev
 from esper.user_code import user_errors
+
+MAIN_PROCESS = "main process"
+"""Name of this process among those of the run."""
 
 
 class Trainer:
@@ -182,15 +186,21 @@ class Trainer:
         with state.timer("telemetry"):
             by_lane = state.pool.group_by_lane(self._measured)
             owners = self._memory.bytes_by_lane(state.round)
-            processes = {pid for lane in state.pool.lanes for pid in lane.pids}
+            processes = {
+                pid: MAIN_PROCESS if pid == os.getpid() else f"worker of {lane.name}"
+                for lane in state.pool.lanes
+                for pid in lane.pids
+            }
             readings = {lane.device: read_device_stats(lane.device, processes) for lane in state.pool.lanes}
             for index, lane in enumerate(state.pool.lanes):
+                reading = readings[lane.device]
+                readings[lane.device] = reading._replace(processes=())  # once for the lanes of a device
                 for text in lane.take_notices():
                     state.hub.emit(ev.Logged(severity="warning", text=f"{lane.name}: {text}"))
                 state.hub.emit(
                     reporter.device_sampled(
                         lane,
-                        readings[lane.device],
+                        reading,
                         loads[index],
                         by_lane[index],
                         owners[index],

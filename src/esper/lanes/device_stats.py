@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple, cast
 
@@ -22,10 +22,15 @@ class DeviceStats(NamedTuple):
     utilisation: float | None = None
     temperature: float | None = None
     power: float | None = None
+    processes: tuple[tuple[str, int], ...] = ()
 
 
-def read_device_stats(device: torch.device, processes: Collection[int]) -> DeviceStats:
-    """Read the state of a device. For a CPU, `allocated` is the memory of the given process ids together."""
+def read_device_stats(device: torch.device, processes: Mapping[int, str]) -> DeviceStats:
+    """Read the state of a device.
+
+    Args:
+        processes: Names of the processes of the run by process id. For a CPU, `allocated` is their memory.
+    """
     return _read_cuda(device) if device.type == "cuda" else _read_cpu(processes)
 
 
@@ -41,19 +46,24 @@ def _read_cuda(device: torch.device) -> DeviceStats:
     )
 
 
-def _read_cpu(processes: Collection[int]) -> DeviceStats:
+def _read_cpu(processes: Mapping[int, str]) -> DeviceStats:
     """Return the memory of the processes, None if one has ended, and of the machine, which all CPU lanes share.
 
     Shared memory of the processes counts once, where the system reports its size.
     """
     machine = psutil.virtual_memory()
+    own: dict[str, int] = {}
     try:
         infos = [psutil.Process(process).memory_info() for process in processes]
         shared = [getattr(info, "shared", 0) for info in infos]  # libraries and data, which every process maps
         resident = sum(info.rss for info in infos) - sum(shared) + max(shared)
+        if len(infos) > 1:
+            for name, info, common in zip(processes.values(), infos, shared, strict=True):
+                own[name] = own.get(name, 0) + info.rss - common
     except psutil.NoSuchProcess:
         resident = None
-    return DeviceStats(allocated=resident, used=machine.total - machine.available, total=machine.total)
+    used = machine.total - machine.available
+    return DeviceStats(allocated=resident, used=used, total=machine.total, processes=tuple(own.items()))
 
 
 def gpu_properties(device: torch.device) -> Any:

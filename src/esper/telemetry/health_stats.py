@@ -229,6 +229,8 @@ class MemoryHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     points: list[MemoryPoint] = []
     rounds: list[tuple[int, int]] = []
     """Round number and maximum number of bytes held, for each of the last rounds."""
+    processes: list[dict[str, int]] = []
+    """Bytes of each process after the last sample of each of these rounds; empty if there is only one."""
 
     def fold(self, event: ev.DeviceSampled, round_: int) -> None:
         """Process a sample of round `round_`."""
@@ -246,8 +248,10 @@ class MemoryHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.peak = max(self.peak, now)
         if self.rounds and self.rounds[-1][0] == round_:
             self.rounds[-1] = (round_, max(self.rounds[-1][1], now))
+            self.processes[-1:] = [event.processes]
         else:
             append_bounded(self.rounds, (round_, now), MAX_ROUNDS)
+            append_bounded(self.processes, event.processes, MAX_ROUNDS)
 
     def growth_per_round(self, rounds: int) -> float | None:
         """Return the growth in bytes per round over the last `rounds` complete rounds; None if not in each."""
@@ -257,6 +261,15 @@ class MemoryHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         if any(after[1] <= before[1] for before, after in itertools.pairwise(whole)):
             return None
         return (whole[-1][1] - whole[0][1]) / (whole[-1][0] - whole[0][0])
+
+    def growing_process(self, rounds: int) -> str | None:
+        """Return the process with most of the growth over the last `rounds` complete rounds; None if none has."""
+        whole = self.processes[-rounds - 2 : -1]
+        if not whole:
+            return None
+        growth = {name: now - whole[0].get(name, now) for name, now in whole[-1].items()}
+        largest = max(growth, key=growth.__getitem__, default=None)
+        return largest if largest is not None and 2 * growth[largest] > sum(growth.values()) > 0 else None
 
 
 class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):

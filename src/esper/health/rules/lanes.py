@@ -87,6 +87,8 @@ def _check_memory_growth(event: ev.DeviceSampled, context: RuleContext) -> Itera
         value = growth * MEMORY_GROWTH_ROUNDS / memory.rounds[-MEMORY_GROWTH_ROUNDS - 2][1]
         text = f"{event.device}: memory grew by {growth / 2**20:.0f} MiB per round "
         text += f"in the last {MEMORY_GROWTH_ROUNDS} rounds"
+        process = memory.growing_process(MEMORY_GROWTH_ROUNDS)
+        text += f", mostly that of the {process}" if process is not None else ""
         text += f"; at this rate it is full in round {full_round}" if full_round is not None else ""
         yield warning(Rule.MEMORY_GROWS, event.device, value, limit, text)
 

@@ -153,6 +153,9 @@ class DeviceSampled(Event, frozen=True, kw_only=True, tag=True):
     """Bytes of live tensors by owner: hosts and seeds (with gradients and buffers), optimizers, policy (with its
     optimizer and experience) and data. Removed seeds are kept, and count. Tensors that all lanes of a CPU share are
     counted in the first of them."""
+    processes: dict[str, int] = {}
+    """Resident bytes of each process of the run, without shared memory, keyed by `main process` or `worker of LANE`.
+    Only of the first CPU lane, if there are several processes."""
 
 
 class PhaseTimed(Event, frozen=True, kw_only=True, tag=True):
