@@ -91,6 +91,7 @@ def test_run_of_an_earlier_sweep_is_followed_from_its_start(tmp_path: Path) -> N
     options = {"envs": 2, "rounds": 3, "seed": 1, "ppo.entropy-coef": 0.0}
 
     def train() -> None:
+        (telemetry / "orphan").mkdir()
         lock = RunLock(telemetry / "orphan")
         write_run(telemetry / "orphan", options, RunNotes(study="s", trial=0), [1.0], None)
         write_run(telemetry / "orphan", options, RunNotes(study="s", trial=0), [1.0, 1.0, 3.0])
