@@ -107,8 +107,7 @@ class Run:
         self._identity = growth_identity(config, growth.request) if growth else None
         lanes = assign_lanes_to_rank(resolve_devices(config.devices), rank_info, leave_out=is_auto(config.devices))
         resolve_policy_device(config.policy_device)
-        # Only rank 0 needs to see the directory of the run.
-        saved = ranks.run_on_rank0(lambda: read_manifest(resume) if resume else None)
+        saved = ranks.run_on_rank0(lambda: read_manifest(resume) if resume else None)  # only it must see the run
         with ExitStack() as opened:
             self.ranks = ranks = reduce_on_gpu(ranks, config.policy_device)
             _check_gpus(lanes, rank_info, ranks)
@@ -132,10 +131,8 @@ class Run:
             space = _plan_space(growth, config, profile) if growth else None
             if ranks.is_single and not control.begin():
                 raise StoppedError("the run was stopped while it was set up; nothing was saved")
-            if resume:
-                self.directory = run_directory_of(resume)
-            else:
-                self.directory = start.directory or ranks.run_on_rank0(lambda: _new_directory(config))
+            given = run_directory_of(resume) if resume else start.directory
+            self.directory = given or ranks.run_on_rank0(lambda: _new_directory(config))
             begun = read_command_digest(self.directory)  # rank 0 uses it
             self._command = begun or start.command or command_digest(start.config, notes.name if notes else "")
             if ranks.rank > 0:
