@@ -124,17 +124,15 @@ class Run:
                 config = msgspec.structs.replace(config, rounds=growth.request.expected_rounds(config.envs))
             self.pool = EnvPool(task, profile, data, lanes, config, ranks.env_range(config.envs), spawner)
             opened.callback(self.pool.close)
-            if growth:
-                agent = build_candidates(config, profile)
-            else:
-                agent = build_agent(config, profile.sites, profile.blueprints, ranks, resumes=resume is not None)
+            agent = (
+                build_candidates(config, profile)
+                if growth
+                else build_agent(config, profile.sites, profile.blueprints, ranks, resumes=resume is not None)
+            )
             space = _plan_space(growth, config, profile) if growth else None
             if ranks.is_single and not control.begin():
                 raise StoppedError("the run was stopped while it was set up; nothing was saved")
-            given = run_directory_of(resume) if resume else start.directory
-            self.directory = given or ranks.run_on_rank0(lambda: _new_directory(config))
-            begun = read_command_digest(self.directory)  # rank 0 uses it
-            self._command = begun or start.command or command_digest(start.config, notes.name if notes else "")
+            self.directory, self._command = self._place(start, config, notes)
             if ranks.rank > 0:
                 self._open_on_other_rank()
             lock_warning = ranks.run_on_rank0(lambda: self._open_recording(config, notes, opened))
@@ -163,6 +161,13 @@ class Run:
         """The run directory, which rank 0 writes to."""
         assert self.run_directory is not None
         return self.run_directory
+
+    def _place(self, start: StartPoint, config: Config, notes: RunNotes | None) -> tuple[Path, str]:
+        """Return the directory of the run, and the digest of the command that began it."""
+        given = run_directory_of(start.checkpoint) if start.checkpoint else start.directory
+        directory = given or self.ranks.run_on_rank0(lambda: _new_directory(config))
+        begun = read_command_digest(directory)  # rank 0 uses it
+        return directory, begun or start.command or command_digest(start.config, notes.name if notes else "")
 
     def _direct(
         self,
