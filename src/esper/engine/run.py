@@ -145,10 +145,7 @@ class Run:
                 checkpointer=Checkpointer(self.directory, self.run_directory, config.keep),
                 interactive=interactive and ranks.is_single,
             )
-            if resume:
-                self.trainer.run_control.restore(resume, "command line")
-            elif start.directory:  # what it has recorded is kept, but undone
-                self.hub.rewind(Keyframe.from_state(RunState()))
+            self._restore(start)
             self.pool.supervisor.report = lambda text: self.hub.emit(ev.Logged(severity="warning", text=text))
             self.pool.supervisor.seconds_since_stop = control.seconds_since_stop
             self._emit_run_started(config)
@@ -168,6 +165,13 @@ class Run:
         directory = given or self.ranks.run_on_rank0(lambda: _new_directory(config))
         begun = read_command_digest(directory)  # rank 0 uses it
         return directory, begun or start.command or command_digest(start.config, notes.name if notes else "")
+
+    def _restore(self, start: StartPoint) -> None:
+        """Restore the state of a run that was begun before."""
+        if start.checkpoint:
+            self.trainer.run_control.restore(start.checkpoint, "command line")
+        elif start.directory:  # what it has recorded is kept, but undone
+            self.hub.rewind(Keyframe.from_state(RunState()))
 
     def _direct(
         self,
