@@ -108,7 +108,7 @@ EVENTS = {
     "PolicyUpdated": "round policy_loss value_loss entropy kl clip_fraction explained_variance "
     "within_step_explained_variance grad_norm learning_rate minibatches stopped_early episode_return heads",
     "DeviceSampled": "device envs active busy launching graphs allocated reserved used total utilisation temperature "
-    "power scale_min scale_max owners",
+    "power scale_min scale_max owners processes",
     "PhaseTimed": "round step wall phases",
     "AnomalyFound": "rule severity where env value threshold text",
     "AnomalyJoined": "rule where env value threshold text",

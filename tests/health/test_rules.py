@@ -386,6 +386,19 @@ def test_growing_memory_is_forecast() -> None:
     assert found.text.endswith("at this rate it is full in round 17")  # 100 bytes left at 10 per round, from round 7
 
 
+def test_growing_memory_names_the_process_that_grows() -> None:
+    events = [
+        msgspec.structs.replace(event, processes={"main process": 500 + index % 2, "worker of cpu:1": 10 * index})
+        if isinstance(event, ev.DeviceSampled)
+        else event
+        for index, event in enumerate(memories(100, 110, 120, 130, 140, 150, 160, used=800))
+    ]
+    detector = AnomalyDetector()
+    (found,) = (found for event in (run_started(rounds=2), *events) for found in detector.check(event))
+    assert isinstance(found, ev.AnomalyFound)
+    assert "in the last 5 rounds, mostly that of the worker of cpu:1; at this rate" in found.text
+
+
 def test_growing_memory_near_the_last_round_is_one_anomaly() -> None:
     """The memory of the machine changes with other programs, and the forecast with it."""
     detector = AnomalyDetector()

@@ -130,9 +130,7 @@ class Run:
                 else build_agent(config, profile.sites, profile.blueprints, ranks, resumes=resume is not None)
             )
             space = _plan_space(growth, config, profile) if growth else None
-            if ranks.is_single and not control.begin():
-                raise StoppedError("the run was stopped while it was set up; nothing was saved")
-            self.directory, self._command = self._place(start, config, notes)
+            self.directory, self._command = self._begin(start, config, notes, control)
             if ranks.rank > 0:
                 self._open_on_other_rank()
             lock_warning = ranks.run_on_rank0(lambda: self._open_recording(config, notes, opened))
@@ -146,8 +144,6 @@ class Run:
                 interactive=interactive and ranks.is_single,
             )
             self._restore(start)
-            self.pool.supervisor.report = lambda text: self.hub.emit(ev.Logged(severity="warning", text=text))
-            self.pool.supervisor.seconds_since_stop = control.seconds_since_stop
             self._emit_run_started(config)
             self._emit_notices(config, lock_warning if ranks.rank == 0 else None)
             self._opened = opened.pop_all()
@@ -159,8 +155,20 @@ class Run:
         assert self.run_directory is not None
         return self.run_directory
 
-    def _place(self, start: StartPoint, config: Config, notes: RunNotes | None) -> tuple[Path, str]:
-        """Return the directory of the run, and the digest of the command that began it."""
+    def _begin(
+        self, start: StartPoint, config: Config, notes: RunNotes | None, control: RequestQueue
+    ) -> tuple[Path, str]:
+        """Return the run directory, which a new run creates, and the digest of the command that began the run.
+
+        From now on, a stop request waits for the engine.
+
+        Raises:
+            StoppedError: A stop was requested before.
+        """
+        if self.ranks.is_single and not control.begin():
+            raise StoppedError("the run was stopped while it was set up; nothing was saved")
+        self.pool.supervisor.report = lambda text: self.hub.emit(ev.Logged(severity="warning", text=text))
+        self.pool.supervisor.seconds_since_stop = control.seconds_since_stop
         given = run_directory_of(start.checkpoint) if start.checkpoint else start.directory
         directory = given or self.ranks.run_on_rank0(lambda: _new_directory(config))
         begun = read_command_digest(directory)  # rank 0 uses it

@@ -63,6 +63,7 @@ class EnvPool:
     Attributes:
         envs: Envs of this process, in the order of their indices.
         lane_indices: Index of the lane of each env, in the same order.
+        supervisor: Supervisor of the calls of the user's code.
         is_family: True if the task is a family, whose envs draw a context in each round.
         notices: Messages for the log about the use of CUDA graphs.
 
@@ -106,16 +107,12 @@ class EnvPool:
         """Seconds that this thread worked between two waits for results, in the last two of these times."""
         self._waited_until = time.perf_counter()
         self.supervisor = CallSupervisor()
-        """Supervisor of the calls of the user's code."""
-        for lane in self.lanes:
-            lane.supervisor = self.supervisor
-        self._spawner = spawner or WorkerSpawner()
-        self._config = config
+        self._spawner, self._config = spawner or WorkerSpawner(), config
         self._hosts_on = {
             device: HostFactory(task, profile, device, config.seed) for device in {lane.device for lane in self.lanes}
         }
         for lane in self.lanes:
-            lane.cuda_graphs = self._hosts_on[lane.device].cuda_graphs
+            lane.cuda_graphs, lane.supervisor = self._hosts_on[lane.device].cuda_graphs, self.supervisor
         self.notices: list[str] = []
         self._recorded = self._check_graphs()
         kinds = [device_kind(lane.device) for lane in self.lanes]
