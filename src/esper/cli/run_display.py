@@ -66,8 +66,10 @@ def run_headless(engine: EngineThread, stream: TextIO, *, narrate: NarrationDeta
 
 
 def _announce_stop(engine: EngineThread, stream: TextIO) -> None:
-    """Print what a signal does and what a second one does, unless the run ends soon. Not in the handler of the signal,
-    which may have interrupted another output."""
+    """Print what a signal does and what a second one does, unless the run ends soon.
+
+    Not called in the handler of the signal, which may have interrupted another output.
+    """
     if engine.is_preparing:
         print_text("stopping: nothing is to be saved while the run is set up; a second signal ends it at once", stream)
         return
