@@ -18,6 +18,8 @@ POLL_S = 1.0
 """Seconds between two looks at a call in progress."""
 STUCK_AFTER_S = 10.0
 """Seconds in one forward pass, or without any, after which the line is reported in which the user's code is."""
+PAUSE_S = 5.0
+"""Seconds between two looks after which the duration of a call is counted from the start."""
 ABANDONED_AFTER_S = 20.0
 """Further seconds after which a stop request ends the run without waiting for the call."""
 STOP_GRACE_S = 5.0
@@ -38,7 +40,7 @@ class CallWatch:
         self._number = 0
         self._seen: tuple[int, int] | None = None
         """Number of the call at the last look, and number of the forward passes of its env."""
-        self._since = 0.0
+        self._since = self._looked_at = 0.0
         self._description: str | None = None
 
     def begin(self, env: Env) -> None:
@@ -54,7 +56,9 @@ class CallWatch:
         """Return the env and the line in which the user's code has been for long; None if it goes on. Called often."""
         call, now = self._call, time.monotonic()
         seen = call and (call[0], call[1].network.passes)
-        if call is None or seen != self._seen:
+        was_stopped = now - self._looked_at > PAUSE_S  # with the call: the process was stopped, or the machine slept
+        self._looked_at = now
+        if call is None or seen != self._seen or was_stopped:
             self._seen, self._since, self._description = seen, now, None
         elif self._description is None and now - self._since >= STUCK_AFTER_S:
             self._description = self._describe(call[1], call[2])
