@@ -82,7 +82,8 @@ class PrintedLines:
         sys.stdout = output.original if sys.stdout is output else sys.stdout
         sys.stderr = errors.original if sys.stderr is errors else sys.stderr
         with suppress(OSError):  # the lines were not logged, because the run did not start
-            output.original.writelines(f"{strip_control(line)}\n" for line in self.take().for_log())
+            for line in self.take().for_log():
+                output.original.write(f"{strip_control(line)}\n")
 
     def is_shown(self) -> bool:
         """Return True if the output of the current thread is shown and not kept."""
@@ -165,4 +166,5 @@ def print_for_worker(printed: Printed) -> None:
     if isinstance(sys.stdout, _Stream):
         sys.stdout.lines.add(printed)
     else:
-        sys.stdout.writelines(f"{line}\n" for line in printed.for_log())
+        for line in printed.for_log():
+            sys.stdout.write(f"{line}\n")

@@ -172,7 +172,7 @@ def test_growth_that_ends_early_says_why_in_one_sentence(
         patched.setattr(grown_module, "measure_score", fail)
         assert grow(tmp_path / "score", *one) == EXIT_FAILED
     error = capsys.readouterr().err
-    assert "the test of the network failed: ValueError: no such class: 11 (traceback in " in error
+    assert "the test of the network failed: ValueError: no such class: 11 (" in error
     assert "; the same command tries again" in error
     assert "Traceback" not in error
     with monkeypatch.context() as patched:
