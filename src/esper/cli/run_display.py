@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from esper.engine.thread import EngineThread
     from esper.telemetry.state import RunState
 
-ANNOUNCED_AFTER_S = 1.0
+ANNOUNCED_AFTER_S = 5.0
 """Seconds after which a run that is stopped says that it waits for the end of a step."""
 SIGNAL_DEBOUNCE_S = 0.5
 """Repeated signals within this time count as one: `timeout` signals both the process and its group."""
@@ -70,13 +70,13 @@ def _announce_stop(engine: EngineThread, stream: TextIO) -> None:
 
     Not called in the handler of the signal, which may have interrupted another output.
     """
-    if engine.is_preparing:
-        print_text("stopping: nothing is to be saved while the run is set up; a second signal ends it at once", stream)
-        return
-    time.sleep(ANNOUNCED_AFTER_S)
-    if engine.is_engine_alive:
+    text = "stopping: nothing is to be saved while the run is set up; a second signal ends it at once"
+    if not engine.is_preparing:
+        time.sleep(ANNOUNCED_AFTER_S)
         text = "stopping after this step, with a checkpoint; a second signal ends the run at once, without one"
-        print_text(text, stream)
+    if engine.is_engine_alive:
+        with suppress(OSError):  # the terminal was closed
+            print_text(text, stream)
 
 
 def _exit_when_terminal_frozen(engine: EngineThread, stream: TextIO) -> None:
