@@ -89,8 +89,12 @@ def _reset(setting: _Setting, before: object) -> list[str]:
 def _reset_streams(*before: TextIO) -> list[str]:
     changed: list[str] = []
     for name, stream in zip(("stdout", "stderr"), before, strict=True):
-        now = getattr(sys, name)
-        if now is not stream and type(now).__module__.partition(".")[0] not in _STREAM_PACKAGES:
+        now, original = (
+            getattr(sys, name),
+            getattr(sys, f"__{name}__"),
+        )  # the dashboard restores the original at its end
+        is_own = now in (stream, original) or type(now).__module__.partition(".")[0] in _STREAM_PACKAGES
+        if not is_own:
             setattr(sys, name, stream)
             changed.append(f"stream sys.{name}")
     return changed
