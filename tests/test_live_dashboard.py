@@ -90,7 +90,7 @@ async def test_fault_holds_the_run_until_restore(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.slow
 async def test_deleted_directory_holds_the_run_until_it_is_ended(tmp_path: Path) -> None:
-    engine = EngineThread(resolve_config(None, tiny(tmp_path / "runs", rounds=5000)), None, interactive=True)
+    engine = EngineThread(StartPoint(resolve_config(None, tiny(tmp_path / "runs", rounds=5000))), interactive=True)
     source = LiveSource(engine)
     app = SanctumApp(source, theme="sanctum-dark")
     async with app.run_test(size=(80, 24)) as pilot:

@@ -253,7 +253,7 @@ def test_dashboard_crash_checkpoints_the_run(code: int, tmp_path: Path, monkeypa
 
 
 def test_quitting_a_start_does_not_wait_for_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, ended = Engine(resolve_config(None, tiny(tmp_path)), None), list[int]()
+    engine, ended = Engine(StartPoint(resolve_config(None, tiny(tmp_path)))), list[int]()
     engine.is_starting = True
     monkeypatch.setattr("esper.cli.run_display.show_dashboard", lambda *_: 0)
     monkeypatch.setattr(os, "_exit", ended.append)

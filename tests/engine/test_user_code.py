@@ -25,6 +25,7 @@ from esper.config import TaskError
 from esper.config_files import resolve_config
 from esper.control import RequestKind
 from esper.engine import thread
+from esper.engine.start_point import StartPoint
 from esper.engine.thread import EngineThread
 from esper.envs.env import Env
 from esper.isolation import isolated
@@ -265,7 +266,7 @@ def test_stop_while_the_task_is_set_up_ends_at_once(tmp_path: Path, monkeypatch:
         return features()
 
     monkeypatch.setattr(thread, "PREPARATION_GRACE_S", 0.05)
-    engine = EngineThread(resolve_config(None, tiny(tmp_path)), None, task=make_task(data=data))
+    engine = EngineThread(StartPoint(resolve_config(None, tiny(tmp_path))), task=make_task(data=data))
     engine.start()
     begun.wait()
     assert engine.is_preparing

@@ -16,6 +16,7 @@ from esper.history.run_info import RunEnd, RunInfo, read_run_info
 from esper.history.run_status import is_being_written
 from esper.history.tensorboard import TensorboardWriter
 from esper.recording.recorder import Recorder
+from esper.recording.run_directory import RunDirectory
 from esper.telemetry import clock, events
 from esper.telemetry.clock import EventClock
 from esper.telemetry.hub import EventHub
@@ -52,7 +53,7 @@ def train(hub: EventHub, machine: Machine, steps: range) -> None:
 
 
 def begin(run: Path) -> tuple[Recorder, EventHub]:
-    recorder = Recorder(run)
+    recorder = Recorder(RunDirectory.make(run))
     return recorder, EventHub(recorder, AnomalyDetector())
 
 
