@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -501,7 +502,9 @@ def test_fault_in_one_rank_gives_a_message_from_each(tmp_path: Path) -> None:
     assert process.returncode == 1
     run = only_run(tmp_path)
     trace = run.relative_to(tmp_path) / "traceback-rank-1.txt"
-    assert f"esper-sanctum: env 04 on cpu:1 failed: ValueError: no such number (traceback in {trace}); " in errors
+    place = rf"\({re.escape(str(tmp_path))}/.*\.py, line \d+\)"
+    fault = rf"esper-sanctum: env 04 on cpu:1 failed: ValueError: no such number {place} \(traceback in {trace}\); "
+    assert re.search(fault, errors), errors
     assert "esper-sanctum: rank 0 has lost another of the 2 ranks: it has ended" in errors
     assert 'raise ValueError("no such number")' in (tmp_path / trace).read_text()
     history = open_history(run)

@@ -23,7 +23,7 @@ from esper.cli.main import main
 class Watched(subprocess.Popen):
     def __init__(self, command, *args, **options):
         if "esper.lanes.worker" in " ".join(command):  # torch starts programs too
-            print("worker:", "torch" in sys.modules, file=sys.stderr)
+            print("worker:", "torch" in sys.modules, file=sys.__stderr__)
         super().__init__(command, *args, **options)
 
 subprocess.Popen = Watched
