@@ -521,7 +521,7 @@ def test_failed_sync_of_the_last_checkpoint_names_what_remains(tmp_path: Path, m
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(checkpointer, "write_checkpoint", unsynced)
-    live = LiveRun(tmp_path, policy="static", rounds=1, steps=1, checkpoint_every=0).start()
+    live = LiveRun(tmp_path, policy="static", rounds=1, steps=1, checkpoint_every=0, patience_minutes=0).start()
     assert live.finish().status == "failed"
     assert live.failure is not None
     assert live.failure.endswith(f"its last round is saved, and --resume {live.run.directory} records its end")
@@ -575,6 +575,26 @@ def test_fault_after_restore_saves_no_undone_state(tmp_path: Path, monkeypatch: 
     assert list_checkpoints(live.run.directory) == [early]
     live.control.put(RequestKind.ABANDON, "test")
     live.finish()
+
+
+def test_unattended_run_waits_at_its_end_until_all_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "RETRY_INTERVAL_S", 0.02)
+    write, write_events, failures = checkpointer.write_checkpoint, os.write, [no_room] * 2
+
+    def late(directory: Path, checkpoint: Checkpoint) -> int:
+        if failures:
+            failures.pop()()
+        monkeypatch.setattr(segments.os, "write", no_room)  # the events cannot be written either, at first
+        return write(directory, checkpoint)
+
+    monkeypatch.setattr(checkpointer, "write_checkpoint", late)
+    live = LiveRun(tmp_path, policy="static", rounds=1, steps=1, checkpoint_every=0).start()
+    assert "the run tries again and ends when it is written" in live.wait_for(ev.Logged).text
+    assert live.wait_for(ev.Paused).cause == "recording"
+    monkeypatch.setattr(segments.os, "write", write_events)
+    assert live.finish().status == "done"
+    assert live.failure is None
+    assert recorded(live.run.directory)[-1] == live.events[-1]
 
 
 def test_failed_run_also_reports_unrecorded_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,7 +147,7 @@ class RunController:
         while True:
             self._fail_if_lost()
             if not unrecorded and (unrecorded := self._hold_while_unrecordable()):
-                deadline = time.monotonic() + 60 * self._training.config.patience_minutes
+                deadline = self._end_of_patience()
             if unrecorded and self._hub.flush():
                 unrecorded = None
                 if paused:
@@ -250,16 +250,17 @@ class RunController:
             self.checkpointer.stash(self._training)
 
     def checkpoint_if_due(self) -> None:
-        """Write a checkpoint after a round if one is due. If the last one fails, wait for a user who can retry.
+        """Write a checkpoint after a round if one is due. After the last round, wait until everything is saved.
 
         Raises:
-            RunFailedError: The checkpoint of the last round cannot be written, and no user can retry.
+            RunFailedError: The checkpoint or the events of the last round cannot be written, and no user can retry.
         """
         config, rounds = self._training.config, self._training.round
         if self._training.has_ended:
             origin = "end"
             while origin and not self._write_final_checkpoint(origin):
                 origin = self._wait_for_retry()
+            self._await_recording()
         elif config.checkpoint_every and rounds % config.checkpoint_every == 0:
             self._try_optional(lambda: self._checkpoint("schedule"))
 
@@ -285,21 +286,54 @@ class RunController:
         """Write the last checkpoint of a run. Return False, paused, if it cannot be written and a user can retry.
 
         Raises:
-            RunFailedError: The checkpoint cannot be written and no user can retry.
+            RunFailedError: The checkpoint cannot be written and no user can retry, for `--patience-minutes` if the run
+                has ended by itself.
         """
-        try:
-            self._checkpoint(origin)
-        except CheckpointError as error:
+        deadline = self._end_of_patience() if origin == "end" and self._training.ranks.is_single else 0.0
+        reported = None
+        while True:
+            try:
+                self._checkpoint(origin)
+                return True
+            except CheckpointError as error:
+                self._fail_if_lost()
+                if self._interactive and origin not in UNATTENDED_ORIGINS:
+                    reason = f"{error}; free some space and try again, or leave without a checkpoint"
+                    self._emit_paused("engine", reason, PauseCause.CHECKPOINT)
+                    return False
+                if time.monotonic() >= deadline or self._must_end():
+                    raise RunFailedError(str(error)) from None
+                if reported != (reported := str(error)):
+                    text = f"{error}; the run tries again and ends when it is written"
+                    self._hub.emit(ev.Logged(severity="error", text=text))
+
+    def _await_recording(self) -> None:
+        """Wait at the end of a run until its events are recorded, or the user ends it.
+
+        Raises:
+            RunFailedError: They could not be recorded for too long and no user watches the run, or its directory was
+                deleted.
+        """
+        if self._hub.flush() or not self._hold_while_unrecordable():
+            return
+        deadline = self._end_of_patience()
+        while not self._hub.flush() and not self._must_end():
             self._fail_if_lost()
-            if origin in UNATTENDED_ORIGINS or not self._interactive:
-                raise RunFailedError(str(error)) from None
-            self._emit_paused(
-                "engine",
-                f"{error}; free some space and try again, or leave without a checkpoint",
-                PauseCause.CHECKPOINT,
-            )
+            if not self._interactive and time.monotonic() >= deadline:
+                self._fail_unrecorded()
+
+    def _must_end(self) -> bool:
+        """Wait for a request for a moment, and return True if it ends the run. Other requests are ignored."""
+        request = self._control.get(timeout=0.2)
+        if request is None:
             return False
-        return True
+        is_end = request.kind in ENDING_KINDS
+        self._emit_request(request, None if is_end else "all rounds are done, and the run ends once they are saved")
+        return is_end
+
+    def _end_of_patience(self) -> float:
+        """Return the time of `monotonic` up to which a run that no user watches waits for its disk."""
+        return time.monotonic() + 60 * self._training.config.patience_minutes
 
     def _wait_for_retry(self) -> str | None:
         """Wait until the user wants the last checkpoint of a finished run to be written again.
