@@ -597,6 +597,22 @@ def test_unattended_run_waits_at_its_end_until_all_is_saved(tmp_path: Path, monk
     assert recorded(live.run.directory)[-1] == live.events[-1]
 
 
+def test_scheduled_checkpoint_waits_for_the_events_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a kill, a resume from it would leave a gap in the recording."""
+    monkeypatch.setattr(recorder, "RETRY_INTERVAL_S", 0.02)
+    live = LiveRun(tmp_path, steps=1, rounds=2, checkpoint_every=1).start_paused(1)
+    write_events = os.write
+    monkeypatch.setattr(segments.os, "write", no_room)
+    live.control.put(RequestKind.STEP, "test")
+    while live.wait_for(ev.Paused).cause != "recording":
+        assert list_checkpoints(live.run.directory) == []
+    assert list_checkpoints(live.run.directory) == []
+    monkeypatch.setattr(segments.os, "write", write_events)
+    assert live.wait_for(ev.CheckpointSaved).origin == "schedule"
+    live.control.put(RequestKind.RESUME, "test")
+    assert live.finish().status == "done"
+
+
 def test_failed_run_also_reports_unrecorded_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "RETRY_INTERVAL_S", 0.02)
     live = LiveRun(tmp_path).start_paused(1)

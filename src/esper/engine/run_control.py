@@ -48,6 +48,8 @@ class RunController:
         self._hub = training.hub
         self._single_step: str | None = None
         """Origin of the request for the single step in progress; None if there is none."""
+        self._is_overdue = False
+        """True if a checkpoint waits until the events before it are recorded."""
 
     # Faults
 
@@ -150,6 +152,8 @@ class RunController:
                 deadline = self._end_of_patience()
             if unrecorded and self._hub.flush():
                 unrecorded = None
+                if self._is_overdue:
+                    self._save_scheduled()
                 if paused:
                     self._emit_paused("engine")
                 else:
@@ -257,11 +261,21 @@ class RunController:
         """
         config, rounds = self._training.config, self._training.round
         if self._training.has_ended:
+            self._await_recording()
             origin = "end"
             while origin and not self._write_final_checkpoint(origin):
                 origin = self._wait_for_retry()
             self._await_recording()
         elif config.checkpoint_every and rounds % config.checkpoint_every == 0:
+            self._save_scheduled()
+
+    def _save_scheduled(self) -> None:
+        """Write the checkpoint that is due, but not before the events that lead to it: a kill would lose these.
+
+        A run that cannot be recorded is held before its next step, and writes the checkpoint when it can be.
+        """
+        self._is_overdue = self._training.ranks.is_single and not self._hub.flush()
+        if not self._is_overdue:
             self._try_optional(lambda: self._checkpoint("schedule"))
 
     def _try_optional(self, operation: Callable[[], None]) -> str | None:
