@@ -34,6 +34,7 @@ from esper.checkpoint.files import read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
 from esper.control import RequestKind
 from esper.history.history import open_history
+from esper.telemetry import events as ev
 from esper.telemetry.events import AnyEvent
 from tests.attach.viewers import HELLO, Viewer, exchange, make_ask
 from tests.faults.programs import Ended, ProgramServer, RankLauncher
@@ -111,7 +112,7 @@ class Sequence:
         """Main process of the run."""
         self._server, self._directory = server, directory
         self._launcher: ProgramServer | RankLauncher = server
-        self._telemetry = directory / "telemetry"
+        self.telemetry = directory / "telemetry"
         self._ended: Ended | None = None
 
     # The sequence
@@ -126,7 +127,7 @@ class Sequence:
             self._end()
             raise
         found = [repr(event) for event in computed(recorded(self.run))]
-        self._require(found == expected, f"the results differ first at {_first_difference(found, expected)}")
+        self.require(found == expected, f"the results differ first at {_first_difference(found, expected)}")
 
     def _disturb_until_done(self) -> None:
         self.start()
@@ -141,7 +142,7 @@ class Sequence:
             if self._ended and not self.go_on():
                 break
         while True:
-            self._await_end()
+            self.await_end()
             if not self.go_on():
                 break
 
@@ -157,7 +158,7 @@ class Sequence:
         with tempfile.TemporaryDirectory() as output:
             self._server.start(Path(output), *self._command("cpu:0"), "--telemetry-dir", directory)
             ended = self._server.wait(Path(output))
-        self._require(ended.code == 0, f"the undisturbed run ended with exit code {ended.code}: {ended.output}")
+        self.require(ended.code == 0, f"the undisturbed run ended with exit code {ended.code}: {ended.output}")
         return [repr(event) for event in computed(recorded(only(directory)))]
 
     def _command(self, *lanes: str) -> list[str]:
@@ -170,15 +171,15 @@ class Sequence:
         lanes = [f"cpu:{index}" for index in range(count)]
         self._launcher = RankLauncher() if has_ranks else self._server
         resume: list[str | Path] = []
-        if self._telemetry.exists() and any(self._telemetry.iterdir()):
+        if self.telemetry.exists() and any(self.telemetry.iterdir()):
             if list_checkpoints(self.run):
                 resume = ["--resume", self.run]
             else:  # killed before the first checkpoint: the user starts again
-                shutil.rmtree(self._telemetry)
+                shutil.rmtree(self.telemetry)
         self.tell(f"{'resume' if resume else 'start'} on {len(lanes)} {'ranks' if has_ranks else 'lanes'}")
         self._ended, self.codes = None, {0}
         disturb(self.surroundings, clock_s=self.clock_s)  # a failure that has not happened yet is for the ended process
-        arguments = [*self._command(*lanes), "--telemetry-dir", self._telemetry, *resume]
+        arguments = [*self._command(*lanes), "--telemetry-dir", self.telemetry, *resume]
         self.main = psutil.Process(self._launcher.start(self._directory, *arguments))
 
     def go_on(self) -> bool:
@@ -186,8 +187,8 @@ class Sequence:
         assert self._ended
         self.tell(f"ended with exit code {self._ended.code}")
         if not self.has_ranks:  # torchrun has exit codes of its own, and prints the traceback of its own error
-            self._require("Traceback" not in self._ended.output, "a traceback is printed")
-            self._require(self._ended.code in self.codes, f"exit code {self._ended.code}: {self._ended.output}")
+            self.require("Traceback" not in self._ended.output, "a traceback is printed")
+            self.require(self._ended.code in self.codes, f"exit code {self._ended.code}: {self._ended.output}")
         if self.status() == "done":
             return False
         self.start()
@@ -207,27 +208,27 @@ class Sequence:
     @property
     def run(self) -> Path:
         """Directory of the run. Raises ValueError before the run has created it."""
-        return only(self._telemetry)
+        return only(self.telemetry)
 
     def status(self) -> str:
         """Return the recorded status of the run, after a check of its files."""
-        if not self._telemetry.exists() or not any(self._telemetry.iterdir()):
+        if not self.telemetry.exists() or not any(self.telemetry.iterdir()):
             return "not started"
         events = self.events()
         sequence = [event.seq for event in events]
-        self._require(sequence == list(range(1, len(events) + 1)), "the numbers of the events have gaps")
+        self.require(sequence == list(range(1, len(events) + 1)), "the numbers of the events have gaps")
         for path in list_checkpoints(self.run):
             try:
                 read_checkpoint(path)
             except CheckpointError as error:
-                self._require(False, str(error))
+                self.require(False, str(error))
         history = open_history(self.run)
-        self._require(not history.notices, f"damage is reported: {history.notices}")
+        self.require(not history.notices, f"damage is reported: {history.notices}")
         return history.state_at(history.length).status
 
     def events(self) -> list[AnyEvent]:
         """Return the events that are recorded now; none before the run has recorded any."""
-        if not self._telemetry.exists() or not any(self._telemetry.glob("*/events-*")):
+        if not self.telemetry.exists() or not any(self.telemetry.glob("*/events-*")):
             return []
         return recorded(self.run)
 
@@ -260,15 +261,17 @@ class Sequence:
     def losing_nothing(self) -> Iterator[None]:
         """Require that the program, which ends in this context, leaves no process, and everything that was recorded."""
         children = self.children()
-        events, checkpoints = [repr(event) for event in self.events()], self.checkpoints()
+        events, checkpoints = self.events(), self.checkpoints()
         yield
-        self._await_end()
+        self.await_end()
         _, alive = psutil.wait_procs(children, timeout=5)
-        self._require(not alive, f"processes are left: {alive}")
-        now = [repr(event) for event in self.events()]
-        self._require(now[: len(events)] == events, f"of {len(events)} events, {len(now)} or others are left")
-        if checkpoints:
-            self._require(self.checkpoints()[-1] >= checkpoints[-1], "the newest checkpoint is lost")
+        self.require(not alive, f"processes are left: {alive}")
+        now = self.events()
+        if _last_rewind(now) == _last_rewind(events):  # a resumed or restored run discards the later ones
+            kept = [repr(event) for event in now[: len(events)]] == [repr(event) for event in events]
+            self.require(kept, f"of {len(events)} events, {len(now)} or others are left")
+            newest = self.checkpoints()[-1:]
+            self.require(newest >= checkpoints[-1:], "the newest checkpoint is lost")
 
     def ask(self, kind: RequestKind, path: str | None = None, env: int | None = None) -> bool:
         """Send a request over the socket; return False if the run does not accept it any more."""
@@ -276,8 +279,21 @@ class Sequence:
             reply = exchange(self.run, make_ask(kind, path, env))
         except (OSError, AssertionError):  # the run has ended
             return False
-        self._require(isinstance(reply, Acknowledged | Refused), f"unexpected reply {reply}")
+        self.require(isinstance(reply, Acknowledged | Refused), f"unexpected reply {reply}")
         return isinstance(reply, Acknowledged)
+
+    def await_end(self) -> None:
+        """Wait until the program has ended."""
+        deadline, seen = time.monotonic() + TIMEOUT_S, ("", 0)
+        while not self._has_ended(0.1):
+            if (now := self._recorded_size()) != seen:
+                deadline, seen = time.monotonic() + TIMEOUT_S, now
+            self.require(time.monotonic() < deadline, "the run makes no progress")
+
+    def require(self, holds: bool, problem: str) -> None:
+        """Raise PromiseError with a problem unless a promise holds."""
+        if not holds:
+            raise PromiseError(problem)
 
     # Waiting
 
@@ -291,29 +307,23 @@ class Sequence:
             if now >= (segment, size + more):
                 self.sleep(0.05)
                 return True
-            self._require(time.monotonic() < deadline, "the run makes no progress")
+            self.require(time.monotonic() < deadline, "the run makes no progress")
         return self.go_on() and self._await_moment()
 
     def _recorded_size(self) -> tuple[str, int]:
         """Return the name of the newest segment and its size in bytes."""
-        files = [(path.name.removesuffix(".zst"), path.stat().st_size) for path in self._telemetry.glob("*/events-*")]
+        files = [(path.name.removesuffix(".zst"), path.stat().st_size) for path in self.telemetry.glob("*/events-*")]
         return max(files, default=("", 0))
-
-    def _await_end(self) -> None:
-        deadline, seen = time.monotonic() + TIMEOUT_S, ("", 0)
-        while not self._has_ended(0.1):
-            if (now := self._recorded_size()) != seen:
-                deadline, seen = time.monotonic() + TIMEOUT_S, now
-            self._require(time.monotonic() < deadline, "the run makes no progress")
 
     def _has_ended(self, timeout: float) -> bool:
         if self._ended is None and self._launcher.has_ended(timeout):
             self._ended = self._launcher.wait(self._directory)
         return self._ended is not None
 
-    def _require(self, holds: bool, problem: str) -> None:
-        if not holds:
-            raise PromiseError(problem)
+
+def _last_rewind(events: list[AnyEvent]) -> AnyEvent | None:
+    """Return the newest event that follows a resume or a restore."""
+    return next((event for event in reversed(events) if isinstance(event, ev.RunStarted | ev.Resumed)), None)
 
 
 def _rank_of(process: psutil.Process) -> str | None:
@@ -382,6 +392,34 @@ def fill_the_disk(sequence: Sequence) -> None:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
+def move_the_directory(sequence: Sequence) -> None:
+    """Move the directory of the run away and back, and at times put another directory in its place meanwhile."""
+    if not sequence.events():
+        return
+    run = sequence.run
+    run.rename(run.parent.parent / "elsewhere")
+    is_replaced = sequence.generator.random() < 0.5
+    if is_replaced:
+        run.mkdir()
+        (run / "foreign").touch()
+    sequence.sleep(2)
+    if is_replaced:
+        sequence.require(
+            [path.name for path in run.iterdir()] == ["foreign"], "the run has written to another directory"
+        )
+        shutil.rmtree(run)
+    (run.parent.parent / "elsewhere").rename(run)
+
+
+def delete_the_directory(sequence: Sequence) -> None:
+    if not sequence.events():
+        return
+    sequence.codes |= {1}
+    shutil.rmtree(sequence.run)
+    sequence.await_end()
+    sequence.require(not any(sequence.telemetry.iterdir()), "the run has made its deleted directory again")
+
+
 def set_the_clock(sequence: Sequence) -> None:
     sequence.clock_s += sequence.generator.choice((-86_400, -7_200, -30, 30, 3_600, 86_400))
     disturb(sequence.surroundings, clock_s=sequence.clock_s)
@@ -434,6 +472,8 @@ FAULTS: tuple[Fault, ...] = (
     send_stop_signal,
     storm_of_signals,
     fill_the_disk,
+    move_the_directory,
+    delete_the_directory,
     set_the_clock,
     fail_a_file_operation,
     flood_with_viewers,
