@@ -165,18 +165,19 @@ class Sequence:
         return ["--no-tui", *self.options, "--devices", *lanes]
 
     def start(self) -> None:
-        """Start the run, or resume it if it has a checkpoint, on one or two lanes or two ranks."""
+        """Start the run, or resume it, on one or two lanes or two ranks."""
         has_ranks = self._may_have_ranks and not self._shares_a_scale and self.generator.random() < 0.5
         count = 2 if has_ranks else 1 if self._shares_a_scale else self.generator.choice((1, 1, 2))
         lanes = [f"cpu:{index}" for index in range(count)]
         self._launcher = RankLauncher() if has_ranks else self._server
-        resume: list[str | Path] = []
-        if self.telemetry.exists() and any(self.telemetry.iterdir()):
-            if list_checkpoints(self.run):
-                resume = ["--resume", self.run]
-            else:  # killed before the first checkpoint: the user starts again
-                shutil.rmtree(self.telemetry)
-        self.tell(f"{'resume' if resume else 'start'} on {len(lanes)} {'ranks' if has_ranks else 'lanes'}")
+        if self.generator.random() < 0.5:
+            how, resume = "resume auto", ["--resume", "auto"]
+        elif self.checkpoints():
+            how, resume = "resume", ["--resume", str(self.run)]
+        else:  # killed before the first checkpoint: the user starts again
+            shutil.rmtree(self.telemetry, ignore_errors=True)
+            how, resume = "start", []
+        self.tell(f"{how} on {count} {'ranks' if has_ranks else 'lanes'}")
         self._ended, self.codes = None, {0}
         disturb(self.surroundings, clock_s=self.clock_s)  # a failure that has not happened yet is for the ended process
         arguments = [*self._command(*lanes), "--telemetry-dir", self.telemetry, *resume]
@@ -207,8 +208,12 @@ class Sequence:
 
     @property
     def run(self) -> Path:
-        """Directory of the run. Raises ValueError before the run has created it."""
-        return only(self.telemetry)
+        """Directory of the run. A run that is killed before it has described itself leaves another one behind.
+
+        Raises:
+            ValueError: The run has not created it.
+        """
+        return max(self.telemetry.iterdir())
 
     def status(self) -> str:
         """Return the recorded status of the run, after a check of its files."""
@@ -312,7 +317,10 @@ class Sequence:
 
     def _recorded_size(self) -> tuple[str, int]:
         """Return the name of the newest segment and its size in bytes."""
-        files = [(path.name.removesuffix(".zst"), path.stat().st_size) for path in self.telemetry.glob("*/events-*")]
+        files: list[tuple[str, int]] = []
+        for path in self.telemetry.glob("*/events-*"):
+            with contextlib.suppress(FileNotFoundError):  # it was packed, or its directory moved
+                files.append((path.name.removesuffix(".zst"), path.stat().st_size))
         return max(files, default=("", 0))
 
     def _has_ended(self, timeout: float) -> bool:
@@ -415,7 +423,9 @@ def delete_the_directory(sequence: Sequence) -> None:
     if not sequence.events():
         return
     sequence.codes |= {1}
-    shutil.rmtree(sequence.run)
+    directory = sequence.run
+    while directory.exists():  # the run may write a file meanwhile
+        shutil.rmtree(directory, ignore_errors=True)
     sequence.await_end()
     sequence.require(not any(sequence.telemetry.iterdir()), "the run has made its deleted directory again")
 

@@ -49,8 +49,9 @@ def _disturbed(function: Callable[..., Any], shared: mmap.mmap) -> Callable[...,
 def _replace_functions(path: str) -> None:
     with Path(path).open("r+b") as file:
         shared = mmap.mmap(file.fileno(), 0)
-    true_time = time.time
+    true_time, true_time_ns = time.time, time.time_ns
     time.time = lambda: true_time() + struct.unpack_from(_FORMAT, shared)[0]
+    time.time_ns = lambda: true_time_ns() + int(1e9 * struct.unpack_from(_FORMAT, shared)[0])
     for name in _OPERATIONS:
         setattr(os, name, _disturbed(getattr(os, name), shared))
 
