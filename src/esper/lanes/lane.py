@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TypeVar
 
@@ -108,17 +108,13 @@ class Lane:
 
     def _wait(self, future: Future[T]) -> T:
         """Return the result of a task of the thread. Raises FaultError, also if the task is abandoned."""
-        while True:
-            try:
-                return future.result(timeout=None if future.done() else POLL_S)
-            except TimeoutError:
-                if future.done():  # the task itself has raised it
-                    raise
+        while not wait([future], POLL_S).done:
             try:
                 self.supervisor.check(self._runner.watch.look())
             except FaultError:
                 self.is_stuck = True
                 raise
+        return future.result()
 
     def submit_epochs(
         self, envs: Sequence[Env], prepare: Callable[[Env], None], step: int, *, last: bool
