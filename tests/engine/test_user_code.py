@@ -30,8 +30,8 @@ from esper.engine.thread import EngineThread
 from esper.envs.env import Env
 from esper.isolation import isolated
 from esper.lanes import call_watch, lane
-from esper.lanes.call_watch import CallWatch
-from esper.lanes.errors import RunFailedError
+from esper.lanes.call_watch import CallSupervisor, CallWatch
+from esper.lanes.errors import FaultError, RunFailedError
 from esper.tasks.hosts import build_host
 from esper.tasks.splits import Splits
 from esper.telemetry import events as ev
@@ -167,9 +167,7 @@ MESS = (
 def test_changed_process_is_reset_and_reported(lanes: tuple[str, ...], tmp_path: Path) -> None:
     def events(action: str) -> tuple[list[ev.AnyEvent], list[str]]:
         path = tmp_path / f"{tmp_path.name}_{len(action)}.py"
-        code = (
-            CARELESS.replace("    return cross", "    value = cross").replace("ACTION", "pass").replace("CALLS", "60")
-        )
+        code = CARELESS.replace("    return cross", "    value = cross").replace("ACTION", "pass")
         path.write_text(code.replace("\n\n\ntask =", f"\n    {action}\n    return value\n\n\ntask ="))
         options = {"policy": "static", "devices": lanes, "rounds": 1, "steps": 4, "telemetry_dir": tmp_path / path.stem}
         live = LiveRun(task=f"{path}:task", **options)
@@ -228,7 +226,7 @@ def test_call_that_does_not_return_is_reported_and_ends_with_a_stop(
     monkeypatch.setattr(lane, "POLL_S", 0.02)
     path = tmp_path / f"{tmp_path.name}.py"
     wait = "import time, pathlib\n        while not pathlib.Path(__file__ + 'x').exists(): time.sleep(0.01)"
-    path.write_text(CARELESS.replace("ACTION", wait).replace("CALLS", "60"))
+    path.write_text(CARELESS.replace("ACTION", wait))
     live = LiveRun(tmp_path, task=f"{path}:task", policy="static", rounds=2, steps=40).start()
     try:
         place = re.escape(f"{path}, line 28)")
@@ -255,6 +253,23 @@ def test_call_that_goes_on_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> N
     assert watch.look() is None
     watch.end()
     assert watch.look() is None
+
+
+def test_call_that_is_often_slow_is_not_abandoned_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time counts from its own begin, not from the first call that was reported."""
+    monkeypatch.setattr(call_watch, "ABANDONED_AFTER_S", 0.1)
+    supervisor, reported = CallSupervisor(), list[str]()
+    supervisor.report = reported.append
+    supervisor.check("cpu:0", "slow")
+    supervisor.check("cpu:0", None)
+    time.sleep(0.15)
+    supervisor.seconds_since_stop = lambda: 60.0
+    supervisor.check("cpu:0", "slow")
+    supervisor.check("cpu:1", None)
+    time.sleep(0.15)
+    with pytest.raises(FaultError, match=r"^slow, and did not return"):
+        supervisor.check("cpu:0", "slow")
+    assert len(reported) == 1
 
 
 def test_stop_while_the_task_is_set_up_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +323,7 @@ def test_signal_during_the_import_of_a_task_is_answered(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lanes", [("cpu:0",), ("cpu:0", "cpu:1")])
 def test_one_signal_ends_a_run_whose_code_never_returns(lanes: tuple[str, ...], tmp_path: Path) -> None:
     wait = "import time\n        while len(lanes) == 1 or 'engine' not in str(threading.enumerate()): time.sleep(1)"
-    code = CARELESS.replace("ACTION", wait.replace("lanes", repr(lanes))).replace("CALLS", "60")
+    code = CARELESS.replace("ACTION", wait.replace("lanes", repr(lanes)))
     (tmp_path / "endless.py").write_text(f"import threading\n{code}")
     options = ["--policy", "static", "--rounds", "1000", "--steps", "20", "--envs", "4", "--devices", *lanes]
     process = subprocess.Popen(

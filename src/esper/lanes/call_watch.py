@@ -87,19 +87,27 @@ class CallSupervisor:
     def __init__(self) -> None:
         self.report: Callable[[str], None] = lambda _: None
         self.seconds_since_stop: Callable[[], float | None] = lambda: None
-        self._reported_at: dict[str, float] = {}
+        self._reported: set[str] = set()
+        self._stuck_since: dict[object, float] = {}
+        """Time of `monotonic` at which a call in progress was first described, keyed by lane or worker."""
 
-    def check(self, description: str | None) -> None:
-        """Handle the result of `CallWatch.look` for a lane whose results are waited for.
+    def check(self, waited_for: object, description: str | None) -> None:
+        """Handle the result of `CallWatch.look`.
+
+        Args:
+            waited_for: Lane or worker whose results are waited for.
 
         Raises:
             FaultError: A stop was requested, and the call has not returned for long.
         """
         if description is None:
+            self._stuck_since.pop(waited_for, None)
             return
-        if description not in self._reported_at:
-            self._reported_at[description] = time.monotonic()
+        if description not in self._reported:
+            self._reported.add(description)
             self.report(f"{description}; a stop ends the run without waiting for it")
-        since_report, since_stop = time.monotonic() - self._reported_at[description], self.seconds_since_stop()
-        if since_stop is not None and since_stop >= STOP_GRACE_S and since_report >= ABANDONED_AFTER_S:
+        now = time.monotonic()
+        stuck_for = now - self._stuck_since.setdefault(waited_for, now)
+        since_stop = self.seconds_since_stop()
+        if since_stop is not None and since_stop >= STOP_GRACE_S and stuck_for >= ABANDONED_AFTER_S:
             raise FaultError(f"{description}, and did not return when the run was stopped")

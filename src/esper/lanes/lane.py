@@ -110,7 +110,7 @@ class Lane:
         """Return the result of a task of the thread. Raises FaultError, also if the task is abandoned."""
         while not wait([future], POLL_S).done:
             try:
-                self.supervisor.check(self._runner.watch.look())
+                self.supervisor.check(self, self._runner.watch.look())
             except FaultError:
                 self.is_stuck = True
                 raise

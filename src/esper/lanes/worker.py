@@ -193,7 +193,7 @@ class WorkerProcess:
         """
         channel, start, is_reported = self._worker.channel, time.monotonic(), False
         while True:
-            self._supervisor.check(channel.note)
+            self._supervisor.check(self, channel.note)
             message: WorkerMessage | None = channel.receive_within(POLL_S)
             silence = time.monotonic() - start
             if message is not None:
