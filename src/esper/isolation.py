@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from types import FrameType
@@ -52,14 +52,13 @@ def isolated(where: str) -> Generator[None]:
     """
     if problem := _default_problem():
         raise TaskError(f"{where} cannot run: torch has {problem}")
-    settings = _settings()
+    settings = _thread_settings()
     before = [setting.get() for setting in settings]
-    streams = sys.stdout, sys.stderr
+    _shared.begin_call()
     try:
         yield
     finally:
-        changed = [name for setting, value in zip(settings, before, strict=True) for name in _reset(setting, value)]
-        changed += _reset_streams(*streams)
+        changed = _reset_changed(settings, before) + _shared.end_call()
         for name in changed:
             _report(f"{where} changed the {name}; it was reset, because other envs share it")
         if problem := _default_problem():
@@ -78,12 +77,14 @@ def _default_problem() -> str | None:
     return None
 
 
-def _reset(setting: _Setting, before: object) -> list[str]:
-    """Reset a setting, and return its name if it was changed."""
-    if setting.get() == before:
-        return []
-    setting.set(before)
-    return [setting.name]
+def _reset_changed(settings: Sequence[_Setting], before: Sequence[object]) -> list[str]:
+    """Reset settings to their values before a call, and return the names of those that were changed."""
+    changed: list[str] = []
+    for setting, value in zip(settings, before, strict=True):
+        if setting.get() != value:
+            setting.set(value)
+            changed.append(setting.name)
+    return changed
 
 
 def _reset_streams(*before: TextIO) -> list[str]:
@@ -106,9 +107,9 @@ def _report(sentence: str) -> None:
     sys.stderr.write(f"{sentence}\n")
 
 
-def _settings() -> list[_Setting]:
-    """Return the settings that code in the current thread can change."""
-    return _SETTINGS + (_HANDLERS if threading.current_thread() is threading.main_thread() else [])
+def _thread_settings() -> list[_Setting]:
+    """Return the settings that only code in the current thread can change."""
+    return _THREAD_SETTINGS + (_HANDLERS if threading.current_thread() is threading.main_thread() else [])
 
 
 def _current_directory() -> str | None:
@@ -156,10 +157,12 @@ def _set_cudnn_flags(values: tuple[bool, ...]) -> None:
     cudnn.enabled, cudnn.benchmark, cudnn.deterministic = values
 
 
-_SETTINGS = [
-    _Setting("current directory", _current_directory, _change_directory),
+_THREAD_SETTINGS = [
     _Setting("gradient mode of torch", torch.is_grad_enabled, torch.set_grad_enabled),
     _Setting("number of threads of torch", torch.get_num_threads, torch.set_num_threads),
+]
+_SHARED_SETTINGS = [
+    _Setting("current directory", _current_directory, _change_directory),
     _Setting("deterministic mode of torch", torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     _Setting("float32 precision of torch", _precision, _set_precision),
     _Setting("flags of cuDNN", _cudnn_flags, _set_cudnn_flags),
@@ -168,6 +171,37 @@ _HANDLERS = [
     _Setting(f"handler of {number.name}", partial(signal.getsignal, number), partial(signal.signal, number))
     for number in STOP_SIGNALS
 ]
+
+
+class _SharedSettings:
+    """The settings and streams that all threads share, reset to their values before the calls in progress.
+
+    Calls of several lanes overlap. A call that begins after another one has changed a setting must not restore that.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls = 0
+        """Number of calls in progress."""
+        self._before: list[object] = []
+        self._streams = sys.stdout, sys.stderr
+
+    def begin_call(self) -> None:
+        """Note the current values, unless another call is in progress."""
+        with self._lock:
+            if self._calls == 0:
+                self._before = [setting.get() for setting in _SHARED_SETTINGS]
+                self._streams = sys.stdout, sys.stderr
+            self._calls += 1
+
+    def end_call(self) -> list[str]:
+        """Reset what was changed, and return the names."""
+        with self._lock:
+            self._calls -= 1
+            return _reset_changed(_SHARED_SETTINGS, self._before) + _reset_streams(*self._streams)
+
+
+_shared = _SharedSettings()
 
 
 # A child that the user's code forks

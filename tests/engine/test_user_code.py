@@ -194,8 +194,30 @@ def test_changed_setting_is_reported_once(capsys: pytest.CaptureFixture[str], tm
         assert (torch.is_grad_enabled(), torch.get_num_threads()) == (True, threads)
     assert capsys.readouterr().err.splitlines() == [
         f"model of {tmp_path} changed the {name}; it was reset, because other envs share it"
-        for name in ("current directory", "gradient mode of torch", "number of threads of torch")
+        for name in ("gradient mode of torch", "number of threads of torch", "current directory")
     ]
+
+
+def test_overlapping_calls_of_two_lanes_restore_no_changed_setting() -> None:
+    before = os.getcwd()
+    changed, begun, reset = threading.Event(), threading.Event(), threading.Event()
+
+    def change() -> None:
+        with isolated("the first call"):
+            os.chdir("/")
+            torch.backends.cudnn.benchmark = True
+            changed.set()
+            begun.wait()
+        reset.set()
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    changed.wait()
+    with isolated("the second call"):
+        begun.set()
+        reset.wait()
+    thread.join()
+    assert (os.getcwd(), torch.backends.cudnn.benchmark) == (before, False)
 
 
 @pytest.mark.parametrize(
