@@ -236,7 +236,8 @@ class EngineThread:
                 run.train()
         except (RunFailedError, RecordingError) as error:
             self.run_error = f"esper-sanctum: {error}"
-        self._is_stuck = run.pool.is_stuck
+        finally:
+            self._is_stuck = run.pool.is_stuck
 
     def _serve_viewers(self, run: Run) -> closing[AttachServer] | nullcontext[None]:
         """Accept requests of viewers in other processes. If that fails, log the reason and train without."""
