@@ -304,7 +304,9 @@ def test_file_that_is_deleted_alone_is_restored_or_reported(tmp_path: Path) -> N
     ]
     assert manifest.read_bytes() == content
     recorder.notices.clear()
+    manifest.unlink()
     recorder.close()
+    assert (recorder.failure, manifest.read_bytes()) == (None, content)
     history = open_history(tmp_path / "run")
     assert repr(list(history.events())) == repr(RUN[50:])
     assert repr(history.state_at(history.length)) == repr(fold(RUN))

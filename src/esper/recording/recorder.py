@@ -300,6 +300,8 @@ class Recorder:
             time.sleep(RETRY_INTERVAL_S)
             self._write_pending()
         self._run_commands()
+        with suppress(OSError):  # `_sync` reports it
+            self._run_directory.restore_kept()  # without a notice, which would count as a loss below
         self._sync()
         self._finish_segment()
         lost = len(self._batch) + len(self._incoming)
