@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 import sys
+import threading
 import tracemalloc
 from contextlib import redirect_stdout
+
+import pytest
 
 from esper.lanes.printed_lines import (
     MAX_CHARACTERS,
@@ -68,3 +72,18 @@ def test_lines_that_were_not_logged_are_printed() -> None:
             print("downloading\x1b[31m")
         assert sys.stdout is shown
     assert shown.getvalue() == "downloading [31m\n"
+
+
+@pytest.mark.parametrize("of_main_thread", [False, True])
+def test_lines_of_a_forked_child_are_printed(*, of_main_thread: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    def fork() -> None:
+        process = multiprocessing.get_context("fork").Process(target=print, args=("from the child",))
+        process.start()
+        process.join()
+
+    with PrintedLines(of_main_thread=of_main_thread) as lines:
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join()
+        assert lines.take() == ([], 0)
+    assert capfd.readouterr().out == "from the child\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import threading
 from contextlib import suppress
@@ -61,6 +62,7 @@ class PrintedLines:
 
     def __init__(self, *, of_main_thread: bool = False) -> None:
         self._shown_thread = None if of_main_thread else threading.main_thread().ident
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._unfinished: dict[tuple[int, object], _UnfinishedLine] = {}
         """Unfinished line of each thread and stream."""
@@ -86,8 +88,11 @@ class PrintedLines:
                 output.original.write(f"{strip_control(line)}\n")
 
     def is_shown(self) -> bool:
-        """Return True if the output of the current thread is shown and not kept."""
-        return threading.get_ident() == self._shown_thread
+        """Return True if the output of the current thread is shown and not kept.
+
+        Lines that a forked child kept, such as the traceback of a process of `multiprocessing`, would end with it.
+        """
+        return threading.get_ident() == self._shown_thread or os.getpid() != self._process
 
     def keep(self, text: str, stream: object) -> None:
         """Keep the finished lines of a text."""
