@@ -263,7 +263,7 @@ def test_full_disk_at_the_end_is_one_sentence(
 
     monkeypatch.setattr(checkpointer, "write_checkpoint", full)
     monkeypatch.chdir(tmp_path)
-    assert main(["--no-tui", *SMALL]) == 1
+    assert main(["--no-tui", *SMALL, "--patience-minutes", "0"]) == 1
     directory = only_run(tmp_path).relative_to(tmp_path)
     assert capsys.readouterr().err == (
         f"esper-sanctum: the checkpoint cannot be written to {directory}: No space left on device; "
