@@ -15,6 +15,7 @@ from esper.history.history import History, open_history
 from esper.history.run_info import RunEnd, RunInfo, read_run_info
 from esper.history.run_status import is_being_written
 from esper.history.tensorboard import TensorboardWriter
+from esper.recording import recorder as recorder_module
 from esper.recording.recorder import Recorder
 from esper.recording.run_directory import RunDirectory
 from esper.telemetry import clock, events
@@ -90,8 +91,28 @@ def test_times_of_a_run_are_those_of_the_monotonic_clock(change: float, machine:
 
 
 @pytest.mark.parametrize("change", CHANGES)
+def test_change_at_the_start_of_a_segment_is_no_time_of_the_run(
+    change: float, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder, hub = begin(tmp_path)
+    hub.emit(run_started(steps=10))
+    train(hub, machine, range(1, 4))
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder_module, "MAX_SEGMENT_BYTES", 1)
+        assert hub.flush()
+        train(hub, machine, range(4, 5))
+        assert hub.flush()
+    machine.wall += change
+    train(hub, machine, range(5, 7))
+    recorder.close()
+    history = open_history(tmp_path)
+    assert history.state_at(history.length).elapsed == pytest.approx(6.0)
+    assert history.duration == pytest.approx(4.0)  # the two times between segments do not count
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_times_of_the_parts_of_a_run_are_added(change: float, machine: Machine, tmp_path: Path) -> None:
-    """The machine is started again in between, so that its monotonic clock begins anew."""
+    """The machine is started again in between, so that its monotonic clock starts again."""
     recorder, hub = begin(tmp_path)
     hub.emit(run_started(steps=10))
     train(hub, machine, range(1, 4))

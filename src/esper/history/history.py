@@ -330,7 +330,8 @@ class History:
         """Add events, one per line of the text. Returns the position up to which the history is unchanged."""
         kept, last = self.length, self._state.time
         if self._resuming:
-            kept, last = self._resume(events[0]), events[0].time
+            last = _time_before_change(events[0])
+            kept = self._resume(events[0].seq, last)
         if self._index.is_due(self.length):
             self._index_here(starts_segment=False)
         self._notices.check_new_types(text, events)
@@ -376,14 +377,14 @@ class History:
                 self._notices.add_missing(self._segment.path, last + 1, event.seq - last - 1 - skipped)
             last, skipped = event.seq, 0
 
-    def _resume(self, event: ev.AnyEvent) -> int:
+    def _resume(self, seq: int, time: float) -> int:
         """Prepare for the first event of all, or after a Keyframe. Returns the position up to which nothing changed."""
         kept = self.length
-        if event.seq <= self._state.seq:  # the Keyframe of a restore was unreadable
-            kept = self._rewind(event.seq - 1)
+        if seq <= self._state.seq:  # the Keyframe of a restore was unreadable
+            kept = self._rewind(seq - 1)
             self._state = self.state_at(kept)
             self._index_here(starts_segment=True)
-        self._clock.set_offset(self.length, event.time - self.duration)
+        self._clock.set_offset(self.length, time - self.duration)
         self._resuming = False
         return kept
 
@@ -458,3 +459,8 @@ class History:
         beginning = b'{"type":"'
         remainder = segment.remainder(self._offset)[: len(beginning)]
         self._is_damaged |= bool(segment.damaged_paths) or not beginning.startswith(remainder)
+
+
+def _time_before_change(event: ev.AnyEvent) -> float:
+    """Return the time of an event by the clock before the change that the event may report."""
+    return event.time - event.seconds if type(event) is ClockChanged else event.time
