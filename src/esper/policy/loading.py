@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, cast, get_args
 
 from esper.config import ConfigError, PolicyName
 from esper.policy.plan import PLAN, parse_plan
-from esper.user_code import Reference, import_object, parse_reference
+from esper.user_code import Reference, parse_reference
 
 if TYPE_CHECKING:
     import torch
@@ -80,6 +80,8 @@ def load_policy(reference: str) -> PolicyFactory:
     Raises:
         ConfigError: The policy does not exist, its code raises an exception, or it cannot be called.
     """
+    from esper.user_imports import import_object  # imports torch
+
     found = _parse(reference)
     policy, _ = import_object(found)
     if not callable(policy):

@@ -17,7 +17,7 @@ from esper.config import ConfigError, TaskError
 from esper.tasks.family import MIXED
 from esper.tasks.registry import TASK_NAMES, TASKS, get_built_in, is_built_in, mix
 from esper.tasks.task import Task, TaskSource, describe_type
-from esper.user_code import Reference, import_entry_points, import_object, parse_reference
+from esper.user_code import Reference, parse_reference
 
 
 def check_task_reference(reference: str) -> None:
@@ -50,6 +50,8 @@ def load_task(reference: str) -> Task:
     if len(parts) > 1:
         return _mix(reference, [load_task(part) for part in parts])
     found = _parse(reference)
+    from esper.user_imports import import_entry_points, import_object  # imports torch
+
     try:
         import_entry_points("esper.blueprints")
         task, module = import_object(found)
