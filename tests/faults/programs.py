@@ -37,7 +37,7 @@ class Ended(NamedTuple):
 
 
 _SERVER = """
-import gc, json, os, pathlib, signal, sys
+import gc, json, os, pathlib, resource, signal, sys
 from importlib import import_module
 from esper.cli.main import main
 for module in sys.argv[1:]:
@@ -56,6 +56,7 @@ for line in sys.stdin:
     try:
         code = main(arguments)
     finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         pathlib.Path(f"{directory}/status").write_text(pathlib.Path("/proc/self/status").read_text())
     sys.stdout.flush()
     os._exit(code)

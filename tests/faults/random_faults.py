@@ -34,6 +34,7 @@ from esper.checkpoint.files import read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
 from esper.control import RequestKind
 from esper.history.history import open_history
+from esper.recording.run_lock import is_live
 from esper.telemetry import events as ev
 from esper.telemetry.events import AnyEvent
 from tests.attach.viewers import HELLO, Viewer, exchange, make_ask
@@ -219,9 +220,8 @@ class Sequence:
 
     def status(self) -> str:
         """Return the recorded status of the run, after a check of its files."""
-        if not self.telemetry.exists() or not any(self.telemetry.iterdir()):
+        if not (events := self.events()):
             return "not started"
-        events = self.events()
         sequence = [event.seq for event in events]
         self.require(sequence == list(range(1, len(events) + 1)), "the numbers of the events have gaps")
         for path in list_checkpoints(self.run):
@@ -406,7 +406,7 @@ def fill_the_disk(sequence: Sequence) -> None:
 
 def move_the_directory(sequence: Sequence) -> None:
     """Move the directory of the run away and back, and at times put another directory in its place meanwhile."""
-    if not sequence.events():
+    if not sequence.events() or not is_live(sequence.run):  # a run that starts looks for its directory
         return
     run = sequence.run
     run.rename(run.parent.parent / "elsewhere")
@@ -424,7 +424,7 @@ def move_the_directory(sequence: Sequence) -> None:
 
 
 def delete_the_directory(sequence: Sequence) -> None:
-    if not sequence.events():
+    if not sequence.events() or not is_live(sequence.run):  # a run that starts looks for its directory
         return
     sequence.codes |= {1}
     directory = sequence.run

@@ -90,7 +90,7 @@ class PrintedLines:
     def is_shown(self) -> bool:
         """Return True if the output of the current thread is shown and not kept.
 
-        Lines that a forked child kept, such as the traceback of a process of `multiprocessing`, would end with it.
+        Lines that a forked child kept, such as the traceback of a process of a pool, would end with it.
         """
         return threading.get_ident() == self._shown_thread or os.getpid() != self._process
 
