@@ -18,10 +18,10 @@ from esper.checkpoint.manifest import (
 from esper.cli.options import check_own_code_is_named, print_warnings
 from esper.config import ConfigError
 from esper.config_files import read_config_file, resolve_config
-from esper.engine.growth import is_growth
+from esper.engine.growth import is_growth, read_run_manifest
 from esper.engine.start_checks import resolve_policy
 from esper.engine.start_point import RunCompleteError, StartPoint
-from esper.engine.unfinished import command_digest, find_begun_run, is_done, read_command_digest
+from esper.engine.unfinished import command_digest, find_begun_run, is_done
 from esper.policy.loading import is_own_policy
 from esper.process import parent_start_time
 from esper.recording.notes import RunNotes, update_notes
@@ -118,7 +118,7 @@ def _resume_run(
         read_verified_files(checkpoint, manifest)
     except CheckpointError as error:
         raise CheckpointError(f"{error}; list intact checkpoints with `esper-sanctum checkpoints {run}`") from None
-    if command is not None and read_command_digest(run) == command and not is_own_policy(saved.policy):
+    if command is not None and read_run_manifest(run).command == command and not is_own_policy(saved.policy):
         # The policy is that of the checkpoint. Its name may stand for another one now: `last` for this run itself.
         options, table = ({key: value for key, value in each.items() if key != "policy"} for each in (options, table))
     config = resolve_config(file, options, base=msgspec.to_builtins(saved), table=table)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from esper.harvest.grown import Grown
     from esper.telemetry.search_state import SearchState
 
-PLACE_OPTIONS = frozenset(
+_PLACE_OPTIONS = frozenset(
     {"devices", "policy-device", "telemetry-dir", "data-dir", "checkpoint-every", "keep", "sync-seconds"}
     | {"patience-minutes", "anomalies"}
 )
@@ -208,10 +208,16 @@ def growth_identity(config: Config, request: GrowthRequest) -> dict[str, Any]:
     Args:
         config: Configuration as the user gave it.
     """
-    settings: dict[str, Any] = msgspec.to_builtins(config)
-    kept = {name: value for name, value in settings.items() if name not in PLACE_OPTIONS}
     aim = {"objective": request.objective, "max-parameters": request.max_parameters, "patience": request.patience}
-    return {"config": kept, **aim}
+    return {"config": kept_settings(config), **aim}
+
+
+def kept_settings(config: Config) -> dict[str, Any]:
+    """Return the settings that a command keeps when it continues a growth or a run: all but devices, directories and
+    the like.
+    """
+    settings: dict[str, Any] = msgspec.to_builtins(config)
+    return {name: value for name, value in settings.items() if name not in _PLACE_OPTIONS}
 
 
 def find_growth(config: Config, request: GrowthRequest) -> Path | None:
@@ -222,27 +228,31 @@ def find_growth(config: Config, request: GrowthRequest) -> Path | None:
     """
     identity = msgspec.json.decode(msgspec.json.encode(growth_identity(config, request)))
     for run in list_runs(Path(config.telemetry_dir)):
-        if _read_identity(run) == identity and (checkpoints := list_checkpoints(run)):
+        if read_run_manifest(run).growth == identity and (checkpoints := list_checkpoints(run)):
             return checkpoints[-1]
     return None
 
 
 def is_growth(run: Path) -> bool:
     """Return True if a run directory is that of a growth."""
-    return _read_identity(run) is not None
+    return read_run_manifest(run).growth is not None
 
 
-def _read_identity(run: Path) -> dict[str, Any] | None:
-    """Return the settings that a growth keeps; None if the directory is not that of a growth, or is damaged."""
-    try:
-        content = read_regular(run / "run.json", limit=MAX_MANIFEST_BYTES)
-        return msgspec.json.decode(content, type=_GrowthManifest).growth
-    except (OSError, *DECODE_ERRORS):
-        return None
+class RunManifest(msgspec.Struct, frozen=True):
+    """The part of `run.json` by which a command finds the run or growth that it began."""
 
-
-class _GrowthManifest(msgspec.Struct):
     growth: dict[str, Any] | None = None
+    """Settings that a growth keeps; None if the run is not a growth."""
+    command: str | None = None
+    """Digest of the command that began a run, see `unfinished.command_digest`; None if the run is a growth."""
+
+
+def read_run_manifest(run: Path) -> RunManifest:
+    """Return the manifest of a run; an empty one if the directory has none, or it is damaged."""
+    try:
+        return msgspec.json.decode(read_regular(run / "run.json", limit=MAX_MANIFEST_BYTES), type=RunManifest)
+    except (OSError, *DECODE_ERRORS):
+        return RunManifest()
 
 
 def check_growth(config: Config) -> None:

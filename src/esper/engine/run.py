@@ -20,7 +20,7 @@ from esper.engine import reporter
 from esper.engine.agent_factory import build_agent, build_candidates, proposing_policies
 from esper.engine.checkpointer import Checkpointer
 from esper.engine.commands import resume_options
-from esper.engine.growth import FRESH_HOSTS, Growth, growth_identity
+from esper.engine.growth import FRESH_HOSTS, Growth, growth_identity, read_run_manifest
 from esper.engine.growth_director import GrowthDirector
 from esper.engine.growth_results import GrowthResults
 from esper.engine.run_control import RankedRequestQueue
@@ -28,7 +28,7 @@ from esper.engine.start_point import StartPoint
 from esper.engine.trained_policy import policy_label
 from esper.engine.trainer import Trainer
 from esper.engine.training_state import TrainingState
-from esper.engine.unfinished import command_digest, read_command_digest
+from esper.engine.unfinished import command_digest
 from esper.engine.wide_host import open_wide_pool
 from esper.harvest.model import check_is_one_structure
 from esper.health.detector import AnomalyDetector
@@ -171,7 +171,7 @@ class Run:
         self.pool.supervisor.seconds_since_stop = control.seconds_since_stop
         given = run_directory_of(start.checkpoint) if start.checkpoint else start.directory
         directory = given or self.ranks.run_on_rank0(lambda: _new_directory(config))
-        begun = read_command_digest(directory)  # rank 0 uses it
+        begun = read_run_manifest(directory).command  # rank 0 uses it
         return directory, begun or start.command or command_digest(start.config, notes.name if notes else "")
 
     def _restore(self, start: StartPoint) -> None:

@@ -5,44 +5,23 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from esper.config import Config
-from esper.disk import read_regular
-from esper.engine.growth import PLACE_OPTIONS, is_growth
+from esper.engine.growth import is_growth, kept_settings, read_run_manifest
 from esper.recording.notes import RunNotes, read_notes
 from esper.recording.runs import last_write_time, list_runs
 from esper.recording.segments import ReadError
-from esper.telemetry.codec import DECODE_ERRORS, encode_json
-
-MAX_MANIFEST_BYTES = 1 << 20
+from esper.telemetry.codec import encode_json
 
 
 def command_digest(config: Config, name: str) -> str:
-    """Return the digest by which a command finds its run again: of all settings but devices, directories and the like.
+    """Return the digest of a command, which `run.json` stores: a command finds its run with it.
 
     Args:
         config: Configuration as the user gave it, before the task and the policy are loaded.
         name: Value of `--name`; empty without one.
     """
-    settings: dict[str, Any] = msgspec.to_builtins(config)
-    kept = {key: value for key, value in settings.items() if key not in PLACE_OPTIONS}
-    return hashlib.blake2b(encode_json([kept, name]), digest_size=16).hexdigest()
-
-
-def read_command_digest(run: Path) -> str | None:
-    """Return the digest of the command that began a run; None if its directory does not have it."""
-    try:
-        content = read_regular(run / "run.json", limit=MAX_MANIFEST_BYTES)
-        return msgspec.json.decode(content, type=_CommandManifest).command
-    except (OSError, *DECODE_ERRORS):
-        return None
-
-
-class _CommandManifest(msgspec.Struct):
-    command: str | None = None
+    return hashlib.blake2b(encode_json([kept_settings(config), name]), digest_size=16).hexdigest()
 
 
 def find_begun_run(config: Config, name: str, since: float | None = None) -> Path | None:
@@ -61,7 +40,7 @@ def find_begun_run(config: Config, name: str, since: float | None = None) -> Pat
     """
     command = command_digest(config, name)
     for run, notes in _candidates(Path(config.telemetry_dir)):
-        is_same = read_command_digest(run) == command
+        is_same = read_run_manifest(run).command == command
         if name and (is_same or notes.name == name):
             return run
         if not name and is_same and (not is_done(run) or _is_written_since(run, since)):
