@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     _Follower: TypeAlias = Callable[[EngineThread], AbstractContextManager[object]]
 
 
-DETACHED_RANKS = "--detach cannot be used under torchrun; start torchrun itself in the background"
 START_POLL_S = 0.1
 """Seconds between checks whether the detached run has started."""
 
@@ -68,6 +67,8 @@ def run_training(arguments: Sequence[str]) -> int:
         return EXIT_OK
     task = start.config.task if isinstance(start, StartPoint) else ""
     if options.detach:
+        if rank_info.world_size > 1 or not isinstance(start, StartPoint):
+            raise ConfigError("--detach cannot be used under torchrun; start torchrun itself in the background")
         return start_detached(arguments, _parent_of_run(start), display=display, headless=headless, task=task)
 
     from esper.engine.thread import EngineThread
@@ -127,10 +128,8 @@ def _decide_start(
         raise
 
 
-def _parent_of_run(start: StartPoint | Exception | None) -> Path:
-    """Return the directory that has the directory of the run, or is to have it."""
-    if not isinstance(start, StartPoint):
-        raise ConfigError(DETACHED_RANKS)
+def _parent_of_run(start: StartPoint) -> Path:
+    """Return the parent of the directory of the run, which may not exist yet."""
     directory = run_directory_of(start.checkpoint) if start.checkpoint else start.directory
     return directory.parent if directory else Path(start.config.telemetry_dir)
 
@@ -245,11 +244,8 @@ def start_detached(
         task: Reference of the task.
 
     Raises:
-        ConfigError: The process runs under torchrun, there is no terminal for the dashboard, or the telemetry
-            directory cannot be created.
+        ConfigError: There is no terminal for the dashboard, or the telemetry directory cannot be created.
     """
-    if RankInfo.from_environment().world_size > 1:
-        raise ConfigError(DETACHED_RANKS)
     if not headless:
         check_terminal(display.theme)
     created = _create_parents(telemetry_dir)
