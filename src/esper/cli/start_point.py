@@ -16,7 +16,7 @@ from esper.checkpoint.manifest import (
     read_verified_files,
 )
 from esper.cli.options import check_own_code_is_named, print_warnings
-from esper.config import ConfigError
+from esper.config import Config, ConfigError
 from esper.config_files import read_config_file, resolve_config
 from esper.engine.growth import is_growth, read_run_manifest
 from esper.engine.start_checks import resolve_policy
@@ -60,7 +60,7 @@ def resolve_start(
         return StartPoint(resolve_policy(given), command=command)
     if resume not in (None, AUTO):
         try:
-            return _resume_run(file, resume, options, table, notes)
+            return _resume_run(file, resume, given, options, table, notes)
         except _EndedError as ended:
             if restarted:
                 raise RunCompleteError(str(ended)) from None
@@ -73,7 +73,7 @@ def resolve_start(
     if not list_checkpoints(run):
         return _start_again(run, StartPoint(resolve_policy(given), directory=run, command=command))
     try:
-        start = _resume_run(file, str(run), options, table, notes, command)
+        start = _resume_run(file, str(run), given, options, table, notes, command)
     except _EndedError as ended:  # an error would make a scheduler start the command again and again
         raise RunCompleteError(str(ended)) from None
     print_warnings([f"continues {run}"])
@@ -95,6 +95,7 @@ class _EndedError(ConfigError):
 def _resume_run(
     file: Path | None,
     resume: str,
+    given: Config,
     options: dict[str, Any],
     table: dict[str, Any],
     notes: RunNotes | None,
@@ -103,12 +104,12 @@ def _resume_run(
     """Return the start from the checkpoint that `--resume` names.
 
     Args:
+        given: Configuration as the user gave it, whose directory the run is looked up in.
         command: Digest of a command that continues the run that it began; None: another command.
     """
-    telemetry_dir = Path(resolve_config(file, options, table=table).telemetry_dir)
+    checkpoint = find_checkpoint(resolve_run(resume, Path(given.telemetry_dir)))
     # The directory is used for the lookup only: a run resumes in its own.
     options = {name: value for name, value in options.items() if name != "telemetry_dir"}
-    checkpoint = find_checkpoint(resolve_run(resume, telemetry_dir))
     run = run_directory_of(checkpoint)
     if is_growth(run):
         raise ConfigError(f"{resume} is a growth; continue it with the grow command that began it")
