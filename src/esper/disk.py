@@ -52,8 +52,7 @@ def make_directory(path: Path) -> None:
     if path.exists():
         return
     make_directory(path.parent)
-    path.mkdir(exist_ok=True)
-    sync_directory(path.parent)
+    make_subdirectory(path)
 
 
 def make_subdirectory(path: Path) -> None:

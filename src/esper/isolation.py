@@ -90,11 +90,9 @@ def _reset_changed(settings: Sequence[_Setting], before: Sequence[object]) -> li
 def _reset_streams(*before: TextIO) -> list[str]:
     changed: list[str] = []
     for name, stream in zip(("stdout", "stderr"), before, strict=True):
-        now, original = (
-            getattr(sys, name),
-            getattr(sys, f"__{name}__"),
-        )  # the dashboard restores the original at its end
-        is_own = now in (stream, original) or type(now).__module__.partition(".")[0] in _STREAM_PACKAGES
+        now = getattr(sys, name)
+        is_original = now is getattr(sys, f"__{name}__")  # which the dashboard restores at its end
+        is_own = now is stream or is_original or type(now).__module__.partition(".")[0] in _STREAM_PACKAGES
         if not is_own:
             setattr(sys, name, stream)
             changed.append(f"stream sys.{name}")

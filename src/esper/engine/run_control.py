@@ -317,8 +317,9 @@ class RunController:
                     return False
                 if time.monotonic() >= deadline or self._must_end():
                     raise RunFailedError(str(error)) from None
-                if reported != (reported := str(error)):
-                    text = f"{error}; the run tries again and ends when it is written"
+                if str(error) != reported:
+                    reported = str(error)
+                    text = f"{reported}; the run tries again and ends when it is written"
                     self._hub.emit(ev.Logged(severity="error", text=text))
 
     def _await_recording(self) -> None:
