@@ -48,7 +48,8 @@ def isolated(where: str) -> Generator[None]:
         where: Name of the code for messages, such as `data of task digits`.
 
     Raises:
-        TaskError: It changes the default dtype or device of torch. Both are reset, but not what was built with them.
+        TaskError: It changes the default dtype or device of torch. Both are reset; tensors that were made
+            meanwhile keep theirs.
     """
     if problem := _default_problem():
         raise TaskError(f"{where} cannot run: torch has {problem}")
@@ -68,7 +69,7 @@ def isolated(where: str) -> Generator[None]:
 
 
 def _default_problem() -> str | None:
-    """Return what is wrong with the defaults of torch for new tensors; None if nothing is."""
+    """Return the default dtype or device of torch, with advice, if it is not the usual one; else None."""
     sample = torch.empty(0)
     if sample.dtype is not torch.float32:
         return f"the default dtype {sample.dtype}; pass dtype= to the functions that create tensors instead"
@@ -193,7 +194,7 @@ class _SharedSettings:
             self._calls += 1
 
     def end_call(self) -> list[str]:
-        """Reset what was changed, and return the names."""
+        """Reset the changed settings and streams, and return their names."""
         with self._lock:
             self._calls -= 1
             return _reset_changed(_SHARED_SETTINGS, self._before) + _reset_streams(*self._streams)

@@ -220,7 +220,7 @@ def test_run_resumes_with_another_number_of_ranks(
 def test_checkpoint_at_the_end_of_a_round_has_the_events_of_all_ranks(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A resumed run discards what was recorded after its checkpoint."""
+    """A resumed run discards the events after its checkpoint."""
     live = RankedRun(monkeypatch, tmp_path, policy="periodic", rounds=1, steps=2).start()
     assert live.finish() == "done"
     saved = read_checkpoint(list_checkpoints(live.first.run.directory)[-1])
@@ -266,7 +266,7 @@ def test_rank_lost_at_the_end_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def starts(decided: StartPoint | Exception, restarts: Sequence[int], restart: StartPoint) -> list[object]:
-    """Return where two ranks start, of which only rank 0 sees the run: a start, or the error that it raises."""
+    """Return the start of each of two ranks, or the error that it raises. Only rank 0 sees the run."""
 
     def agree(ranks: RankGroup) -> object:
         engine = EngineThread(None if ranks.rank else decided, restart=lambda: restart)

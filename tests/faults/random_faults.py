@@ -2,8 +2,8 @@
 
     python -m tests.faults.random_faults --minutes 60 --seed 0
 
-A sequence starts a run in a process of its own, disturbs it, resumes it when a fault has ended it, and compares its
-results at the end with those of a run that was not disturbed. A failure names the random seed of its sequence.
+A sequence starts a run in a separate process and disturbs it. If a fault ends the run, the sequence resumes it. At the
+end, the results must equal those of an undisturbed run. A failure names the random seed of its sequence.
 
 Moments are sizes of the recording, so a random seed gives the same faults at nearly the same moments again.
 """
@@ -35,6 +35,7 @@ from esper.checkpoint.manifest import CheckpointError
 from esper.control import RequestKind
 from esper.history.history import open_history
 from esper.recording.run_lock import is_live
+from esper.stop_signals import STOP_SIGNALS
 from esper.telemetry import events as ev
 from esper.telemetry.events import AnyEvent
 from tests.attach.viewers import HELLO, Viewer, exchange, make_ask
@@ -48,8 +49,7 @@ RANKS_FRACTION = 0.15
 """Fraction of the sequences whose run has two ranks at times."""
 MAX_FAULTS = 6
 MOMENTS_BYTES = (0, 100, 1_000, 10_000, 30_000, 100_000)
-"""Bytes of events that a run records before a fault, of which one is drawn."""
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Sizes from which the number of bytes is drawn that a run records before a fault."""
 ENDED_BY_SIGNAL = {code for number in STOP_SIGNALS for code in (128 + number, -number)}
 """Exit codes of a run that was ended at once: by a second signal, or by the first one before it handled signals."""
 FAILED = {1, 2}

@@ -178,7 +178,7 @@ class Run:
         """Restore the state of a run that was begun before."""
         if start.checkpoint:
             self.trainer.run_control.restore(start.checkpoint, "command line")
-        elif start.directory:  # what it has recorded is kept, but undone
+        elif start.directory:  # its events so far stay in the recording as undone events
             self.hub.rewind(Keyframe.from_state(RunState()))
 
     def _direct(

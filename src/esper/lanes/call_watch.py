@@ -89,7 +89,7 @@ class CallSupervisor:
         self.seconds_since_stop: Callable[[], float | None] = lambda: None
         self._reported: set[str] = set()
         self._stuck_since: dict[object, float] = {}
-        """Time of `monotonic` at which a call in progress was first described, keyed by lane or worker."""
+        """Time of `monotonic` of the first description of each call in progress, keyed by lane or worker."""
 
     def check(self, waited_for: object, description: str | None) -> None:
         """Handle the result of `CallWatch.look`.

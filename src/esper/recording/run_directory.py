@@ -14,11 +14,11 @@ DELETED = "the directory was deleted"
 
 
 class RunDirectoryError(OSError):
-    """The directory of a run is not at its path. `strerror` says what has happened to it."""
+    """The directory of a run is not at its path. `strerror` is the reason, for a sentence."""
 
 
 class RunDirectory:
-    """An existing directory of a run, held open, so that it can be told from another one at the same path.
+    """An existing directory of a run, held open to detect another directory at the same path.
 
     Where the system has /proc, files are written through the descriptor. They cannot get into another directory then,
     even if the directory is replaced between the check and the write. Any thread may use it.

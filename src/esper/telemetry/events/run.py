@@ -202,7 +202,7 @@ class ClockChanged(Event, frozen=True, kw_only=True, tag=True):
     """The wall clock of the machine was set, or the machine slept. Later events have times of the changed clock."""
 
     seconds: float
-    """Seconds by which the clock has gone forward, beyond the time that has passed; negative if it has gone back."""
+    """Change of the wall clock minus the elapsed time, in seconds; negative if the clock was set back."""
 
 
 class RunEnded(Event, frozen=True, kw_only=True, tag=True):
