@@ -125,6 +125,13 @@ class LiveRun:
         assert not self._thread.is_alive()
 
 
+def wait_for_fault(live: LiveRun) -> str:
+    """Wait until the engine holds the run, and return the reason."""
+    while (paused := live.wait_for(ev.Paused)).reason is None:
+        pass
+    return paused.reason
+
+
 def stopped_run(telemetry_dir: Path) -> Path:
     """Return the directory of a run that was stopped after two steps and has one checkpoint."""
     live = LiveRun(telemetry_dir).start_paused(2)
