@@ -307,6 +307,7 @@ def test_stop_while_the_task_is_set_up_ends_at_once(tmp_path: Path, monkeypatch:
     engine.start()
     begun.wait()
     assert engine.is_preparing
+    assert re.fullmatch(r"in data \(test_user_code\.py, line \d+\)", engine.start_stage)
     engine.control.put(RequestKind.STOP, "signal")
     engine.join()
     assert engine.must_exit

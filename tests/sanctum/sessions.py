@@ -23,6 +23,7 @@ class FakeSession:
         self.records: queue.SimpleQueue[Record] = queue.SimpleQueue()
         self.control = RequestQueue()
         self.is_engine_alive = True
+        self.start_stage = "loading torch"
         self.fatal_error: str | None = None
         self.directory: Path | None = None
         self._run_directory: RunDirectory | None = None

@@ -31,6 +31,8 @@ class AttachedRun:
         self.records: SimpleQueue[Record] = SimpleQueue()
         self.read_only = read_only
         self.control = RemoteRequestQueue(directory)
+        self.start_stage = ""
+        """Empty: the start of the run is not known here."""
         self.fatal_error: str | None = None
         """Reason, as one sentence, why the run can no longer be followed; None while it can."""
         self.run_directory: RunDirectory | None = None

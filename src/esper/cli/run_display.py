@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 ANNOUNCED_AFTER_S = 5.0
 """Seconds after which a run that is stopped says that it waits for the end of a step."""
+SLOW_START_S = 10.0
+"""Seconds after which a start without a dashboard says what it does, and between two looks."""
 SIGNAL_DEBOUNCE_S = 0.5
 """Repeated signals within this time count as one: `timeout` signals both the process and its group."""
 
@@ -52,6 +54,7 @@ def run_headless(engine: EngineThread, stream: TextIO, *, narrate: NarrationDeta
     errors = sys.stderr  # before the engine replaces the stream for other threads, which run the user's code
     with _StopSignals(stop):
         engine.start()
+        NamedThread(target=_report_slow_start, args=(engine, errors), name="slow-start", daemon=True).start()
         try:
             printer = Narrator(stream, narrate) if narrate else RunPrinter(stream)
             state = printer.run(drain(engine.records, lambda: engine.is_engine_alive))
@@ -63,6 +66,18 @@ def run_headless(engine: EngineThread, stream: TextIO, *, narrate: NarrationDeta
             discard_broken_output()
         engine.join()
     return state
+
+
+def _report_slow_start(engine: EngineThread, stream: TextIO) -> None:
+    """Print what the start of the run does if it takes long, and again when that changes."""
+    reported = ""
+    time.sleep(SLOW_START_S)
+    while engine.is_engine_alive and engine.is_preparing:
+        if (stage := engine.start_stage) != reported:
+            with suppress(OSError):  # the terminal was closed
+                print_text(f"still starting: {stage}", stream)
+            reported = stage
+        time.sleep(SLOW_START_S)
 
 
 def _announce_stop(engine: EngineThread, stream: TextIO) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from esper.attach.protocol import AttachError
 from esper.attach.server import AttachServer
+from esper.code_places import find_own, frames_of_call
 from esper.control import RequestQueue
 from esper.engine.start_checks import SETUP_ERRORS, check_start
 from esper.engine.start_point import RunCompleteError, StartPoint
@@ -91,6 +93,8 @@ class EngineThread:
         self._growth = growth
         self._notes = notes
         self._is_stuck = False
+        self._has_loaded = False
+        """True after torch was loaded."""
         self._thread = NamedThread(target=self._main, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -122,6 +126,19 @@ class EngineThread:
         return not self.control.has_begun and RankInfo.from_environment().world_size == 1
 
     @property
+    def start_stage(self) -> str:
+        """What the start of the run does at present. Names the line in which code of the user is."""
+        if not self._has_loaded:
+            return "loading torch"
+        frames = frames_of_call(sys._current_frames().get(self._thread.ident or 0))  # pyright: ignore[reportPrivateUsage]
+        places = [(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) for frame in reversed(frames)]
+        place = find_own(places, libraries=False)
+        if place is None:
+            return "setting up the run"
+        file, line, function = place
+        return f"in {function} ({Path(file).name}, line {line})"
+
+    @property
     def has_given_up(self) -> bool:
         """True if the run was stopped while code of the user prepared it, which has not returned in time."""
         seconds = self.control.seconds_since_stop()
@@ -151,6 +168,7 @@ class EngineThread:
             advice = "reinstall torch and torchvision in matching versions"
             self.run_error = f"{traceback.format_exc()}esper-sanctum: {problem}; {advice}"
             return
+        self._has_loaded = True
         try:
             self._run(spawner)
         except BaseException:  # noqa: BLE001  (the caller prints it)

@@ -41,6 +41,11 @@ class RunHandle(Protocol):
         ...
 
     @property
+    def start_stage(self) -> str:
+        """What the start of the run does at present; read until the first event arrives."""
+        ...
+
+    @property
     def directory(self) -> Path | None:
         """Run directory; None before the run is set up."""
         ...
@@ -129,6 +134,11 @@ class LiveSource:
         """
         directory = self._run.run_directory
         return Path() if directory is None else directory.check()
+
+    @property
+    def start_stage(self) -> str:
+        """What the start of the run does at present."""
+        return self._run.start_stage
 
     @property
     def failure(self) -> str | None:
@@ -283,6 +293,7 @@ class ReplaySource:
     """
 
     live = False
+    start_stage = ""
     attached = False
     requests = None
     alive = False

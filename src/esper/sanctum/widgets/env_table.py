@@ -182,14 +182,15 @@ class EnvTable(EnvRowsPanel):
         self.panel_subtitle = f"{self._top + 1}–{last} of {of}" if count else f"0 of {total}"
 
     def _draw_start(self, width: int, height: int) -> list[Line]:
-        at_present = self.view.source.live and self.view.source.playback is None
+        source = self.view.source
+        at_present = source.live and source.playback is None
         seconds = f" {self._seconds_starting} s" if self._seconds_starting else ""
         if not at_present:
             text = "the run has not started yet"
-        elif self.view.source.attached:
-            text = run_status(self.view.source).note
+        elif source.attached:
+            text = run_status(source).note
         else:
-            text = f"starting: loading torch…{seconds}"
+            text = f"starting: {source.start_stage}…{seconds}"
         return [self.line()] * ((height - 1) // 2) + [self.line(text.center(width), "normal")]
 
     def sort_by(self, column: str) -> None:
