@@ -86,8 +86,8 @@ def test_times_of_a_run_are_those_of_the_monotonic_clock(change: float, machine:
     assert history.duration == pytest.approx(5.0)
     assert recorded_seconds(history) == pytest.approx([0, 1, 2, 3, 4, 4, 5])
     assert info_of(tmp_path).duration == pytest.approx(5.0)
-    said = "was set back by 2h00m" if change < 0 else "has gone forward, or the machine has slept, by 1h00m"
-    assert state.log[-1].text == f"the clock of this machine {said}"
+    how = "back by 2h00m" if change < 0 else "forward by 1h00m, or the machine slept"
+    assert state.log[-1].text == f"the clock of this machine was set {how}"
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -1,4 +1,4 @@
-"""torchrun restarts a run whose ranks are killed: it goes on where it was, and ends as one that was not killed."""
+"""torchrun restarts a run whose ranks are killed: it resumes, and ends as one that was not killed."""
 
 from __future__ import annotations
 

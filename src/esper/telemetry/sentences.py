@@ -99,8 +99,9 @@ def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
         case ev.Logged():
             return event.severity, event.text
         case ev.ClockChanged():
-            way = "was set back" if event.seconds < 0 else "has gone forward, or the machine has slept,"
-            return "warning", f"the clock of this machine {way} by {format_duration(abs(event.seconds))}"
+            duration = format_duration(abs(event.seconds))
+            how = f"back by {duration}" if event.seconds < 0 else f"forward by {duration}, or the machine slept"
+            return "warning", f"the clock of this machine was set {how}"
         case ev.TrialEnded(score=float(score)) if event.outcome in ("done", "pruned"):
             where = f"fresh host {event.fresh}, " if event.fresh else "pruned, " if event.outcome == "pruned" else ""
             return "info", f"{describe_candidate(event.candidate)}: {where}score {score:.1%}"
