@@ -15,6 +15,7 @@ from esper.lanes.printed_lines import (
     MAX_CHARACTERS,
     MAX_LINE_CHARACTERS,
     MAX_LINES,
+    MAX_UNFINISHED_LINES,
     Printed,
     PrintedLines,
     print_for_worker,
@@ -40,6 +41,15 @@ def test_flood_of_lines_is_counted_and_the_next_one_is_shorter() -> None:
         found = lines.take()
         assert found.dropped == 3_000 - len(found.lines)
         assert sum(map(len, found.lines)) < MAX_CHARACTERS + MAX_LINE_CHARACTERS + 100
+
+
+def test_streams_without_an_unfinished_line_take_no_room() -> None:
+    with PrintedLines(of_main_thread=True) as lines:
+        for _ in range(MAX_UNFINISHED_LINES):
+            lines.keep("", object())
+        print("two", end=" ")
+        print("parts")
+        assert lines.take() == (["two parts"], 0)
 
 
 def test_flood_takes_no_memory() -> None:

@@ -105,8 +105,9 @@ class PrintedLines:
             if dropped := text.count("\n", start):
                 self._dropped += dropped
                 unfinished, start = _UnfinishedLine(), text.rfind("\n") + 1
-            if len(self._unfinished) < MAX_UNFINISHED_LINES:
-                self._unfinished[key] = unfinished.extend(text, start, len(text))
+            unfinished = unfinished.extend(text, start, len(text))
+            if unfinished.text and len(self._unfinished) < MAX_UNFINISHED_LINES:
+                self._unfinished[key] = unfinished
 
     def add(self, printed: Printed) -> None:
         """Add the lines of a worker process."""
