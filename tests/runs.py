@@ -36,6 +36,8 @@ CIRCUMSTANTIAL_EVENTS = (
     ev.ControlRequested,
     ev.DecisionExplained,
     ev.Logged,
+    ev.CallOverdue,
+    ev.CallReturned,
     ev.ClockChanged,
     ev.RunEnded,
 )

@@ -122,6 +122,8 @@ EVENTS = {
     "Paused": "round step origin reason cause",
     "Resumed": "round step origin checkpoint",
     "Logged": "severity text",
+    "CallOverdue": "env lane function file line seconds limit",
+    "CallReturned": "env seconds",
     "ClockChanged": "seconds",
     "TrialStarted": "round env candidate origin fresh",
     "TrialEnded": "round step env candidate fresh outcome reason score best_step net_return parameter_ratio seeds",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,17 @@ def find_own(places: Sequence[CodePlace], *, libraries: bool = True) -> CodePlac
 def is_in_package(filename: str) -> bool:
     """Return True for a file of this package."""
     return filename.startswith(_PACKAGE_PREFIX)
+
+
+def find_in_thread(thread: int | None) -> CodePlace | None:
+    """Return the innermost place in the user's own code that a thread is in; None if there is none.
+
+    Args:
+        thread: Identifier of the thread; None if it has not started.
+    """
+    frames = frames_of_call(sys._current_frames().get(thread or 0))  # pyright: ignore[reportPrivateUsage]
+    places = [(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) for frame in reversed(frames)]
+    return find_own(places, libraries=False)
 
 
 def frames_of_call(frame: FrameType | None) -> list[FrameType]:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn, cast
@@ -30,10 +31,11 @@ from esper.engine.thread import EngineThread
 from esper.envs.env import Env
 from esper.isolation import isolated
 from esper.lanes import call_watch, lane
-from esper.lanes.call_watch import CallSupervisor, CallWatch
+from esper.lanes.call_watch import CallSupervisor, CallWatch, OverdueCall
 from esper.lanes.errors import FaultError, RunFailedError
+from esper.lanes.runner import PendingResults
 from esper.tasks.hosts import build_host
-from esper.tasks.splits import Splits
+from esper.tasks.splits import Splits, TaskData
 from esper.telemetry import events as ev
 from tests.attach.viewers import wait_until
 from tests.faults.programs import TIMEOUT_S
@@ -243,7 +245,7 @@ def test_changed_defaults_of_torch_are_refused(change: Callable[[], None], sente
 def test_call_that_does_not_return_is_reported_and_ends_with_a_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("POLL_S", "STUCK_AFTER_S", "ABANDONED_AFTER_S", "STOP_GRACE_S"):
+    for name in ("POLL_S", "OVERDUE_S", "LIMIT_S", "STOP_GRACE_S"):
         monkeypatch.setattr(call_watch, name, 0.02)
     monkeypatch.setattr(lane, "POLL_S", 0.02)
     path = tmp_path / f"{tmp_path.name}.py"
@@ -251,9 +253,11 @@ def test_call_that_does_not_return_is_reported_and_ends_with_a_stop(
     path.write_text(CARELESS.replace("ACTION", wait))
     live = LiveRun(tmp_path, task=f"{path}:task", policy="static", rounds=2, steps=40).start()
     try:
-        place = re.escape(f"{path}, line 28)")
-        while not re.match(rf"env 00 on cpu:0 has been in loss for 0 s \({place}", live.wait_for(ev.Logged).text):
-            pass
+        while (call := live.wait_for(ev.CallOverdue)).line != 28:
+            live.wait_for(ev.CallReturned)
+            assert not live.state.overdue
+        assert live.state.overdue == {0: call}
+        assert (call.env, call.lane, call.function, call.file) == (0, "cpu:0", "loss", str(path))
         live.control.put(RequestKind.STOP, "signal")
         live.finish()
     finally:
@@ -261,11 +265,12 @@ def test_call_that_does_not_return_is_reported_and_ends_with_a_stop(
     assert live.failure is not None
     assert "and did not return when the run was stopped; --resume" in live.failure
     assert [read_manifest(saved).step for saved in list_checkpoints(live.run.directory)] == [0]
-    assert live.run.pool.is_stuck
+    assert live.run.pool.supervisor.abandoned
+    assert not live.state.overdue
 
 
 def test_call_that_goes_on_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_watch, "STUCK_AFTER_S", 0.0)
+    monkeypatch.setattr(call_watch, "OVERDUE_S", 0.0)
     watch, env = CallWatch("cpu:0"), SimpleNamespace(index=3, network=SimpleNamespace(passes=0))
     assert watch.look() is None
     watch.begin(cast("Env", env))
@@ -277,21 +282,50 @@ def test_call_that_goes_on_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> N
     assert watch.look() is None
 
 
-def test_call_that_is_often_slow_is_not_abandoned_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its time counts from its own begin, not from the first call that was reported."""
-    monkeypatch.setattr(call_watch, "ABANDONED_AFTER_S", 0.1)
-    supervisor, reported = CallSupervisor(), list[str]()
-    supervisor.report = reported.append
-    supervisor.check("cpu:0", "slow")
+def overdue(seconds: float) -> OverdueCall:
+    return OverdueCall(0, "cpu:0", "loss", "slow.py", 28, seconds)
+
+
+def test_call_that_is_often_slow_is_not_abandoned_early() -> None:
+    """Its time counts from its own begin, not from that of the first call."""
+    supervisor, emitted = CallSupervisor(), list[ev.AnyEvent]()
+    supervisor.emit = emitted.append
+    supervisor.check("cpu:0", overdue(29.9))
     supervisor.check("cpu:0", None)
     time.sleep(0.15)
     supervisor.seconds_since_stop = lambda: 60.0
-    supervisor.check("cpu:0", "slow")
+    supervisor.check("cpu:0", overdue(29.9))
     supervisor.check("cpu:1", None)
+    place = r"env 00 on cpu:0 has been in loss for 30 s \(slow\.py, line 28\)"
+    assert re.fullmatch(f"{place}; when the call has taken 30 s, the run .*", supervisor.stop_effect() or "")
     time.sleep(0.15)
-    with pytest.raises(FaultError, match=r"^slow, and did not return"):
-        supervisor.check("cpu:0", "slow")
-    assert len(reported) == 1
+    for waited_for in ("cpu:0", "cpu:1"):  # no other call is waited for any more
+        with pytest.raises(FaultError, match=f"^{place}, and did not return"):
+            supervisor.check(waited_for, overdue(29.9) if waited_for == "cpu:0" else None)
+    assert [type(event) for event in emitted] == [ev.CallOverdue, ev.CallReturned, ev.CallOverdue]
+
+
+def test_stuck_lanes_of_a_process_are_abandoned_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in {"OVERDUE_S": 0.05, "LIMIT_S": 0.2}.items():
+        monkeypatch.setattr(call_watch, name, seconds)
+    monkeypatch.setattr(lane, "POLL_S", 0.01)
+    go_on, supervisor = threading.Event(), CallSupervisor()
+    supervisor.seconds_since_stop = lambda: 60.0
+    task, network = SimpleNamespace(name="stuck"), SimpleNamespace(passes=0)
+    lanes = [lane.Lane(f"cpu:{index}", cast("TaskData", None), 1, 1, single_stream=False) for index in range(2)]
+
+    def submit(index: int) -> PendingResults:
+        lanes[index].supervisor = supervisor
+        env = cast("Env", SimpleNamespace(index=index, network=network, task=task))
+        return lanes[index].submit([env], lambda _: [torch.zeros(int(go_on.wait()))])
+
+    start = time.monotonic()
+    with pytest.raises(FaultError, match=r"^env 01 on cpu:1 has been in <lambda> for 0 s .*, and did not return"):
+        lane.start_all(partial(submit, index) for index in range(2))()
+    assert time.monotonic() - start < 0.35
+    go_on.set()
+    for each in lanes:
+        each.close()
 
 
 def test_stop_while_the_task_is_set_up_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,8 +393,11 @@ def test_one_signal_ends_a_run_whose_code_never_returns(lanes: tuple[str, ...], 
     assert process.stdout is not None
     while "has been in loss for 10 s" not in (line := process.stdout.readline()):
         assert line
+    start = time.monotonic()
     process.send_signal(signal.SIGINT)
     output = process.communicate(timeout=TIMEOUT_S)[0]
+    assert time.monotonic() - start < 25
     assert process.returncode == 1
-    assert "did not return when the run was stopped; --resume" in output
+    assert "; when the call has taken 30 s, the run ends with its last checkpoint; a second signal" in output
+    assert re.search(r"in loss for 3\d s .*did not return when the run was stopped; --resume", output)
     assert list_checkpoints(only_run(tmp_path))

@@ -234,6 +234,27 @@ async def test_request_during_a_long_step_is_acknowledged_at_once() -> None:
         assert kinds(session) == [RequestKind.PAUSE]
 
 
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)])
+async def test_call_that_does_not_return_is_the_status_of_the_run(size: tuple[int, int]) -> None:
+    app, session = live(RUN)
+    async with opened(app, size=size) as pilot:
+        place = {"function": "forward", "file": "/home/user/endless.py", "line": 28}
+        await emit(pilot, session, ev.CallOverdue(env=3, lane="cpu:0", seconds=10.2, limit=30.0, **place))
+        assert "▲ STUCK env 03 in forward (endless.py, line 28)" in header(app)
+        await pilot.press("q")
+        question = screen_text(app)
+        assert "Your code has not returned: env 03 in forward (endless.py, line 28)." in question
+        assert "when the call has taken 30 s, the run ends with its last" in question
+        await pilot.press("c")
+        assert kinds(session) == [RequestKind.STOP]
+        assert notices(app) == [
+            "The run will end when the call returns, or has taken 30 s; a signal to its process ends it at once."
+        ]
+        assert "▲ STUCK ends by 30 s: env 03 in forward" in header(app)
+        await emit(pilot, session, ev.CallReturned(env=3, seconds=12.0))
+        assert "● RUNNING checkpointing, then quitting…" in header(app)
+
+
 async def test_attached_dashboard_is_not_said_to_load_torch() -> None:
     app, _ = live([])
     app.source.attached = True

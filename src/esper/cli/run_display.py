@@ -85,13 +85,12 @@ def _announce_stop(engine: EngineThread, stream: TextIO) -> None:
 
     Not called in the handler of the signal, which may have interrupted another output.
     """
-    text = "stopping: nothing is to be saved while the run is set up; a second signal ends it at once"
-    if not engine.is_preparing:
+    if engine.stop_effect is None:
         time.sleep(ANNOUNCED_AFTER_S)
-        text = "stopping after this step, with a checkpoint; a second signal ends the run at once, without one"
+    effect = engine.stop_effect or "the run ends after this step, with a checkpoint"
     if engine.is_engine_alive:
         with suppress(OSError):  # the terminal was closed
-            print_text(text, stream)
+            print_text(f"stopping: {effect}; a second signal ends it at once", stream)
 
 
 def _exit_when_terminal_frozen(engine: EngineThread, stream: TextIO) -> None:

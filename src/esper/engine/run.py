@@ -134,6 +134,7 @@ class Run:
             if ranks.rank > 0:
                 self._open_on_other_rank()
             lock_warning = ranks.run_on_rank0(lambda: self._open_recording(config, notes, opened))
+            self.pool.supervisor.emit = self.hub.emit
             self.hub.subscribe(records)
             state = TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks, origin=origin)
             self._results = self._direct(growth, space, state, control, data, lanes) if growth and space else None
@@ -167,7 +168,6 @@ class Run:
         """
         if self.ranks.is_single and not control.begin():
             raise StoppedError("the run was stopped while it was set up; nothing was saved")
-        self.pool.supervisor.report = lambda text: self.hub.emit(ev.Logged(severity="warning", text=text))
         self.pool.supervisor.seconds_since_stop = control.seconds_since_stop
         given = run_directory_of(start.checkpoint) if start.checkpoint else start.directory
         directory = given or self.ranks.run_on_rank0(lambda: _new_directory(config))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from esper.attach.protocol import AttachError
 from esper.attach.server import AttachServer
-from esper.code_places import find_own, frames_of_call
+from esper.code_places import find_in_thread
 from esper.control import RequestQueue
 from esper.engine.start_checks import SETUP_ERRORS, check_start
 from esper.engine.start_point import RunCompleteError, StartPoint
@@ -27,6 +26,7 @@ from esper.telemetry.state import Record
 if TYPE_CHECKING:
     from esper.engine.growth import Growth
     from esper.engine.run import Run
+    from esper.lanes.call_watch import CallSupervisor
     from esper.ranks import RankGroup
     from esper.recording.notes import RunNotes
     from esper.recording.run_directory import RunDirectory
@@ -92,7 +92,8 @@ class EngineThread:
         self._accept_changed_task = accept_changed_task
         self._growth = growth
         self._notes = notes
-        self._is_stuck = False
+        self._supervisor: CallSupervisor | None = None
+        """Supervisor of the calls of the user's code; None before the run is set up."""
         self._has_loaded = False
         """True after torch was loaded."""
         self._thread = NamedThread(target=self._main, name="engine", daemon=True)
@@ -130,13 +131,18 @@ class EngineThread:
         """What the start of the run does at present. Names the line in which code of the user is."""
         if not self._has_loaded:
             return "loading torch"
-        frames = frames_of_call(sys._current_frames().get(self._thread.ident or 0))  # pyright: ignore[reportPrivateUsage]
-        places = [(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) for frame in reversed(frames)]
-        place = find_own(places, libraries=False)
+        place = find_in_thread(self._thread.ident)
         if place is None:
             return "setting up the run"
         file, line, function = place
         return f"in {function} ({Path(file).name}, line {line})"
+
+    @property
+    def stop_effect(self) -> str | None:
+        """What a stop request does at present; None if it ends the run after the step, with a checkpoint."""
+        if self.is_preparing:
+            return "nothing is to be saved while the run is set up"
+        return self._supervisor.stop_effect() if self._supervisor else None
 
     @property
     def has_given_up(self) -> bool:
@@ -147,7 +153,8 @@ class EngineThread:
     @property
     def must_exit(self) -> bool:
         """True if code of the user still runs in a thread of this process, which only `os._exit` can end."""
-        return self._is_stuck or (self.has_given_up and self._thread.is_alive())
+        has_abandoned = self._supervisor is not None and self._supervisor.abandoned is not None
+        return has_abandoned or (self.has_given_up and self._thread.is_alive())
 
     def join(self) -> None:
         """Wait until the run has ended or was given up; return at once if it was never started."""
@@ -242,7 +249,7 @@ class EngineThread:
             fault = FaultError.from_exception(error, "set-up of the run")
             self.run_error = fault.traceback_text or f"esper-sanctum: {fault}"
             return
-        self.directory, self.run_directory = run.directory, run.run_directory
+        self.directory, self.run_directory, self._supervisor = run.directory, run.run_directory, run.pool.supervisor
         run.hub.warnings = self.warnings
         run.hub.take_printed = lambda: self._printed.take().for_log()
         for queue in self._subscribers:
@@ -254,8 +261,6 @@ class EngineThread:
                 run.train()
         except (RunFailedError, RecordingError) as error:
             self.run_error = f"esper-sanctum: {error}"
-        finally:
-            self._is_stuck = run.pool.is_stuck
 
     def _serve_viewers(self, run: Run) -> closing[AttachServer] | nullcontext[None]:
         """Accept requests of viewers in other processes. If that fails, log the reason and train without."""

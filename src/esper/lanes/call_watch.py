@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from esper.code_places import find_own, frames_of_call
+from esper.code_places import find_in_thread
 from esper.lanes.errors import FaultError
+from esper.telemetry.events import AnyEvent, CallOverdue, CallReturned
 
 if TYPE_CHECKING:
     from esper.envs.env import Env
 
 POLL_S = 1.0
 """Seconds between two looks at a call in progress."""
-STUCK_AFTER_S = 10.0
+OVERDUE_S = 10.0
 """Seconds in one forward pass, or without any, after which the line is reported in which the user's code is."""
-PAUSE_S = 5.0
-"""Seconds between two looks after which the duration of a call is counted from the start."""
-ABANDONED_AFTER_S = 20.0
-"""Further seconds after which a stop request ends the run without waiting for the call."""
+LIMIT_S = 30.0
+"""Seconds after which a stop request ends the run without waiting for the call."""
 STOP_GRACE_S = 5.0
 """Seconds between a stop request and the end of a run whose call is to be abandoned."""
+PAUSE_S = 5.0
+"""Seconds between two looks after which the duration of a call is counted from the start."""
+
+
+class OverdueCall(NamedTuple):
+    """A call of the user's code that has not returned for long. The fields are those of the event `CallOverdue`."""
+
+    env: int
+    lane: str
+    function: str
+    file: str
+    line: int
+    seconds: float
 
 
 class CallWatch:
@@ -41,7 +52,7 @@ class CallWatch:
         self._seen: tuple[int, int] | None = None
         """Number of the call at the last look, and number of the forward passes of its env."""
         self._since = self._looked_at = 0.0
-        self._description: str | None = None
+        self._overdue: OverdueCall | None = None
 
     def begin(self, env: Env) -> None:
         """Note that the current thread begins to work for an env."""
@@ -52,62 +63,75 @@ class CallWatch:
         """Note that it has ended."""
         self._call = None
 
-    def look(self) -> str | None:
-        """Return the env and the line in which the user's code has been for long; None if it goes on. Called often."""
+    def look(self) -> OverdueCall | None:
+        """Return the call in which the user's code has been for long; None if it goes on. Called often."""
         call, now = self._call, time.monotonic()
         seen = call and (call[0], call[1].network.passes)
         was_stopped = now - self._looked_at > PAUSE_S  # with the call: the process was stopped, or the machine slept
         self._looked_at = now
         if call is None or seen != self._seen or was_stopped:
-            self._seen, self._since, self._description = seen, now, None
-        elif self._description is None and now - self._since >= STUCK_AFTER_S:
-            self._description = self._describe(call[1], call[2])
-        return self._description
-
-    def _describe(self, env: Env, thread: int) -> str | None:
-        """Return the sentence about a call, without its duration; None if the user's code is not in the stack."""
-        frames = frames_of_call(sys._current_frames().get(thread))  # pyright: ignore[reportPrivateUsage]
-        places = [(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) for frame in reversed(frames)]
-        place = find_own(places, libraries=False)
-        if place is None:
-            return None
-        file, line, function = place
-        where = f"env {env.index:02d} on {self._lane}"
-        return f"{where} has been in {function} for {STUCK_AFTER_S:.0f} s ({file}, line {line})"
+            self._seen, self._since, self._overdue = seen, now, None
+        elif self._overdue is None and now - self._since >= OVERDUE_S and (place := find_in_thread(call[2])):
+            file, line, function = place
+            self._overdue = OverdueCall(call[1].index, self._lane, function, file, line, now - self._since)
+        return self._overdue
 
 
 class CallSupervisor:
     """Reports calls that do not return, and abandons them if the run is to end.
 
     Attributes:
-        report: Logs a sentence.
+        emit: Emits an event.
         seconds_since_stop: Returns the seconds since a stop was requested; None if none was.
+        abandoned: Message of the fault with which calls were abandoned; None if none were. No call is waited for any
+            more then, and only `os._exit` can end a process in whose threads they are.
     """
 
     def __init__(self) -> None:
-        self.report: Callable[[str], None] = lambda _: None
+        self.emit: Callable[[AnyEvent], None] = lambda _: None
         self.seconds_since_stop: Callable[[], float | None] = lambda: None
-        self._reported: set[str] = set()
-        self._stuck_since: dict[object, float] = {}
-        """Time of `monotonic` of the first description of each call in progress, keyed by lane or worker."""
+        self.abandoned: str | None = None
+        self._overdue: dict[object, tuple[OverdueCall, float]] = {}
+        """Overdue calls, and the time of `monotonic` at which each began. Keyed by lane or worker."""
 
-    def check(self, waited_for: object, description: str | None) -> None:
+    def check(self, waited_for: object, call: OverdueCall | None) -> None:
         """Handle the result of `CallWatch.look`.
 
         Args:
             waited_for: Lane or worker whose results are waited for.
 
         Raises:
-            FaultError: A stop was requested, and the call has not returned for long.
+            FaultError: A stop was requested, and this call or another one has not returned for long.
         """
-        if description is None:
-            self._stuck_since.pop(waited_for, None)
-            return
-        if description not in self._reported:
-            self._reported.add(description)
-            self.report(f"{description}; a stop ends the run without waiting for it")
+        self.note(waited_for, call)
+        since_stop, text = self.seconds_since_stop(), self.describe(LIMIT_S)
+        if self.abandoned is None and text and since_stop is not None and since_stop >= STOP_GRACE_S:
+            self.abandoned = f"{text}, and did not return when the run was stopped"
+        if self.abandoned is not None:
+            raise FaultError(self.abandoned)
+
+    def note(self, waited_for: object, call: OverdueCall | None) -> None:
+        """Emit an event if a call is overdue, and one if it has returned."""
         now = time.monotonic()
-        stuck_for = now - self._stuck_since.setdefault(waited_for, now)
-        since_stop = self.seconds_since_stop()
-        if since_stop is not None and since_stop >= STOP_GRACE_S and stuck_for >= ABANDONED_AFTER_S:
-            raise FaultError(f"{description}, and did not return when the run was stopped")
+        known, begun = self._overdue.get(waited_for, (None, now))
+        if call == known:
+            return
+        if known is not None:
+            del self._overdue[waited_for]
+            self.emit(CallReturned(env=known.env, seconds=now - begun))
+        if call is not None:
+            self._overdue[waited_for] = call, now - call.seconds
+            self.emit(CallOverdue(**call._asdict(), limit=LIMIT_S))
+
+    def stop_effect(self) -> str | None:
+        """Return what a stop request does while a call is overdue; None if none is. For any thread."""
+        text = self.describe()
+        return text and f"{text}; when the call has taken {LIMIT_S:.0f} s, the run ends with its last checkpoint"
+
+    def describe(self, seconds: float = 0.0) -> str | None:
+        """Return env, line and duration of a call that takes at least so long; None without one. For any thread."""
+        for call, begun in tuple(self._overdue.values()):
+            if (taken := time.monotonic() - begun) >= seconds:
+                place = f"({call.file}, line {call.line})"
+                return f"env {call.env:02d} on {call.lane} has been in {call.function} for {taken:.0f} s {place}"
+        return None

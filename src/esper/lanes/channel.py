@@ -38,8 +38,8 @@ class Channel:
         self._own = deque(range(len(files) if owns_files else 0))
         """Indices of the files that belong to this process."""
         self._sending = threading.Lock()
-        self.note: str | None = None
-        """Last note of the other process since its last message; None if it was empty."""
+        self.note: Any = None
+        """Last note of the other process since its last message; None without one."""
 
     def send(self, message: object) -> None:
         """Send a message. Raises OSError."""
@@ -50,10 +50,10 @@ class Channel:
         with self._sending:
             self._pipe.send((index, len(content)))
 
-    def send_note(self, note: str) -> None:
-        """Send a short text from another thread than the one that sends messages. Raises OSError."""
+    def send_note(self, note: object) -> None:
+        """Send a small object from another thread than the one that sends messages. Raises OSError."""
         with self._sending:
-            self._pipe.send(note)
+            self._pipe.send([note])
 
     def wait(self) -> None:
         """Wait until a message has arrived, or the other process has ended."""
@@ -69,9 +69,9 @@ class Channel:
         """Return a message; None if none arrives in time, or if a note arrives first. Raises EOFError or OSError."""
         if not self._pipe.poll(seconds):
             return None
-        announced = cast("tuple[int, int] | str", self._pipe.recv())
-        if isinstance(announced, str):
-            self.note = announced or None
+        announced = cast("tuple[int, int] | list[Any]", self._pipe.recv())
+        if isinstance(announced, list):
+            self.note = announced[0]
             return None
         self.note, (index, size) = None, announced
         content = bytearray()

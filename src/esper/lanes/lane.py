@@ -48,8 +48,6 @@ class Lane:
         """CUDA graphs of the envs that this process trains, set by the pool; None on a CPU."""
         self.supervisor = CallSupervisor()
         """Supervisor of the calls of all lanes, set by the pool."""
-        self.is_stuck = False
-        """True if a call in the thread was abandoned, which no Python program can end."""
         self._worker_graphs: dict[WorkerProcess, int] = {}
         """Number of graphs that each worker has recorded."""
         self._notices: list[str] = []
@@ -109,11 +107,8 @@ class Lane:
     def _wait(self, future: Future[T]) -> T:
         """Return the result of a task of the thread. Raises FaultError, also if the task is abandoned."""
         while not wait([future], POLL_S).done:
-            try:
-                self.supervisor.check(self, self._runner.watch.look())
-            except FaultError:
-                self.is_stuck = True
-                raise
+            self.supervisor.check(self, self._runner.watch.look())
+        self.supervisor.note(self, None)
         return future.result()
 
     def submit_epochs(
@@ -171,7 +166,7 @@ class Lane:
 
     def close(self) -> None:
         """Wait for the running task unless it was abandoned, then stop the thread and the workers."""
-        self._thread.shutdown(wait=not self.is_stuck, cancel_futures=True)
+        self._thread.shutdown(wait=self.supervisor.abandoned is None, cancel_futures=True)
         for worker in self._workers:
             worker.close()
 

@@ -317,11 +317,6 @@ class EnvPool:
         found = self._start_on_lanes(self.envs, lambda lane, envs: lane.submit(envs, work))()
         return [found[env.index][0][0] for env in self.envs]
 
-    @property
-    def is_stuck(self) -> bool:
-        """True if a call of the user's code was abandoned in a thread of this process, which cannot end normally."""
-        return any(lane.is_stuck for lane in self.lanes)
-
     def close(self) -> None:
         """Stop the threads and workers of the lanes, and close the spawner."""
         for lane in self.lanes:

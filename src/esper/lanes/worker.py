@@ -29,7 +29,7 @@ from esper.envs.epoch_result import max_result_width
 from esper.envs.hosts import HostFactory
 from esper.envs.precision import make_scaler_factory, resolve_amp, set_float32_precision
 from esper.growth.outputs import map_tensors
-from esper.lanes.call_watch import POLL_S, CallSupervisor, CallWatch
+from esper.lanes.call_watch import POLL_S, CallSupervisor, CallWatch, OverdueCall
 from esper.lanes.channel import Channel
 from esper.lanes.devices import torch_device
 from esper.lanes.errors import FaultError
@@ -43,6 +43,7 @@ from esper.tasks.profile import TaskProfile
 from esper.tasks.settings import override_settings
 from esper.tasks.splits import Splits, TaskData, map_data, move_data, read_data, write_data
 from esper.tasks.task import Task, TaskSource
+from esper.telemetry.events import Logged
 
 END_TIMEOUT_S = 10.0
 """Seconds in which a process that has closed its pipe must end."""
@@ -193,19 +194,23 @@ class WorkerProcess:
         """
         channel, start, is_reported = self._worker.channel, time.monotonic(), False
         while True:
-            self._supervisor.check(self, channel.note)
             message: WorkerMessage | None = channel.receive_within(POLL_S)
             silence = time.monotonic() - start
             if message is not None:
+                self._supervisor.note(self, None)
                 if is_reported:
-                    self._supervisor.report(f"lane {self._lane} answers again, after {silence:.0f} s")
+                    self._report(f"lane {self._lane} answers again, after {silence:.0f} s")
                 return message
+            self._supervisor.check(self, channel.note)
             if not is_reported and silence >= SILENCE_S and is_stopped(self.pid):
                 is_reported = True
-                self._supervisor.report(
+                self._report(
                     f"lane {self._lane} does not answer: its worker process {self.pid} is stopped; the run waits "
                     f"until `kill -CONT {self.pid}`"
                 )
+
+    def _report(self, text: str) -> None:
+        self._supervisor.emit(Logged(severity="warning", text=text))
 
     def _worker_died(self, error: Exception) -> FaultError:
         """Return how the process ended, or why it cannot be reached, and close it; `send` starts another one.
@@ -213,6 +218,7 @@ class WorkerProcess:
         Args:
             error: Error of the channel.
         """
+        self._supervisor.note(self, None)
         if self._worker.is_open:
             self._end = self._describe_end(error)
             self.close()
@@ -275,13 +281,13 @@ def _serve(channel: Channel, lane: str, printed: PrintedLines) -> None:
 
 
 def _report_stuck_calls(channel: Channel, watch: CallWatch) -> None:
-    """Send a note when a call of the user's code does not return, and an empty one when it has."""
-    sent: str | None = None
+    """Send a note when a call of the user's code is overdue, and None when it has returned."""
+    sent: OverdueCall | None = None
     with contextlib.suppress(OSError):  # the main process has ended
         while True:
             time.sleep(POLL_S)
             if (found := watch.look()) != sent:
-                channel.send_note(found or "")
+                channel.send_note(found)
                 sent = found
 
 

@@ -72,6 +72,7 @@ SEVERITIES = _by_name(
 STATUS_SYMBOLS = _by_name(
     Symbol("STARTING", "○", "torch is loading, and the envs are being built"),
     Symbol("RUNNING", "●", "the engine trains"),
+    Symbol("STUCK", "▲", "your code has not returned for long, in this env and line"),
     Symbol("PAUSED", "❚❚", "paused between two steps"),
     Symbol("HELD", "✖", "paused by a fault; the reason and the keys are shown below"),
     Symbol("REPLAY", "▶", "replay of a recording"),

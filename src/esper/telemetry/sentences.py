@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from esper.candidates import describe_candidate
 from esper.domain import Stage
@@ -98,6 +99,12 @@ def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
             return "info", f"resumed at round {event.round} step {event.step}{source} ({event.origin})"
         case ev.Logged():
             return event.severity, event.text
+        case ev.CallOverdue():
+            text = f"env {event.env:02d} on {event.lane} has been in {event.function} for {event.seconds:.0f} s"
+            end = f"a stop ends the run when the call has taken {event.limit:.0f} s"
+            return "warning", f"{text} ({event.file}, line {event.line}); {end}"
+        case ev.CallReturned():
+            return "info", f"the call of env {event.env:02d} has returned, after {event.seconds:.0f} s"
         case ev.ClockChanged():
             duration = format_duration(abs(event.seconds))
             how = f"back by {duration}" if event.seconds < 0 else f"forward by {duration}, or the machine slept"
@@ -117,6 +124,11 @@ def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
             return ("error" if event.outcome == "failed" else "info"), f"run {event.outcome}{reason}"
         case _:
             return None
+
+
+def describe_call(call: ev.CallOverdue) -> str:
+    """Return env and place of a call that has not returned, for example `env 03 in forward (mine.py, line 28)`."""
+    return f"env {call.env:02d} in {call.function} ({PurePath(call.file).name}, line {call.line})"
 
 
 def describe_group(event: ev.AnyEvent) -> str:

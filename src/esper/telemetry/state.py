@@ -135,6 +135,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Final scores of the episodes of each of the last rounds."""
     finals: list[float] = []
     """Final scores of the finished episodes of the current round."""
+    overdue: dict[int, ev.CallOverdue] = {}
+    """Calls of the user's code that have not returned for long, keyed by env index."""
     devices: dict[str, ev.DeviceSampled] = {}
     walls: list[float] = []
     """Duration of each of the last steps, seconds."""
@@ -426,6 +428,12 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _resumed(self, _event: ev.Resumed) -> None:
         self.status, self.reason, self.cause = "running", None, None
 
+    def _call_overdue(self, event: ev.CallOverdue) -> None:
+        self.overdue[event.env] = event
+
+    def _call_returned(self, event: ev.CallReturned) -> None:
+        self.overdue.pop(event.env, None)
+
     def _clock_changed(self, event: ev.ClockChanged) -> None:
         for anomaly in self.anomalies.values():
             if anomaly.ended is not None:  # it is compared with the times of later events
@@ -441,7 +449,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.envs[event.env].revision = event.seq
 
     def _run_ended(self, event: ev.RunEnded) -> None:
-        self.status, self.reason, self.cause = event.outcome, event.reason, None
+        self.status, self.reason, self.cause, self.overdue = event.outcome, event.reason, None, {}
 
     _folds: ClassVar[dict[type[ev.Event], Callable[[RunState, Any], None]]] = {
         ev.RunStarted: _run_started,
@@ -466,6 +474,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         ev.Paused: _paused,
         ev.Resumed: _resumed,
         ev.Logged: _log_only,
+        ev.CallOverdue: _call_overdue,
+        ev.CallReturned: _call_returned,
         ev.ClockChanged: _clock_changed,
         ev.TrialStarted: _search_changed,
         ev.TrialEnded: _search_changed,

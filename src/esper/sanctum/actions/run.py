@@ -117,6 +117,7 @@ class RunActions(WorkspaceActions):
                 attached=self.source.attached,
                 paused=state.status == "paused",
                 cause=state.cause,
+                overdue=next(iter(state.overdue.values()), None),
             )
             self.push_screen(dialog, lambda kind: self._request(kind) if kind is not None else None)
 
@@ -189,6 +190,11 @@ class RunActions(WorkspaceActions):
 
     def _acknowledge(self, kind: RequestKind) -> None:
         """Notify the user of a request that the engine cannot handle soon. The header shows every pending request."""
+        overdue = next(iter(self.source.live_state.overdue.values()), None)
+        if overdue is not None and kind in ENDING_KINDS:
+            when = f"when the call returns, or has taken {overdue.limit:.0f} s; a signal to its process ends it at once"
+            self.notify(f"The run will end {when}.")
+            return
         if _is_starting(self.source):
             if kind in ENDING_KINDS:  # the dashboard closes at once
                 return

@@ -14,8 +14,11 @@ from textual.widgets.option_list import Option
 
 from esper.control import RequestKind
 from esper.domain import PauseCause
+from esper.formatting import strip_control
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.requests import pause_cause
+from esper.telemetry.events import CallOverdue
+from esper.telemetry.sentences import describe_call
 
 ResultT = TypeVar("ResultT")
 NextStep: TypeAlias = Literal["replay", "harvest", "what-if", "evaluate"]
@@ -35,6 +38,7 @@ class QuitDialog(Dialog[RequestKind]):
         attached: True if the run is in another process, which continues when the dashboard closes.
         paused: True if the run is paused.
         cause: Cause of the pause, as in `Paused.cause`; None if no fault holds the run.
+        overdue: Call that does not return; None without one.
         run: Name of the run, if the screen shows several.
     """
 
@@ -44,11 +48,21 @@ class QuitDialog(Dialog[RequestKind]):
     ]
 
     def __init__(
-        self, key_names: Mapping[str, str], *, attached: bool, paused: bool, cause: str | None, run: str = ""
+        self,
+        key_names: Mapping[str, str],
+        *,
+        attached: bool,
+        paused: bool,
+        cause: str | None,
+        overdue: CallOverdue | None = None,
+        run: str = "",
     ) -> None:
         super().__init__()
         self._cannot_save = cause is not None and RequestKind.CHECKPOINT in pause_cause(cause).refused_requests
-        if cause is None:
+        if overdue is not None:
+            end = f"when the call has taken {overdue.limit:.0f} s, the run ends with its last checkpoint"
+            status = f"Your code has not returned: {strip_control(describe_call(overdue))}.\nAfter a stop, {end}."
+        elif cause is None:
             status = f"{run or 'The run'} is {'paused' if paused else 'live'}."
         elif cause == PauseCause.LOST:
             status = "The run directory was deleted; nothing can be saved."

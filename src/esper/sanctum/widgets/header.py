@@ -18,7 +18,7 @@ from esper.sanctum.source import RunSource
 from esper.sanctum.symbols import STATUS_SYMBOLS, compact_cell, ellipsise
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.sentences import pluralise
+from esper.telemetry.sentences import describe_call, pluralise
 
 _WIDE_COLS = 110
 """Minimum width of the terminal for tabs with names and wide gaps."""
@@ -59,6 +59,8 @@ def run_status(source: RunSource) -> StatusLabel:
         moment = {"paused": "of a pause", "failed": "of a failed run"}.get(state.status, "")
         if state.cause is not None:
             moment = "of a held run"
+        if state.overdue:
+            moment = "of a call that does not return"
         following = "following" if source.following and state.status not in TERMINAL_STATUSES else ""
         ghost = source.ghost_run.comparison_label if source.ghost_run else ""
         is_held = not following and source.playback is not None and not source.playback.playing
@@ -82,6 +84,11 @@ def run_status(source: RunSource) -> StatusLabel:
             return StatusLabel("PAUSED", "warning", note)
         case "starting":
             return StatusLabel("STARTING", "bright", note)
+        case _ if state.overdue:
+            call = next(iter(state.overdue.values()))
+            if source.requests is not None and source.requests.stop_requested:
+                note = f"ends by {call.limit:.0f} s:"
+            return StatusLabel("STUCK", "warning", f"{note} {describe_call(call)}".lstrip())
         case _:
             return StatusLabel("RUNNING", "info", note)
 
@@ -142,7 +149,7 @@ class Header(Panel):
     def _draw_right(self, width: int) -> Line:
         status = run_status(self.view.source)
         line = self.line(f"{STATUS_SYMBOLS[status.symbol or status.name].glyph} {status.name}", status.role)
-        room = width // 3 if status.name != "PAST" else width - _ROUND_COLS
+        room = width - _ROUND_COLS if status.name in ("PAST", "STUCK") else width // 3
         note = ellipsise(strip_control(status.note), room)
         line.append(f"{':' if status.name == 'PAST' else ''} {note}" if note else "", "bright")
         if self.state.started is None:

@@ -29,6 +29,8 @@ from esper.telemetry.events.env import GateCheck as GateCheck
 from esper.telemetry.events.env import HeadChoice as HeadChoice
 from esper.telemetry.events.env import SlotReading as SlotReading
 from esper.telemetry.events.run import (
+    CallOverdue,
+    CallReturned,
     CheckpointSaved,
     ClockChanged,
     DeviceSampled,
@@ -82,6 +84,8 @@ AnyEvent: TypeAlias = (
     | Paused
     | Resumed
     | Logged
+    | CallOverdue
+    | CallReturned
     | ClockChanged
     | TrialStarted
     | TrialEnded

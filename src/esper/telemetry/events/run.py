@@ -198,6 +198,32 @@ class Logged(Event, frozen=True, kw_only=True, tag=True):
     """Message in one sentence."""
 
 
+class CallOverdue(Event, frozen=True, kw_only=True, tag=True):
+    """A call of the user's code for an env has not returned for long. CallReturned follows if it does."""
+
+    env: int
+    lane: str
+    """Name of the env's lane."""
+    function: str
+    """Function of the user's code in which the call is."""
+    file: str
+    """Path of its file."""
+    line: int
+    """Line in the file, from 1."""
+    seconds: float
+    """Duration of the call so far."""
+    limit: float
+    """Duration after which a stop request ends the run without waiting for the call."""
+
+
+class CallReturned(Event, frozen=True, kw_only=True, tag=True):
+    """An overdue call of the user's code has returned, or raised an exception."""
+
+    env: int
+    seconds: float
+    """Duration of the call."""
+
+
 class ClockChanged(Event, frozen=True, kw_only=True, tag=True):
     """The wall clock of the machine was set, or the machine slept. Later events have times of the changed clock."""
 
