@@ -73,11 +73,6 @@ class RequestQueue:
         """Return the seconds since the first STOP or ABANDON request; None without one."""
         return None if self._stopped_at is None else time.monotonic() - self._stopped_at
 
-    def begin(self) -> bool:
-        """Note that the run has something to save from now on. Return False if it must end before."""
-        self.has_begun = not self.stop_requested
-        return self.has_begun
-
     def has_request(self) -> bool:
         """Return True if a request waits."""
         return not self._inbox.empty()

@@ -13,7 +13,7 @@ import pickle
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import torch
@@ -27,12 +27,14 @@ from esper.process import RankInfo
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 """Time that a rank waits for a rank that does not answer. A rank that has exited is detected at once."""
 
+WAIT = timedelta(seconds=1)
+"""Time between two calls of `RankGroup.while_waiting`."""
 MEETING_POLL_S = 0.05
 """Seconds between looks for the other ranks, until all are connected."""
 
 T = TypeVar("T")
-AllReduce = Callable[[Tensor], object]
-"""Function that sums a tensor over the ranks, in place."""
+AllReduce = Callable[[Tensor], dist.Work | None]
+"""Function that sums a tensor over the ranks, in place, and returns the work to wait for; None for none."""
 
 
 class RankLostError(Exception):
@@ -47,12 +49,19 @@ class RankGroup:
     Args:
         all_reduce: In-place sum over the ranks, on which every other collective is built. Raises RuntimeError if
             another rank is lost.
+        store: Store of the ranks, for notes; None for a single rank.
+
+    Attributes:
+        while_waiting: Called every second while a collective waits for other ranks, and after such a wait. It may raise
+            an exception to give up; no later collective can succeed then.
     """
 
-    def __init__(self, rank: int, world_size: int, all_reduce: AllReduce) -> None:
+    def __init__(self, rank: int, world_size: int, all_reduce: AllReduce, store: Store | None = None) -> None:
         self.rank = rank
         self.world_size = world_size
+        self.while_waiting: Callable[[], None] = lambda: None
         self._all_reduce = all_reduce
+        self.store = store
 
     @property
     def is_single(self) -> bool:
@@ -67,13 +76,32 @@ class RankGroup:
         """Sum a tensor over the ranks, in place. The result is bit-identical on all ranks."""
         if not self.is_single:
             try:
-                self._all_reduce(values)
+                if work := self._all_reduce(values):
+                    self._wait(work)
             except RuntimeError as error:
                 raise RankLostError(
                     f"rank {self.rank} has lost another of the {self.world_size} ranks: it has ended, or has not "
                     f"answered for {COLLECTIVE_TIMEOUT}; see its output"
                 ) from error
         return values
+
+    def _wait(self, work: dist.Work) -> None:
+        has_waited = False
+        while not _is_done(work):
+            self.while_waiting()
+            has_waited = True
+        if has_waited:
+            self.while_waiting()
+
+    def put_note(self, note: object) -> None:
+        """Leave a small object for rank 0, in place of the last one, without waiting for it."""
+        if self.store is not None:
+            self.store.set(f"note/{self.rank}", pickle.dumps(note).hex())
+
+    def read_notes(self) -> dict[int, Any]:
+        """Return the last note of each other rank that has left one, by rank."""
+        found = {rank: _read(self.store, f"note/{rank}") for rank in range(1, self.world_size) if self.store}
+        return {rank: pickle.loads(bytes.fromhex(text)) for rank, text in found.items() if text}
 
     def all_gather_rows(self, rows_E: Tensor) -> Tensor:
         """Gather the rows [E, …] of the envs of every rank; return the rows of all envs, in order."""
@@ -137,15 +165,8 @@ class RankGroup:
 SINGLE_RANK = RankGroup(0, 1, lambda _: None)
 
 
-def init_ranks(info: RankInfo, is_stopped: Callable[[], bool] = lambda: False) -> RankGroup:
-    """Connect to the other ranks, over gloo.
-
-    Args:
-        is_stopped: True if this process is to end. It then does not wait for the other ranks.
-
-    Raises:
-        RankLostError: Not all ranks have connected in time, or the process is to end.
-    """
+def init_ranks(info: RankInfo) -> RankGroup:
+    """Connect to the other ranks, over gloo. Raises RankLostError if not all have connected in time."""
     if info.world_size == 1:
         return SINGLE_RANK
     # Its functions have the group that exists at its import as their default argument. The group would outlive
@@ -154,7 +175,7 @@ def init_ranks(info: RankInfo, is_stopped: Callable[[], bool] = lambda: False) -
 
     try:
         store, _, _ = next(rendezvous("env://", timeout=COLLECTIVE_TIMEOUT))
-        token = meet(store, info, is_stopped)
+        token = meet(store, info)
         store = PrefixStore(token, store)
         dist.init_process_group(
             "gloo", store=store, rank=info.rank, world_size=info.world_size, timeout=COLLECTIVE_TIMEOUT
@@ -163,10 +184,10 @@ def init_ranks(info: RankInfo, is_stopped: Callable[[], bool] = lambda: False) -
         raise RankLostError(
             f"rank {info.rank} cannot connect to the other {info.world_size - 1}: {str(error).splitlines()[0]}"
         ) from error
-    return RankGroup(info.rank, info.world_size, dist.all_reduce)
+    return RankGroup(info.rank, info.world_size, _start_all_reduce, store)
 
 
-def meet(store: Store, info: RankInfo, is_stopped: Callable[[], bool]) -> str:
+def meet(store: Store, info: RankInfo) -> str:
     """Wait until all ranks are here, and return a token that they share and that no earlier ranks have had.
 
     torchrun keeps its store when it restarts the ranks, with the addresses of the killed ones: torch itself would
@@ -174,14 +195,14 @@ def meet(store: Store, info: RankInfo, is_stopped: Callable[[], bool]) -> str:
     a rank recognises the token of an earlier rank 0: its confirmation lacks the answer.
 
     Raises:
-        RankLostError: A rank does not come in time, or this process is to end.
+        RankLostError: A rank does not come in time.
     """
     own = uuid4().hex
     others = range(1, info.world_size)
     if info.rank == 0:
         store.set("token", own)
     deadline = time.monotonic() + COLLECTIVE_TIMEOUT.total_seconds()
-    while not is_stopped() and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
         token = own if info.rank == 0 else _read(store, "token")
         if info.rank == 0 and store.check([f"{own}/{rank}" for rank in others]):
             store.set(f"{own}/all", " ".join(_read(store, f"{own}/{rank}") for rank in others))
@@ -191,8 +212,16 @@ def meet(store: Store, info: RankInfo, is_stopped: Callable[[], bool]) -> str:
             if own in _read(store, f"{token}/all"):
                 return token
         time.sleep(MEETING_POLL_S)
-    reason = "was stopped" if is_stopped() else f"has waited for {COLLECTIVE_TIMEOUT}"
-    raise RankLostError(f"rank {info.rank} {reason} before the other {len(others)} had started")
+    others_missing = f"the other {len(others)} had not started"
+    raise RankLostError(f"rank {info.rank} has waited for {COLLECTIVE_TIMEOUT}: {others_missing}")
+
+
+def _is_done(work: dist.Work) -> bool:
+    """Wait for a moment, and return True if the work is done. Raises RuntimeError if it has failed."""
+    try:
+        return work.wait(WAIT)
+    except RuntimeError:  # also if it is not done
+        return work.is_completed() and work.wait()
 
 
 def _read(store: Store, key: str) -> str:
@@ -212,8 +241,16 @@ def reduce_on_gpu(ranks: RankGroup, policy_device: str) -> RankGroup:
     return RankGroup(
         ranks.rank,
         ranks.world_size,
-        lambda values: dist.all_reduce(values, group=nccl if values.is_cuda else None),  # pyright: ignore[reportArgumentType]
+        lambda values: _start_all_reduce(values, nccl),
+        ranks.store,
     )
+
+
+def _start_all_reduce(values: Tensor, nccl: Any = None) -> dist.Work | None:
+    """Sum a tensor over the ranks: one on a GPU by NCCL, whose work is in a stream, and another one by gloo."""
+    if values.is_cuda and nccl:
+        return dist.all_reduce(values, group=nccl)
+    return dist.all_reduce(values, async_op=True)
 
 
 def destroy_ranks() -> None:

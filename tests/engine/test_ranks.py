@@ -19,13 +19,15 @@ import psutil
 import pytest
 import torch
 
+from esper import ranks
 from esper.checkpoint.catalog import checkpoint_path, list_checkpoints
 from esper.checkpoint.files import read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
 from esper.config import Config, ConfigError
+from esper.config_files import resolve_config
 from esper.control import RequestKind
 from esper.engine import run as run_module
-from esper.engine import start_checks
+from esper.engine import start_checks, thread
 from esper.engine.start_checks import check_start
 from esper.engine.start_point import RunCompleteError, StartPoint
 from esper.engine.thread import EngineThread
@@ -37,7 +39,7 @@ from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json, make_decoder
 from esper.telemetry.state import Keyframe
 from tests.ranks import ThreadRanks, together
-from tests.runs import LiveRun, computed, only_run, recorded
+from tests.runs import LiveRun, computed, only_run, recorded, tiny
 
 ENVS, RANKS = 5, 2
 PATIENCE = 300.0
@@ -294,6 +296,31 @@ def lanes_of(lanes: list[str], *place: int, leave_out: bool = False) -> list[str
     return assign_lanes_to_rank(lanes, RankInfo(*place), leave_out=leave_out)
 
 
+def test_rank_that_is_stopped_before_the_run_has_begun_ends_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its failure makes torchrun end the others, which wait for it."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def never_meet(_: RankInfo) -> RankGroup:
+        begun.set()
+        go_on.wait()
+        raise RankLostError
+
+    monkeypatch.setattr(RankInfo, "from_environment", lambda: RankInfo(1, RANKS, 1, RANKS))
+    monkeypatch.setattr(ranks, "init_ranks", never_meet)
+    monkeypatch.setattr(thread, "PREPARATION_GRACE_S", 0.05)
+    engine = EngineThread(StartPoint(resolve_config(None, tiny(tmp_path))))
+    engine.start()
+    begun.wait()
+    engine.control.put(RequestKind.STOP, "signal")
+    assert engine.stop_effect == "nothing is to be saved while the run is set up"
+    engine.join()
+    assert engine.must_exit
+    assert engine.run_error == "esper-sanctum: rank 1 was stopped before the run had begun; nothing was saved"
+    go_on.set()
+
+
 def test_lanes_are_split_equally_among_the_ranks_of_a_node() -> None:
     gpus = [f"cuda:{index}" for index in range(5)]
     assert lanes_of(gpus) == gpus
@@ -343,12 +370,14 @@ def test_two_ranks_on_one_gpu_are_refused(
 def test_only_gpu_tensors_of_the_policy_are_reduced_by_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[tuple[str, object]] = []
     monkeypatch.setattr(torch.distributed, "new_group", lambda backend, **_: backend)
-    monkeypatch.setattr(torch.distributed, "all_reduce", lambda values, group: used.append((values.device.type, group)))
+    monkeypatch.setattr(
+        torch.distributed, "all_reduce", lambda values, **options: used.append((values.device.type, options))
+    )
     ranks = ThreadRanks(2).rank(0)
     assert reduce_on_gpu(ranks, "cpu") is ranks
     on_gpu = reduce_on_gpu(ranks, "cuda:0")
     on_gpu.all_reduce_(torch.ones(1))
-    assert used == [("cpu", None)]
+    assert used == [("cpu", {"async_op": True})]
 
 
 def test_rank_without_an_env_is_refused() -> None:
@@ -559,6 +588,52 @@ def test_data_that_cannot_be_loaded_end_every_rank(tmp_path: Path) -> None:
     assert errors.count("esper-sanctum: data of task counted: OSError: no such tape") == RANKS
     assert (tmp_path / "calls.txt").read_text() == "called\n"
     assert not (tmp_path / "telemetry").exists()
+
+
+STUCK_LOSS = """
+import dataclasses
+import os
+import time
+
+count = 0
+
+
+def loss(output, y):
+    global count
+    count += 1
+    while count > 200 and os.environ["RANK"] == "1":
+        time.sleep(1)
+    return torch.nn.functional.cross_entropy(output, y)
+
+
+task = dataclasses.replace(task, loss=loss)
+"""
+"""Makes a task of one that never returns from its loss in rank 1."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stops_all", [True, False], ids=["torchrun", "rank 0"])
+def test_call_that_never_returns_in_another_rank_is_named_and_ends_with_a_stop(stops_all: bool, tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text(TASK_OF_RANKS.format(line="") + STUCK_LOSS)
+    process = torchrun(tmp_path, "--rounds", "1000", "--task", "stuck.py")
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while not any('"CallOverdue"' in path.read_text() for path in tmp_path.glob("telemetry/*/events-*.jsonl")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        found = {each.environ().get("RANK"): each for each in psutil.Process(process.pid).children()}
+        start = time.monotonic()
+        (process if stops_all else found["0"]).send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=PATIENCE)
+    finally:
+        end(process)
+    assert time.monotonic() - start < 35
+    assert re.search(r"esper-sanctum: env 0[34] on cpu:1 has been in loss for 3\d s .* and did not return", errors), (
+        errors
+    )
+    history = open_history(only_run(tmp_path))
+    assert history.state_at(history.length).status == "failed"
 
 
 HANGS = """

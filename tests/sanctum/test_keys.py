@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from textual.drivers.headless_driver import HeadlessDriver
-from textual.widgets import DataTable, OptionList
+from textual.widgets import DataTable, OptionList, Static
 
 from esper.control import RequestKind
 from esper.sanctum.actions.run import BROWSER_MESSAGE
@@ -242,7 +242,7 @@ async def test_call_that_does_not_return_is_the_status_of_the_run(size: tuple[in
         await emit(pilot, session, ev.CallOverdue(env=3, lane="cpu:0", seconds=10.2, limit=30.0, **place))
         assert "▲ STUCK env 03 in forward (endless.py, line 28)" in header(app)
         await pilot.press("q")
-        question = screen_text(app)
+        question = str(app.screen.query_one("#question", Static).render())
         assert "Your code has not returned: env 03 in forward (endless.py, line 28)." in question
         assert "when the call has taken 30 s, the run ends with its last" in question
         await pilot.press("c")
@@ -252,7 +252,7 @@ async def test_call_that_does_not_return_is_the_status_of_the_run(size: tuple[in
         ]
         assert "▲ STUCK ends by 30 s: env 03 in forward" in header(app)
         await emit(pilot, session, ev.CallReturned(env=3, seconds=12.0))
-        assert "● RUNNING checkpointing, then quitting…" in header(app)
+        assert "● RUNNING checkpointing, then quit" in header(app)
 
 
 async def test_attached_dashboard_is_not_said_to_load_torch() -> None:

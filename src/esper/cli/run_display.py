@@ -16,7 +16,7 @@ from esper.cli.dashboard import DisplayOptions, show_dashboard
 from esper.cli.options import EXIT_FAILED, EXIT_OK, NarrationDetail, print_usage_error
 from esper.cli.streams import CLOSED_ERRNOS, FROZEN_AFTER_S, discard_broken_output, is_frozen, print_text
 from esper.control import RequestKind
-from esper.process import NamedThread
+from esper.process import NamedThread, RankInfo
 from esper.stop_signals import replace_handlers, restore_handlers
 
 if TYPE_CHECKING:
@@ -128,7 +128,8 @@ def run_in_dashboard(engine: EngineThread, display: DisplayOptions, task: str) -
         is_preparing = engine.is_engine_alive and engine.is_preparing
         if code == EXIT_OK and is_preparing:  # an import of torch cannot be interrupted
             print_text("the run had not started; nothing was recorded")
-            raise SystemExit(EXIT_OK)
+            is_single = RankInfo.from_environment().world_size == 1
+            raise SystemExit(EXIT_OK if is_single else EXIT_FAILED)  # torchrun then ends the other ranks
         if code in {EXIT_OK, EXIT_FAILED}:
             save_and_stop()
         if code:

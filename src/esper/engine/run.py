@@ -134,7 +134,7 @@ class Run:
             if ranks.rank > 0:
                 self._open_on_other_rank()
             lock_warning = ranks.run_on_rank0(lambda: self._open_recording(config, notes, opened))
-            self.pool.supervisor.emit = self.hub.emit
+            self._report_calls()
             self.hub.subscribe(records)
             state = TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks, origin=origin)
             self._results = self._direct(growth, space, state, control, data, lanes) if growth and space else None
@@ -166,13 +166,34 @@ class Run:
         Raises:
             StoppedError: A stop was requested before.
         """
-        if self.ranks.is_single and not control.begin():
+        control.has_begun = not any(self.ranks.all_gather_object(control.stop_requested))
+        if not control.has_begun:
             raise StoppedError("the run was stopped while it was set up; nothing was saved")
         self.pool.supervisor.seconds_since_stop = control.seconds_since_stop
         given = run_directory_of(start.checkpoint) if start.checkpoint else start.directory
         directory = given or self.ranks.run_on_rank0(lambda: _new_directory(config))
         begun = read_run_manifest(directory).command  # rank 0 uses it
         return directory, begun or start.command or command_digest(start.config, notes.name if notes else "")
+
+    def _report_calls(self) -> None:
+        """Report calls of the user's code that do not return. Rank 0 reports those of the ranks that it waits for."""
+        supervisor, ranks = self.pool.supervisor, self.ranks
+        supervisor.emit = self.hub.emit
+
+        def leave_note(event: ev.AnyEvent) -> None:
+            if isinstance(event, ev.CallOverdue | ev.CallReturned):
+                ranks.put_note(supervisor.overdue)
+            else:
+                self.hub.emit(event)
+
+        def check_others() -> None:
+            for rank, call in ranks.read_notes().items():
+                supervisor.check(rank, call)
+
+        if ranks.rank > 0:  # its events reach rank 0 after the step only
+            supervisor.emit = leave_note
+        else:
+            ranks.while_waiting = check_others
 
     def _restore(self, start: StartPoint) -> None:
         """Restore the state of a run that was begun before."""

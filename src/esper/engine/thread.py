@@ -123,8 +123,8 @@ class EngineThread:
 
     @property
     def is_preparing(self) -> bool:
-        """True until the run has something to save: its task is loaded and checked. False for one rank of several."""
-        return not self.control.has_begun and RankInfo.from_environment().world_size == 1
+        """True until the run has something to save: its task is loaded and checked."""
+        return not self.control.has_begun
 
     @property
     def start_stage(self) -> str:
@@ -160,6 +160,11 @@ class EngineThread:
         """Wait until the run has ended or was given up; return at once if it was never started."""
         while self.is_engine_alive:
             self._thread.join(JOIN_POLL_S)
+        rank_info = RankInfo.from_environment()
+        if self._thread.is_alive() and self.has_given_up and rank_info.world_size > 1:  # torchrun then ends the others
+            self.run_error = (
+                f"esper-sanctum: rank {rank_info.rank} was stopped before the run had begun; nothing was saved"
+            )
 
     def _main(self) -> None:
         with closing(WorkerSpawner()) as spawner, self._printed:
@@ -188,7 +193,7 @@ class EngineThread:
         if self.control.stop_requested and rank_info.world_size == 1:  # other ranks would wait for this one
             return
         try:
-            ranks = init_ranks(rank_info, lambda: self.control.stop_requested)
+            ranks = init_ranks(rank_info)
             self._train(self._agree_on_start(ranks, rank_info), ranks, spawner)
         except RankLostError as error:
             self.run_error = f"esper-sanctum: {error}"
@@ -197,7 +202,8 @@ class EngineThread:
         except RunCompleteError as error:
             self.complete = str(error)
         finally:
-            destroy_ranks()
+            if not self.must_exit:  # else threads of gloo still wait for another rank
+                destroy_ranks()
 
     def _agree_on_start(self, ranks: RankGroup, rank_info: RankInfo) -> StartPoint:
         """Return where the run starts. Rank 0 decides, because the others may see another state of the directory.

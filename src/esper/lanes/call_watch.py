@@ -92,13 +92,13 @@ class CallSupervisor:
         self.seconds_since_stop: Callable[[], float | None] = lambda: None
         self.abandoned: str | None = None
         self._overdue: dict[object, tuple[OverdueCall, float]] = {}
-        """Overdue calls, and the time of `monotonic` at which each began. Keyed by lane or worker."""
+        """Overdue calls, and the time of `monotonic` at which each began. Keyed by lane, worker or rank."""
 
     def check(self, waited_for: object, call: OverdueCall | None) -> None:
         """Handle the result of `CallWatch.look`.
 
         Args:
-            waited_for: Lane or worker whose results are waited for.
+            waited_for: Lane, worker or rank whose results are waited for.
 
         Raises:
             FaultError: A stop was requested, and this call or another one has not returned for long.
@@ -122,6 +122,11 @@ class CallSupervisor:
         if call is not None:
             self._overdue[waited_for] = call, now - call.seconds
             self.emit(CallOverdue(**call._asdict(), limit=LIMIT_S))
+
+    @property
+    def overdue(self) -> OverdueCall | None:
+        """A call that is overdue; None if none is."""
+        return next((call for call, _ in self._overdue.values()), None)
 
     def stop_effect(self) -> str | None:
         """Return what a stop request does while a call is overdue; None if none is. For any thread."""
