@@ -6,6 +6,7 @@ would change the results of others. `isolated` is around every call of a task or
 
 from __future__ import annotations
 
+import faulthandler
 import inspect
 import os
 import signal
@@ -197,7 +198,9 @@ class _SharedSettings:
         """Reset the changed settings and streams, and return their names."""
         with self._lock:
             self._calls -= 1
-            return _reset_changed(_SHARED_SETTINGS, self._before) + _reset_streams(*self._streams)
+            # A handler of faulthandler is unknown to `signal`, and would hide those of the run.
+            handled = [f"handler of {number.name}" for number in STOP_SIGNALS if faulthandler.unregister(number)]
+            return handled + _reset_changed(_SHARED_SETTINGS, self._before) + _reset_streams(*self._streams)
 
 
 _shared = _SharedSettings()

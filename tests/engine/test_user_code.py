@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
 import signal
@@ -193,10 +194,12 @@ def test_changed_setting_is_reported_once(capsys: pytest.CaptureFixture[str], tm
             os.chdir("/")
             torch.set_grad_enabled(False)
             torch.set_num_threads(threads + 1)
+            faulthandler.register(signal.SIGTERM, sys.__stderr__)
+        assert not faulthandler.unregister(signal.SIGTERM)
         assert (torch.is_grad_enabled(), torch.get_num_threads()) == (True, threads)
     assert capsys.readouterr().err.splitlines() == [
         f"model of {tmp_path} changed the {name}; it was reset, because other envs share it"
-        for name in ("gradient mode of torch", "number of threads of torch", "current directory")
+        for name in ("gradient mode of torch", "number of threads of torch", "handler of SIGTERM", "current directory")
     ]
 
 
@@ -251,7 +254,7 @@ def test_call_that_does_not_return_is_reported_and_ends_with_a_stop(
     path = tmp_path / f"{tmp_path.name}.py"
     wait = "import time, pathlib\n        while not pathlib.Path(__file__ + 'x').exists(): time.sleep(0.01)"
     path.write_text(CARELESS.replace("ACTION", wait))
-    live = LiveRun(tmp_path, task=f"{path}:task", policy="static", rounds=2, steps=40).start()
+    live = LiveRun(tmp_path, task=f"{path}:task", policy="static", rounds=2, steps=40, interactive=True).start()
     try:
         while (call := live.wait_for(ev.CallOverdue)).line != 28:
             live.wait_for(ev.CallReturned)
@@ -266,6 +269,7 @@ def test_call_that_does_not_return_is_reported_and_ends_with_a_stop(
     assert "and did not return when the run was stopped; --resume" in live.failure
     assert [read_manifest(saved).step for saved in list_checkpoints(live.run.directory)] == [0]
     assert live.run.pool.supervisor.abandoned
+    assert not any(isinstance(event, ev.Paused) for event in live.events)  # the dashboard of a stopped run closes
     assert not live.state.overdue
 
 

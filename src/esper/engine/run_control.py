@@ -57,10 +57,10 @@ class RunController:
         """Save the stashed start of the round, then hold the run until the user restores a checkpoint.
 
         Raises:
-            FaultError: The run is not interactive, its device is lost, or the user ends it.
+            FaultError: The run is not interactive, its device is lost, a call was abandoned, or the user ends it.
         """
         unsaved = self._try_optional(lambda: self._save_stash("fault"))
-        if not self._interactive or fault.is_device_lost:
+        if not self._interactive or fault.is_device_lost or self._training.pool.supervisor.abandoned:
             raise fault
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
