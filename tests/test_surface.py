@@ -122,7 +122,7 @@ EVENTS = {
     "Paused": "round step origin reason cause",
     "Resumed": "round step origin checkpoint",
     "Logged": "severity text",
-    "CallOverdue": "env lane function file line seconds limit",
+    "CallOverdue": "env lane function file line seconds max_seconds",
     "CallReturned": "env seconds",
     "ClockChanged": "seconds",
     "TrialStarted": "round env candidate origin fresh",

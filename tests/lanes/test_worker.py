@@ -28,7 +28,6 @@ from esper.lanes.lane import Lane
 from esper.lanes.pool import EnvPool
 from esper.policy.actions import Action
 from esper.telemetry import events as ev
-from esper.telemetry.events import AnyEvent, Logged
 from tests.engine.populations import measurements, play, population
 from tests.runs import LiveRun, computed, recorded
 
@@ -136,12 +135,11 @@ def test_stopped_worker_is_named_and_waited_for(
     reported: list[str] = []
     pid = pool.lanes[1].pids[0]
 
-    def report_and_continue(event: AnyEvent) -> None:
-        assert isinstance(event, Logged)
-        reported.append(event.text)
+    def report_and_continue(text: str) -> None:
+        reported.append(text)
         os.kill(pid, signal.SIGCONT)
 
-    pool.supervisor.emit = report_and_continue
+    pool.supervisor.report = report_and_continue
     monkeypatch.setattr(worker, "SILENCE_S", 0.05)
     os.kill(pid, signal.SIGSTOP)
     assert play(pool, 0, 3) == wanted[:4]

@@ -239,7 +239,7 @@ async def test_call_that_does_not_return_is_the_status_of_the_run(size: tuple[in
     app, session = live(RUN)
     async with opened(app, size=size) as pilot:
         place = {"function": "forward", "file": "/home/user/endless.py", "line": 28}
-        await emit(pilot, session, ev.CallOverdue(env=3, lane="cpu:0", seconds=10.2, limit=30.0, **place))
+        await emit(pilot, session, ev.CallOverdue(env=3, lane="cpu:0", seconds=10.2, max_seconds=30.0, **place))
         assert "▲ STUCK env 03 in forward (endless.py, line 28)" in header(app)
         await pilot.press("q")
         question = str(app.screen.query_one("#question", Static).render())
@@ -250,7 +250,7 @@ async def test_call_that_does_not_return_is_the_status_of_the_run(size: tuple[in
         assert notices(app) == [
             "The run will end when the call returns, or has taken 30 s; a signal to its process ends it at once."
         ]
-        assert "▲ STUCK ends by 30 s: env 03 in forward" in header(app)
+        assert "▲ STUCK ends at 30 s: env 03 in forward" in header(app)
         await emit(pilot, session, ev.CallReturned(env=3, seconds=12.0))
         assert "● RUNNING checkpointing, then quit" in header(app)
 

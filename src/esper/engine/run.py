@@ -33,6 +33,7 @@ from esper.engine.wide_host import open_wide_pool
 from esper.harvest.model import check_is_one_structure
 from esper.health.detector import AnomalyDetector
 from esper.health.thresholds import Thresholds
+from esper.lanes.call_watch import LIMIT_S, OverdueCall
 from esper.lanes.device_names import assign_lanes_to_rank, is_auto, is_cpu_lane
 from esper.lanes.device_stats import cuda_uuid
 from esper.lanes.devices import resolve_devices, resolve_policy_device, torch_device, unusable_gpus
@@ -134,7 +135,6 @@ class Run:
             if ranks.rank > 0:
                 self._open_on_other_rank()
             lock_warning = ranks.run_on_rank0(lambda: self._open_recording(config, notes, opened))
-            self._report_calls()
             self.hub.subscribe(records)
             state = TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks, origin=origin)
             self._results = self._direct(growth, space, state, control, data, lanes) if growth and space else None
@@ -170,6 +170,7 @@ class Run:
         if not control.has_begun:
             raise StoppedError("the run was stopped while it was set up; nothing was saved")
         self.pool.supervisor.seconds_since_stop = control.seconds_since_stop
+        self._report_calls()
         given = run_directory_of(start.checkpoint) if start.checkpoint else start.directory
         directory = given or self.ranks.run_on_rank0(lambda: _new_directory(config))
         begun = read_run_manifest(directory).command  # rank 0 uses it
@@ -177,22 +178,23 @@ class Run:
 
     def _report_calls(self) -> None:
         """Report calls of the user's code that do not return. Rank 0 reports those of the ranks that it waits for."""
-        supervisor, ranks = self.pool.supervisor, self.ranks
-        supervisor.emit = self.hub.emit
+        supervisor, ranks = self.pool.supervisor, self.ranks  # the hub is opened later
 
-        def leave_note(event: ev.AnyEvent) -> None:
-            if isinstance(event, ev.CallOverdue | ev.CallReturned):
+        def report_call(call: OverdueCall, seconds: float | None) -> None:
+            if ranks.rank > 0:  # its events reach rank 0 after the step only
                 ranks.put_note(supervisor.overdue)
+            elif seconds is None:
+                self.hub.emit(ev.CallOverdue(**call._asdict(), max_seconds=LIMIT_S))
             else:
-                self.hub.emit(event)
+                self.hub.emit(ev.CallReturned(env=call.env, seconds=seconds))
 
         def check_others() -> None:
             for rank, call in ranks.read_notes().items():
                 supervisor.check(rank, call)
 
-        if ranks.rank > 0:  # its events reach rank 0 after the step only
-            supervisor.emit = leave_note
-        else:
+        supervisor.report = lambda text: self.hub.emit(ev.Logged(severity="warning", text=text))
+        supervisor.report_call = report_call
+        if ranks.rank == 0:
             ranks.while_waiting = check_others
 
     def _restore(self, start: StartPoint) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from esper.code_places import find_in_thread
 from esper.lanes.errors import FaultError
-from esper.telemetry.events import AnyEvent, CallOverdue, CallReturned
 
 if TYPE_CHECKING:
     from esper.envs.env import Env
@@ -81,14 +80,16 @@ class CallSupervisor:
     """Reports calls that do not return, and abandons them if the run is to end.
 
     Attributes:
-        emit: Emits an event.
+        report: Logs a sentence.
+        report_call: Reports a call that is overdue, or one that has returned, with its duration.
         seconds_since_stop: Returns the seconds since a stop was requested; None if none was.
         abandoned: Message of the fault with which calls were abandoned; None if none were. No call is waited for any
             more then, and only `os._exit` can end a process in whose threads they are.
     """
 
     def __init__(self) -> None:
-        self.emit: Callable[[AnyEvent], None] = lambda _: None
+        self.report: Callable[[str], None] = lambda _: None
+        self.report_call: Callable[[OverdueCall, float | None], None] = lambda _, __: None
         self.seconds_since_stop: Callable[[], float | None] = lambda: None
         self.abandoned: str | None = None
         self._overdue: dict[object, tuple[OverdueCall, float]] = {}
@@ -111,17 +112,17 @@ class CallSupervisor:
             raise FaultError(self.abandoned)
 
     def note(self, waited_for: object, call: OverdueCall | None) -> None:
-        """Emit an event if a call is overdue, and one if it has returned."""
+        """Report a call that is overdue, and again when it has returned."""
         now = time.monotonic()
         known, begun = self._overdue.get(waited_for, (None, now))
         if call == known:
             return
         if known is not None:
             del self._overdue[waited_for]
-            self.emit(CallReturned(env=known.env, seconds=now - begun))
+            self.report_call(known, now - begun)
         if call is not None:
             self._overdue[waited_for] = call, now - call.seconds
-            self.emit(CallOverdue(**call._asdict(), limit=LIMIT_S))
+            self.report_call(call, None)
 
     @property
     def overdue(self) -> OverdueCall | None:

@@ -43,7 +43,6 @@ from esper.tasks.profile import TaskProfile
 from esper.tasks.settings import override_settings
 from esper.tasks.splits import Splits, TaskData, map_data, move_data, read_data, write_data
 from esper.tasks.task import Task, TaskSource
-from esper.telemetry.events import Logged
 
 END_TIMEOUT_S = 10.0
 """Seconds in which a process that has closed its pipe must end."""
@@ -199,18 +198,15 @@ class WorkerProcess:
             if message is not None:
                 self._supervisor.note(self, None)
                 if is_reported:
-                    self._report(f"lane {self._lane} answers again, after {silence:.0f} s")
+                    self._supervisor.report(f"lane {self._lane} answers again, after {silence:.0f} s")
                 return message
             self._supervisor.check(self, channel.note)
             if not is_reported and silence >= SILENCE_S and is_stopped(self.pid):
                 is_reported = True
-                self._report(
+                self._supervisor.report(
                     f"lane {self._lane} does not answer: its worker process {self.pid} is stopped; the run waits "
                     f"until `kill -CONT {self.pid}`"
                 )
-
-    def _report(self, text: str) -> None:
-        self._supervisor.emit(Logged(severity="warning", text=text))
 
     def _worker_died(self, error: Exception) -> FaultError:
         """Return how the process ended, or why it cannot be reached, and close it; `send` starts another one.

@@ -99,16 +99,10 @@ def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
             return "info", f"resumed at round {event.round} step {event.step}{source} ({event.origin})"
         case ev.Logged():
             return event.severity, event.text
-        case ev.CallOverdue():
-            text = f"env {event.env:02d} on {event.lane} has been in {event.function} for {event.seconds:.0f} s"
-            end = f"a stop ends the run when the call has taken {event.limit:.0f} s"
-            return "warning", f"{text} ({event.file}, line {event.line}); {end}"
-        case ev.CallReturned():
-            return "info", f"the call of env {event.env:02d} has returned, after {event.seconds:.0f} s"
+        case ev.CallOverdue() | ev.CallReturned():
+            return _describe_call(event)
         case ev.ClockChanged():
-            duration = format_duration(abs(event.seconds))
-            how = f"back by {duration}" if event.seconds < 0 else f"forward by {duration}, or the machine slept"
-            return "warning", f"the clock of this machine was set {how}"
+            return "warning", _describe_clock(event.seconds)
         case ev.TrialEnded(score=float(score)) if event.outcome in ("done", "pruned"):
             where = f"fresh host {event.fresh}, " if event.fresh else "pruned, " if event.outcome == "pruned" else ""
             return "info", f"{describe_candidate(event.candidate)}: {where}score {score:.1%}"
@@ -126,7 +120,21 @@ def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
             return None
 
 
-def describe_call(call: ev.CallOverdue) -> str:
+def _describe_clock(change_s: float) -> str:
+    duration = format_duration(abs(change_s))
+    how = f"back by {duration}" if change_s < 0 else f"forward by {duration}, or the machine slept"
+    return f"the clock of this machine was set {how}"
+
+
+def _describe_call(call: ev.CallOverdue | ev.CallReturned) -> tuple[str, str]:
+    if isinstance(call, ev.CallReturned):
+        return "info", f"the call of env {call.env:02d} has returned, after {call.seconds:.0f} s"
+    where = f"env {call.env:02d} on {call.lane} has been in {call.function} for {call.seconds:.0f} s"
+    end = f"a stop ends the run when the call has taken {call.max_seconds:.0f} s"
+    return "warning", f"{where} ({call.file}, line {call.line}); {end}"
+
+
+def name_call(call: ev.CallOverdue) -> str:
     """Return env and place of a call that has not returned, for example `env 03 in forward (mine.py, line 28)`."""
     return f"env {call.env:02d} in {call.function} ({PurePath(call.file).name}, line {call.line})"
 

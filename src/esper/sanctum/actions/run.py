@@ -192,8 +192,8 @@ class RunActions(WorkspaceActions):
         """Notify the user of a request that the engine cannot handle soon. The header shows every pending request."""
         overdue = next(iter(self.source.live_state.overdue.values()), None)
         if overdue is not None and kind in ENDING_KINDS:
-            when = f"when the call returns, or has taken {overdue.limit:.0f} s; a signal to its process ends it at once"
-            self.notify(f"The run will end {when}.")
+            when = f"when the call returns, or has taken {overdue.max_seconds:.0f} s"
+            self.notify(f"The run will end {when}; a signal to its process ends it at once.")
             return
         if _is_starting(self.source):
             if kind in ENDING_KINDS:  # the dashboard closes at once

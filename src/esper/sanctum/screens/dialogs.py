@@ -18,7 +18,7 @@ from esper.formatting import strip_control
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.requests import pause_cause
 from esper.telemetry.events import CallOverdue
-from esper.telemetry.sentences import describe_call
+from esper.telemetry.sentences import name_call
 
 ResultT = TypeVar("ResultT")
 NextStep: TypeAlias = Literal["replay", "harvest", "what-if", "evaluate"]
@@ -60,8 +60,8 @@ class QuitDialog(Dialog[RequestKind]):
         super().__init__()
         self._cannot_save = cause is not None and RequestKind.CHECKPOINT in pause_cause(cause).refused_requests
         if overdue is not None:
-            end = f"when the call has taken {overdue.limit:.0f} s, the run ends with its last checkpoint"
-            status = f"Your code has not returned: {strip_control(describe_call(overdue))}.\nAfter a stop, {end}."
+            end = f"when the call has taken {overdue.max_seconds:.0f} s, the run ends with its last checkpoint"
+            status = f"Your code has not returned: {strip_control(name_call(overdue))}.\nAfter a stop, {end}."
         elif cause is None:
             status = f"{run or 'The run'} is {'paused' if paused else 'live'}."
         elif cause == PauseCause.LOST:

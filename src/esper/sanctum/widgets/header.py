@@ -18,7 +18,7 @@ from esper.sanctum.source import RunSource
 from esper.sanctum.symbols import STATUS_SYMBOLS, compact_cell, ellipsise
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.sentences import describe_call, pluralise
+from esper.telemetry.sentences import name_call, pluralise
 
 _WIDE_COLS = 110
 """Minimum width of the terminal for tabs with names and wide gaps."""
@@ -87,8 +87,8 @@ def run_status(source: RunSource) -> StatusLabel:
         case _ if state.overdue:
             call = next(iter(state.overdue.values()))
             if source.requests is not None and source.requests.stop_requested:
-                note = f"ends by {call.limit:.0f} s:"
-            return StatusLabel("STUCK", "warning", f"{note} {describe_call(call)}".lstrip())
+                note = f"ends at {call.max_seconds:.0f} s:"
+            return StatusLabel("STUCK", "warning", f"{note} {name_call(call)}".lstrip())
         case _:
             return StatusLabel("RUNNING", "info", note)
 

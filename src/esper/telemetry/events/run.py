@@ -212,7 +212,7 @@ class CallOverdue(Event, frozen=True, kw_only=True, tag=True):
     """Line in the file, from 1."""
     seconds: float
     """Duration of the call so far."""
-    limit: float
+    max_seconds: float
     """Duration after which a stop request ends the run without waiting for the call."""
 
 
