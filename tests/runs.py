@@ -74,7 +74,9 @@ class LiveRun:
     ) -> None:
         self.records: SimpleQueue[Record] = SimpleQueue()
         self.control = RequestQueue()
-        start = start or StartPoint(resolve_config(None, tiny(telemetry_dir, **options)), resume)
+        if start is None:
+            config = resolve_config(None, tiny(telemetry_dir, **options))
+            start = StartPoint.at_checkpoint(config, resume) if resume else StartPoint(config)
         self.run = Run(start, self.control, self.records, ranks=ranks, interactive=interactive)
         self.state = RunState()
         self.events: list[ev.AnyEvent] = []

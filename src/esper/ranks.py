@@ -147,7 +147,7 @@ class RankGroup:
         return [pickle.loads(row[:length].tobytes()) for row, length in zip(rows, lengths, strict=True)]
 
     def run_on_rank0(self, work: Callable[[], T]) -> T:
-        """Call a function on rank 0. Every rank returns its result, or raises its exception."""
+        """Call a function on rank 0. Every rank returns its result, others a copy, or raises its exception."""
         if self.is_single:
             return work()
         outcome: tuple[T | None, Exception | None] = (None, None)
@@ -156,7 +156,8 @@ class RankGroup:
                 outcome = work(), None
             except Exception as error:  # noqa: BLE001 (every rank raises it below)
                 outcome = None, error
-        result, failure = self.all_gather_object(outcome)[0]
+        copy = self.all_gather_object(outcome)[0]
+        result, failure = outcome if self.rank == 0 else copy
         if failure is not None:
             raise failure
         return result  # pyright: ignore[reportReturnType] (the result of `work` on rank 0)

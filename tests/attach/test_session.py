@@ -21,7 +21,7 @@ RUN = example_run()
 
 @pytest.fixture
 def lock(tmp_path: Path) -> Iterator[RunLock]:
-    held = RunLock(tmp_path)
+    held = RunLock(RunDirectory(tmp_path))
     yield held
     held.release()
 
@@ -53,7 +53,7 @@ def test_session_sends_past_state_then_single_events(tmp_path: Path, lock: RunLo
 
 def test_session_receives_the_last_events(tmp_path: Path) -> None:
     """The last event is written between a poll of the recording and the end of the process."""
-    lock = RunLock(tmp_path)
+    lock = RunLock(RunDirectory(tmp_path))
     recorder = Recorder(RunDirectory.make(tmp_path))
     recorder.put(RUN[0])
     assert recorder.flush()
@@ -72,7 +72,7 @@ def test_session_receives_the_last_events(tmp_path: Path) -> None:
 def test_session_waits_for_a_lost_directory_while_the_run_is_live(is_replaced: bool, tmp_path: Path) -> None:
     directory = tmp_path / "run"
     directory.mkdir()
-    lock = RunLock(directory)
+    lock = RunLock(RunDirectory(directory))
     session = AttachedRun(directory, read_only=True)
     session.start()
     wait_until(lambda: session.run_directory is not None)

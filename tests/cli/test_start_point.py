@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from esper.checkpoint.catalog import CHECKPOINTS_DIR, list_checkpoints
+from esper.cli import start_point
 from esper.cli.start_point import resolve_start
 from esper.control import RequestKind
 from esper.engine.start_point import RunCompleteError, StartPoint
 from esper.recording.notes import RunNotes, write_notes
 from esper.recording.recorder import RecordingError
+from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
 from tests.runs import LiveRun, computed, only, recorded, stopped_run, tiny
 
@@ -77,17 +81,23 @@ def test_the_run_of_the_name_is_continued(run: Path) -> None:
 
 
 def test_a_run_that_is_done_is_not_begun_again(ended: Path) -> None:
-    assert start(ended).is_new  # an earlier run of the same settings
-    with pytest.raises(RunCompleteError, match="has finished all of its 3 rounds"):
+    run = only(ended)
+    complete = f"{run} has finished all of its 3 rounds; train more with --resume {run} --rounds N, N > 3; "
+    complete += "without --resume, a new run starts"
+    with pytest.raises(RunCompleteError, match=f"^{re.escape(complete)}$"):
+        start(ended)
+    with pytest.raises(RunCompleteError):
         start(ended, None, restarted=True)  # it ended while torchrun restarted its ranks
-    write_notes(only(ended), RunNotes(name="job 7"))
-    with pytest.raises(RunCompleteError, match="train more with --rounds N, N > 3"):
+    assert start(ended, None).is_new
+    assert start(ended, seed=5).is_new
+    write_notes(run, RunNotes(name="job 7"))
+    with pytest.raises(RunCompleteError):
         start(ended, name="job 7")
     assert start(ended, name="job 7", rounds=4).config.rounds == 4
 
 
 def test_a_live_run_is_refused(run: Path) -> None:
-    lock = RunLock(run)
+    lock = RunLock(RunDirectory(run))
     with pytest.raises(RecordingError, match="is being trained by process"):
         start(run.parent)
     lock.release()
@@ -96,7 +106,8 @@ def test_a_live_run_is_refused(run: Path) -> None:
 def test_a_run_without_a_checkpoint_starts_again_in_its_directory(run: Path, ended: Path) -> None:
     shutil.rmtree(run / CHECKPOINTS_DIR)
     again = start(run.parent)
-    assert (again.checkpoint, again.directory) == (None, run)
+    assert again.directory
+    assert (again.checkpoint, again.directory.path) == (None, run)
     live = LiveRun(run.parent, start=again)
     live.start().finish()
     assert live.state.status == "done"
@@ -105,3 +116,29 @@ def test_a_run_without_a_checkpoint_starts_again_in_its_directory(run: Path, end
     assert len(list(run.glob("events-*"))) == 2  # the events of the first start are kept
     with pytest.raises(RunCompleteError):
         start(run.parent, None, restarted=True)
+
+
+def test_restarted_ranks_start_a_new_run_after_an_earlier_one_is_done(
+    ended: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start_point, "parent_start_time", lambda: time.time() + 1)  # torchrun began after that run
+    assert start(ended, None, restarted=True).is_new
+    assert start(ended, None, name="job 7", restarted=True).is_new
+    with pytest.raises(RunCompleteError):
+        start(ended, "auto", restarted=True)
+
+
+def test_restarted_ranks_continue_from_the_newest_checkpoint_that_torchrun_has_written(
+    ended: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, _ = list_checkpoints(only(ended))
+
+    def found(named: Path) -> Path | None:
+        return start(ended, str(named), rounds=9, restarted=True).checkpoint
+
+    newest = list_checkpoints(only(ended))[-1]
+    assert found(first) == found(second) == newest
+    assert found(first.with_name("round-00000-step-0001")) == newest  # it is removed by now
+    assert start(ended, str(first), rounds=9).checkpoint == first
+    monkeypatch.setattr(start_point, "parent_start_time", lambda: time.time() + 1)
+    assert found(first) == first  # killed before it wrote one; later ones are of an earlier time

@@ -5,15 +5,27 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
 from esper.checkpoint.catalog import find_checkpoint
-from esper.control import RequestKind
+from esper.config_files import resolve_config
+from esper.control import RequestKind, RequestQueue
+from esper.engine import run as run_module
+from esper.engine.run import Run
+from esper.engine.start_point import StartPoint
 from esper.recording import recorder
+from esper.recording.notes import RunNotes
+from esper.recording.recorder import RecordingError
 from esper.telemetry import events as ev
-from tests.runs import LiveRun, recorded, wait_for_fault
+from tests.runs import LiveRun, only, recorded, stopped_run, tiny, wait_for_fault
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stopped_run(tmp_path_factory.mktemp("stopped"))
 
 
 @pytest.fixture
@@ -29,6 +41,41 @@ def endless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, interactive: boo
     monkeypatch.chdir("/")
     live.wait_for(ev.CheckpointSaved)
     return live
+
+
+@pytest.mark.usefixtures("short_intervals")
+@pytest.mark.parametrize(
+    ("moment", "resumes"),
+    [("_read_saved", True), ("RunLock", False), ("RunLock", True)]
+    + [(moment, True) for moment in ("update_notes", "Recorder", "write_manifest")],
+)
+def test_directory_that_is_replaced_while_its_run_starts_is_noticed(
+    moment: str, resumes: bool, stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is replaced by a copy, which has all that set-up looks for."""
+    telemetry = tmp_path / "telemetry"
+    start = StartPoint(resolve_config(None, tiny(telemetry)))
+    if resumes:
+        run = Path(shutil.copytree(stopped, telemetry / stopped.name))
+        start = StartPoint.at_checkpoint(start.config, find_checkpoint(run))
+    original, files = getattr(run_module, moment), dict[Path, int]()
+
+    def replace_first(*arguments: Any) -> Any:
+        run = only(telemetry)
+        run.rename(tmp_path / "away")
+        shutil.copytree(tmp_path / "away", run)
+        files.update(written_files(telemetry))
+        return original(*arguments)
+
+    monkeypatch.setattr(run_module, moment, replace_first)
+    with pytest.raises(RecordingError, match="another directory is in its place"):
+        Run(start, RequestQueue(), SimpleQueue(), notes=RunNotes(name="x"))
+    assert written_files(telemetry) == files
+
+
+def written_files(directory: Path) -> dict[Path, int]:
+    """Return the times of the last change of everything in a directory."""
+    return {path: path.stat().st_ctime_ns for path in directory.rglob("*")}
 
 
 @pytest.mark.usefixtures("short_intervals")

@@ -71,8 +71,8 @@ def test_fewer_rounds_than_are_done_are_refused(tmp_path: Path, capsys: pytest.C
 
 
 def test_live_run_is_not_closed(killed: Path) -> None:
-    lock = RunLock(killed)
+    lock = RunLock(RunDirectory(killed))
     with pytest.raises(RecordingError, match="is being trained by process"):
-        record_run_end(killed)
+        record_run_end(RunDirectory(killed))
     lock.release()
-    assert record_run_end(killed)
+    assert record_run_end(RunDirectory(killed))

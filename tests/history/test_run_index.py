@@ -14,6 +14,7 @@ from esper.history import run_index
 from esper.history.run_index import RunIndex, index_cache_path
 from esper.history.run_info import RunEnd
 from esper.recording.notes import NOTES_FILE, RunNotes, write_notes
+from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
 from esper.telemetry import events as ev
 from tests.factory import example_run
@@ -25,7 +26,7 @@ RUN = example_run()
 def make(folder: Path, name: str, events: list[ev.AnyEvent], age: float = 0.0) -> Path:
     directory = folder / name
     path = write_segment(directory, 1, recording(events))
-    RunLock(directory).release()
+    RunLock(RunDirectory(directory)).release()
     written = time.time() - age
     os.utime(path, (written, written))
     return directory
@@ -58,7 +59,7 @@ def states(index: RunIndex) -> dict[str, str]:
 def test_index_reads_live_runs_first_then_the_newest(folder: Path, read: list[str]) -> None:
     for age, name in enumerate("abc"):
         make(folder, name, RUN, age=100 * age)
-    lock = RunLock(make(folder, "live", RUN[:60], age=9000))
+    lock = RunLock(RunDirectory(make(folder, "live", RUN[:60], age=9000)))
     write_notes(folder / "b", RunNotes(name="named"))
     (folder / "no run").mkdir()
     (folder / "loop").symlink_to(folder / "loop")
@@ -95,7 +96,7 @@ def test_cached_runs_are_not_read_again_until_their_files_change(tmp_path: Path,
     cache = tmp_path / "cache" / "runs.sqlite"
     for name in ("changed", "noted", "same", "gone", "grown"):
         (make(folder, name, RUN, age=10) / "checkpoints").mkdir()
-    lock = RunLock(make(folder, "live", RUN[:60]))
+    lock = RunLock(RunDirectory(make(folder, "live", RUN[:60])))
     first = RunIndex(folder, cache)
     first.poll()
     read.clear()
@@ -121,7 +122,7 @@ def test_cached_runs_are_not_read_again_until_their_files_change(tmp_path: Path,
 def test_live_run_is_read_on_at_intervals(folder: Path, read: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     directory = make(folder, "a", RUN[:30])
     segment = directory / "events-00001.jsonl"
-    lock, index = RunLock(directory), RunIndex(folder, None)
+    lock, index = RunLock(RunDirectory(directory)), RunIndex(folder, None)
     index.poll()
     with segment.open("ab") as file:
         file.write(lines(RUN[30:]))

@@ -15,10 +15,12 @@ import pytest
 
 from esper.recording import run_lock
 from esper.recording.recorder import RecordingError
+from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import LOCK_FILE, RunLock, is_live, read_holder
 
 HOLD = "import sys; from pathlib import Path; from esper.recording.run_lock import RunLock; "
-HOLD += "lock = RunLock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+HOLD += "from esper.recording.run_directory import RunDirectory; "
+HOLD += "lock = RunLock(RunDirectory(Path(sys.argv[1]))); print('held', flush=True); sys.stdin.read()"
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def test_run_without_a_lock_is_not_live(tmp_path: Path) -> None:
 
 
 def test_run_is_live_until_released(tmp_path: Path) -> None:
-    lock = RunLock(tmp_path)
+    lock = RunLock(RunDirectory(tmp_path))
     assert lock.warning is None
     assert is_live(tmp_path)
     assert is_live(tmp_path)  # the check does not take the lock
@@ -61,7 +63,7 @@ def test_run_is_live_until_its_process_is_killed(tmp_path: Path, other: subproce
     other.kill()
     other.wait()
     assert not is_live(tmp_path)
-    RunLock(tmp_path).release()
+    RunLock(RunDirectory(tmp_path)).release()
 
 
 def test_second_process_cannot_lock_a_run(
@@ -69,13 +71,13 @@ def test_second_process_cannot_lock_a_run(
 ) -> None:
     monkeypatch.setattr(run_lock, "LOCK_TIMEOUT_S", 0.05)
     with pytest.raises(RecordingError, match=f"is being trained by process {other.pid} on .*esper-sanctum attach"):
-        RunLock(tmp_path)
+        RunLock(RunDirectory(tmp_path))
     assert is_live(tmp_path)
 
 
 def test_lock_waits_while_another_process_checks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_lock, "LOCK_TIMEOUT_S", 60.0)
-    RunLock(tmp_path).release()
+    RunLock(RunDirectory(tmp_path)).release()
     descriptor = os.open(tmp_path / LOCK_FILE, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     os.set_blocking(descriptor, False)
@@ -84,7 +86,7 @@ def test_lock_waits_while_another_process_checks_it(tmp_path: Path, monkeypatch:
     assert process.stdout is not None
     process.stdout.readline()
     os.close(descriptor)
-    RunLock(tmp_path).release()
+    RunLock(RunDirectory(tmp_path)).release()
     process.communicate()
 
 
@@ -93,7 +95,7 @@ def test_filesystem_without_locks_is_reported(tmp_path: Path, monkeypatch: pytes
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    lock = RunLock(tmp_path)
+    lock = RunLock(RunDirectory(tmp_path))
     assert lock.warning == (
         f"cannot lock {tmp_path / LOCK_FILE} (No locks available); `attach` and `runs` will not list this run as live"
     )
@@ -101,7 +103,10 @@ def test_filesystem_without_locks_is_reported(tmp_path: Path, monkeypatch: pytes
     lock.release()
 
 
-def test_lock_in_uncreatable_directory_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "taken").touch()
-    with pytest.raises(RecordingError, match=r"cannot record to .*taken/run: Not a directory"):
-        RunLock(tmp_path / "taken" / "run")
+def test_lock_of_a_replaced_directory_is_refused(tmp_path: Path) -> None:
+    directory = RunDirectory.make(tmp_path / "run")
+    (tmp_path / "run").rename(tmp_path / "away")
+    (tmp_path / "run").mkdir()
+    with pytest.raises(RecordingError, match=r"cannot record to .*run: another directory is in its place"):
+        RunLock(directory)
+    assert list(tmp_path.glob("*/*")) == []

@@ -12,6 +12,7 @@ import pytest
 
 from esper.recording import runs
 from esper.recording.notes import NOTES_FILE, RunNotes, read_notes, update_notes, write_notes
+from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
 from esper.recording.runs import list_runs, make_run_directory, resolve_run
 from esper.recording.segments import ReadError, packed_path
@@ -76,7 +77,7 @@ def test_live_run_comes_before_runs_from_the_future(tmp_path: Path) -> None:
     """The clock was set back by two hours after the other run had ended."""
     now = time.time()
     ended, live = make_run(tmp_path, "ended", now + 7200), make_run(tmp_path, "live", now)
-    lock = RunLock(live)
+    lock = RunLock(RunDirectory(live))
     assert list_runs(tmp_path) == [live, ended]
     os.utime(ended / "events-00001.jsonl", (now, now + 1))  # clocks of file servers differ a little
     assert list_runs(tmp_path) == [ended, live]
@@ -125,14 +126,14 @@ def test_run_is_found_by_the_name_that_the_user_gave(tmp_path: Path) -> None:
 
 def test_notes_keep_what_is_not_given_and_refuse_what_cannot_be_read_again(tmp_path: Path) -> None:
     run = make_run(tmp_path, "a", 100)
-    update_notes(run, RunNotes())
+    update_notes(RunDirectory(run), RunNotes())
     assert not (run / NOTES_FILE).exists()
 
-    update_notes(run, RunNotes(name="one \udcff", tags=("x",), study="s", trial=3))
-    update_notes(run, RunNotes(tags=("y", "z"), trial=0))
+    update_notes(RunDirectory(run), RunNotes(name="one \udcff", tags=("x",), study="s", trial=3))
+    update_notes(RunDirectory(run), RunNotes(tags=("y", "z"), trial=0))
     assert read_notes(run) == RunNotes(name="one ?", tags=("y", "z"), study="s", trial=0)
     with pytest.raises(OSError, match="the limit is 65,536"):
         write_notes(run, RunNotes(note="x" * 70_000))
     (run / NOTES_FILE).write_text("{")
     with pytest.raises(ReadError, match=r"notes\.json is damaged \(.*\); delete it to use the run without its notes"):
-        update_notes(run, RunNotes(name="two"))
+        update_notes(RunDirectory(run), RunNotes(name="two"))

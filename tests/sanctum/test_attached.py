@@ -45,7 +45,7 @@ class StubRun:
         self.directory = directory
         self.control = RequestQueue()
         directory.mkdir(parents=True, exist_ok=True)
-        self.lock = RunLock(directory)
+        self.lock = RunLock(RunDirectory(directory))
         self.recorder = Recorder(RunDirectory.make(directory))
         self.hub = EventHub(self.recorder, AnomalyDetector())
         self.say(*example_run()[:30])

@@ -19,6 +19,7 @@ from textual.widgets import Input
 import esper
 from esper.control import RequestKind
 from esper.recording.notes import BASELINE_TAG, RunNotes, read_notes, write_notes
+from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
 from esper.sanctum.app import WorkspaceApp
 from esper.sanctum.screens.dialogs import ConfirmDialog, QuitDialog
@@ -89,7 +90,7 @@ async def workspace(folder: Path, *keys: str, size: tuple[int, int] = SIZE) -> A
 @contextmanager
 def locked(run: Path) -> Iterator[None]:
     """Make a run live."""
-    lock = RunLock(run)
+    lock = RunLock(RunDirectory(run))
     yield
     lock.release()
 

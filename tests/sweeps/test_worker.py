@@ -14,6 +14,7 @@ from optuna.trial import TrialState
 
 from esper.config import ConfigError
 from esper.recording.notes import RunNotes, read_notes
+from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
 from esper.sweeps import memory, trial_run, worker
 from esper.sweeps.places import FileLock
@@ -92,7 +93,7 @@ def test_run_of_an_earlier_sweep_is_followed_from_its_start(tmp_path: Path) -> N
 
     def train() -> None:
         (telemetry / "orphan").mkdir()
-        lock = RunLock(telemetry / "orphan")
+        lock = RunLock(RunDirectory(telemetry / "orphan"))
         write_run(telemetry / "orphan", options, RunNotes(study="s", trial=0), [1.0], None)
         write_run(telemetry / "orphan", options, RunNotes(study="s", trial=0), [1.0, 1.0, 3.0])
         lock.release()
@@ -184,7 +185,7 @@ def test_pruned_run_keeps_its_last_report(tmp_path: Path) -> None:
             options: dict[str, Any] = {"envs": 2, "rounds": 6, "seed": 4, "ppo.entropy-coef": 0.08}
             notes = RunNotes(study="s", trial=trial)
             write_run(run, options, notes, [-9.0] * 4, None)
-            lock = RunLock(run)
+            lock = RunLock(RunDirectory(run))
             process.code = None
 
             def terminate() -> None:

@@ -71,7 +71,7 @@ class AttachServer:
                     self._selector.register(readable, selectors.EVENT_READ)
                 self._opened = opened.pop_all()
         except OSError as error:
-            raise AttachError(f"{self.path}: {error.strerror}") from error
+            raise AttachError(f"{SOCKET_NAME}: {error.strerror}") from error
         self._received: dict[socket.socket, bytes] = {}
         """Open connections, the oldest first, each with the received part of its message."""
         self._thread = NamedThread(target=self._serve, name="control", daemon=True)

@@ -7,7 +7,13 @@ from typing import Any
 
 import msgspec
 
-from esper.checkpoint.catalog import find_checkpoint, list_checkpoints, run_directory_of
+from esper.checkpoint.catalog import (
+    CHECKPOINTS_DIR,
+    find_checkpoint,
+    list_checkpoints,
+    run_directory_of,
+    size_and_time,
+)
 from esper.checkpoint.manifest import (
     CheckpointError,
     check_compatible,
@@ -16,7 +22,7 @@ from esper.checkpoint.manifest import (
     read_verified_files,
 )
 from esper.cli.options import check_own_code_is_named, print_warnings
-from esper.config import Config, ConfigError
+from esper.config import ConfigError
 from esper.config_files import read_config_file, resolve_config
 from esper.engine.growth import is_growth, read_run_manifest
 from esper.engine.start_checks import resolve_policy
@@ -25,12 +31,15 @@ from esper.engine.unfinished import command_digest, find_begun_run, is_done
 from esper.policy.loading import is_own_policy
 from esper.process import parent_start_time
 from esper.recording.notes import RunNotes, update_notes
+from esper.recording.recorder import open_run_directory
+from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import check_not_live
 from esper.recording.runs import resolve_run
 from esper.tasks import is_built_in
 
 AUTO = "auto"
 """Value of `--resume` that stands for the run that the command has begun, or a new one."""
+NEW_RUN_ADVICE = "without --resume, a new run starts"
 
 
 def resolve_start(
@@ -50,7 +59,7 @@ def resolve_start(
         ConfigError: The configuration is invalid, or asks for no more rounds than an unfinished run has done.
         CheckpointError: The checkpoint is damaged, or does not fit the configuration.
         ReadError: The run does not exist.
-        RecordingError: A process trains the run.
+        RecordingError: A process trains the run, or its directory is not at its path any more.
     """
     table = read_config_file(file)
     given = resolve_config(file, options, table=table)
@@ -59,33 +68,50 @@ def resolve_start(
     if resume is None and not restarted:
         return StartPoint(resolve_policy(given), command=command)
     if resume not in (None, AUTO):
+        checkpoint = _find_checkpoint(resume, Path(given.telemetry_dir), restarted=restarted)
         try:
-            return _resume_run(file, resume, given, options, table, notes)
+            return _resume_run(file, checkpoint, resume, options, table, notes)
         except _EndedError as ended:
             if restarted:
                 raise RunCompleteError(str(ended)) from None
             raise
-    run = find_begun_run(given, name, parent_start_time() if restarted else None)
-    if run is None:
-        print_warnings([f"{given.telemetry_dir} has no unfinished run of this command; a new run starts"])
+    directory = find_begun_run(given, name, 0.0 if resume else parent_start_time())
+    if directory is None:
+        print_warnings([f"{given.telemetry_dir} has no run of this command; a new run starts"])
         return StartPoint(resolve_policy(given), command=command)
+    run = directory.path
     check_not_live(run)
-    if not list_checkpoints(run):
-        return _start_again(run, StartPoint(resolve_policy(given), directory=run, command=command))
+    checkpoints = list_checkpoints(run)
+    if not checkpoints and is_done(run):
+        raise RunCompleteError(f"{run} is done and has no checkpoint; {NEW_RUN_ADVICE}")
+    if not checkpoints:
+        print_warnings([f"{run} has no checkpoint; it starts again with its first round"])
+        return StartPoint(resolve_policy(given), None, directory, command)
     try:
-        start = _resume_run(file, str(run), given, options, table, notes, command)
+        start = _resume_run(file, checkpoints[-1], str(run), options, table, notes, command)
     except _EndedError as ended:  # an error would make a scheduler start the command again and again
-        raise RunCompleteError(str(ended)) from None
+        raise RunCompleteError(f"{ended}; {NEW_RUN_ADVICE}") from None
     print_warnings([f"continues {run}"])
     return start
 
 
-def _start_again(run: Path, start: StartPoint) -> StartPoint:
-    """Return the start of a run that has no checkpoint. Raises RunCompleteError if it is done."""
-    if is_done(run):
-        raise RunCompleteError(f"{run} is done and has no checkpoint; give another --name to begin a new run")
-    print_warnings([f"{run} was killed before its first checkpoint; it starts again with its first round"])
-    return start
+def _find_checkpoint(resume: str, telemetry_dir: Path, *, restarted: bool) -> Path:
+    """Return the checkpoint that `--resume` names.
+
+    After a restart it is the newest one of the run instead, if torchrun has written it: the one that is named may be
+    removed by now.
+
+    Raises:
+        CheckpointError: The run has no checkpoint.
+        ReadError: There is no such run.
+    """
+    path = Path(resume)
+    if restarted and path.parent.name == CHECKPOINTS_DIR:
+        run = resolve_run(str(path.parents[1]), telemetry_dir)
+        newest = list_checkpoints(run)[-1:]
+        if newest and size_and_time(newest[0])[1] >= parent_start_time():
+            return newest[0]
+    return find_checkpoint(resolve_run(resume, telemetry_dir))
 
 
 class _EndedError(ConfigError):
@@ -94,23 +120,24 @@ class _EndedError(ConfigError):
 
 def _resume_run(
     file: Path | None,
+    checkpoint: Path,
     resume: str,
-    given: Config,
     options: dict[str, Any],
     table: dict[str, Any],
     notes: RunNotes | None,
     command: str | None = None,
 ) -> StartPoint:
-    """Return the start from the checkpoint that `--resume` names.
+    """Return the start from a checkpoint.
 
     Args:
-        given: Configuration as the user gave it, whose directory the run is looked up in.
+        resume: What `--resume` names, for messages.
         command: Digest of a command that continues the run that it began; None: another command.
     """
-    checkpoint = find_checkpoint(resolve_run(resume, Path(given.telemetry_dir)))
+    directory = open_run_directory(run_directory_of(checkpoint))  # before the checkpoint is read
+    run = directory.path
+    begun = read_run_manifest(run).command
     # The directory is used for the lookup only: a run resumes in its own.
     options = {name: value for name, value in options.items() if name != "telemetry_dir"}
-    run = run_directory_of(checkpoint)
     if is_growth(run):
         raise ConfigError(f"{resume} is a growth; continue it with the grow command that began it")
     try:
@@ -119,7 +146,7 @@ def _resume_run(
         read_verified_files(checkpoint, manifest)
     except CheckpointError as error:
         raise CheckpointError(f"{error}; list intact checkpoints with `esper-sanctum checkpoints {run}`") from None
-    if command is not None and read_run_manifest(run).command == command and not is_own_policy(saved.policy):
+    if command is not None and begun == command and not is_own_policy(saved.policy):
         # The policy is that of the checkpoint. Its name may stand for another one now: `last` for this run itself.
         options, table = ({key: value for key, value in each.items() if key != "policy"} for each in (options, table))
     config = resolve_config(file, options, base=msgspec.to_builtins(saved), table=table)
@@ -134,11 +161,11 @@ def _resume_run(
             f"{resume} has done {manifest.round} of its {saved.rounds} rounds; --rounds must be above {manifest.round}"
         )
     if manifest.round >= config.rounds:
-        _end_complete_run(resume, run, manifest.round, notes)
-    return StartPoint(config, checkpoint)
+        _end_complete_run(resume, directory, manifest.round, notes)
+    return StartPoint(config, checkpoint, directory, begun or command)
 
 
-def _end_complete_run(resume: str, run: Path, rounds: int, notes: RunNotes | None) -> None:
+def _end_complete_run(resume: str, run: RunDirectory, rounds: int, notes: RunNotes | None) -> None:
     """Record the end of a run that was killed, or failed, after its last round.
 
     Raises:
@@ -149,11 +176,11 @@ def _end_complete_run(resume: str, run: Path, rounds: int, notes: RunNotes | Non
     """
     from esper.history.run_end import record_run_end  # few runs need it
 
-    more = f"train more with --rounds N, N > {rounds}"
+    more = f"train more with --resume {resume} --rounds N, N > {rounds}"
     if not record_run_end(run):
         raise _EndedError(f"{resume} has finished all of its {rounds} rounds; {more}")
     if notes is not None:
         update_notes(run, notes)
     raise RunCompleteError(
-        f"{run.name} is complete: its {rounds} rounds were done before it ended. Its end is recorded now; {more}."
+        f"{run.path.name} is complete: its {rounds} rounds were done before it ended. Its end is recorded now; {more}."
     )

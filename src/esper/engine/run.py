@@ -12,15 +12,15 @@ from typing import Any
 import msgspec
 import torch
 
-from esper.checkpoint.catalog import list_checkpoints, run_directory_of
-from esper.checkpoint.manifest import CheckpointError, read_manifest
+from esper.checkpoint.catalog import list_checkpoints
+from esper.checkpoint.manifest import CheckpointError, Manifest, read_manifest
 from esper.config import Config, ConfigError
 from esper.control import RequestQueue
 from esper.engine import reporter
 from esper.engine.agent_factory import build_agent, build_candidates, proposing_policies
 from esper.engine.checkpointer import Checkpointer
 from esper.engine.commands import resume_options
-from esper.engine.growth import FRESH_HOSTS, Growth, growth_identity, read_run_manifest
+from esper.engine.growth import FRESH_HOSTS, Growth, growth_identity
 from esper.engine.growth_director import GrowthDirector
 from esper.engine.growth_results import GrowthResults
 from esper.engine.run_control import RankedRequestQueue
@@ -43,7 +43,13 @@ from esper.lanes.spawn import WorkerSpawner
 from esper.process import RankInfo
 from esper.ranks import SINGLE_RANK, RankGroup, RankLostError, reduce_on_gpu
 from esper.recording.notes import RunNotes, update_notes
-from esper.recording.recorder import Recorder, RecordingError, open_run_directory, write_manifest
+from esper.recording.recorder import (
+    Recorder,
+    RecordingError,
+    check_run_directory,
+    open_run_directory,
+    write_manifest,
+)
 from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
 from esper.recording.runs import make_run_directory
@@ -81,7 +87,7 @@ class Run:
         TaskError: The task cannot be loaded or grown, or its data set is missing or damaged.
         ReadError: The notes on the resumed run cannot be read.
         CheckpointError: The checkpoint is damaged or does not fit the configuration.
-        RecordingError: The run directory cannot be written, or another process trains the run.
+        RecordingError: The run directory is not at its path or cannot be written, or another process trains the run.
         RankLostError: Another rank has ended or does not respond.
         StoppedError: A stop was requested before there was anything to save.
     """
@@ -104,11 +110,11 @@ class Run:
         notes: RunNotes | None = None,
     ) -> None:
         rank_info = RankInfo.from_environment()
-        config, resume = start.config, start.checkpoint
+        config = start.config
         self._identity = growth_identity(config, growth.request) if growth else None
         lanes = assign_lanes_to_rank(resolve_devices(config.devices), rank_info, leave_out=is_auto(config.devices))
         resolve_policy_device(config.policy_device)
-        saved = ranks.run_on_rank0(lambda: read_manifest(resume) if resume else None)  # only it must see the run
+        saved = ranks.run_on_rank0(lambda: _read_saved(start))  # only it must see the run
         with ExitStack() as opened:
             self.ranks = ranks = reduce_on_gpu(ranks, config.policy_device)
             _check_gpus(lanes, rank_info, ranks)
@@ -128,10 +134,12 @@ class Run:
             agent = (
                 build_candidates(config, profile)
                 if growth
-                else build_agent(config, profile.sites, profile.blueprints, ranks, resumes=resume is not None)
+                else build_agent(config, profile.sites, profile.blueprints, ranks, resumes=not start.is_new)
             )
             space = _plan_space(growth, config, profile) if growth else None
-            self.directory, self._command = self._begin(start, config, notes, control)
+            self._command = start.command or command_digest(start.config, notes.name if notes else "")
+            self._begin(control)
+            self.directory = ranks.run_on_rank0(lambda: self._open_directory(start, config))
             if ranks.rank > 0:
                 self._open_on_other_rank()
             lock_warning = ranks.run_on_rank0(lambda: self._open_recording(config, notes, opened))
@@ -156,25 +164,18 @@ class Run:
         assert self.run_directory is not None
         return self.run_directory
 
-    def _begin(
-        self, start: StartPoint, config: Config, notes: RunNotes | None, control: RequestQueue
-    ) -> tuple[Path, str]:
-        """Return the run directory, which a new run creates, and the digest of the command that began the run.
-
-        From now on, a stop request waits for the engine.
-
-        Raises:
-            StoppedError: A stop was requested before.
-        """
+    def _begin(self, control: RequestQueue) -> None:
+        """Let a stop request wait for the engine from now on. Raises StoppedError if a stop was requested before."""
         control.has_begun = not any(self.ranks.all_gather_object(control.stop_requested))
         if not control.has_begun:
             raise StoppedError("the run was stopped while it was set up; nothing was saved")
         self.pool.supervisor.seconds_since_stop = control.seconds_since_stop
         self._report_calls()
-        given = run_directory_of(start.checkpoint) if start.checkpoint else start.directory
-        directory = given or self.ranks.run_on_rank0(lambda: _new_directory(config))
-        begun = read_run_manifest(directory).command  # rank 0 uses it
-        return directory, begun or start.command or command_digest(start.config, notes.name if notes else "")
+
+    def _open_directory(self, start: StartPoint, config: Config) -> Path:
+        """Keep the run directory, which a new run creates, and return its path. Raises RecordingError."""
+        self.run_directory = start.directory or _new_directory(config)
+        return self.run_directory.path
 
     def _report_calls(self) -> None:
         """Report calls of the user's code that do not return. Rank 0 reports those of the ranks that it waits for."""
@@ -201,7 +202,7 @@ class Run:
         """Restore the state of a run that was begun before."""
         if start.checkpoint:
             self.trainer.run_control.restore(start.checkpoint, "command line")
-        elif start.directory:  # its events so far stay in the recording as undone events
+        elif start.directory:  # on rank 0; its events so far stay in the recording as undone events
             self.hub.rewind(Keyframe.from_state(RunState()))
 
     def _direct(
@@ -245,18 +246,17 @@ class Run:
             self.run_directory = RunDirectory(self.directory)
 
     def _open_recording(self, config: Config, notes: RunNotes | None, opened: ExitStack) -> str | None:
-        """Open and lock the run directory, store notes, open recorder and hub. Return the warning of the lock.
+        """Lock the run directory, store notes, open recorder and hub. Return the warning of the lock.
 
         Raises:
-            RecordingError: Another process trains the run, or its directory cannot be written.
+            RecordingError: Another process trains the run, or its directory is not at its path or cannot be written.
             ReadError: The notes on the resumed run cannot be read.
         """
-        self.run_directory = open_run_directory(self.directory)
-        lock = RunLock(self.directory)
+        lock = RunLock(self._own_directory)
         opened.callback(lock.release)
         if notes is not None:  # first of all: a sweep finds its runs by their notes
             try:
-                update_notes(self.directory, notes)
+                update_notes(self._own_directory, notes)
             except OSError as error:
                 raise RecordingError(f"cannot write the notes on {self.directory}: {error.strerror}") from error
         recorder = Recorder(self._own_directory, config.sync_seconds)
@@ -427,9 +427,22 @@ def _plan_space(growth: Growth, config: Config, profile: TaskProfile) -> PlanSpa
     return space
 
 
-def _new_directory(config: Config) -> Path:
+def _read_saved(start: StartPoint) -> Manifest | None:
+    """Return the manifest of the checkpoint that a run resumes from; None without one.
+
+    Raises:
+        CheckpointError: It is damaged.
+        RecordingError: The directory is not at its path any more.
+    """
+    if start.directory:
+        check_run_directory(start.directory)
+    return read_manifest(start.checkpoint) if start.checkpoint else None
+
+
+def _new_directory(config: Config) -> RunDirectory:
     """Create the directory of a new run. Raises RecordingError."""
     try:
-        return make_run_directory(config.task, datetime.now(), Path(config.telemetry_dir))
+        path = make_run_directory(config.task, datetime.now(), Path(config.telemetry_dir))
     except OSError as error:
         raise RecordingError(f"cannot record to {config.telemetry_dir}: {error.strerror}") from error
+    return open_run_directory(path)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from esper.checkpoint.catalog import run_directory_of
 from esper.config import Config
+from esper.engine.growth import read_run_manifest
+from esper.recording.recorder import open_run_directory
+from esper.recording.run_directory import RunDirectory
 
 
 class RunCompleteError(Exception):
@@ -19,14 +24,30 @@ class StartPoint:
     Attributes:
         config: Configuration of the run.
         checkpoint: Checkpoint to resume from, in the directory of its run; None: the run starts with its first round.
-        directory: Directory of a run without a checkpoint that was killed and starts again; None: a new one.
-        command: Digest of the command that begins the run, see `command_digest`; None: that of `config`.
+        directory: Directory of a run that was begun before, held open since it was chosen. None: a new one, or that of
+            rank 0, on another rank.
+        command: Digest of the command that began the run, see `command_digest`; None: that of `config`.
     """
 
     config: Config
     checkpoint: Path | None = None
-    directory: Path | None = None
+    directory: RunDirectory | None = None
     command: str | None = None
+
+    @classmethod
+    def at_checkpoint(cls, config: Config, checkpoint: Path) -> StartPoint:
+        """Return the start from a checkpoint.
+
+        Raises:
+            CheckpointError: The checkpoint was moved out of the directory of its run.
+            RecordingError: The directory cannot be opened.
+        """
+        directory = open_run_directory(run_directory_of(checkpoint))
+        return cls(config, checkpoint, directory, read_run_manifest(directory.path).command)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the open directory, which only rank 0 uses."""
+        return {**self.__dict__, "directory": None}
 
     @property
     def is_new(self) -> bool:

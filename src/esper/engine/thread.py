@@ -270,10 +270,10 @@ class EngineThread:
 
     def _serve_viewers(self, run: Run) -> closing[AttachServer] | nullcontext[None]:
         """Accept requests of viewers in other processes. If that fails, log the reason and train without."""
-        if RankInfo.from_environment().rank > 0:  # rank 0 receives the requests for all
+        if RankInfo.from_environment().rank > 0 or not run.run_directory:  # rank 0 receives the requests for all
             return nullcontext()
         try:
-            return closing(AttachServer(run.directory, self.control, lambda: run.hub.failure))
+            return closing(AttachServer(run.run_directory.held, self.control, lambda: run.hub.failure))
         except AttachError as error:
             run.hub.emit(Logged(severity="warning", text=f"other processes cannot attach to this run: {error}"))
             return nullcontext()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 from esper.config import Config
 from esper.engine.growth import is_growth, kept_settings, read_run_manifest
 from esper.recording.notes import RunNotes, read_notes
+from esper.recording.run_directory import RunDirectory
 from esper.recording.runs import last_write_time, list_runs
 from esper.recording.segments import ReadError
 from esper.telemetry.codec import encode_json
@@ -24,27 +24,32 @@ def command_digest(config: Config, name: str) -> str:
     return hashlib.blake2b(encode_json([kept_settings(config), name]), digest_size=16).hexdigest()
 
 
-def find_begun_run(config: Config, name: str, since: float | None = None) -> Path | None:
-    """Return the run that a command has begun and that it is to continue; None if there is none.
+def find_begun_run(config: Config, name: str, since: float = 0.0) -> RunDirectory | None:
+    """Return the directory of the newest run that a command has begun; None if there is none.
 
-    With a name, it is the run of that name, even if it is done. Without one, it is the newest run of the same settings
-    that is not done. Growths and archived runs do not count.
+    It is a run of the given name, or one of the same settings and the same name. Growths and archived runs do not
+    count.
 
     Args:
         config: Configuration as the user gave it.
         name: Value of `--name`; empty without one.
-        since: Time in seconds since the epoch from which on a run that is done counts too; None: it never does.
+        since: Time of the last write, in seconds since the epoch, from which on a run that is done counts too.
 
     Raises:
         OSError: The directory cannot be read.
     """
     command = command_digest(config, name)
-    for run, notes in _candidates(Path(config.telemetry_dir)):
-        is_same = read_run_manifest(run).command == command
-        if name and (is_same or notes.name == name):
-            return run
-        if not name and is_same and (not is_done(run) or _is_written_since(run, since)):
-            return run
+    for run in list_runs(Path(config.telemetry_dir)):
+        try:
+            directory = RunDirectory(run)  # before it is read, so that what is read is in no other directory
+        except OSError:  # it was moved or deleted since it was listed
+            continue
+        notes = _read_notes(run)
+        is_own = read_run_manifest(run).command == command or (name and notes.name == name)
+        if not is_own or notes.archived or is_growth(run):
+            continue
+        if (last_write_time(run) or 0.0) >= since or not is_done(run):
+            return directory
     return None
 
 
@@ -58,16 +63,8 @@ def is_done(run: Path) -> bool:
         return False
 
 
-def _candidates(telemetry_dir: Path) -> Iterator[tuple[Path, RunNotes]]:
-    """Yield the runs that are neither growths nor archived, the one written to last first, with their notes."""
-    for run in list_runs(telemetry_dir):
-        try:
-            notes = read_notes(run)
-        except ReadError:  # damaged notes must not hide a run that is found by its settings
-            notes = RunNotes()
-        if not notes.archived and not is_growth(run):
-            yield run, notes
-
-
-def _is_written_since(run: Path, since: float | None) -> bool:
-    return since is not None and (last_write_time(run) or 0.0) >= since
+def _read_notes(run: Path) -> RunNotes:
+    try:
+        return read_notes(run)
+    except ReadError:  # damaged notes must not hide a run that is found by its settings
+        return RunNotes()

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
 from esper.history.history import open_history
-from esper.recording.recorder import Recorder, RecordingError, open_run_directory
+from esper.recording.recorder import Recorder, RecordingError
+from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
 from esper.telemetry import events as ev
 from esper.telemetry.clock import EventClock
 from esper.telemetry.state import Keyframe
 
 
-def record_run_end(run: Path) -> bool:
+def record_run_end(run: RunDirectory) -> bool:
     """Record that a run is done whose rounds are all done. Does nothing if the run has recorded it.
 
     Returns:
@@ -26,11 +25,11 @@ def record_run_end(run: Path) -> bool:
     """
     lock = RunLock(run)
     try:
-        history = open_history(run)
+        history = open_history(run.path)
         state = history.state_at(history.length)
         if state.status == "done":
             return False
-        recorder = Recorder(open_run_directory(run))
+        recorder = Recorder(run)
         now, _ = EventClock().read()
         recorder.put(msgspec.structs.replace(Keyframe.from_state(state), restored=now))
         recorder.put(ev.RunEnded(seq=state.seq + 1, time=now, outcome="done"))

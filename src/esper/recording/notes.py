@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from esper.disk import read_regular, write_replaced
+from esper.recording.run_directory import RunDirectory
 from esper.recording.segments import ReadError
 from esper.telemetry.codec import DECODE_ERRORS, encode_json
 
@@ -55,19 +56,19 @@ def write_notes(run: Path, notes: RunNotes) -> None:
     write_replaced(run / NOTES_FILE, encode_notes(notes))
 
 
-def update_notes(run: Path, given: RunNotes) -> None:
+def update_notes(run: RunDirectory, given: RunNotes) -> None:
     """Replace those notes on a run that are given, which means not empty.
 
     Raises:
         ReadError: The notes on the run cannot be read.
-        OSError: They cannot be written.
+        OSError: They cannot be written, or the directory is not at its path.
     """
     empty = RunNotes()
     changes = {
         field: value for field in given.__struct_fields__ if (value := getattr(given, field)) != getattr(empty, field)
     }
     if changes:
-        write_notes(run, msgspec.structs.replace(read_notes(run), **changes))
+        write_notes(run.check(), msgspec.structs.replace(read_notes(run.path), **changes))
 
 
 def encode_notes(notes: RunNotes) -> bytes:

@@ -54,6 +54,14 @@ def open_run_directory(path: Path) -> RunDirectory:
         raise RecordingError(_write_error(path, error)) from error
 
 
+def check_run_directory(directory: RunDirectory) -> None:
+    """Raise RecordingError if another directory, or none, is at the path of a run."""
+    try:
+        directory.check()
+    except OSError as error:
+        raise RecordingError(_write_error(directory.path, error)) from error
+
+
 def write_manifest(directory: RunDirectory, manifest: dict[str, Any]) -> None:
     """Write `run.json` atomically, with the schema number of the events. The recorder restores it if it is deleted.
 

@@ -12,6 +12,7 @@ import msgspec
 
 from esper.disk import read_regular
 from esper.recording.recorder import RecordingError
+from esper.recording.run_directory import RunDirectory
 from esper.telemetry.codec import DECODE_ERRORS
 
 LOCK_FILE = "run.lock"
@@ -75,22 +76,22 @@ class RunLock:
         directory: Directory of the run.
 
     Raises:
-        RecordingError: Another process trains the run, or the directory does not exist or cannot be written.
+        RecordingError: Another process trains the run, or the directory is not at its path or cannot be written.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: RunDirectory) -> None:
         self.warning: str | None = None
         """Why the run is not shown as live although it is, one sentence for the user; None if it is locked."""
         try:
-            self._file = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+            self._file = os.open(directory.check() / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise RecordingError(f"cannot record to {directory}: {error.strerror}") from error
+            raise RecordingError(f"cannot record to {directory.path}: {error.strerror}") from error
         try:
-            self._lock(directory)
+            self._lock(directory.path)
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, msgspec.json.encode(LockHolder(pid=os.getpid(), host=socket.gethostname())), 0)
         except OSError as error:
-            problem = f"cannot lock {directory / LOCK_FILE} ({error.strerror})"
+            problem = f"cannot lock {directory.path / LOCK_FILE} ({error.strerror})"
             self.warning = f"{problem}; `attach` and `runs` will not list this run as live"
         except RecordingError:
             os.close(self._file)

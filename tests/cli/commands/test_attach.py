@@ -93,7 +93,7 @@ def test_attach_to_a_run_that_is_not_live_is_refused(
 def test_attach_last_picks_the_run_started_last(tmp_path: Path) -> None:
     ended_run(tmp_path, "first")
     ended_run(tmp_path, "second")
-    locks = [RunLock(tmp_path / "telemetry" / name) for name in ("second", "first")]
+    locks = [RunLock(RunDirectory(tmp_path / "telemetry" / name)) for name in ("second", "first")]
     os.utime(tmp_path / "telemetry" / "second" / LOCK_FILE, (100.0, 100.0))
     os.utime(tmp_path / "telemetry" / "first" / "events-00001.jsonl", (100.0, 100.0))  # the other was written to last
     assert find_live_run(None, tmp_path / "telemetry").name == "first"
@@ -105,7 +105,7 @@ def test_attach_last_picks_the_run_started_last(tmp_path: Path) -> None:
 def test_attach_last_follows_the_newest_live_run(option: str, last: str, tmp_path: Path) -> None:
     """`--no-tui` and `--narrate` follow the run to its end without importing torch."""
     live = tmp_path / "telemetry" / "live"
-    recorder, lock = Recorder(RunDirectory.make(live)), RunLock(live)
+    recorder, lock = Recorder(RunDirectory.make(live)), RunLock(RunDirectory(live))
     events = example_run()
     for event in events[:-1]:
         recorder.put(event)
@@ -136,7 +136,8 @@ def test_attach_last_follows_the_newest_live_run(option: str, last: str, tmp_pat
 def test_attach_reports_a_killed_run(tmp_path: Path) -> None:
     directory = tmp_path / "telemetry" / "live"
     hold = "import sys, time; from pathlib import Path; from esper.recording.run_lock import RunLock; "
-    hold += "run = Path(sys.argv[1]); run.mkdir(parents=True, exist_ok=True); lock = RunLock(run); "
+    hold += "from esper.recording.run_directory import RunDirectory; "
+    hold += "lock = RunLock(RunDirectory.make(Path(sys.argv[1]))); "
     hold += "print(flush=True); time.sleep(1000)"
     trainer = subprocess.Popen([sys.executable, "-c", hold, str(directory)], stdout=subprocess.PIPE)
     assert trainer.stdout is not None

@@ -14,6 +14,7 @@ import pytest
 from esper.cli.main import main
 from esper.formatting import format_bytes
 from esper.recording.notes import NOTES_FILE, RunNotes, write_notes
+from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import LOCK_FILE, RunLock
 from esper.recording.segments import compress_segment
 from esper.telemetry import events as ev
@@ -34,7 +35,7 @@ def make(folder: Path, name: str, content: bytes, *, age: float = 0.0, lock: boo
     directory = folder / name
     path = write_segment(directory, 1, content)
     if lock:
-        RunLock(directory).release()
+        RunLock(RunDirectory(directory)).release()
     written = time.time() - age
     os.utime(path, (written, written))
     return directory
@@ -67,7 +68,7 @@ def test_run_state_without_a_writer(
 def test_run_state_with_a_live_process(
     tmp_path: Path, last: ev.AnyEvent | None, state: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lock = RunLock(make(tmp_path, "a", ending(last), age=9000))
+    lock = RunLock(RunDirectory(make(tmp_path, "a", ending(last), age=9000)))
 
     assert [run["state"] for run in listed(tmp_path, capsys)] == [state]
     lock.release()

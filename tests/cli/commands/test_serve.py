@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from esper.cli.main import main
+from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
 from tests.factory import example_run
 from tests.recording.recordings import recording, write_segment
@@ -110,7 +111,7 @@ async def test_serve_last_is_resolved_at_each_visit(tmp_path: Path) -> None:
         await visit(port, "REPLAY")
 
         (tmp_path / "live").mkdir()
-        lock = RunLock(tmp_path / "live")
+        lock = RunLock(RunDirectory(tmp_path / "live"))
         write_segment(tmp_path / "live", 1, recording(example_run()[:-1]))
         await visit(port, "read-only")
         lock.release()

@@ -13,6 +13,7 @@ from esper.cli.main import main
 from esper.config import Config
 from esper.intervals import t_interval
 from esper.recording.notes import RunNotes, write_notes
+from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
 from esper.recording.segments import compress_segment
 from esper.tasks import load_task, with_task_settings
@@ -206,7 +207,7 @@ def test_show_prints_how_a_run_ended(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert re.search(r"state +failed: no memory\n", capsys.readouterr().out)
 
     running = hand_made(tmp_path, name="running")
-    lock = RunLock(running)
+    lock = RunLock(RunDirectory(running))
     assert as_json("show", running, capsys=capsys)["state"] == "live"
     lock.release()
     assert as_json("show", running, capsys=capsys)["state"] == "crashed"

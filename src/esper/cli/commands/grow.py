@@ -69,7 +69,8 @@ def run(arguments: Sequence[str]) -> int:
     checkpoint = None if options.new else find_growth(config, request)
     if target is not None and not (checkpoint and holds_networks_of(target, checkpoint.parent.parent.name)):
         check_target(target)
-    workers = check_start(config, rank_info, is_new=checkpoint is None)
+    start = StartPoint.at_checkpoint(config, checkpoint) if checkpoint else StartPoint(config)
+    workers = check_start(config, rank_info, is_new=start.is_new)
     if checkpoint is not None:
         print_warnings([f"continues the growth {checkpoint.parent.parent}; --new begins another one"])
 
@@ -77,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
 
     growth = Growth(request=request, target=_target(target), writes_all=options.all)
     engine = EngineThread(
-        StartPoint(config, checkpoint),
+        start,
         workers=workers,
         interactive=not headless,
         accept_changed_task=options.accept_changed_task,

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from esper.checkpoint.catalog import run_directory_of
 from esper.cli.commands import COMMANDS
 from esper.cli.dashboard import (
     DisplayOptions,
@@ -30,7 +29,7 @@ from esper.cli.options import (
     print_warnings,
 )
 from esper.cli.run_display import print_engine_error, run_headless, run_in_dashboard, run_silently
-from esper.cli.start_point import resolve_start
+from esper.cli.start_point import AUTO, resolve_start
 from esper.cli.streams import print_text
 from esper.config import ConfigError
 from esper.domain import VERSION
@@ -75,7 +74,7 @@ def run_training(arguments: Sequence[str]) -> int:
 
     engine = EngineThread(
         start,
-        restart=None if options.resume else lambda: decide(restarted=True),
+        restart=None if options.resume == AUTO else partial(decide, restarted=True),
         workers=workers,
         interactive=not headless,
         accept_changed_task=options.accept_changed_task,
@@ -130,8 +129,7 @@ def _decide_start(
 
 def _parent_of_run(start: StartPoint) -> Path:
     """Return the parent of the directory of the run, which may not exist yet."""
-    directory = run_directory_of(start.checkpoint) if start.checkpoint else start.directory
-    return directory.parent if directory else Path(start.config.telemetry_dir)
+    return start.directory.path.parent if start.directory else Path(start.config.telemetry_dir)
 
 
 def _followers(on_alert: str | None, *, tensorboard: bool) -> list[_Follower]:
