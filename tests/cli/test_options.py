@@ -162,6 +162,10 @@ def test_a_wrong_dotted_option_is_refused_in_one_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_option_that_has_another_name_here_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(code_of(["--headless"]), *printed(capsys), "unknown option --headless: did you mean --no-tui?")
+
+
 def test_the_command_line_beats_a_table_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "run.toml"
     file.write_text("[ppo]\nclip = 0.3\ngamma = 0.9\n[training]\nmomentum = 0.5\nbatch-size = 64\n")

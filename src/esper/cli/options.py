@@ -57,6 +57,10 @@ def print_warnings(sentences: Iterable[str]) -> None:
         print_text(f"esper-sanctum: {strip_control(sentence)}", sys.stderr)
 
 
+_OTHER_NAMES = {"--headless": "--no-tui"}
+"""Options that users expect, and what they are called here, where the words are not alike."""
+
+
 class Parser(argparse.ArgumentParser):
     """Argument parser that suggests the nearest valid option for an unknown one, and has `--help` and `--help-all`.
 
@@ -100,6 +104,8 @@ class Parser(argparse.ArgumentParser):
     def _nearest_option(self, name: str) -> str:
         """Return a suggestion: same key in a table, else nearest key of the same table, else nearest option."""
         known = [option for action in self._actions for option in action.option_strings]
+        if (meant := _OTHER_NAMES.get(name)) in known:
+            return f"did you mean {meant}?"
         if without_table := [option for option in known if option.endswith(f".{name.removeprefix('--')}")]:
             return f"did you mean {' or '.join(without_table)}?"
         table, dot, key = name.partition(".")
