@@ -34,7 +34,6 @@ from esper.checkpoint.files import read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
 from esper.control import RequestKind
 from esper.history.history import open_history
-from esper.recording.run_lock import is_live
 from esper.stop_signals import STOP_SIGNALS
 from esper.telemetry import events as ev
 from esper.telemetry.events import AnyEvent
@@ -52,6 +51,8 @@ MOMENTS_BYTES = (0, 100, 1_000, 10_000, 30_000, 100_000)
 """Sizes from which the number of bytes is drawn that a run records before a fault."""
 ENDED_BY_SIGNAL = {code for number in STOP_SIGNALS for code in (128 + number, -number)}
 """Exit codes of a run that was ended at once: by a second signal, or by the first one before it handled signals."""
+DECIDED = ("continues ", "starts again", "a new run starts")
+"""What `--resume auto` prints once it has found its run."""
 FAILED = {1, 2}
 """Exit codes of a run that failed in its surroundings, with a checkpoint or before its first step."""
 Fault = Callable[["Sequence"], None]
@@ -117,6 +118,10 @@ class Sequence:
         self._launcher: ProgramServer | RankLauncher = server
         self.telemetry = directory / "telemetry"
         self._ended: Ended | None = None
+        self._searches = False
+        """True if the program itself looks for the run to continue."""
+        self._earlier: ev.RunStarted | None = None
+        """The newest start of the run before that of the program."""
 
     # The sequence
 
@@ -181,6 +186,9 @@ class Sequence:
             shutil.rmtree(self.telemetry, ignore_errors=True)
             how, resume = "start", []
         self.tell(f"{how} on {count} {'ranks' if has_ranks else 'lanes'}")
+        self._searches = how == "resume auto"
+        self._earlier = self._newest_start()
+        (self._directory / "output").unlink(missing_ok=True)
         self._ended, self.codes = None, {0}
         disturb(self.surroundings, clock_s=self.clock_s)  # a failure that has not happened yet is for the ended process
         arguments = [*self._command(*lanes), "--telemetry-dir", self.telemetry, *resume]
@@ -233,6 +241,22 @@ class Sequence:
         notices = [text for text in history.notices if not (self.may_tear_a_line and "middle of a line" in text)]
         self.require(not notices, f"damage is reported: {notices}")
         return history.state_at(history.length).status
+
+    @property
+    def is_set_up(self) -> bool:
+        """True once the program trains the run."""
+        return self._newest_start() != self._earlier
+
+    def _newest_start(self) -> ev.RunStarted | None:
+        return next((event for event in reversed(self.events()) if isinstance(event, ev.RunStarted)), None)
+
+    def await_decision(self) -> None:
+        """Wait until the program has found its run. If it were moved before, another one would begin."""
+        output = self._directory / "output"
+        while self._searches and not self._has_ended(0.01):
+            text = output.read_text(errors="replace") if output.exists() else ""
+            if any(words in text for words in DECIDED):
+                return
 
     def events(self) -> list[AnyEvent]:
         """Return the events that are recorded now; none before the run has recorded any."""
@@ -406,8 +430,11 @@ def fill_the_disk(sequence: Sequence) -> None:
 
 def move_the_directory(sequence: Sequence) -> None:
     """Move the directory of the run away and back, and at times put another directory in its place meanwhile."""
-    if not sequence.events() or not is_live(sequence.run):  # a run that starts looks for its directory
+    sequence.await_decision()
+    if not sequence.events():
         return
+    if not sequence.is_set_up:  # a run that starts ends
+        sequence.codes |= FAILED
     run = sequence.run
     run.rename(run.parent.parent / "elsewhere")
     is_replaced = sequence.generator.random() < 0.5
@@ -424,9 +451,10 @@ def move_the_directory(sequence: Sequence) -> None:
 
 
 def delete_the_directory(sequence: Sequence) -> None:
-    if not sequence.events() or not is_live(sequence.run):  # a run that starts looks for its directory
+    sequence.await_decision()
+    if not sequence.events():
         return
-    sequence.codes |= {1}
+    sequence.codes |= {1} if sequence.is_set_up else FAILED
     directory = sequence.run
     while directory.exists():  # the run may write a file meanwhile
         shutil.rmtree(directory, ignore_errors=True)
