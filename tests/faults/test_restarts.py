@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from esper.checkpoint.catalog import list_checkpoints
+from esper.checkpoint.catalog import list_checkpoints, step_number_of
+from esper.telemetry import events as ev
 from tests.runs import computed, only_run, recorded
 
 TIMEOUT_S = 300
@@ -129,3 +130,27 @@ def test_the_run_continues_with_fewer_ranks(launch: Callable[..., Launched], tmp
     run = only_run(tmp_path)
     assert f"continues telemetry/{run.name}" in second.output.read_text()
     assert f"run {run.name}: done" in second.output.read_text()
+    third = launch("--rounds", "3", "--resume", "auto", ranks=1)
+    assert third.process.wait(TIMEOUT_S) == 0, third.output.read_text()
+    assert "has finished all of its 3 rounds" in third.output.read_text()
+    assert only_run(tmp_path) == run
+
+
+@pytest.mark.slow
+def test_a_restart_does_not_go_back_to_the_checkpoint_that_was_named(
+    launch: Callable[..., Launched], tmp_path: Path
+) -> None:
+    first = launch("--rounds", "2", ranks=1)
+    assert first.process.wait(TIMEOUT_S) == 0, first.output.read_text()
+    run = only_run(tmp_path)
+    named, _ = list_checkpoints(run)
+    second = launch("--rounds", "12", "--keep", "1", "--resume", str(named), restarts=1)
+    second.wait_until(lambda: step_number_of(list_checkpoints(run)[-1])[0] > 3)
+    second.kill("1")
+    assert second.process.wait(TIMEOUT_S) == 0, second.output.read_text()
+    restored = [
+        event.path for event in recorded(run) if isinstance(event, ev.CheckpointSaved) and event.origin == "restore"
+    ]
+    assert len(restored) == 2
+    assert Path(restored[0]) == named
+    assert step_number_of(Path(restored[1]))[0] > 3
