@@ -139,9 +139,7 @@ class Run:
             space = _plan_space(growth, config, profile) if growth else None
             self._command = start.command or command_digest(start.config, notes.name if notes else "")
             self._begin(control)
-            self.directory = ranks.run_on_rank0(lambda: self._open_directory(start, config))
-            if ranks.rank > 0:
-                self._open_on_other_rank()
+            self._open_directory(start, config)
             lock_warning = ranks.run_on_rank0(lambda: self._open_recording(config, notes, opened))
             self.hub.subscribe(records)
             state = TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks, origin=origin)
@@ -172,10 +170,22 @@ class Run:
         self.pool.supervisor.seconds_since_stop = control.seconds_since_stop
         self._report_calls()
 
-    def _open_directory(self, start: StartPoint, config: Config) -> Path:
-        """Keep the run directory, which a new run creates, and return its path. Raises RecordingError."""
-        self.run_directory = start.directory or _new_directory(config)
-        return self.run_directory.path
+    def _open_directory(self, start: StartPoint, config: Config) -> None:
+        """Open the run directory, which rank 0 creates for a new run, and the hub of another rank.
+
+        Raises:
+            RecordingError: Rank 0 cannot create or open it.
+        """
+
+        def open_on_rank0() -> Path:
+            self.run_directory = start.directory or _new_directory(config)
+            return self.run_directory.path
+
+        self.directory = self.ranks.run_on_rank0(open_on_rank0)
+        if self.ranks.rank > 0:
+            self.hub = OtherRankEventHub(self.ranks)
+            with suppress(OSError):  # another machine may not have it
+                self.run_directory = RunDirectory(self.directory)
 
     def _report_calls(self) -> None:
         """Report calls of the user's code that do not return. Rank 0 reports those of the ranks that it waits for."""
@@ -238,12 +248,6 @@ class Run:
             run=self._own_directory,
             open_wide=open_wide if task.wide_model else None,
         )
-
-    def _open_on_other_rank(self) -> None:
-        """Open the hub and, if this machine has it, the run directory on another rank than 0."""
-        self.hub = OtherRankEventHub(self.ranks)
-        with suppress(OSError):
-            self.run_directory = RunDirectory(self.directory)
 
     def _open_recording(self, config: Config, notes: RunNotes | None, opened: ExitStack) -> str | None:
         """Lock the run directory, store notes, open recorder and hub. Return the warning of the lock.
