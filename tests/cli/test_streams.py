@@ -26,12 +26,16 @@ def test_broken_pipe_is_not_an_error(command: tuple[str, ...]) -> None:
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="/dev/full does not exist")
-@pytest.mark.parametrize("command", PRINTING)
-def test_full_disk_is_reported_in_one_sentence(command: tuple[str, ...]) -> None:
+def test_full_disk_is_reported_in_one_sentence() -> None:
     with FULL.open("wb") as full:
-        done = subprocess.run([*PROGRAM, *command], check=False, stdout=full, stderr=subprocess.PIPE, timeout=TIMEOUT_S)
-    assert done.returncode == 1
-    assert done.stderr == b"esper-sanctum: cannot write output: No space left on device\n"
+        done = subprocess.run([*PROGRAM, "schema"], check=False, stdout=full, stderr=subprocess.PIPE, timeout=TIMEOUT_S)
+    assert (done.returncode, done.stderr) == (1, b"esper-sanctum: cannot write output: No space left on device\n")
+
+
+def test_exceeded_file_size_is_reported_in_one_sentence(tmp_path: Path) -> None:
+    program = ["sh", "-c", 'ulimit -f 0; "$@" > output', "sh", *PROGRAM, "--help"]
+    done = subprocess.run(program, check=False, cwd=tmp_path, stderr=subprocess.PIPE, timeout=TIMEOUT_S)
+    assert (done.returncode, done.stderr) == (1, b"esper-sanctum: cannot write output: File too large\n")
 
 
 @pytest.mark.parametrize("command", [("config",), ("show", "none")])

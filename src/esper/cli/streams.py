@@ -14,8 +14,8 @@ from esper.formatting import strip_control
 
 CLOSED_ERRNOS = frozenset({errno.EPIPE, errno.EIO})
 """Errors of a pipe whose reader has exited, or of a terminal that was closed."""
-DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Errors of a file on a full disk, or of a user whose quota is exceeded."""
+DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of a full disk, an exceeded quota, or an exceeded file size."""
 FROZEN_AFTER_S = 1.0
 """Seconds without accepting output after which a terminal counts as frozen. Printing to it would block for ever."""
 
