@@ -274,7 +274,8 @@ def _run(
         check_growth(config)
     threads = torch.get_num_threads()
     engine = EngineThread(StartPoint(config), task=task, growth=growth)
-    printer = RunPrinter(sys.stdout)  # before the engine replaces the stream for the threads that run the user's code
+    # Before the engine replaces the stream for the threads that run the user's code:
+    printer = RunPrinter(sys.stdout, trains_here=True)
     engine.start()
     try:
         state = printer.run(drain(engine.records, lambda: engine.is_engine_alive))

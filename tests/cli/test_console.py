@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import re
 import shutil
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -17,7 +20,7 @@ import pytest
 
 from esper.checkpoint.catalog import checkpoint_path
 from esper.checkpoint.files import write_checkpoint
-from esper.cli.console import QUEUE_POLL_S, SUMMARY_COLS, RunPrinter, drain, format_summary
+from esper.cli.console import QUEUE_POLL_S, SUMMARY_COLS, Narrator, RunPrinter, drain, format_summary
 from esper.domain import Rule
 from esper.health.incidents import group_incidents
 from esper.lanes.printed_lines import PrintedLines
@@ -78,6 +81,30 @@ def test_round_without_update_has_a_line() -> None:
     [first, second] = [line for line in printed([*run]) if "/2: accuracy" in line]
 
     assert "KL" not in first + second
+
+
+class FullDisk(io.StringIO):
+    """A file whose disk is full from the fifth to the eighth write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._writes = 0
+
+    def write(self, text: str, /) -> int:
+        self._writes += 1
+        if 5 <= self._writes <= 8:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(text)
+
+
+@pytest.mark.parametrize("printer", [RunPrinter, partial(Narrator, detail="all")])
+def test_full_disk_does_not_end_the_log_of_a_run_that_trains_here(printer: Callable[..., RunPrinter]) -> None:
+    stream = FullDisk()
+    assert printer(stream, trains_here=True).run([*RUN]).status == "done"
+    assert "run digits_impaired" in stream.getvalue()
+    assert "run done" in stream.getvalue()
+    with pytest.raises(OSError, match="No space left"):
+        printer(FullDisk()).run([*RUN])
 
 
 def test_log_contains_no_control_characters() -> None:

@@ -18,7 +18,7 @@ from typing import TextIO
 from esper.checkpoint.manifest import CheckpointError, read_manifest
 from esper.cli.growth_lines import format_growth_round
 from esper.cli.options import NarrationDetail
-from esper.cli.streams import print_text
+from esper.cli.streams import DISK_FULL_ERRNOS, print_text
 from esper.engine.commands import resume_options
 from esper.formatting import NOT_MEASURED, format_duration, format_number, strip_control
 from esper.health.incidents import group_incidents
@@ -64,10 +64,17 @@ def drain(records: SimpleQueue[Record], is_alive: Callable[[], bool]) -> Iterato
 
 
 class RunPrinter:
-    """Prints a run as it happens: log lines above a progress bar on a terminal, plain log lines elsewhere."""
+    """Prints a run as it happens: log lines above a progress bar on a terminal, plain log lines elsewhere.
 
-    def __init__(self, stream: TextIO) -> None:
+    Args:
+        stream: Text stream to print to.
+        trains_here: True if this process trains the run. A full disk then does not end it: lines without room are left
+            out, as the recording has them.
+    """
+
+    def __init__(self, stream: TextIO, *, trains_here: bool = False) -> None:
         self._stream = stream
+        self._trains_here = trains_here
         self._terminal = stream.isatty()
         self._state = RunState()
         self._finished: int | None = None
@@ -133,9 +140,16 @@ class RunPrinter:
 
         def show(time: float, severity: str, text: str) -> None:
             stamp = datetime.fromtimestamp(time).strftime("%Y-%m-%d %H:%M:%S")
-            print_text(f"{stamp} {severity.upper():7} {strip_control(text)}", self._stream)
+            self._print(f"{stamp} {severity.upper():7} {strip_control(text)}")
 
         yield show, lambda: None
+
+    def _print(self, line: str) -> None:
+        try:
+            print_text(line, self._stream)
+        except OSError as error:
+            if not self._trains_here or error.errno not in DISK_FULL_ERRNOS:
+                raise
 
     @contextmanager
     def _bar(self) -> Generator[tuple[ShowLine, Callable[[], None]]]:
@@ -286,10 +300,11 @@ class Narrator(RunPrinter):
         detail: `summary` for a sentence per round, anomalies, checkpoints and faults, at most
             `MAX_SENTENCES_PER_SECOND` in a second of the run unless they are errors; `all` for a sentence per notable
             event.
+        trains_here: As for `RunPrinter`.
     """
 
-    def __init__(self, stream: TextIO, detail: NarrationDetail) -> None:
-        super().__init__(stream)
+    def __init__(self, stream: TextIO, detail: NarrationDetail, *, trains_here: bool = False) -> None:
+        super().__init__(stream, trains_here=trains_here)
         self._is_summary = detail == "summary"
         self._last_step: tuple[int, int] | None = None
         """Round and step of the last event that had both."""
@@ -339,7 +354,7 @@ class Narrator(RunPrinter):
     def _print_waiting(self, now: float) -> None:
         """Print the waiting sentences that are allowed at a recorded time; all of them if the time is infinite."""
         while self._waiting and (not self._is_summary or self._is_quiet(now)):
-            print_text(self._waiting.popleft(), self._stream)
+            self._print(self._waiting.popleft())
             self._printed_at.append(now)
 
     def _is_quiet(self, now: float) -> bool:

@@ -56,9 +56,9 @@ def run_headless(engine: EngineThread, stream: TextIO, *, narrate: NarrationDeta
         engine.start()
         NamedThread(target=_report_slow_start, args=(engine, errors), name="slow-start", daemon=True).start()
         try:
-            printer = Narrator(stream, narrate) if narrate else RunPrinter(stream)
+            printer = Narrator(stream, narrate, trains_here=True) if narrate else RunPrinter(stream, trains_here=True)
             state = printer.run(drain(engine.records, lambda: engine.is_engine_alive))
-        except OSError as error:  # the pipe or terminal was closed, or the disk is full: write a checkpoint and stop
+        except OSError as error:  # the pipe or terminal was closed: write a checkpoint and stop
             engine.control.put(RequestKind.STOP, "signal")
             engine.join()
             if error.errno not in CLOSED_ERRNOS:
