@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -59,7 +60,11 @@ class Launched:
 
     def num_steps(self) -> int:
         """Return the number of steps in the recording, undone ones included."""
-        return sum(path.read_bytes().count(b'"PhaseTimed"') for path in self.cwd.glob("telemetry/*/events-*.jsonl"))
+        found = 0
+        for path in self.cwd.glob("telemetry/*/events-*.jsonl"):
+            with suppress(FileNotFoundError):  # it was packed meanwhile
+                found += path.read_bytes().count(b'"PhaseTimed"')
+        return found
 
     def wait_until(self, happened: Callable[[], bool]) -> None:
         """Wait until something happens, or the run has ended."""
