@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import io
 import os
 import re
 import signal
@@ -21,6 +22,7 @@ from torch import nn
 
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.manifest import read_manifest
+from esper.cli import run_display
 from esper.cli.main import main
 from esper.config import TaskError
 from esper.config_files import resolve_config
@@ -320,9 +322,16 @@ def test_stop_while_the_task_is_set_up_ends_at_once(tmp_path: Path, monkeypatch:
     engine.start()
     begun.wait()
     assert engine.is_preparing
-    assert re.fullmatch(r"in data \(test_user_code\.py, line \d+\)", engine.start_stage)
+    place, printed = engine.start_stage, io.StringIO()
+    assert re.fullmatch(r"in data \(test_user_code\.py, line \d+\)", place)
+    monkeypatch.setattr(run_display, "SLOW_START_S", 0.01)
+    report = threading.Thread(target=run_display.report_slow_start, args=(engine, printed))
+    report.start()
+    wait_until(lambda: bool(printed.getvalue()))
     engine.control.put(RequestKind.STOP, "signal")
     engine.join()
+    report.join()
+    assert printed.getvalue() == f"still starting: {place}\n"
     assert engine.must_exit
     go_on.set()
     while engine.must_exit:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ANNOUNCED_AFTER_S = 5.0
 """Seconds after which a run that is stopped says that it waits for the end of a step."""
 SLOW_START_S = 10.0
-"""Seconds after which a start without a dashboard says what it does, and between two looks."""
+"""Seconds after which a start without a dashboard names the line of the user's code, and between two looks."""
 SIGNAL_DEBOUNCE_S = 0.5
 """Repeated signals within this time count as one: `timeout` signals both the process and its group."""
 
@@ -54,7 +54,7 @@ def run_headless(engine: EngineThread, stream: TextIO, *, narrate: NarrationDeta
     errors = sys.stderr  # before the engine replaces the stream for other threads, which run the user's code
     with _StopSignals(stop):
         engine.start()
-        NamedThread(target=_report_slow_start, args=(engine, errors), name="slow-start", daemon=True).start()
+        NamedThread(target=report_slow_start, args=(engine, errors), name="slow-start", daemon=True).start()
         try:
             printer = Narrator(stream, narrate, trains_here=True) if narrate else RunPrinter(stream, trains_here=True)
             state = printer.run(drain(engine.records, lambda: engine.is_engine_alive))
@@ -68,15 +68,15 @@ def run_headless(engine: EngineThread, stream: TextIO, *, narrate: NarrationDeta
     return state
 
 
-def _report_slow_start(engine: EngineThread, stream: TextIO) -> None:
-    """Print what the start of the run does if it takes long, and again when that changes."""
-    reported = ""
+def report_slow_start(engine: EngineThread, stream: TextIO) -> None:
+    """Print in which line of the user's code a slow start is, and again when that changes."""
+    reported: str | None = None
     time.sleep(SLOW_START_S)
     while engine.is_engine_alive and engine.is_preparing:
-        if (stage := engine.start_stage) != reported:
+        if (place := engine.start_place) is not None and place != reported:
             with suppress(OSError):  # the terminal was closed
-                print_text(f"still starting: {stage}", stream)
-            reported = stage
+                print_text(f"still starting: {place}", stream)
+            reported = place
         time.sleep(SLOW_START_S)
 
 

@@ -128,12 +128,14 @@ class EngineThread:
 
     @property
     def start_stage(self) -> str:
-        """What the start of the run does at present. Names the line in which code of the user is."""
-        if not self._has_loaded:
-            return "loading torch"
-        place = find_in_thread(self._thread.ident)
-        if place is None:
-            return "setting up the run"
+        """What the start of the run does at present."""
+        return self.start_place or ("setting up the run" if self._has_loaded else "loading torch")
+
+    @property
+    def start_place(self) -> str | None:
+        """The line of the user's code in which the start of the run is at present, in words; None if it is in none."""
+        if (place := find_in_thread(self._thread.ident)) is None:
+            return None
         file, line, function = place
         return f"in {function} ({Path(file).name}, line {line})"
 
