@@ -286,6 +286,21 @@ def test_call_that_goes_on_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> N
     assert watch.look() is None
 
 
+def test_call_that_was_stopped_with_its_process_stays_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end is reported when it ends, not when the process continues."""
+    monkeypatch.setattr(call_watch, "OVERDUE_S", 0.0)
+    monkeypatch.setattr(call_watch, "find_in_thread", lambda _: ("slow.py", 28, "loss"))
+    watch = CallWatch("cpu:0")
+    watch.begin(cast("Env", SimpleNamespace(index=3, network=SimpleNamespace(passes=0))))
+    assert watch.look() is None
+    found = watch.look()
+    assert found is not None
+    monkeypatch.setattr(call_watch, "PAUSE_S", -1.0)
+    assert watch.look() is found
+    watch.end()
+    assert watch.look() is None
+
+
 def overdue(seconds: float) -> OverdueCall:
     return OverdueCall(0, "cpu:0", "loss", "slow.py", 28, seconds)
 
@@ -301,7 +316,8 @@ def test_call_that_is_often_slow_is_not_abandoned_early() -> None:
     supervisor.check("cpu:0", overdue(29.9))
     supervisor.check("cpu:1", None)
     place = r"env 00 on cpu:0 has been in loss for 30 s \(slow\.py, line 28\)"
-    assert re.fullmatch(f"{place}; when the call has taken 30 s, the run .*", supervisor.stop_effect() or "")
+    end = "unless it returns, the run ends in 5 s with its last checkpoint"
+    assert re.fullmatch(f"{place}; {end}", supervisor.stop_effect() or "")
     time.sleep(0.15)
     for waited_for in ("cpu:0", "cpu:1"):  # no other call is waited for any more
         with pytest.raises(FaultError, match=f"^{place}, and did not return"):
@@ -386,6 +402,6 @@ def test_one_signal_ends_a_run_whose_code_never_returns(lanes: tuple[str, ...], 
     output = process.communicate(timeout=TIMEOUT_S)[0]
     assert time.monotonic() - start < 25
     assert process.returncode == 1
-    assert "; when the call has taken 30 s, the run ends with its last checkpoint; a second signal" in output
+    assert " s with its last checkpoint; a second signal" in output
     assert re.search(r"in loss for 3\d s .*did not return when the run was stopped; --resume", output)
     assert list_checkpoints(only_run(tmp_path))

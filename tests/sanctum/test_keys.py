@@ -244,11 +244,11 @@ async def test_call_that_does_not_return_is_the_status_of_the_run(size: tuple[in
         await pilot.press("q")
         question = str(app.screen.query_one("#question", Static).render())
         assert "Your code has not returned: env 03 in forward (endless.py, line 28)." in question
-        assert "when the call has taken 30 s, the run ends with its last" in question
+        assert "A stop ends the run once the call has taken 30 s, with its last" in question
         await pilot.press("c")
         assert kinds(session) == [RequestKind.STOP]
         assert notices(app) == [
-            "The run will end when the call returns, or has taken 30 s; a signal to its process ends it at once."
+            "The run will end once the call returns or has taken 30 s; a signal to its process ends it at once."
         ]
         assert "▲ STUCK ends at 30 s: env 03 in forward" in header(app)
         await emit(pilot, session, ev.CallReturned(env=3, seconds=12.0))

@@ -68,8 +68,10 @@ class CallWatch:
         seen = call and (call[0], call[1].network.passes)
         was_stopped = now - self._looked_at > PAUSE_S  # with the call: the process was stopped, or the machine slept
         self._looked_at = now
-        if call is None or seen != self._seen or was_stopped:
+        if call is None or seen != self._seen:
             self._seen, self._since, self._overdue = seen, now, None
+        elif was_stopped:
+            self._since = now
         elif self._overdue is None and now - self._since >= OVERDUE_S and (place := find_in_thread(call[2])):
             file, line, function = place
             self._overdue = OverdueCall(call[1].index, self._lane, function, file, line, now - self._since)
@@ -81,7 +83,7 @@ class CallSupervisor:
 
     Attributes:
         report: Logs a sentence.
-        report_call: Reports a call that is overdue, or one that has returned, with its duration.
+        report_call: Reports a call that is overdue, or one that has ended, with its duration.
         seconds_since_stop: Returns the seconds since a stop was requested; None if none was.
         abandoned: Message of the fault with which calls were abandoned; None if none were. No call is waited for any
             more then, and only `os._exit` can end a process in whose threads they are.
@@ -112,7 +114,7 @@ class CallSupervisor:
             raise FaultError(self.abandoned)
 
     def note(self, waited_for: object, call: OverdueCall | None) -> None:
-        """Report a call that is overdue, and again when it has returned."""
+        """Report a call that is overdue, and again when it has ended."""
         now = time.monotonic()
         known, begun = self._overdue.get(waited_for, (None, now))
         if call == known:
@@ -131,13 +133,20 @@ class CallSupervisor:
 
     def stop_effect(self) -> str | None:
         """Return what a stop request does while a call is overdue; None if none is. For any thread."""
-        text = self.describe()
-        return text and f"{text}; when the call has taken {LIMIT_S:.0f} s, the run ends with its last checkpoint"
-
-    def describe(self, seconds: float = 0.0) -> str | None:
-        """Return env, line and duration of a call that takes at least so long; None without one. For any thread."""
         for call, begun in tuple(self._overdue.values()):
-            if (taken := time.monotonic() - begun) >= seconds:
-                place = f"({call.file}, line {call.line})"
-                return f"env {call.env:02d} on {call.lane} has been in {call.function} for {taken:.0f} s {place}"
+            taken = time.monotonic() - begun
+            left = max(LIMIT_S - taken, STOP_GRACE_S)
+            return f"{_describe(call, taken)}; unless it returns, the run ends in {left:.0f} s with its last checkpoint"
         return None
+
+    def describe(self, seconds: float) -> str | None:
+        """Return env, line and duration of a call that takes at least so long; None without one."""
+        for call, begun in self._overdue.values():
+            if (taken := time.monotonic() - begun) >= seconds:
+                return _describe(call, taken)
+        return None
+
+
+def _describe(call: OverdueCall, seconds: float) -> str:
+    where = f"env {call.env:02d} on {call.lane} has been in {call.function} for {seconds:.0f} s"
+    return f"{where} ({call.file}, line {call.line})"

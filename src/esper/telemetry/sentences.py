@@ -128,9 +128,9 @@ def _describe_clock(change_s: float) -> str:
 
 def _describe_call(call: ev.CallOverdue | ev.CallReturned) -> tuple[str, str]:
     if isinstance(call, ev.CallReturned):
-        return "info", f"the call of env {call.env:02d} has returned, after {call.seconds:.0f} s"
+        return "info", f"the call of env {call.env:02d} has ended, after {call.seconds:.0f} s"
     where = f"env {call.env:02d} on {call.lane} has been in {call.function} for {call.seconds:.0f} s"
-    end = f"a stop ends the run when the call has taken {call.max_seconds:.0f} s"
+    end = f"a stop ends the run once the call has taken {call.max_seconds:.0f} s"
     return "warning", f"{where} ({call.file}, line {call.line}); {end}"
 
 

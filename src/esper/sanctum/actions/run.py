@@ -192,7 +192,7 @@ class RunActions(WorkspaceActions):
         """Notify the user of a request that the engine cannot handle soon. The header shows every pending request."""
         overdue = next(iter(self.source.live_state.overdue.values()), None)
         if overdue is not None and kind in ENDING_KINDS:
-            when = f"when the call returns, or has taken {overdue.max_seconds:.0f} s"
+            when = f"once the call returns or has taken {overdue.max_seconds:.0f} s"
             self.notify(f"The run will end {when}; a signal to its process ends it at once.")
             return
         if _is_starting(self.source):

@@ -60,8 +60,8 @@ class QuitDialog(Dialog[RequestKind]):
         super().__init__()
         self._cannot_save = cause is not None and RequestKind.CHECKPOINT in pause_cause(cause).refused_requests
         if overdue is not None:
-            end = f"when the call has taken {overdue.max_seconds:.0f} s, the run ends with its last checkpoint"
-            status = f"Your code has not returned: {strip_control(name_call(overdue))}.\nAfter a stop, {end}."
+            end = f"once the call has taken {overdue.max_seconds:.0f} s, with its last checkpoint"
+            status = f"Your code has not returned: {strip_control(name_call(overdue))}.\nA stop ends the run {end}."
         elif cause is None:
             status = f"{run or 'The run'} is {'paused' if paused else 'live'}."
         elif cause == PauseCause.LOST:

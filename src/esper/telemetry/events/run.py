@@ -217,7 +217,7 @@ class CallOverdue(Event, frozen=True, kw_only=True, tag=True):
 
 
 class CallReturned(Event, frozen=True, kw_only=True, tag=True):
-    """An overdue call of the user's code has returned, or raised an exception."""
+    """An overdue call of the user's code has returned, raised an exception, or ended with its process."""
 
     env: int
     seconds: float
