@@ -107,3 +107,12 @@ async def test_replay_of_held_run_shows_reason_without_keys(tmp_path: Path) -> N
         await pilot.pause()
         assert "REPLAY paused, of a held run" in header(app)
         assert shown(app, PauseCausePanel) == in_error(app) == f"✖ {REASON}"
+
+
+async def test_replay_at_a_call_that_does_not_return_says_so(tmp_path: Path) -> None:
+    place = {"function": "forward", "file": "/home/user/endless.py", "line": 28}
+    overdue = ev.CallOverdue(env=3, lane="cpu:0", seconds=10.2, max_seconds=30.0, **place)
+    app, _ = replay([*RUN, overdue], tmp_path, at_end=True)
+    async with opened(app, size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert "REPLAY paused, of a stuck call " in header(app)

@@ -60,7 +60,7 @@ def run_status(source: RunSource) -> StatusLabel:
         if state.cause is not None:
             moment = "of a held run"
         if state.overdue:
-            moment = "of a call that does not return"
+            moment = "of a stuck call"
         following = "following" if source.following and state.status not in TERMINAL_STATUSES else ""
         ghost = source.ghost_run.comparison_label if source.ghost_run else ""
         is_held = not following and source.playback is not None and not source.playback.playing
