@@ -10,7 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed import HashStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed.distributed_c10d import PrefixStore
 
 from esper.control import RequestKind, RequestQueue
 from esper.engine.run_control import RankedRequestQueue
@@ -154,3 +155,18 @@ def test_rank_0_reads_the_notes_of_others_while_it_waits_for_them() -> None:
     first.while_waiting = read
     first.all_reduce_(torch.ones(1))
     assert found == [{}, {1: ("loss", 28)}, {1: None}]
+
+
+def test_ranks_go_on_without_notes_when_torchrun_was_killed() -> None:
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    stores = [PrefixStore("run", TCPStore("127.0.0.1", server.port, wait_for_workers=False)) for _ in range(2)]
+    first, second = (RankGroup(rank, 2, lambda _: cast("Any", _Work()), store) for rank, store in enumerate(stores))
+    found = list[dict[int, object]]()
+    first.while_waiting = lambda: found.append(first.read_notes())
+    second.put_note("stuck")
+    first.all_reduce_(torch.ones(1))
+    assert found.pop() == {1: "stuck"}
+    del server
+    second.put_note("stuck")
+    first.all_reduce_(torch.ones(1))
+    assert {1: None} in found

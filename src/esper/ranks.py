@@ -49,7 +49,7 @@ class RankGroup:
     Args:
         all_reduce: In-place sum over the ranks, on which every other collective is built. Raises RuntimeError if
             another rank is lost.
-        store: Store of the ranks, for notes; None for a single rank.
+        store: Store of the ranks, for notes; None for a single rank, or once it is lost.
 
     Attributes:
         while_waiting: Called every second while a collective waits for other ranks, and after such a wait. It may raise
@@ -94,13 +94,24 @@ class RankGroup:
             self.while_waiting()
 
     def put_note(self, note: object) -> None:
-        """Leave a small object for rank 0, in place of the last one, without waiting for it."""
-        if self.store is not None:
-            self.store.set(f"note/{self.rank}", pickle.dumps(note).hex())
+        """Leave a small object for rank 0, in place of the last one, without waiting for it.
+
+        Notes are lost if torchrun, whose process has the store, was killed. The ranks do not need it otherwise.
+        """
+        try:
+            if self.store is not None:
+                self.store.set(f"note/{self.rank}", pickle.dumps(note).hex())
+        except dist.DistError:
+            self.store = None
 
     def read_notes(self) -> dict[int, Any]:
-        """Return the last note of each other rank that has left one, by rank."""
-        found = {rank: _read(self.store, f"note/{rank}") for rank in range(1, self.world_size) if self.store}
+        """Return the last note of each other rank that has left one, by rank; None for each once notes are lost."""
+        others = range(1, self.world_size)
+        try:
+            found = {rank: _read(self.store, f"note/{rank}") for rank in others if self.store}
+        except dist.DistError:
+            self.store = None
+            return dict.fromkeys(others)
         return {rank: pickle.loads(bytes.fromhex(text)) for rank, text in found.items() if text}
 
     def all_gather_rows(self, rows_E: Tensor) -> Tensor:
