@@ -37,7 +37,7 @@ CIRCUMSTANTIAL_EVENTS = (
     ev.DecisionExplained,
     ev.Logged,
     ev.CallOverdue,
-    ev.CallReturned,
+    ev.CallEnded,
     ev.ClockChanged,
     ev.RunEnded,
 )

@@ -123,7 +123,7 @@ EVENTS = {
     "Resumed": "round step origin checkpoint",
     "Logged": "severity text",
     "CallOverdue": "env lane function file line seconds max_seconds",
-    "CallReturned": "env seconds",
+    "CallEnded": "env seconds",
     "ClockChanged": "seconds",
     "TrialStarted": "round env candidate origin fresh",
     "TrialEnded": "round step env candidate fresh outcome reason score best_step net_return parameter_ratio seeds",

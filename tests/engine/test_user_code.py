@@ -257,7 +257,7 @@ def test_call_that_does_not_return_is_reported_and_ends_with_a_stop(
     live = LiveRun(tmp_path, task=f"{path}:task", policy="static", rounds=2, steps=40, interactive=True).start()
     try:
         while (call := live.wait_for(ev.CallOverdue)).line != 28:
-            live.wait_for(ev.CallReturned)
+            live.wait_for(ev.CallEnded)
             assert not live.state.overdue
         assert live.state.overdue == {0: call}
         assert (call.env, call.lane, call.function, call.file) == (0, "cpu:0", "loss", str(path))
@@ -315,7 +315,7 @@ def test_call_that_is_often_slow_is_not_abandoned_early() -> None:
     supervisor.seconds_since_stop = lambda: 60.0
     supervisor.check("cpu:0", overdue(29.9))
     supervisor.check("cpu:1", None)
-    place = r"env 00 on cpu:0 has been in loss for 30 s \(slow\.py, line 28\)"
+    place = r"env 00 on cpu:0 has been in loss for \d+ s \(slow\.py, line 28\)"
     end = "unless it returns, the run ends in 5 s with its last checkpoint"
     assert re.fullmatch(f"{place}; {end}", supervisor.stop_effect() or "")
     time.sleep(0.15)

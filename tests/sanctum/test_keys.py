@@ -251,7 +251,7 @@ async def test_call_that_does_not_return_is_the_status_of_the_run(size: tuple[in
             "The run will end once the call returns or has taken 30 s; a signal to its process ends it at once."
         ]
         assert "▲ STUCK ends at 30 s: env 03 in forward" in header(app)
-        await emit(pilot, session, ev.CallReturned(env=3, seconds=12.0))
+        await emit(pilot, session, ev.CallEnded(env=3, seconds=12.0))
         assert "● RUNNING checkpointing, then quit" in header(app)
 
 

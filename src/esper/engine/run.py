@@ -197,7 +197,7 @@ class Run:
             elif seconds is None:
                 self.hub.emit(ev.CallOverdue(**call._asdict(), max_seconds=LIMIT_S))
             else:
-                self.hub.emit(ev.CallReturned(env=call.env, seconds=seconds))
+                self.hub.emit(ev.CallEnded(env=call.env, seconds=seconds))
 
         def check_others() -> None:
             for rank, call in ranks.read_notes().items():

@@ -19,7 +19,7 @@ LOG_CATEGORIES = {
     "anomalies": {"AnomalyFound", "AnomalyJoined", "AnomalyEnded", "GovernorRolledBack"},
     "checkpoints": {"CheckpointSaved"},
     "control": {"ControlRequested", "Paused", "Resumed", "RunStarted", "RunEnded"},
-    "messages": {"Logged", "CallOverdue", "CallReturned", "ClockChanged"},
+    "messages": {"Logged", "CallOverdue", "CallEnded", "ClockChanged"},
     "trials": {"TrialEnded", "NetworkTested", "SearchEnded"},
 }
 """Event types of each category of log lines."""

@@ -99,7 +99,7 @@ def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
             return "info", f"resumed at round {event.round} step {event.step}{source} ({event.origin})"
         case ev.Logged():
             return event.severity, event.text
-        case ev.CallOverdue() | ev.CallReturned():
+        case ev.CallOverdue() | ev.CallEnded():
             return _describe_call(event)
         case ev.ClockChanged():
             return "warning", _describe_clock(event.seconds)
@@ -126,8 +126,8 @@ def _describe_clock(change_s: float) -> str:
     return f"the clock of this machine was set {how}"
 
 
-def _describe_call(call: ev.CallOverdue | ev.CallReturned) -> tuple[str, str]:
-    if isinstance(call, ev.CallReturned):
+def _describe_call(call: ev.CallOverdue | ev.CallEnded) -> tuple[str, str]:
+    if isinstance(call, ev.CallEnded):
         return "info", f"the call of env {call.env:02d} has ended, after {call.seconds:.0f} s"
     where = f"env {call.env:02d} on {call.lane} has been in {call.function} for {call.seconds:.0f} s"
     end = f"a stop ends the run once the call has taken {call.max_seconds:.0f} s"

@@ -431,7 +431,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _call_overdue(self, event: ev.CallOverdue) -> None:
         self.overdue[event.env] = event
 
-    def _call_returned(self, event: ev.CallReturned) -> None:
+    def _call_ended(self, event: ev.CallEnded) -> None:
         self.overdue.pop(event.env, None)
 
     def _clock_changed(self, event: ev.ClockChanged) -> None:
@@ -475,7 +475,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         ev.Resumed: _resumed,
         ev.Logged: _log_only,
         ev.CallOverdue: _call_overdue,
-        ev.CallReturned: _call_returned,
+        ev.CallEnded: _call_ended,
         ev.ClockChanged: _clock_changed,
         ev.TrialStarted: _search_changed,
         ev.TrialEnded: _search_changed,

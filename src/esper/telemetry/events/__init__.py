@@ -29,8 +29,8 @@ from esper.telemetry.events.env import GateCheck as GateCheck
 from esper.telemetry.events.env import HeadChoice as HeadChoice
 from esper.telemetry.events.env import SlotReading as SlotReading
 from esper.telemetry.events.run import (
+    CallEnded,
     CallOverdue,
-    CallReturned,
     CheckpointSaved,
     ClockChanged,
     DeviceSampled,
@@ -85,7 +85,7 @@ AnyEvent: TypeAlias = (
     | Resumed
     | Logged
     | CallOverdue
-    | CallReturned
+    | CallEnded
     | ClockChanged
     | TrialStarted
     | TrialEnded

@@ -199,7 +199,7 @@ class Logged(Event, frozen=True, kw_only=True, tag=True):
 
 
 class CallOverdue(Event, frozen=True, kw_only=True, tag=True):
-    """A call of the user's code for an env has not returned for long. CallReturned follows if it does."""
+    """A call of the user's code for an env has not returned for long. CallEnded follows if it does."""
 
     env: int
     lane: str
@@ -216,7 +216,7 @@ class CallOverdue(Event, frozen=True, kw_only=True, tag=True):
     """Duration after which a stop request ends the run without waiting for the call."""
 
 
-class CallReturned(Event, frozen=True, kw_only=True, tag=True):
+class CallEnded(Event, frozen=True, kw_only=True, tag=True):
     """An overdue call of the user's code has returned, raised an exception, or ended with its process."""
 
     env: int
