@@ -58,13 +58,18 @@ class Launched:
                 continue
         return found
 
-    def num_steps(self) -> int:
-        """Return the number of steps in the recording, undone ones included."""
-        found = 0
+    def progress(self) -> tuple[str, int]:
+        """Return the newest segment that is being written, and its number of steps."""
+        found = ("", 0)
         for path in self.cwd.glob("telemetry/*/events-*.jsonl"):
             with suppress(FileNotFoundError):  # it was packed meanwhile
-                found += path.read_bytes().count(b'"PhaseTimed"')
+                found = max(found, (path.name, path.read_bytes().count(b'"PhaseTimed"')))
         return found
+
+    def wait_for_a_step(self) -> None:
+        """Wait until a further step is recorded, or the run has ended."""
+        before = self.progress()
+        self.wait_until(lambda: (now := self.progress()) > before and now[1] > 0)
 
     def wait_until(self, happened: Callable[[], bool]) -> None:
         """Wait until something happens, or the run has ended."""
@@ -111,8 +116,7 @@ def test_ten_random_kills_change_nothing(launch: Callable[..., Launched], tmp_pa
     for _ in range(10):
         run.wait_until(lambda: len(run.ranks()) == 2)
         if draw.random() < 0.7:  # while it trains, else while it is set up
-            steps = run.num_steps()
-            run.wait_until(lambda steps=steps: run.num_steps() > steps)
+            run.wait_for_a_step()
             time.sleep(draw.uniform(0, 2))
         else:
             time.sleep(draw.uniform(0, 6))
