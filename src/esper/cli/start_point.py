@@ -24,7 +24,7 @@ from esper.checkpoint.manifest import (
 from esper.cli.options import check_own_code_is_named, print_warnings
 from esper.config import ConfigError
 from esper.config_files import read_config_file, resolve_config
-from esper.engine.growth import is_growth, read_run_manifest
+from esper.engine.growth import read_run_manifest
 from esper.engine.start_checks import resolve_policy
 from esper.engine.start_point import RunCompleteError, StartPoint
 from esper.engine.unfinished import command_digest, find_begun_run, is_done
@@ -130,15 +130,15 @@ def _resume_run(
     """Return the start from a checkpoint.
 
     Args:
-        resume: What `--resume` names, for messages.
+        resume: Run or checkpoint of `--resume`, for messages.
         command: Digest of a command that continues the run that it began; None: another command.
     """
     directory = open_run_directory(run_directory_of(checkpoint))  # before the checkpoint is read
     run = directory.path
-    begun = read_run_manifest(run).command
+    begun = read_run_manifest(run)
     # The directory is used for the lookup only: a run resumes in its own.
     options = {name: value for name, value in options.items() if name != "telemetry_dir"}
-    if is_growth(run):
+    if begun.growth is not None:
         raise ConfigError(f"{resume} is a growth; continue it with the grow command that began it")
     try:
         manifest = read_manifest(checkpoint)
@@ -146,7 +146,7 @@ def _resume_run(
         read_verified_files(checkpoint, manifest)
     except CheckpointError as error:
         raise CheckpointError(f"{error}; list intact checkpoints with `esper-sanctum checkpoints {run}`") from None
-    if command is not None and begun == command and not is_own_policy(saved.policy):
+    if command is not None and begun.command == command and not is_own_policy(saved.policy):
         # The policy is that of the checkpoint. Its name may stand for another one now: `last` for this run itself.
         options, table = ({key: value for key, value in each.items() if key != "policy"} for each in (options, table))
     config = resolve_config(file, options, base=msgspec.to_builtins(saved), table=table)
@@ -162,7 +162,7 @@ def _resume_run(
         )
     if manifest.round >= config.rounds:
         _end_complete_run(resume, directory, manifest.round, notes)
-    return StartPoint(config, checkpoint, directory, begun or command)
+    return StartPoint(config, checkpoint, directory, begun.command or command)
 
 
 def _end_complete_run(resume: str, run: RunDirectory, rounds: int, notes: RunNotes | None) -> None:

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from esper.config import Config
-from esper.engine.growth import is_growth, kept_settings, read_run_manifest
+from esper.engine.growth import kept_settings, read_run_manifest
 from esper.recording.notes import RunNotes, read_notes
 from esper.recording.run_directory import RunDirectory
 from esper.recording.runs import last_write_time, list_runs
@@ -41,12 +41,12 @@ def find_begun_run(config: Config, name: str, since: float = 0.0) -> RunDirector
     command = command_digest(config, name)
     for run in list_runs(Path(config.telemetry_dir)):
         try:
-            directory = RunDirectory(run)  # before it is read, so that what is read is in no other directory
+            directory = RunDirectory(run)  # before its files are read: another directory may replace it
         except OSError:  # it was moved or deleted since it was listed
             continue
-        notes = _read_notes(run)
-        is_own = read_run_manifest(run).command == command or (name and notes.name == name)
-        if not is_own or notes.archived or is_growth(run):
+        notes, manifest = _read_notes(run), read_run_manifest(run)
+        is_own = manifest.command == command or (name and notes.name == name)
+        if not is_own or notes.archived or manifest.growth is not None:
             continue
         if (last_write_time(run) or 0.0) >= since or not is_done(run):
             return directory
