@@ -47,6 +47,12 @@ def find_in_thread(thread: int | None) -> CodePlace | None:
     return find_own(places, libraries=False)
 
 
+def describe_place(place: CodePlace) -> str:
+    """Return a place in words, for example `in forward (mine.py, line 28)`."""
+    file, line, function = place
+    return f"in {function} ({Path(file).name}, line {line})"
+
+
 def frames_of_call(frame: FrameType | None) -> list[FrameType]:
     """Return the frames of a call of the user's code, the innermost first; empty if this package did not call it.
 

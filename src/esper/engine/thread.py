@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from esper.attach.protocol import AttachError
 from esper.attach.server import AttachServer
-from esper.code_places import find_in_thread
+from esper.code_places import describe_place, find_in_thread
 from esper.control import RequestQueue
 from esper.engine.start_checks import SETUP_ERRORS, check_start
 from esper.engine.start_point import RunCompleteError, StartPoint
@@ -128,7 +128,7 @@ class EngineThread:
 
     @property
     def start_stage(self) -> str:
-        """What the start of the run does at present."""
+        """Present stage of the start of the run, in words."""
         return self.start_place or ("setting up the run" if self._has_loaded else "loading torch")
 
     @property
@@ -136,12 +136,11 @@ class EngineThread:
         """The line of the user's code in which the start of the run is at present, in words; None if it is in none."""
         if (place := find_in_thread(self._thread.ident)) is None:
             return None
-        file, line, function = place
-        return f"in {function} ({Path(file).name}, line {line})"
+        return describe_place(place)
 
     @property
     def stop_effect(self) -> str | None:
-        """What a stop request does at present; None if it ends the run after the step, with a checkpoint."""
+        """Effect of a stop request at present, in words; None if it ends the run after the step, with a checkpoint."""
         if self.is_preparing:
             return "nothing is to be saved while the run is set up"
         return self._supervisor.stop_effect() if self._supervisor else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import PurePath
 
 from esper.candidates import describe_candidate
+from esper.code_places import describe_place
 from esper.domain import Stage
 from esper.formatting import format_duration
 from esper.telemetry import events as ev
@@ -136,7 +136,7 @@ def _describe_call(call: ev.CallOverdue | ev.CallEnded) -> tuple[str, str]:
 
 def name_call(call: ev.CallOverdue) -> str:
     """Return env and place of a call that has not returned, for example `env 03 in forward (mine.py, line 28)`."""
-    return f"env {call.env:02d} in {call.function} ({PurePath(call.file).name}, line {call.line})"
+    return f"env {call.env:02d} {describe_place((call.file, call.line, call.function))}"
 
 
 def describe_group(event: ev.AnyEvent) -> str:
