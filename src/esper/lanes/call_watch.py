@@ -85,8 +85,8 @@ class CallSupervisor:
         report: Logs a sentence.
         report_call: Reports a call that is overdue, or one that has ended, with its duration.
         seconds_since_stop: Returns the seconds since a stop was requested; None if none was.
-        abandoned: Message of the fault with which calls were abandoned; None if none were. No call is waited for any
-            more then, and only `os._exit` can end a process in whose threads they are.
+        abandoned: Message of the fault that abandoned all calls; None if none were abandoned. The run then waits for no
+            further call. If a call is in a thread of this process, only `os._exit` can end the process.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class CallSupervisor:
         self.seconds_since_stop: Callable[[], float | None] = lambda: None
         self.abandoned: str | None = None
         self._overdue: dict[object, tuple[OverdueCall, float]] = {}
-        """Overdue calls, and the time of `monotonic` at which each began. Keyed by lane, worker or rank."""
+        """Overdue calls with the time of `monotonic` when each began, keyed by lane, worker or rank."""
 
     def check(self, waited_for: object, call: OverdueCall | None) -> None:
         """Handle the result of `CallWatch.look`.
@@ -107,9 +107,9 @@ class CallSupervisor:
             FaultError: A stop was requested, and this call or another one has not returned for long.
         """
         self.note(waited_for, call)
-        since_stop, text = self.seconds_since_stop(), self.describe(LIMIT_S)
-        if self.abandoned is None and text and since_stop is not None and since_stop >= STOP_GRACE_S:
-            self.abandoned = f"{text}, and did not return when the run was stopped"
+        since_stop, found = self.seconds_since_stop(), self._find(LIMIT_S)
+        if self.abandoned is None and found and since_stop is not None and since_stop >= STOP_GRACE_S:
+            self.abandoned = f"{_describe(*found)}, and did not return when the run was stopped"
         if self.abandoned is not None:
             raise FaultError(self.abandoned)
 
@@ -132,19 +132,18 @@ class CallSupervisor:
         return next((call for call, _ in self._overdue.values()), None)
 
     def stop_effect(self) -> str | None:
-        """Return what a stop request does while a call is overdue; None if none is. For any thread."""
-        for call, begun in tuple(self._overdue.values()):
-            taken = time.monotonic() - begun
-            left = max(LIMIT_S - taken, STOP_GRACE_S)
-            return f"{_describe(call, taken)}; unless it returns, the run ends in {left:.0f} s with its last checkpoint"
-        return None
+        """Return the effect of a stop request while a call is overdue; None if none is. For any thread."""
+        if (found := self._find()) is None:
+            return None
+        call, taken = found
+        left = max(LIMIT_S - taken, STOP_GRACE_S)
+        return f"{_describe(call, taken)}; unless it returns, the run ends in {left:.0f} s with its last checkpoint"
 
-    def describe(self, seconds: float) -> str | None:
-        """Return env, line and duration of a call that takes at least so long; None without one."""
-        for call, begun in self._overdue.values():
-            if (taken := time.monotonic() - begun) >= seconds:
-                return _describe(call, taken)
-        return None
+    def _find(self, seconds: float = 0.0) -> tuple[OverdueCall, float] | None:
+        """Return a call that takes at least so long, and its duration in seconds; None without one."""
+        now = time.monotonic()
+        durations = ((call, now - begun) for call, begun in tuple(self._overdue.values()))
+        return next((found for found in durations if found[1] >= seconds), None)
 
 
 def _describe(call: OverdueCall, seconds: float) -> str:

@@ -262,7 +262,7 @@ def _serve(channel: Channel, lane: str, printed: PrintedLines) -> None:
     width = max_result_width(len(init.profile.sites), len(task.metrics))
     runner = EnvRunner(lane, device, config.envs, width, single_stream=config.shares_loss_scale)
     runner.enter_thread()
-    NamedThread(target=_report_stuck_calls, args=(channel, runner.watch), name="watch", daemon=True).start()
+    NamedThread(target=_report_overdue_calls, args=(channel, runner.watch), name="watch", daemon=True).start()
     envs: dict[int, Env] = {}
     freeze_loaded_objects()
     while True:
@@ -276,7 +276,7 @@ def _serve(channel: Channel, lane: str, printed: PrintedLines) -> None:
         channel.send(WorkerMessage(reply, printed.take()))
 
 
-def _report_stuck_calls(channel: Channel, watch: CallWatch) -> None:
+def _report_overdue_calls(channel: Channel, watch: CallWatch) -> None:
     """Send a note when a call of the user's code is overdue, and None when it has returned."""
     sent: OverdueCall | None = None
     with contextlib.suppress(OSError):  # the main process has ended
