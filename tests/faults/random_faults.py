@@ -52,7 +52,7 @@ MOMENTS_BYTES = (0, 100, 1_000, 10_000, 30_000, 100_000)
 ENDED_BY_SIGNAL = {code for number in STOP_SIGNALS for code in (128 + number, -number)}
 """Exit codes of a run that was ended at once: by a second signal, or by the first one before it handled signals."""
 DECIDED = ("continues ", "starts again", "a new run starts")
-"""What `--resume auto` prints once it has found its run."""
+"""Words that `--resume auto` prints once it has found its run."""
 FAILED = {1, 2}
 """Exit codes of a run that failed in its surroundings, with a checkpoint or before its first step."""
 Fault = Callable[["Sequence"], None]

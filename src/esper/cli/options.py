@@ -58,7 +58,7 @@ def print_warnings(sentences: Iterable[str]) -> None:
 
 
 _OTHER_NAMES = {"--headless": "--no-tui"}
-"""Options that users expect, and what they are called here, where the words are not alike."""
+"""Options here, keyed by the dissimilar names that users may know from other programs."""
 
 
 class Parser(argparse.ArgumentParser):

@@ -239,7 +239,7 @@ def is_growth(run: Path) -> bool:
 
 
 class RunManifest(msgspec.Struct, frozen=True):
-    """The part of `run.json` by which a command finds the run or growth that it began."""
+    """Fields of `run.json` that identify a run or a growth for the command that continues it."""
 
     growth: dict[str, Any] | None = None
     """Settings that a growth keeps; None if the run is not a growth."""

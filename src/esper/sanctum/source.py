@@ -42,7 +42,7 @@ class RunHandle(Protocol):
 
     @property
     def start_stage(self) -> str:
-        """What the start of the run does at present; read until the first event arrives."""
+        """Present stage of the start of the run, in words; read until the first event arrives."""
         ...
 
     @property
@@ -137,7 +137,7 @@ class LiveSource:
 
     @property
     def start_stage(self) -> str:
-        """What the start of the run does at present."""
+        """Present stage of the start of the run, in words."""
         return self._run.start_stage
 
     @property
