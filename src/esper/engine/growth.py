@@ -233,11 +233,6 @@ def find_growth(config: Config, request: GrowthRequest) -> Path | None:
     return None
 
 
-def is_growth(run: Path) -> bool:
-    """Return True if a run directory is that of a growth."""
-    return read_run_manifest(run).growth is not None
-
-
 class RunManifest(msgspec.Struct, frozen=True):
     """Fields of `run.json` that identify a run or a growth for the command that continues it."""
 
