@@ -12,10 +12,13 @@ import pytest
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import STATE_FILE
+from esper.config_files import resolve_config
 from esper.control import RequestKind
 from esper.engine import checkpointer
+from esper.engine.start_point import StartPoint
+from esper.engine.thread import EngineThread
 from esper.telemetry import events as ev
-from tests.runs import LiveRun, computed, recorded
+from tests.runs import LiveRun, computed, recorded, tiny
 
 
 def ask(live: LiveRun, kind: RequestKind, path: str | None = None) -> None:
@@ -35,6 +38,20 @@ def paused(tmp_path: Path) -> LiveRun:
 def end(live: LiveRun) -> None:
     ask(live, RequestKind.ABANDON)
     live.finish()
+
+
+# During setup
+
+
+@pytest.mark.parametrize("kind", [RequestKind.STOP, RequestKind.ABANDON])
+def test_quit_during_setup_leaves_no_files(kind: RequestKind, tmp_path: Path) -> None:
+    engine = EngineThread(StartPoint(resolve_config(None, tiny(tmp_path))))
+    engine.control.put(kind, "test")
+    engine.start()
+    engine.join()
+    assert (engine.run_error, engine.fatal_error, engine.directory) == (None, None, None)
+    assert engine.records.empty()
+    assert not list(tmp_path.iterdir())
 
 
 # Pause
