@@ -70,7 +70,8 @@ def test_fewer_rounds_than_are_done_are_refused(tmp_path: Path, capsys: pytest.C
     assert open_history(run).length == recorded
 
 
-def test_live_run_is_not_closed(killed: Path) -> None:
+def test_live_run_is_not_closed(killed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esper.recording.run_lock.LOCK_TIMEOUT_S", 0)
     lock = RunLock(RunDirectory(killed))
     with pytest.raises(RecordingError, match="is being trained by process"):
         record_run_end(RunDirectory(killed))

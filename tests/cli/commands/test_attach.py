@@ -199,7 +199,10 @@ def test_detach_reports_startup_errors_at_once(arguments: tuple[str, ...], named
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGINT, signal.SIGHUP))],
+)
 def test_detach_interrupted_during_startup_ends_the_run(number: signal.Signals, tmp_path: Path) -> None:
     with started("--detach", "--no-tui", *LONG, cwd=tmp_path) as starting:
         assert starting.stderr is not None
