@@ -58,8 +58,8 @@ def test_no_event_of_a_damaged_packed_file_is_changed(tmp_path: Path, intact: Pa
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path, intact: Path, name: str) -> None:
     (checkpoint,) = (intact / "checkpoints").iterdir()
     generator = random.Random(name)
-    for number in range(DAMAGED_FILES):
-        copy = Path(shutil.copytree(checkpoint, tmp_path / str(number)))
+    for _ in range(DAMAGED_FILES):
+        copy = Path(shutil.copytree(checkpoint, tmp_path / "copy", dirs_exist_ok=True))
         content = (copy / name).read_bytes()
         damaged = damage(content, generator)
         (copy / name).write_bytes(damaged)
