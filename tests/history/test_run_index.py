@@ -117,6 +117,10 @@ def test_cached_runs_are_not_read_again_until_their_files_change(tmp_path: Path,
     assert "gone" not in after
     lock.release()
     assert "gone" not in {row[0] for row in sqlite3.connect(cache).execute("SELECT run FROM runs")}
+    second.poll()
+    cache.unlink()
+    second.poll()  # nothing has changed since
+    assert not cache.exists()
 
 
 def test_live_run_is_read_on_at_intervals(folder: Path, read: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,10 +189,13 @@ class RunIndex:
             self._to_scan = _list_directories(self._telemetry_dir)
             present = set(self._to_scan)
             gone = [name for name in self._runs if name not in present]
+            gone_before = [name for name in self._cached if name not in present]
             changed = bool(gone)
-            self._removed += [*gone, *(name for name in self._cached if name not in present)]
+            self._removed += [*gone, *gone_before]
             for name in gone:
                 del self._runs[name]
+            for name in gone_before:
+                del self._cached[name]
         while self._to_scan:
             changed |= self._scan_run(self._to_scan.pop())
             if perf_counter() > deadline:
