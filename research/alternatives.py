@@ -16,7 +16,7 @@ from esper.config import ConfigError
 from esper.domain import Op
 from esper.policy.actions import WAIT_DECISION, Action
 from esper.policy.baselines import germinate_action
-from esper.search.space import PlanSpace
+from esper.search.space import PlannedSeed, PlanSpace
 from esper.teaching.lessons import Lesson
 from esper.teaching.player import Alternative
 
@@ -85,12 +85,12 @@ def sized_plan(sizes: Mapping[int, int], space: PlanSpace, start: float = 0) -> 
     slots = [site.name for site in space.sites]
     if ALL in sizes:
         sizes = dict.fromkeys(range(len(slots)), sizes[ALL])
-    seeds: dict[str, tuple[str, int]] = {}
+    seeds: dict[str, PlannedSeed] = {}
     for index, size in sizes.items():
         if index < len(slots):
             blueprint = blueprint_of_size(size, slots[index], space)
             if blueprint:
-                seeds[slots[index]] = (blueprint, round(start * space.steps) + len(seeds))
+                seeds[slots[index]] = PlannedSeed(blueprint, round(start * space.steps) + len(seeds))
     return space.plan(seeds)
 
 
@@ -150,7 +150,9 @@ def drawn_plans(space: PlanSpace, generator: np.random.Generator) -> list[str]:
         slots = generator.permutation([site.name for site in space.sites])[: generator.integers(1, 4)]
         last = math.log(space.steps / 2)
         seeds = {
-            str(slot): (str(generator.choice(space.offered(str(slot)))), int(math.exp(generator.uniform(0, last))) - 1)
+            str(slot): PlannedSeed(
+                str(generator.choice(space.offered(str(slot)))), int(math.exp(generator.uniform(0, last))) - 1
+            )
             for slot in slots
         }
         plans.append(space.plan(seeds))

@@ -19,7 +19,7 @@ from esper.policy.baselines import germinate_action
 from esper.policy.plan import parse_plan
 from esper.search.proposals import known_plans, plan_of, variations, without_each_seed
 from esper.search.search import PlanSearch, SearchKind
-from esper.search.space import PlanSpace
+from esper.search.space import PlannedSeed, PlanSpace
 from tests.search.plans import BLUEPRINTS, SLOTS, sites, space
 
 
@@ -70,6 +70,12 @@ def test_parameters_of_a_plan_are_those_of_its_seeds() -> None:
     ]
     expected = sum(parameter.numel() for seed in seeds for parameter in seed.parameters())
     assert space().parameter_ratio(plan) == pytest.approx(1 + expected / 1000)
+    assert space().parameter_ratio(f"norm@early:0 cull@early:1 {plan.replace(':0', ':3')}") == pytest.approx(
+        1 + expected / 1000
+    )
+    assert space().parameter_ratio(f"{plan} cull@early:5 norm@early:7 cull@late:9") == pytest.approx(
+        1 + expected / 1000
+    )
 
 
 @pytest.mark.parametrize("plan", ["", "norm@early:0 cull@early:5", "norm@mid:15", "norm@mid:1,tempo=5"])
@@ -78,9 +84,15 @@ def test_plans_outside_of_the_space_have_no_parameters(plan: str) -> None:
 
 
 @given(
-    st.dictionaries(st.sampled_from(SLOTS), st.tuples(st.sampled_from(BLUEPRINTS), st.integers(0, 9)), min_size=1),
+    st.dictionaries(
+        st.sampled_from(SLOTS),
+        st.builds(
+            PlannedSeed, st.sampled_from(BLUEPRINTS), st.integers(0, 9), st.sampled_from(["", ",tempo=5,alpha=0.7"])
+        ),
+        min_size=1,
+    ),
 )
-def test_variations_change_one_seed(seeds: dict[str, tuple[str, int]]) -> None:
+def test_variations_change_one_seed(seeds: dict[str, PlannedSeed]) -> None:
     whole = space()
     plan = whole.plan(seeds)
     assert {op.slot for op in whole.parse(plan)} == set(seeds)
@@ -92,12 +104,21 @@ def test_variations_change_one_seed(seeds: dict[str, tuple[str, int]]) -> None:
         after = {op.slot: op.name for op in whole.parse(changed)}
         assert len(before.items() ^ after.items()) <= 2
         assert len(after) >= len(before)
+        for op in whole.parse(changed):
+            assert op.word.endswith(seeds[op.slot].options if op.slot in seeds else f":{op.step}")
     without = without_each_seed(plan, whole)
     assert len(without) == (len(seeds) if len(seeds) > 1 else 0)
     for seed, changed in without.items():
         assert {f"{op.name} in {op.slot}" for op in whole.parse(changed)} == {
             f"{name} in {slot}" for slot, name in before.items()
         } - {seed}
+
+
+def test_variations_leave_out_culled_seeds() -> None:
+    seeds = "depthwise@mid:1,style=add norm@late:7"
+    culled = f"norm@early:0 cull@early:3 {seeds}"
+    assert list(variations(culled, space())) == list(variations(seeds, space()))
+    assert set(without_each_seed(culled, space())) == {"norm in early", "depthwise in mid", "norm in late"}
 
 
 def test_guided_search_alternates_its_proposals_with_variations_of_the_best_plan() -> None:

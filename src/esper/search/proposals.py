@@ -9,7 +9,7 @@ from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS
 from esper.policy.actions import Action
 from esper.policy.baselines import germinate_action
 from esper.policy.plan import CULL
-from esper.search.space import PlanSpace
+from esper.search.space import PlannedSeed, PlanSpace
 
 _KINDS = {
     "tiny": ("norm",),
@@ -43,12 +43,12 @@ def known_plans(space: PlanSpace) -> list[str]:
     found: dict[str, None] = {}
     for sizes in _KNOWN:
         slots = {names[index]: size for index, size in sizes.items() if index < len(names)}
-        seeds: dict[str, tuple[str, int]] = {}
+        seeds: dict[str, PlannedSeed] = {}
         for step, (slot, size) in enumerate(slots.items()):
             offered = space.offered(slot)
             blueprint = next((name for name in _KINDS[size] if name in offered), None)
             if blueprint is not None:
-                seeds[slot] = (blueprint, step)
+                seeds[slot] = PlannedSeed(blueprint, step)
         plan = space.plan(seeds)
         if plan and space.fits(plan):
             found[plan] = None
@@ -94,49 +94,62 @@ def without_each_seed(plan: str, space: PlanSpace) -> dict[str, str]:
     The other seeds keep their steps and options. On the host of the search, the objective of a plan minus that of the
     plan without a seed is then the exact effect of this seed.
     """
-    seeds, ops = _seeds_of(plan, space), space.parse(plan)
+    ops = space.parse(plan)
+    seeds = {op.slot: op.name for op in ops if op.name != CULL}
     if len(seeds) < 2:
         return {}
     return {
         f"{blueprint} in {slot}": " ".join(op.word for op in ops if op.slot != slot)
-        for slot, (blueprint, _) in seeds.items()
+        for slot, blueprint in seeds.items()
     }
 
 
 def variations(plan: str, space: PlanSpace) -> Iterator[str]:
-    """Yield plans that differ from a plan in one seed: its blueprint, its step, its slot, or one seed more."""
-    yield from _distinct(plan, space, _changes(_seeds_of(plan, space), space))
+    """Yield plans that differ from a plan in one seed: its blueprint, its step, its slot, or one seed more.
+
+    A seed keeps its options unless it moves to another slot, which may not have them. Seeds that the plan culls are
+    left out.
+    """
+    yield from _distinct(plan, space, _changes(_kept_seeds(plan, space), space))
 
 
-def _seeds_of(plan: str, space: PlanSpace) -> dict[str, tuple[str, int]]:
-    return {op.slot: (op.name, op.step) for op in space.parse(plan) if op.name != CULL}
+def _kept_seeds(plan: str, space: PlanSpace) -> dict[str, PlannedSeed]:
+    seeds: dict[str, PlannedSeed] = {}
+    for op in space.parse(plan):
+        if op.name == CULL:
+            del seeds[op.slot]
+        else:
+            options = "".join(f",{name}={value}" for name, value in op.options.items())
+            seeds[op.slot] = PlannedSeed(op.name, op.step, options)
+    return seeds
 
 
-def _changes(seeds: dict[str, tuple[str, int]], space: PlanSpace) -> Iterator[dict[str, tuple[str, int]]]:
-    for slot, (blueprint, step) in seeds.items():
+def _changes(seeds: dict[str, PlannedSeed], space: PlanSpace) -> Iterator[dict[str, PlannedSeed]]:
+    for slot, seed in seeds.items():
         offered = space.offered(slot)
-        place = offered.index(blueprint)
+        place = offered.index(seed.blueprint)
         for other in (place - 1, place + 1):
             if 0 <= other < len(offered):
-                yield seeds | {slot: (offered[other], step)}
-    last = max((step for _, step in seeds.values()), default=-1)
-    kinds = dict.fromkeys(blueprint for blueprint, _ in seeds.values())
+                yield seeds | {slot: seed._replace(blueprint=offered[other])}
+    last = max((seed.step for seed in seeds.values()), default=-1)
+    kinds = dict.fromkeys(seed.blueprint for seed in seeds.values())
     for site in space.sites:
         if site.name not in seeds:
             for blueprint in kinds:
                 if blueprint in site.blueprints:
-                    yield seeds | {site.name: (blueprint, last + 1)}
-    for slot, (blueprint, step) in seeds.items():
-        yield seeds | {slot: (blueprint, step + max(space.steps // 8, 1))}
-        if step:
-            yield seeds | {slot: (blueprint, step // 2)}
-    for slot, (blueprint, step) in seeds.items():
+                    yield seeds | {site.name: PlannedSeed(blueprint, last + 1)}
+    for slot, seed in seeds.items():
+        yield seeds | {slot: seed._replace(step=seed.step + max(space.steps // 8, 1))}
+        if seed.step:
+            yield seeds | {slot: seed._replace(step=seed.step // 2)}
+    for slot, seed in seeds.items():
         for site in space.sites:
-            if site.name not in seeds and blueprint in site.blueprints:
-                yield {other: seed for other, seed in seeds.items() if other != slot} | {site.name: (blueprint, step)}
+            if site.name not in seeds and seed.blueprint in site.blueprints:
+                others = {name: other for name, other in seeds.items() if name != slot}
+                yield others | {site.name: seed._replace(options="")}
 
 
-def _distinct(plan: str, space: PlanSpace, changes: Iterator[dict[str, tuple[str, int]]]) -> Iterator[str]:
+def _distinct(plan: str, space: PlanSpace, changes: Iterator[dict[str, PlannedSeed]]) -> Iterator[str]:
     known = {plan, ""}
     for seeds in changes:
         changed = space.plan(seeds)

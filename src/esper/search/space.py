@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from optuna.trial import BaseTrial
@@ -19,6 +20,16 @@ from esper.policy.plan import CULL, PlannedOp, parse_plan
 MAX_SEEDS = 3
 """Maximum number of seeds of a drawn plan."""
 _SEEDS = "seeds"
+
+
+class PlannedSeed(NamedTuple):
+    """Seed of a plan, in a slot that is named elsewhere."""
+
+    blueprint: str
+    step: int
+    """Number of completed steps of the episode."""
+    options: str = ""
+    """Options as a plan has them, for example `,tempo=5,alpha=0.7`."""
 
 
 class PlanSpace:
@@ -46,11 +57,11 @@ class PlanSpace:
         names = list(self._offered)
         count = trial.suggest_int(_SEEDS, 1, min(MAX_SEEDS, len(names)))
         chosen = dict.fromkeys(trial.suggest_categorical(f"slot {index + 1}", names) for index in range(count))
-        seeds: dict[str, tuple[str, int]] = {}
+        seeds: dict[str, PlannedSeed] = {}
         for slot in chosen:
             blueprint = trial.suggest_categorical(f"blueprint in {slot}", self._offered[slot])
             step = trial.suggest_int(f"step in {slot}", 1, self._last_step + 1, log=True) - 1
-            seeds[slot] = (blueprint, step)
+            seeds[slot] = PlannedSeed(blueprint, step)
         return self.plan(seeds)
 
     def parameters_of(self, plan: str) -> dict[str, str | int] | None:
@@ -70,19 +81,18 @@ class PlanSpace:
             }
         return found
 
-    def plan(self, seeds: Mapping[str, tuple[str, int]]) -> str:
-        """Return the plan of some seeds. Of seeds with the same step, the later slots wait for a free step.
+    def plan(self, seeds: Mapping[str, PlannedSeed]) -> str:
+        """Return the plan of some seeds, keyed by slot.
 
-        Args:
-            seeds: Blueprint and step of each seed, keyed by slot.
+        If two seeds have the same step, the one in the later slot waits for a free step.
         """
         order = list(self._offered)
         free = 0
         words: list[str] = []
-        for slot, (blueprint, step) in sorted(seeds.items(), key=lambda seed: (seed[1][1], order.index(seed[0]))):
-            free = max(free, step)
+        for slot, seed in sorted(seeds.items(), key=lambda item: (item[1].step, order.index(item[0]))):
+            free = max(free, seed.step)
             if free < self.steps:
-                words.append(f"{blueprint}@{slot}:{free}")
+                words.append(f"{seed.blueprint}@{slot}:{free}{seed.options}")
             free += 1
         return " ".join(words)
 
@@ -95,12 +105,16 @@ class PlanSpace:
         return sorted(self._offered[slot], key=lambda name: self._size(slot, name))
 
     def parameter_ratio(self, plan: str) -> float:
-        """Return the parameters of host and seeds of a plan, divided by those of the host."""
-        grown = sum(self._size(op.slot, op.name) for op in self.parse(plan) if op.name != CULL)
-        return 1 + grown / self._host_parameters
+        """Return the parameters of the largest network that a plan grows, divided by those of the host."""
+        grown: dict[str, int] = {}
+        largest = 0
+        for op in self.parse(plan):
+            grown[op.slot] = 0 if op.name == CULL else self._size(op.slot, op.name)
+            largest = max(largest, sum(grown.values()))
+        return 1 + largest / self._host_parameters
 
     def fits(self, plan: str) -> bool:
-        """Return True if the network of a plan has at most as many parameters as are allowed."""
+        """Return True if the largest network of a plan has at most as many parameters as are allowed."""
         return self.allows(self.parameter_ratio(plan))
 
     def allows(self, parameter_ratio: float) -> bool:
