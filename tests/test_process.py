@@ -1,6 +1,13 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+
+from esper.process import resident_bytes
+from esper.sweeps.memory import tree_memory
 
 PROGRAM = """
 import gc, weakref
@@ -35,3 +42,24 @@ def test_child_of_an_interactive_session_imports_from_the_working_directory(tmp_
     program = f"import subprocess; from esper.process import python_command; {child}"
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("imported\n", "")
+
+
+def test_shared_memory_of_processes_counts_once() -> None:
+    own, child = (
+        SimpleNamespace(rss=500, shared=300),
+        SimpleNamespace(rss=400, shared=300),
+    )
+    assert resident_bytes([own, child]) == 300 + 200 + 100
+    assert resident_bytes([SimpleNamespace(rss=500), SimpleNamespace(rss=400)]) == 900  # a system without the size
+
+
+def test_memory_of_a_process_includes_its_children() -> None:
+    program = "import time; data = bytearray(200 << 20); print(1, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        own, whole = psutil.Process().memory_info().rss, tree_memory(os.getpid())
+        child.kill()
+    assert whole is not None
+    assert 200 << 20 < whole - own + (1 << 20) < 220 << 20
+    assert tree_memory(child.pid) is None

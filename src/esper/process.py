@@ -1,4 +1,4 @@
-"""This Python process: its rank under torchrun, cores, CPU time, garbage collection, child interpreters, code."""
+"""This Python process: rank under torchrun, cores, CPU time, memory, garbage collection, child interpreters, code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import subprocess
@@ -115,6 +115,15 @@ def parent_start_time() -> float:
     import psutil  # not at the start of every command
 
     return psutil.Process(os.getppid()).create_time()
+
+
+def resident_bytes(memory: Sequence[Any]) -> int:
+    """Return the resident bytes of processes, given what psutil reports of the memory of each; at least one.
+
+    Shared memory, such as libraries and data that all of them map, counts once, where the system reports its size.
+    """
+    shared = [getattr(process, "shared", 0) for process in memory]
+    return sum(process.rss for process in memory) - sum(shared) + max(shared)
 
 
 def cpu_seconds() -> float:

@@ -10,6 +10,7 @@ import psutil
 import torch
 
 from esper.lanes.nvml import load_nvml, query_nvml
+from esper.process import resident_bytes
 
 
 class DeviceStats(NamedTuple):
@@ -47,19 +48,15 @@ def _read_cuda(device: torch.device) -> DeviceStats:
 
 
 def _read_cpu(processes: Mapping[int, str]) -> DeviceStats:
-    """Return the memory of the processes, None if one has ended, and of the machine, which all CPU lanes share.
-
-    Shared memory of the processes counts once, where the system reports its size.
-    """
+    """Return the memory of the processes, None if one has ended, and of the machine, which all CPU lanes share."""
     machine = psutil.virtual_memory()
     own: dict[str, int] = {}
     try:
         infos = [psutil.Process(process).memory_info() for process in processes]
-        shared = [getattr(info, "shared", 0) for info in infos]  # libraries and data, which every process maps
-        resident = sum(info.rss for info in infos) - sum(shared) + max(shared)
+        resident = resident_bytes(infos)
         if len(infos) > 1:
-            for name, info, common in zip(processes.values(), infos, shared, strict=True):
-                own[name] = own.get(name, 0) + info.rss - common
+            for name, info in zip(processes.values(), infos, strict=True):
+                own[name] = own.get(name, 0) + info.rss - getattr(info, "shared", 0)
     except psutil.NoSuchProcess:
         resident = None
     used = machine.total - machine.available

@@ -7,6 +7,7 @@ from typing import Any
 
 from esper.lanes.device_names import is_cpu_lane
 from esper.lanes.nvml import load_nvml, query_nvml
+from esper.process import resident_bytes
 from esper.telemetry.state import RunState
 
 CUDA_CONTEXT_BYTES = 600 << 20
@@ -17,7 +18,7 @@ def tree_memory(pid: int) -> int | None:
     """Return the resident bytes of a process and its descendants; None if it has ended."""
     import psutil
 
-    total = 0
+    found: list[Any] = []
     try:
         process = psutil.Process(pid)
         tree = [process, *process.children(recursive=True)]
@@ -25,10 +26,10 @@ def tree_memory(pid: int) -> int | None:
         return None
     for member in tree:
         try:
-            total += member.memory_info().rss
+            found.append(member.memory_info())
         except psutil.Error:
             continue
-    return total or None
+    return resident_bytes(found) if found else None
 
 
 def available_memory() -> int:
