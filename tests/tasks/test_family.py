@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -53,6 +54,16 @@ def generator(seed: int = 0) -> torch.Generator:
         ({"settings": {"rent": Setting([1, 2], weights=[1])}}, "the weights of 'rent' must be one for each value"),
         ({"settings": {"shift": Setting([1])}}, "the setting 'shift' needs data="),
         ({"settings": {"rent": Setting([1], data=take_samples)}}, "the setting 'rent' has no data= function"),
+        (
+            {"settings": {"rent": Setting([0, 0.1, -0.1])}},
+            r"the setting 'rent' has the value -0\.1; expected a finite number of at least 0",
+        ),
+        (
+            {"settings": {"learning_rate": Setting([0])}},
+            "the setting 'learning_rate' has the value 0; expected a finite number above 0",
+        ),
+        ({"settings": {"rent": Setting(["high"])}}, "the setting 'rent' has the value 'high'"),
+        ({"settings": {"rent": Setting([math.nan])}}, "the setting 'rent' has the value nan"),
         ({"name": "two words"}, "name must consist of"),
     ],
 )

@@ -6,6 +6,7 @@ torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -174,4 +175,17 @@ def _setting_problems(settings: Mapping[str, Setting], structures: Sequence[str]
                 if setting.data is None
                 else f"the setting {name!r} has no data= function, because the engine applies {known}"
             )
+        if setting.data is None and name in (RENT, LEARNING_RATE):
+            found += [_value_problem(name, value) for value in setting.values if not _is_valid(name, value)]
     return found
+
+
+def _is_valid(name: str, value: Any) -> bool:
+    """Return True if the engine can apply a value of the setting `rent` or `learning_rate`."""
+    is_number = isinstance(value, int | float) and math.isfinite(value)
+    return is_number and (value > 0 or (value == 0 and name == RENT))
+
+
+def _value_problem(name: str, value: Any) -> str:
+    least = "of at least 0" if name == RENT else "above 0"
+    return f"the setting {name!r} has the value {value!r}; expected a finite number {least}"
