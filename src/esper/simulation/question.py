@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -176,7 +177,13 @@ def _find_episode(history: History, question: Question) -> RecordedEpisode:
     episodes = read_round(history, number)
     if not episodes:
         raise ConfigError(f"round {number} of {history.path} has no step yet")
-    return max(episodes.values(), key=lambda episode: episode.steps[-1].score)
+    return max(episodes.values(), key=_final_score)
+
+
+def _final_score(episode: RecordedEpisode) -> float:
+    """Return the last score of an episode; −inf if it is not finite."""
+    score = episode.ended.score if episode.ended else episode.steps[-1].score
+    return score if math.isfinite(score) else -math.inf
 
 
 def _sample(history: History, question: Question) -> list[RecordedEpisode]:
@@ -203,8 +210,8 @@ def _find_change(question: Question, episode: RecordedEpisode, run: Path, teleme
     steps = sorted({step for change in left_out for step in change.decisions})
     done = parse_do(question.do, episode) if question.do else without_steps(())
     for step in done.decisions:
-        if f"step:{step}" in question.without:
-            raise ConfigError(f"--without step:{step} and --do both change step {step}; remove one of them")
+        if step in steps:
+            raise ConfigError(f"--without and --do both change step {step}; remove one of them")
     return Change(decisions=without_steps(steps).decisions | done.decisions, then=then)
 
 

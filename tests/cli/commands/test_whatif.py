@@ -291,7 +291,7 @@ def test_answer_from_python_is_that_of_the_command(run: Path, capsys: pytest.Cap
         ("--without last", "'last' is not a decision; expected step:17 or seed:early:17"),
         ("--do 3:germinate", "'3:germinate': expected germinate BLUEPRINT SLOT"),
         ("--do 3:grow", "'3:grow': 'grow' is not an op; "),
-        ("--without step:1 --do 1:wait", "--without step:1 and --do both change step 1; remove one of them"),
+        ("--without step:01 --do 1:wait", "--without and --do both change step 1; remove one of them"),
         ("--rounds 2-1", "--rounds 2-1 is not valid; expected for example 60-70"),
         ("--rounds 0", "--rounds 0-0 is not valid; expected for example 60-70"),
         ("--rounds 1-2 --repeats 2", "--repeats is for one episode; remove it, or --rounds"),
