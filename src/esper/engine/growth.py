@@ -190,7 +190,7 @@ def parse_limit(text: str, host_parameters: int) -> int | None:
         value = float(number) if is_multiple else int(number)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or value < 1:
+    if not 1 <= value <= MAX_COUNT:
         raise ConfigError(f"--max-parameters {text!r} is not valid: expected a multiple such as 1.5x, or a number")
     if is_multiple:
         return round(value * host_parameters)

@@ -32,6 +32,9 @@ from esper.telemetry import events as ev
 from esper.telemetry.search_state import SearchState
 from esper.telemetry.sentences import pluralise
 
+NOT_FINITE = "its score is not finite"
+"""Reason of a training that failed."""
+
 
 class Job(NamedTuple):
     """A training that is to be done."""
@@ -263,7 +266,7 @@ class GrowthDirector:
         job, best, value = self._jobs.pop(env), self._best.get(env), self._value(episode)
         episode.inactive = True
         if outcome == "done" and value is None:
-            outcome, reason = "failed", "its score is not finite"
+            outcome, reason = "failed", NOT_FINITE
         elif outcome == "done" and best is not None and not self._search.allows(best.parameter_ratio):
             outcome, reason = "failed", f"its network has {best.parameter_ratio:.3g} times the parameters of the host"
         is_done = outcome == "done"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -12,7 +13,7 @@ from esper.control import ENDING_KINDS, RequestQueue
 from esper.domain import VERSION, Severity
 from esper.engine.best_network import BestNetwork
 from esper.engine.growth import FRESH_HOSTS, Growth
-from esper.engine.growth_director import GrowthDirector
+from esper.engine.growth_director import NOT_FINITE, GrowthDirector
 from esper.engine.reporter import control_requested
 from esper.engine.training_state import TrainingState
 from esper.envs.env import Env
@@ -198,7 +199,9 @@ class GrowthResults:
         """Report a training on a fresh host."""
         weights, host = self._training.config.reward_weights, self._training.pool.profile.host_parameters
         at = self._training.step_number
-        best = max(scores[1:])
+        best = max(scores[1:], key=lambda score: score if math.isfinite(score) else -math.inf)
+        net_return = scores[-1] - scores[0] - (len(scores) - 1) * rent_cost(ratio, host, weights)
+        is_done = math.isfinite(best) and math.isfinite(net_return)
         self._emit(ev.TrialStarted(round=at.round, env=env.index, candidate=name, origin="comparison", fresh=number))
         self._emit(
             ev.TrialEnded(
@@ -207,11 +210,12 @@ class GrowthResults:
                 candidate=name,
                 fresh=number,
                 step=len(scores) - 1,
-                outcome="done",
-                score=best,
-                best_step=scores.index(best, 1),
-                net_return=scores[-1] - scores[0] - (len(scores) - 1) * rent_cost(ratio, host, weights),
-                parameter_ratio=ratio,
+                outcome="done" if is_done else "failed",
+                reason=None if is_done else NOT_FINITE,
+                score=best if is_done else None,
+                best_step=scores.index(best, 1) if is_done else None,
+                net_return=net_return if is_done else None,
+                parameter_ratio=ratio if is_done else None,
                 seeds=[seed.label for seed in seeds],
             )
         )

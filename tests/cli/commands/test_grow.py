@@ -255,6 +255,7 @@ def test_policies_of_the_user_propose(tmp_path: Path, capsys: pytest.CaptureFixt
         (("--trials", "0"), "--trials 0 is not valid: it must be 1 or more"),
         (("--minutes", "nan"), "--minutes nan is not valid: it must be above 0"),
         (("--max-parameters", "0.5x"), "--max-parameters '0.5x' is not valid: expected a multiple such as 1.5x"),
+        (("--max-parameters", "9" * 400), "is not valid: expected a multiple such as 1.5x, or a number"),
         (("--max-parameters", "10"), "is less than the 1,702 parameters of your network; a multiple ends with an x"),
         (("--trials", "3", "--minutes", "3"), "not allowed with argument"),
         (
