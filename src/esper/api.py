@@ -212,6 +212,7 @@ def what_if(
         TaskError: The task cannot be loaded, is not that of the run, or its data are missing or damaged.
         CheckpointError: A policy that follows cannot be read.
         ReadError: A run does not exist, or cannot be read.
+        OSError: The stored results of earlier simulations cannot be read.
         RunFailedError: A step of a simulation failed.
     """
     question = Question(

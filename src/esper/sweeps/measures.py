@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from esper.history.history import History
@@ -38,7 +38,7 @@ class RunMeasures:
         """Read the events that were written since the last call. Raises ReadError."""
         self._history.poll()
 
-    def read(self, position: int, events: Sequence[ev.AnyEvent]) -> None:  # noqa: ARG002 (as HistoryReader)
+    def read(self, position: int, events: Iterable[ev.AnyEvent]) -> None:  # noqa: ARG002 (as HistoryReader)
         """Add events."""
         for event in events:
             if isinstance(event, ev.EpisodeEnded):
@@ -51,7 +51,7 @@ class RunMeasures:
     def rewind(self, position: int) -> None:
         """Drop the rounds whose end was undone."""
         self._ends.clear()
-        self.read(0, list(self._history.events(0, position)))
+        self.read(0, self._history.events(0, position))
 
     @property
     def rounds(self) -> list[RoundSummary]:

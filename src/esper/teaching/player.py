@@ -63,7 +63,7 @@ class Assignment(NamedTuple):
     """Index of the context among those of the random seed."""
     alternatives: Sequence[Alternative]
     rent: float
-    """Weight of the rent that policies observe."""
+    """Weight of the rent that policies observe, above 0."""
 
 
 class LessonPlayer:
