@@ -55,7 +55,7 @@ def test_parse_do_takes_options_from_the_recorded_decision_of_the_same_op() -> N
         "tempo": "3",
         "alpha_target": "0.5",
     }
-    assert parse_do(["6: wait"], GROWN, NOTHING) == without_steps([6], NOTHING)
+    assert parse_do(["6: wait"], GROWN) == without_steps([6])
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,8 @@ def test_parse_do_invalid_decision_is_refused(texts: list[str], message: str) ->
 
 def test_describe_change_names_the_decision() -> None:
     assert describe_change(without_decision(GROWN, 2), GROWN) == "without germinate norm in early, step 2"
-    assert describe_change(parse_do(["8: set_alpha early alpha=1.0"], GROWN, NOTHING), GROWN) == (
-        "step 8: set alpha in early to 1.0, then wait"
-    )
+    change = Change(decisions=parse_do(["8: set_alpha early alpha=1.0"], GROWN).decisions, then=NOTHING)
+    assert describe_change(change, GROWN) == "step 8: set alpha in early to 1.0, then wait"
     assert describe_change(Change(), GROWN) == "as recorded"
 
 

@@ -105,7 +105,7 @@ def parse_without(text: str, episode: RecordedEpisode, then: str = RECORDED) -> 
     raise ConfigError(f"{text!r} is not a seed of this episode; its seeds: {known}")
 
 
-def parse_do(texts: Sequence[str], episode: RecordedEpisode, then: str = RECORDED) -> Change:
+def parse_do(texts: Sequence[str], episode: RecordedEpisode) -> Change:
     """Return the change that replaces decisions, written as `12: germinate depthwise early tempo=5`.
 
     An option that is not given is that of the recorded decision if it has the same op, else the default.
@@ -123,7 +123,7 @@ def parse_do(texts: Sequence[str], episode: RecordedEpisode, then: str = RECORDE
         if step in decisions:
             raise ConfigError(f"{text!r}: step {step} has another decision already; an env takes one per step")
         decisions[step] = _parse_decision(text, found["words"].split(), choices_of(episode.steps[step - 1]))
-    return Change(decisions=decisions, then=then)
+    return Change(decisions=decisions)
 
 
 def _parse_decision(text: str, words: Sequence[str], recorded: Mapping[str, str]) -> dict[str, str]:

@@ -151,9 +151,9 @@ class EpisodeResults:
         """Return the simulation of a change; None if it is not known."""
         return self._known.get((change.key, repeat))
 
-    def effect_without(self, change: Change, repeat: int = 0) -> Effect | None:
+    def effect_without(self, change: Change) -> Effect | None:
         """Return the effect of the decisions that a change leaves out; None if it is not known."""
-        unchanged, changed = self.get(UNCHANGED, repeat), self.get(change, repeat)
+        unchanged, changed = self.get(), self.get(change)
         return effect(unchanged.trajectory, changed.trajectory) if unchanged and changed else None
 
     def decision_effects(self) -> dict[int, Effect]:

@@ -208,7 +208,7 @@ def _find_change(question: Question, episode: RecordedEpisode, run: Path, teleme
         then = _resolve_policy(then, episode, telemetry_dir)
     left_out = [parse_without(text, episode, then) for text in question.without]
     steps = sorted({step for change in left_out for step in change.decisions})
-    done = parse_do(question.do, episode) if question.do else without_steps(())
+    done = parse_do(question.do, episode)
     for step in done.decisions:
         if step in steps:
             raise ConfigError(f"--without and --do both change step {step}; remove one of them")
