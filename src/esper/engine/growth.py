@@ -15,6 +15,7 @@ from esper.checkpoint.catalog import list_checkpoints
 from esper.config import MAX_COUNT, Config, ConfigError
 from esper.disk import read_regular
 from esper.formatting import suggest
+from esper.history.run_groups import PLACE_KEYS
 from esper.policy.loading import POLICY_NAMES
 from esper.recording.runs import list_runs
 from esper.telemetry.codec import DECODE_ERRORS
@@ -24,10 +25,7 @@ if TYPE_CHECKING:
     from esper.harvest.grown import Grown
     from esper.telemetry.search_state import SearchState
 
-_PLACE_OPTIONS = frozenset(
-    {"devices", "policy-device", "telemetry-dir", "data-dir", "checkpoint-every", "keep", "sync-seconds"}
-    | {"patience-minutes", "anomalies"}
-)
+_CHANGEABLE_KEYS = PLACE_KEYS | {"anomalies"}
 """Keys of the configuration that may differ when the same command continues a growth or a run."""
 MAX_MANIFEST_BYTES = 1 << 20
 DEFAULT_TRIALS = 16
@@ -217,7 +215,7 @@ def kept_settings(config: Config) -> dict[str, Any]:
     the like.
     """
     settings: dict[str, Any] = msgspec.to_builtins(config)
-    return {name: value for name, value in settings.items() if name not in _PLACE_OPTIONS}
+    return {name: value for name, value in settings.items() if name not in _CHANGEABLE_KEYS}
 
 
 def find_growth(config: Config, request: GrowthRequest) -> Path | None:
