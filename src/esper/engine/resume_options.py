@@ -15,10 +15,7 @@ def resume_options(run: Path, origin: TaskOrigin | None, policy: str) -> str:
     Args:
         origin: Source of the task; None for a built-in one.
     """
-    words = ["--resume", str(run), *_task_words(origin)]
+    words = ["--resume", str(run)]
+    words += ["--task", origin.reference] if origin else []
     words += ["--policy", policy] if is_own_policy(policy) else []
     return shlex.join(words)
-
-
-def _task_words(origin: TaskOrigin | None) -> list[str]:
-    return ["--task", origin.reference] if origin else []

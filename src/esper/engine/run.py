@@ -19,10 +19,10 @@ from esper.control import RequestQueue
 from esper.engine import reporter
 from esper.engine.agent_factory import build_agent, build_candidates, proposing_policies
 from esper.engine.checkpointer import Checkpointer
-from esper.engine.commands import resume_options
 from esper.engine.growth import FRESH_HOSTS, Growth, growth_identity
 from esper.engine.growth_director import GrowthDirector
 from esper.engine.growth_results import GrowthResults
+from esper.engine.resume_options import resume_options
 from esper.engine.run_control import RankedRequestQueue
 from esper.engine.start_point import StartPoint
 from esper.engine.trained_policy import policy_label
