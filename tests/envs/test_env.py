@@ -57,7 +57,7 @@ def scramble(env: Env) -> None:
     """Change the seed's weights at random, so that it is not the identity."""
     noise = torch.Generator().manual_seed(7)
     with torch.no_grad():
-        for parameter in env.network.slot_parameters(1):
+        for parameter in env.network.slots[1].parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=noise))
 
 
@@ -163,14 +163,14 @@ def test_training_seed_leaves_its_host_unchanged() -> None:
         for earlier in range(step):
             epoch(bare, earlier)
         scramble(env)
-        seed = values(env.network.slot_parameters(1))
+        seed = values(env.network.slots[1].parameters())
         for later in range(step, step + 3):
             grown, plain = epoch(env, later), epoch(bare, later)
             assert grown.slot_grad_norms.keys() == {1}
             assert replace(grown, slot_grad_norms={}) == plain
         assert equal(values(env.network.host_parameters()), values(bare.network.host_parameters()))
         assert torch.equal(env.validate(last=False), bare.validate(last=False))
-        assert not equal(values(env.network.slot_parameters(1)), seed)
+        assert not equal(values(env.network.slots[1].parameters()), seed)
 
 
 def test_gradients_are_freed_even_if_backward_fails() -> None:
@@ -198,10 +198,10 @@ def test_germinated_seed_is_not_trained() -> None:
         (env,) = pool.envs
         env.reset(env.key._replace(round=0))
         env.apply_action(GERMINATE, 0)
-        before = values(env.network.slot_parameters(1))
+        before = values(env.network.slots[1].parameters())
         env.train_epoch(0)
         assert env.network.slots[1].stage is Stage.GERMINATED
-        assert equal(values(env.network.slot_parameters(1)), before)
+        assert equal(values(env.network.slots[1].parameters()), before)
 
 
 def test_blended_seed_and_host_receive_gradients() -> None:
@@ -209,10 +209,10 @@ def test_blended_seed_and_host_receive_gradients() -> None:
         (env,) = pool.envs
         env.reset(env.key._replace(round=0))
         step = until(env, Stage.BLENDING)
-        host, seed = values(env.network.host_parameters()), values(env.network.slot_parameters(1))
+        host, seed = values(env.network.host_parameters()), values(env.network.slots[1].parameters())
         epoch(env, step)
         assert not equal(values(env.network.host_parameters()), host)
-        assert not equal(values(env.network.slot_parameters(1)), seed)
+        assert not equal(values(env.network.slots[1].parameters()), seed)
 
 
 def test_new_blend_gate_is_trained_and_momenta_are_kept() -> None:
@@ -223,7 +223,7 @@ def test_new_blend_gate_is_trained_and_momenta_are_kept() -> None:
         (env,) = pool.envs
         env.reset(env.key._replace(round=0))
         step = until(env, Stage.PROBATIONARY)
-        slot, seed = env.network.slots[1], env.network.slot_parameters(1)
+        slot, seed = env.network.slots[1], list(env.network.slots[1].parameters())
         momenta = values(env.slot_optimizers[1].state["momentum"])
         env.apply_action(Action(Op.SET_ALPHA, slot=1, style=gated, alpha_target=2), step)
         assert slot.gate is not None
@@ -254,7 +254,7 @@ def reference_gradients(env: Env, step: int) -> tuple[list[Tensor], list[Tensor]
     F.cross_entropy(network(batch_x, network.alphas()), labels).backward()
     host, seed = (
         [parameter.grad for parameter in parameters if parameter.grad is not None]
-        for parameters in (network.host_parameters(), network.slot_parameters(1))
+        for parameters in (network.host_parameters(), list(network.slots[1].parameters()))
     )
     return host, seed
 
@@ -277,7 +277,7 @@ def test_host_and_seed_are_clipped_by_their_own_norms(host_clip: float, seed_cli
         host, seed = reference_gradients(env, step)
         owners: list[tuple[Callable[[], list[nn.Parameter]], list[Tensor], float, SGD | AdamW]] = [
             (env.network.host_parameters, host, host_clip, env.task.optimizer),
-            (lambda: env.network.slot_parameters(1), seed, seed_clip, env.task.seed_optimizer),
+            (lambda: list(env.network.slots[1].parameters()), seed, seed_clip, env.task.seed_optimizer),
         ]
         expected: list[Tensor] = []
         for parameters, gradients, clip, spec in owners:
@@ -287,7 +287,7 @@ def test_host_and_seed_are_clipped_by_their_own_norms(host_clip: float, seed_cli
                 step_of = scale * gradient + spec.weight_decay * parameter.detach()
                 expected.append(parameter.detach() - spec.learning_rate * (1 + spec.momentum) * step_of)
         measured = measure(env, step)
-        found = [*values(env.network.host_parameters()), *values(env.network.slot_parameters(1))]
+        found = [*values(env.network.host_parameters()), *values(env.network.slots[1].parameters())]
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
         norms = [measured.grad_norm, measured.slot_grad_norms[1]]
         assert norms == pytest.approx([norm(host), norm(seed)], rel=1e-4)  # before clipping
@@ -313,5 +313,5 @@ def test_host_and_seed_use_the_learning_rate_of_the_step() -> None:
             env.train_epoch(3)
             moved.append([now - then for now, then in zip(env.network.parameters(), before, strict=True)])
     early, last = moved
-    assert sum(bool(change.any()) for change in early) > len(env.network.slot_parameters(1))
+    assert sum(bool(change.any()) for change in early) > len(list(env.network.slots[1].parameters()))
     torch.testing.assert_close(last, [FINAL_LR_FRACTION * change for change in early], rtol=1e-3, atol=1e-6)

@@ -99,7 +99,7 @@ def test_training_seed_leaves_host_bit_equal(blend: Blend, poison: float | None)
         grow(seeded.slots[i], Stage.TRAINING, blend=blend)
         if poison is not None:
             with torch.no_grad():
-                seeded.slot_parameters(i)[0].fill_(poison)
+                next(seeded.slots[i].parameters()).fill_(poison)
     x = pictures(16)
     results = []
     for net in (plain.train(), seeded.train()):
@@ -152,7 +152,7 @@ def test_parameters_belong_to_host_or_exactly_one_slot() -> None:
     net = network()
     grow(net.slots[0], Stage.FOSSILIZED, "conv_light")
     grow(net.slots[2], Stage.TRAINING, "conv_small", Blend.GATE)
-    groups = [net.host_parameters(), *(net.slot_parameters(i) for i in range(3))]
+    groups = [net.host_parameters(), *(list(net.slots[i].parameters()) for i in range(3))]
     identities = [id(parameter) for group in groups for parameter in group]
     assert len(identities) == len(set(identities)) == len(list(net.parameters()))
     seeds = (9 * 4 * 4 + 2 * 4) + (16 * 16 + 2 * 16) + (16 * 8 + 8 + 8 + 1)

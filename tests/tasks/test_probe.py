@@ -190,7 +190,7 @@ def test_copy_of_a_network_uses_its_own_seeds() -> None:
     x = features().validation[0]
     before = copied(x, copied.alphas())
     with torch.no_grad():
-        for parameter in network.slot_parameters(0):
+        for parameter in network.slots[0].parameters():
             parameter.fill_(3.0)
     assert torch.equal(copied(x, copied.alphas()), before)
     assert not torch.equal(network(x, network.alphas()), before)
@@ -205,7 +205,7 @@ def test_in_place_layer_after_a_slot_trains_straight_through() -> None:
     outputs = [network.train()(x, [0.0]) for network in (plain, seeded)]
     assert torch.equal(*outputs)
     outputs[1].square().sum().backward()
-    assert any(parameter.grad is not None and parameter.grad.any() for parameter in seeded.slot_parameters(0))
+    assert any(parameter.grad is not None and parameter.grad.any() for parameter in seeded.slots[0].parameters())
 
 
 class Sequence(nn.Module):

@@ -178,10 +178,6 @@ class GrowingNetwork(nn.Module):
         """Return the parameters of the bare host that are trained."""
         return [parameter for parameter in self.host.parameters() if parameter.requires_grad]
 
-    def slot_parameters(self, index: int) -> list[nn.Parameter]:
-        """Return the parameters of a slot's seed and blend gate; empty without a seed."""
-        return list(self.slots[index].parameters())
-
     @property
     def topology(self) -> tuple[Hashable, ...]:
         """Description of each slot. Two states with equal descriptions run the same operations in every epoch."""
