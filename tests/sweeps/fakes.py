@@ -13,7 +13,7 @@ from esper.checkpoint.manifest import MANIFEST_FILE
 from esper.config_files import resolve_config
 from esper.history.run_info import flat_config
 from esper.recording.notes import RunNotes, write_notes
-from esper.sweeps.places import StudyPlaces
+from esper.sweeps.paths import StudyPaths
 from esper.sweeps.plan import SweepPlan, nest, read_plan
 from esper.sweeps.storage import open_storage
 from esper.sweeps.study import SweepStudy
@@ -40,9 +40,9 @@ def make_plan(folder: Path, text: str = GRID, name: str = "s") -> SweepPlan:
 
 def open_study(plan: SweepPlan, telemetry_dir: Path, storage: Any = None) -> SweepStudy:
     """Open a study as a process does: with its own connection to the journal file, unless a storage is given."""
-    places = StudyPlaces(telemetry_dir, plan.name)
-    places.create()
-    return SweepStudy(plan, places, storage or open_storage("", places, create=True), create=True)
+    paths = StudyPaths(telemetry_dir, plan.name)
+    paths.create()
+    return SweepStudy(plan, paths, storage or open_storage("", paths, create=True), create=True)
 
 
 def write_run(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from esper.config import ConfigError
+from esper.sweeps.jobs import make_jobs
 from esper.sweeps.plan import ValueRange
-from esper.sweeps.slots import make_slots
 from tests.sweeps.fakes import GRID, make_plan
 
 WRONG = {
@@ -114,7 +114,7 @@ def test_grid_changes_the_last_option_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "jobs", "gpus", "slots"),
+    ("devices", "jobs", "gpus", "expected"),
     [
         (["auto"], None, 0, [["cpu:0"]] * 4),
         (["auto"], 1, 0, [["cpu:0", "cpu:1", "cpu:2", "cpu:3"]]),
@@ -128,11 +128,11 @@ def test_grid_changes_the_last_option_first(tmp_path: Path) -> None:
     ],
 )
 def test_devices_are_dealt_to_slots(
-    devices: list[str], jobs: int | None, gpus: int | None, slots: list[list[str]]
+    devices: list[str], jobs: int | None, gpus: int | None, expected: list[list[str]]
 ) -> None:
-    assert [list(slot) for slot in make_slots(devices, jobs, {"cuda": gpus, "cpu": 4})] == slots
+    assert [list(job) for job in make_jobs(devices, jobs, {"cuda": gpus, "cpu": 4})] == expected
 
 
 def test_unequal_slots_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"^--jobs 2 cannot share cuda:0, cuda:1, cuda:2 equally; give a divisor or"):
-        make_slots(["auto"], 2, {"cuda": 3, "cpu": 4})
+        make_jobs(["auto"], 2, {"cuda": 3, "cpu": 4})

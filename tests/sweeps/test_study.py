@@ -149,17 +149,17 @@ def test_study_with_other_options_is_refused(tmp_path: Path, change: str, differ
 
 def test_results_of_a_study_without_storage_are_refused(tmp_path: Path) -> None:
     study = open_study(make_plan(tmp_path), tmp_path / "telemetry")
-    study.places.journal.unlink()
+    study.paths.journal.unlink()
     with pytest.raises(ConfigError, match=r"has no storage at .* yet; start the sweep first"):
-        open_storage("", study.places, create=False)
-    assert not study.places.journal.exists()
+        open_storage("", study.paths, create=False)
+    assert not study.paths.journal.exists()
 
 
 def test_journal_with_incomplete_line_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Optuna would append to the line that a loss of power has cut, and could never read the file again."""
     monkeypatch.chdir(tmp_path)  # the path of the journal file is relative, as it is by default
     plan = make_plan(tmp_path)
-    journal = open_study(plan, Path("telemetry")).places.journal
+    journal = open_study(plan, Path("telemetry")).paths.journal
     journal.write_bytes(journal.read_bytes()[:-20])
     claimed = open_study(plan, Path("telemetry")).claim()
     assert claimed is not None
@@ -171,7 +171,7 @@ def test_lock_of_killed_process_is_released(tmp_path: Path, monkeypatch: pytest.
     """A lock that is a link to a relative path is broken, and Optuna would wait for it for ever."""
     monkeypatch.chdir(tmp_path)
     plan = make_plan(tmp_path)
-    journal = open_study(plan, Path("telemetry")).places.journal
+    journal = open_study(plan, Path("telemetry")).paths.journal
     clock = SimpleNamespace(monotonic=itertools.count(0.0, 20.0).__next__, sleep=lambda _: None)
     monkeypatch.setattr("optuna.storages.journal._file.time", clock)
     Path(f"{journal}.lock").touch()

@@ -17,7 +17,7 @@ from esper.recording.notes import RunNotes, read_notes
 from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
 from esper.sweeps import memory, trial_run, worker
-from esper.sweeps.places import FileLock
+from esper.sweeps.paths import FileLock
 from esper.sweeps.results import study_results
 from esper.sweeps.worker import SweepWorker
 from tests.sweeps.fakes import GRID, FakeRuns, make_plan, open_study, write_run
@@ -28,11 +28,11 @@ def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial_run, "RESTART_DELAY_S", 0.0)
 
 
-def work(folder: Path, runs: FakeRuns, text: str = GRID, slots: int = 1) -> list[str]:
+def work(folder: Path, runs: FakeRuns, text: str = GRID, jobs: int = 1) -> list[str]:
     """Start a sweep once, and return what it printed."""
     said: list[str] = []
     study = open_study(make_plan(folder, text), folder / "telemetry")
-    SweepWorker(study, [("cpu:0",)] * slots, said.append, runs, poll_s=0.01).run()
+    SweepWorker(study, [("cpu:0",)] * jobs, said.append, runs, poll_s=0.01).run()
     return said
 
 
@@ -87,7 +87,7 @@ def test_run_of_an_earlier_sweep_is_followed_from_its_start(tmp_path: Path) -> N
     """The process of trial 0 has no directory yet, only the lock that it inherited."""
     telemetry = tmp_path / "telemetry"
     study = open_study(make_plan(tmp_path), telemetry)
-    inherited = FileLock.try_acquire(study.places.run_lock(0))
+    inherited = FileLock.try_acquire(study.paths.run_lock(0))
     assert inherited is not None
     options = {"envs": 2, "rounds": 3, "seed": 1, "ppo.entropy-coef": 0.0}
 

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from esper.formatting import NOT_MEASURED, align_columns, format_number
+from esper.sweeps.jobs import JobDevices
 from esper.sweeps.plan import DIRECTIONS, ObjectiveName, Setting, SweepPlan, ValueRange, value_text
 from esper.sweeps.results import MeasureResult, SettingResult, StudyResults
-from esper.sweeps.slots import Slot
 
 FORMATS: dict[str, str] = {"return": ".4f", "score": ".4f", "parameters": ".2f"}
 UNITS = {"return": "return", "score": "score", "parameters": "parameters ×host"}
@@ -119,12 +119,12 @@ def _importance(results: StudyResults) -> Iterator[str]:
         yield f"importance of the options: not computed, because {results.importance_problem}"
 
 
-def plan_text(plan: SweepPlan, slots: Sequence[Slot], first: Setting | None) -> Iterator[str]:
+def plan_text(plan: SweepPlan, jobs: Sequence[JobDevices], first: Setting | None) -> Iterator[str]:
     """Yield the lines that `--dry-run` prints.
 
     Args:
         plan: The sweep.
-        slots: Slots of this machine.
+        jobs: Devices of each job of this machine.
         first: First setting of random draws; None if it is not known.
     """
     objectives = " and ".join(f"{DIRECTIONS[name][:-3]}ise {name}" for name in plan.objectives)
@@ -132,8 +132,8 @@ def plan_text(plan: SweepPlan, slots: Sequence[Slot], first: Setting | None) -> 
         f"study {plan.name}: {plan.num_trials} trials, {plan.settings} settings ({plan.sampler}) "
         f"with random seeds {' '.join(map(str, plan.seeds))}; {objectives}, mean of the last {plan.over} rounds"
     )
-    for index, slot in enumerate(slots):
-        yield f"slot {index}: {' '.join(slot)}"
+    for index, devices in enumerate(jobs):
+        yield f"job {index}: {' '.join(devices)}"
     if plan.sampler == "grid":
         rows = [["trial", "seed", *plan.vary]]
         for trial, (seed, setting) in enumerate(itertools.product(plan.seeds, plan.grid())):

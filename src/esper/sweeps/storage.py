@@ -12,18 +12,18 @@ from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
 from esper.config import ConfigError
-from esper.sweeps.places import StudyPlaces
+from esper.sweeps.paths import StudyPaths
 
 _JOURNAL_START = b'{"op_code":'
 """First bytes of each line of a journal file."""
 
 
-def open_storage(text: str, places: StudyPlaces, *, create: bool) -> BaseStorage | str:
+def open_storage(text: str, paths: StudyPaths, *, create: bool) -> BaseStorage | str:
     """Return the storage of a study: a journal file, or the URL of a database.
 
     Args:
         text: Path or URL; empty for the default journal file.
-        places: Paths of the study.
+        paths: Paths of the study.
         create: Create a journal file that does not exist.
 
     Raises:
@@ -35,7 +35,7 @@ def open_storage(text: str, places: StudyPlaces, *, create: bool) -> BaseStorage
         )
     if "://" in text:
         return text
-    path = Path(text) if text else places.journal
+    path = Path(text) if text else paths.journal
     if not create and not path.exists():
         raise ConfigError(f"the study has no storage at {path} yet; start the sweep first, without --results")
     try:

@@ -30,7 +30,7 @@ from esper.history.summary import RoundSummary
 from esper.search.sampling import NumberedSampler, silence_optuna
 from esper.sweeps.measures import mean_over
 from esper.sweeps.parameters import make_distributions, suggest_value
-from esper.sweeps.places import FileLock, StudyPlaces
+from esper.sweeps.paths import FileLock, StudyPaths
 from esper.sweeps.plan import DIRECTIONS, Setting, SweepPlan
 from esper.sweeps.run_lookup import ABANDONED_S, find_run, is_left_alone
 from esper.sweeps.storage import storage_errors
@@ -81,7 +81,7 @@ class SweepStudy:
 
     Args:
         plan: The sweep.
-        places: Paths of the study.
+        paths: Paths of the study.
         storage: Storage, see `open_storage`.
         create: Create the study if the storage does not have it, and add the trials that are missing.
 
@@ -89,10 +89,10 @@ class SweepStudy:
         ConfigError: The study does not exist, was started with another file, or the storage cannot be used.
     """
 
-    def __init__(self, plan: SweepPlan, places: StudyPlaces, storage: BaseStorage | str, *, create: bool) -> None:
+    def __init__(self, plan: SweepPlan, paths: StudyPaths, storage: BaseStorage | str, *, create: bool) -> None:
         silence_optuna()
         self.plan = plan
-        self.places = places
+        self.paths = paths
         self.elsewhere: set[int] = set()
         """Trials that processes on other machines work on, or did."""
         self._claimed: set[int] = set()
@@ -103,7 +103,7 @@ class SweepStudy:
         with storage_errors():
             self._check_identity(create=create)
             if create:
-                with places.planning():
+                with paths.planning():
                     self._add_missing_trials()
 
     def _open(self, storage: BaseStorage | str, *, create: bool) -> Study:
@@ -213,7 +213,7 @@ class SweepStudy:
 
     def claim(self) -> ClaimedTrial | None:
         """Return a trial for this process to work on; None if none is left. Trials of ended processes come first."""
-        with self._mutex, self.places.planning():
+        with self._mutex, self.paths.planning():
             while True:
                 infos = self.trials()
                 for info in infos:
@@ -252,21 +252,21 @@ class SweepStudy:
 
     @cached_property
     def _here(self) -> tuple[str, str]:
-        return socket.gethostname(), str(self.places.telemetry_dir.resolve())
+        return socket.gethostname(), str(self.paths.telemetry_dir.resolve())
 
     def _is_abandoned(self, info: TrialInfo) -> bool:
         """True if nothing was written for a while to the run of a trial of another machine.
 
         It can be seen only if both machines share the telemetry directory, maybe under different paths.
         """
-        run = find_run(self.places.telemetry_dir, self.plan.name, info.trial)
+        run = find_run(self.paths.telemetry_dir, self.plan.name, info.trial)
         if run is not None:
             return is_left_alone(run)
         return info.frozen.user_attrs.get(DIRECTORY_ATTR) == self._here[1] and _is_older(info, ABANDONED_S)
 
     def _own(self, info: TrialInfo, asked: Trial | None) -> ClaimedTrial | None:
         """Lock a trial for this process, and draw its setting if that was not done."""
-        lock = FileLock.try_acquire(self.places.owner_lock(info.trial))
+        lock = FileLock.try_acquire(self.paths.owner_lock(info.trial))
         if lock is None:
             return None
         if asked is None:
@@ -312,7 +312,7 @@ class ClaimedTrial:
         self.seed = info.seed
         self.setting = setting
         self.plan = study.plan
-        self.places = study.places
+        self.paths = study.paths
         self._study = study.study
         self.last_report = max(info.frozen.intermediate_values, default=0)
         """Last round, from 1, whose objective was reported; 0 before the first."""

@@ -33,7 +33,7 @@ from esper.recording.runs import last_write_time, move_output
 from esper.recording.segments import ReadError
 from esper.sweeps.measures import RunMeasures, mean_over
 from esper.sweeps.memory import reserved_gpu_memory, tree_memory
-from esper.sweeps.places import FileLock
+from esper.sweeps.paths import FileLock
 from esper.sweeps.run_lookup import find_run
 from esper.sweeps.study import ClaimedTrial
 from esper.tasks import is_built_in
@@ -92,9 +92,9 @@ class TrialRun:
 
     Args:
         trial: The trial, which this process owns.
-        devices: Devices of its slot.
+        devices: Devices of its job.
         stopping: Set if this process shall end.
-        say: Function that receives a sentence about the progress.
+        print_progress: Function that receives a sentence about the progress.
         start: Function that starts a process.
         poll_s: Seconds between two checks.
     """
@@ -107,16 +107,16 @@ class TrialRun:
         trial: ClaimedTrial,
         devices: Sequence[str],
         stopping: threading.Event,
-        say: Callable[[str], None],
+        print_progress: Callable[[str], None],
         start: StartProcess = start_process,
         poll_s: float = POLL_S,
     ) -> None:
         self._trial = trial
         self._plan = trial.plan
-        self._places = trial.places
+        self._paths = trial.paths
         self._devices = devices
         self._stopping = stopping
-        self._say = say
+        self._print_progress = print_progress
         self._start = start
         self._poll_s = poll_s
         self._is_pruned = False
@@ -172,14 +172,14 @@ class TrialRun:
         """Return the run; wait for one that a process of an earlier sweep is about to create."""
         while True:
             is_training = self._is_training()
-            run = find_run(self._places.telemetry_dir, self._plan.name, self._trial.number)
+            run = find_run(self._paths.telemetry_dir, self._plan.name, self._trial.number)
             if not is_training or (run is not None and is_live(run)) or self._stopping.is_set():
                 return run
             self._stopping.wait(self._poll_s)
 
     def _is_training(self) -> bool:
         """True if a process that a sweep of this machine has started trains the run, or is about to create it."""
-        lock = FileLock.try_acquire(self._places.run_lock(self._trial.number))
+        lock = FileLock.try_acquire(self._paths.run_lock(self._trial.number))
         if lock is not None:
             lock.release()
         return lock is None
@@ -194,17 +194,17 @@ class TrialRun:
 
     def _train(self, resume: Path | None) -> TrialOutcome | None:
         """Start a process for the run, and follow it. Return None if it must be looked at again."""
-        lock = FileLock.try_acquire(self._places.run_lock(self._trial.number))
+        lock = FileLock.try_acquire(self._paths.run_lock(self._trial.number))
         if lock is None:
             return None
         try:
-            output = self._places.output(self._trial.number)
+            output = self._paths.output(self._trial.number)
             self.process = self._start(self._arguments(resume), output, lock.file)
         finally:
             lock.release()
         if self._stopping.is_set():  # the signal came while the process was being started
             self.process.terminate()
-        self._say(f"{self._trial} {'resumes' if resume else 'starts'}")
+        self._print_progress(f"{self._trial} {'resumes' if resume else 'starts'}")
         try:
             return self._watch(resume, output)
         except BaseException:  # the sweep ends, for example because its storage fails
@@ -220,7 +220,7 @@ class TrialRun:
         is_terminated = False
         while (code := process.poll()) is None:
             if run is None or output.exists():
-                run = run or find_run(self._places.telemetry_dir, self._plan.name, self._trial.number)
+                run = run or find_run(self._paths.telemetry_dir, self._plan.name, self._trial.number)
                 if run is not None and is_live(run):
                     move_output(output, run)
             if not is_terminated and (self._stopping.is_set() or self._should_prune(run)):
@@ -232,7 +232,7 @@ class TrialRun:
                 time.sleep(self._poll_s)
             else:
                 self._stopping.wait(self._poll_s)
-        run = run or find_run(self._places.telemetry_dir, self._plan.name, self._trial.number)
+        run = run or find_run(self._paths.telemetry_dir, self._plan.name, self._trial.number)
         if run is not None and output.exists():
             move_output(output, run)
         return self._judge(code, run, output)
@@ -251,13 +251,13 @@ class TrialRun:
         if code in {1, 2}:
             kind = "refused" if code == 2 else "failed"
             return TrialOutcome(kind=kind, run=run, reason=_last_line(output, run) or f"exit code {code}")
-        self._say(f"the process of {self._trial} ended with code {code}; it is started again")
+        self._print_progress(f"the process of {self._trial} ended with code {code}; it is started again")
         self._stopping.wait(RESTART_DELAY_S)
         return None
 
     def _follow(self, run: Path) -> TrialOutcome | None:
         """Follow a run that another process trains, until it ends."""
-        self._say(f"{self._trial} is already running as {run.name}")
+        self._print_progress(f"{self._trial} is already running as {run.name}")
         while is_live(run):
             if self._should_prune(run):
                 holder = read_holder(run)
@@ -321,7 +321,7 @@ class TrialRun:
             own |= {"policy"} if is_own_policy(config.policy) else set[str]()
             options = {key: value for key, value in options.items() if key in own | {"devices"}}
         arguments = ["--no-tui", "--study", self._plan.name, "--trial", str(self._trial.number)]
-        arguments += ["--telemetry-dir", str(self._places.telemetry_dir)]
+        arguments += ["--telemetry-dir", str(self._paths.telemetry_dir)]
         if resume is not None:
             arguments += ["--resume", str(resume)]
         for key, value in options.items():

@@ -1,4 +1,4 @@
-"""Work of one process on a study: a thread per slot claims trials and brings their runs to the end."""
+"""Work of one process on a study: a thread per job claims trials and brings their runs to the end."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from esper.config import ConfigError
 from esper.formatting import format_bytes, format_value
 from esper.process import NamedThread
+from esper.sweeps.jobs import JobDevices
 from esper.sweeps.measures import mean_over
 from esper.sweeps.memory import available_memory, free_gpu_memory
-from esper.sweeps.slots import Slot
 from esper.sweeps.storage import storage_errors
 from esper.sweeps.study import GPU_MEMORY_ATTR, MEMORY_ATTR, ClaimedTrial, SweepStudy
 from esper.sweeps.trial_run import POLL_S, StartProcess, TrialOutcome, TrialRun, start_process
@@ -24,8 +24,8 @@ class SweepWorker:
 
     Args:
         study: The study.
-        slots: Slots of this machine.
-        say: Function that receives a sentence about the progress. It is called in any thread.
+        jobs: Devices of each job of this machine.
+        print_progress: Function that receives a sentence about the progress. It is called in any thread.
         start: Function that starts a run.
         poll_s: Seconds between two checks of a run.
     """
@@ -33,24 +33,24 @@ class SweepWorker:
     def __init__(
         self,
         study: SweepStudy,
-        slots: Sequence[Slot],
-        say: Callable[[str], None],
+        jobs: Sequence[JobDevices],
+        print_progress: Callable[[str], None],
         start: StartProcess = start_process,
         poll_s: float = POLL_S,
     ) -> None:
         self._study = study
-        self._slots = slots
-        self._say = say
+        self._jobs = jobs
+        self._print_progress = print_progress
         self._start = start
         self._poll_s = poll_s
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._active: dict[int, TrialRun] = {}
-        """Runs in progress, keyed by slot."""
+        """Runs in progress, keyed by job."""
         self._errors: list[BaseException] = []
         self._held: list[ClaimedTrial] = []
         """Trials whose runs the user has stopped: while this process lives, no other one resumes them."""
-        self._said_memory = False
+        self._waits_for_memory = False
         self._has_trained = False
         """A run that this process has started has trained, so the machine is able to."""
 
@@ -61,8 +61,8 @@ class SweepWorker:
             ConfigError: A run was refused by its process, or a run with the notes of a trial is another one.
         """
         threads = [
-            NamedThread(target=self._work, args=(index, slot), name=f"slot {index}", daemon=True)
-            for index, slot in enumerate(self._slots)
+            NamedThread(target=self._work, args=(index, devices), name=f"job {index}", daemon=True)
+            for index, devices in enumerate(self._jobs)
         ]
         for thread in threads:
             thread.start()
@@ -84,15 +84,15 @@ class SweepWorker:
             if (process := run.process) is not None:
                 process.terminate()
 
-    def _work(self, index: int, slot: Slot) -> None:
+    def _work(self, index: int, devices: JobDevices) -> None:
         try:
             with storage_errors():
                 while not self._stopping.is_set():
-                    self._wait_for_memory(index, slot)
+                    self._wait_for_memory(index, devices)
                     trial = None if self._stopping.is_set() else self._study.claim()
                     if trial is None:
                         return
-                    self._work_on(trial, index, slot)
+                    self._work_on(trial, index, devices)
         except BaseException as error:  # noqa: BLE001 (raised again in the main thread)
             self._fail(error)
         finally:
@@ -103,8 +103,8 @@ class SweepWorker:
         self._errors.append(error)
         self._stopping.set()
 
-    def _work_on(self, trial: ClaimedTrial, index: int, slot: Slot) -> None:
-        run = TrialRun(trial, slot, self._stopping, self._say, self._start, self._poll_s)
+    def _work_on(self, trial: ClaimedTrial, index: int, devices: JobDevices) -> None:
+        run = TrialRun(trial, devices, self._stopping, self._print_progress, self._start, self._poll_s)
         self._active[index] = run
         try:
             outcome = run.work()
@@ -127,7 +127,7 @@ class SweepWorker:
                 values = [mean_over(outcome.rounds, kind, trial.plan.over) for kind in trial.plan.objectives]
                 if not all(value == value for value in values):
                     trial.fail("its result is not a number", outcome.run)
-                    self._say(f"{trial} failed: its result is not a number; run {name}; {self._left()}")
+                    self._print_progress(f"{trial} failed: its result is not a number; run {name}; {self._left()}")
                     return
                 store = trial.complete if outcome.kind == "done" else trial.prune
                 trial.note_memory(outcome.memory, outcome.gpu_memory)
@@ -137,37 +137,37 @@ class SweepWorker:
                 )
                 rounds = len(outcome.rounds)
                 verb = "done" if outcome.kind == "done" else f"pruned after round {rounds}"
-                self._say(f"{trial} {verb}: {text}; run {name}; {self._left()}")
+                self._print_progress(f"{trial} {verb}: {text}; run {name}; {self._left()}")
             case "refused" if not self._has_trained:
                 raise ConfigError(f"{trial} could not start: {outcome.reason.removeprefix('esper-sanctum: ')}")
             case "failed" | "refused":
                 trial.fail(outcome.reason, outcome.run)
-                self._say(f"{trial} failed: {outcome.reason}; run {name}; {self._left()}")
+                self._print_progress(f"{trial} failed: {outcome.reason}; run {name}; {self._left()}")
             case "stopped":
-                self._say(f"{trial} was stopped by the user; the next start of the sweep resumes it")
+                self._print_progress(f"{trial} was stopped by the user; the next start of the sweep resumes it")
             case "interrupted":
                 left = "its run goes on" if outcome.is_left_running else "the next start of the sweep resumes it"
-                self._say(f"{trial} is not done; {left}")
+                self._print_progress(f"{trial} is not done; {left}")
 
     def _left(self) -> str:
         done = sum(info.state.is_finished() for info in self._study.trials())
         return f"{self._study.plan.num_trials - done} left"
 
-    def _wait_for_memory(self, index: int, slot: Slot) -> None:
+    def _wait_for_memory(self, index: int, devices: JobDevices) -> None:
         """Wait while the memory that a run of this study needs is not free, and another run of this process may end."""
-        while self._active.keys() - {index} and (missing := self._missing_memory(slot)):
-            if not self._said_memory:
-                self._said_memory = True
-                self._say(f"waiting for memory: {missing}")
+        while self._active.keys() - {index} and (missing := self._missing_memory(devices)):
+            if not self._waits_for_memory:
+                self._waits_for_memory = True
+                self._print_progress(f"waiting for memory: {missing}")
             if self._stopping.wait(self._poll_s):
                 return
 
-    def _missing_memory(self, slot: Slot) -> str:
+    def _missing_memory(self, devices: JobDevices) -> str:
         """Return which memory is not free for another run, in words; empty if it is free, or was never measured."""
         needed, free = self._study.needed_memory(MEMORY_ATTR), available_memory()
         if free < needed:
             return f"a run of this study needs {format_bytes(needed)}, and {format_bytes(free)} are free"
-        for lane in slot:
+        for lane in devices:
             needed, found = self._study.needed_memory(GPU_MEMORY_ATTR), free_gpu_memory(lane)
             if found is not None and found < needed:
                 return f"a run of this study needs {format_bytes(needed)} on {lane}, and {format_bytes(found)} are free"

@@ -30,7 +30,7 @@ def test_dry_run_lists_the_trials_and_writes_nothing(folder: Path, capsys: pytes
     assert main(["sweep", "s.toml", "--dry-run", "--jobs", "2"]) == 0
     assert capsys.readouterr().out == (
         "study s: 4 trials, 2 settings (grid) with random seeds 1 2; maximise return, mean of the last 2 rounds\n"
-        "slot 0: cpu:0\nslot 1: cpu:0\n"
+        "job 0: cpu:0\njob 1: cpu:0\n"
         "trial  seed  ppo.entropy-coef\n"
         "    0     1  0\n    1     1  0.08\n    2     2  0\n    3     2  0.08\n"
     )

@@ -21,9 +21,9 @@ from esper.config_files import to_toml
 from esper.engine.start_checks import check_start, resolve_policy
 from esper.process import RankInfo
 from esper.stop_signals import replace_handlers, restore_handlers
-from esper.sweeps.places import StudyPlaces
+from esper.sweeps.jobs import JobDevices, make_jobs
+from esper.sweeps.paths import StudyPaths
 from esper.sweeps.plan import Setting, SweepPlan, read_plan
-from esper.sweeps.slots import Slot, make_slots
 from esper.tasks import load_task
 from esper.tasks.settings import settings_of
 from esper.telemetry.codec import encode_json
@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError("sweep cannot be used under torchrun; start the same command on each machine instead")
     plan = read_plan(options.file)
     print_warnings([plan.warning] if plan.warning else [])
-    places = StudyPlaces(options.telemetry_dir, plan.name)
+    paths = StudyPaths(options.telemetry_dir, plan.name)
     reads_only = options.results or options.best is not None
     if options.dry_run and (reads_only or options.json):
         raise ConfigError("--dry-run has no results; remove it, or --results, --best and --json")
@@ -55,17 +55,17 @@ def run(arguments: Sequence[str]) -> int:
 
     storage = options.storage or plan.storage
     if reads_only:
-        study = SweepStudy(plan, places, open_storage(storage, places, create=False), create=False)
+        study = SweepStudy(plan, paths, open_storage(storage, paths, create=False), create=False)
     else:
-        slots = make_slots(plan.base.devices, options.jobs)
-        _check_runs(plan, options.telemetry_dir, slots)
+        jobs = make_jobs(plan.base.devices, options.jobs)
+        _check_runs(plan, options.telemetry_dir, jobs)
         if options.dry_run:
             first = first_random_setting(plan) if plan.sampler == "random" else None
-            print_text("\n".join(plan_text(plan, slots, first)))
+            print_text("\n".join(plan_text(plan, jobs, first)))
             return EXIT_OK
-        places.create()
-        study = SweepStudy(plan, places, open_storage(storage, places, create=True), create=True)
-        _work(study, slots)
+        paths.create()
+        study = SweepStudy(plan, paths, open_storage(storage, paths, create=True), create=True)
+        _work(study, jobs)
     results = study_results(study)
     if options.best is not None:
         _write_best(plan, results, options.best)
@@ -76,7 +76,7 @@ def run(arguments: Sequence[str]) -> int:
     return EXIT_OK
 
 
-def _check_runs(plan: SweepPlan, telemetry_dir: Path, slots: Sequence[Slot]) -> None:
+def _check_runs(plan: SweepPlan, telemetry_dir: Path, jobs: Sequence[JobDevices]) -> None:
     """Check everything that a run checks before torch is imported.
 
     Raises:
@@ -89,21 +89,21 @@ def _check_runs(plan: SweepPlan, telemetry_dir: Path, slots: Sequence[Slot]) -> 
     if plan.sampler == "grid" and plan.vary.keys() & _CHECKED_KEYS:
         configs = map(plan.config, plan.grid())
     for config in configs:
-        config = msgspec.structs.replace(config, devices=slots[0], telemetry_dir=str(telemetry_dir))
+        config = msgspec.structs.replace(config, devices=jobs[0], telemetry_dir=str(telemetry_dir))
         check_start(resolve_policy(config), RankInfo(), is_new=True)
 
 
-def _work(study: SweepStudy, slots: Sequence[Slot]) -> None:
+def _work(study: SweepStudy, jobs: Sequence[JobDevices]) -> None:
     """Work on the study until no trial is left, or until a signal."""
     from esper.sweeps.worker import SweepWorker
 
     output = threading.Lock()
 
-    def say(sentence: str) -> None:
+    def print_progress(sentence: str) -> None:
         with output:
             print_warnings([sentence])
 
-    worker = SweepWorker(study, slots, say)
+    worker = SweepWorker(study, jobs, print_progress)
     num_signals = 0
 
     def handle(number: int, _frame: FrameType | None) -> None:
@@ -121,7 +121,7 @@ def _work(study: SweepStudy, slots: Sequence[Slot]) -> None:
     finally:
         restore_handlers(handlers)
     if numbers := sorted(info.trial for info in study.trials() if info.trial in study.elsewhere and info.is_running):
-        say(f"left to other machines, or other telemetry directories: trials {', '.join(map(str, numbers))}")
+        print_progress(f"left to other machines, or other telemetry directories: trials {', '.join(map(str, numbers))}")
 
 
 def _write_best(plan: SweepPlan, results: StudyResults, file: Path) -> None:

@@ -19,7 +19,7 @@ STUDIES_DIR = "studies"
 JOURNAL_SUFFIX = ".journal"
 
 
-class StudyPlaces:
+class StudyPaths:
     """Paths of the files of a study.
 
     Args:

@@ -1,4 +1,4 @@
-"""Slots of a sweep on one machine: how many runs train at once, and the devices of each."""
+"""Jobs of a sweep on one machine: how many runs train at once, and the devices of each."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from esper.config import ConfigError
 from esper.formatting import strip_control
 from esper.lanes.device_names import DeviceCounts, is_auto, is_cpu_lane, max_device_counts, resolve_lanes
 
-Slot = tuple[str, ...]
-"""Value of `--devices` of the runs of a slot."""
+JobDevices = tuple[str, ...]
+"""Value of `--devices` of the runs of a job, which train one after another."""
 
 
-def make_slots(devices: Sequence[str], jobs: int | None, counts: DeviceCounts | None = None) -> list[Slot]:
-    """Return the slots of this machine.
+def make_jobs(devices: Sequence[str], jobs: int | None, counts: DeviceCounts | None = None) -> list[JobDevices]:
+    """Return the devices of each job of this machine.
 
-    GPUs are dealt to the slots. CPU lanes are cores in any order, so every slot has equally many.
+    GPUs are dealt to the jobs. CPU lanes are cores in any order, so every job has equally many.
 
     Args:
         devices: Value of `--devices` for the whole machine.
-        jobs: Number of slots; None: one per GPU, or as many as the cores allow.
+        jobs: Number of jobs; None: one per GPU, or as many as the cores allow.
         counts: Devices of this machine; None: find out.
 
     Raises:
-        ConfigError: A device is not found, or the devices cannot be dealt to so many slots.
+        ConfigError: A device is not found, or the devices cannot be dealt to so many jobs.
     """
     counts = max_device_counts() if counts is None else counts
     if is_auto(devices) and counts["cuda"] is None:  # only torch could count them
