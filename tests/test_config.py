@@ -48,7 +48,7 @@ def test_config_table_instead_of_value_is_refused(key: str, tmp_path: Path) -> N
     file = tmp_path / "run.toml"
     file.write_text(f"[{key}]\na = 1\n")
     with pytest.raises(
-        ConfigError, match=f"unknown table {key!r} in .*: valid: training, ppo, reward-weights, anomalies"
+        ConfigError, match=f"unknown table {key!r} in .*; valid: training, ppo, reward-weights, anomalies"
     ):
         resolve_config(file, {}, msgspec.to_builtins(Config()))
 
@@ -95,6 +95,6 @@ def test_config_refuses_options_like_run(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["config", "--counterfactual", "shaply"]) == EXIT_USAGE
     said = capsys.readouterr()
     assert said.out == ""
-    assert "--counterfactual 'shaply' is not valid: did you mean shapley?" in said.err
+    assert "--counterfactual 'shaply' is not valid; did you mean shapley?" in said.err
     assert main(["config", "--task", "digit"]) == EXIT_USAGE
-    assert capsys.readouterr() == ("", "esper-sanctum: unknown task 'digit': did you mean digits?\n")
+    assert capsys.readouterr() == ("", "esper-sanctum: unknown task 'digit'; did you mean digits?\n")

@@ -98,13 +98,13 @@ def check_keys(table: Mapping[str, Any], section: type[msgspec.Struct], where: s
     tables = {key: kind for key, kind in fields.items() if isinstance(kind, type) and issubclass(kind, msgspec.Struct)}
     for key, value in table.items():
         if key not in fields:
-            raise ConfigError(f"unknown key {key!r} in {where}: {suggest(key, fields)}")
+            raise ConfigError(f"unknown key {key!r} in {where}; {suggest(key, fields)}")
         if key in tables:
             if not isinstance(value, dict):
                 raise ConfigError(f"{key!r} in {where} must be a table, [{key}]")
             check_keys(cast("dict[str, Any]", value), tables[key], f"[{key}] of {where}")
         elif isinstance(value, dict):
-            raise ConfigError(f"unknown table {key!r} in {where}: {suggest(key, tables)}")
+            raise ConfigError(f"unknown table {key!r} in {where}; {suggest(key, tables)}")
 
 
 _TYPE_NAMES = {
@@ -145,7 +145,7 @@ def format_validation_error(
         complaint = complaint.removesuffix(", got `str`")  # every command-line value is a string
     choices = next((field.choices for field in list_fields(section) if field.key == key), None)
     if choices and "array" not in complaint:
-        complaint = suggest(str(value), choices).replace("valid: ", "it must be one of ", 1)
+        return f"{source} is not valid; {suggest(str(value), choices)}"
     for term, words in _TYPE_NAMES.items():
         complaint = complaint.replace(f"`{term}`", words)
     complaint = complaint.replace("Expected ", "it must be ").replace("got ", "not ").replace("`", "")

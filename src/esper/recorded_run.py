@@ -159,7 +159,7 @@ class RecordedRun:
         chosen = names or [f"final {self.summary.score_name}/{which}" for which in ("min", "median", "max")]
         for name in names:
             if name not in curves:
-                raise KeyError(f"{name!r} is not a curve of {self.name}: {suggest(name, curves)}")
+                raise KeyError(f"{name!r} is not a curve of {self.name}; {suggest(name, curves)}")
         found = {name: curves.get(name, Curve([], [])) for name in chosen}
         return SvgPlot({name: list(zip(*curve, strict=True)) for name, curve in found.items()}, "step of the run")
 
@@ -178,7 +178,7 @@ class RecordedRun:
         """
         tables = {table.name: table for table in TABLES}
         if name not in tables:
-            raise KeyError(f"{name!r} is not a table: {suggest(name, tables)}")
+            raise KeyError(f"{name!r} is not a table; {suggest(name, tables)}")
         library = next((library for library in FRAME_LIBRARIES if find_spec(library)), None)
         if library is None:
             raise ImportError(f"a data frame needs {' or '.join(FRAME_LIBRARIES)}; install one of them")

@@ -74,7 +74,7 @@ def parse_reference(option: str, value: str, *, group: str, attribute: str, buil
         points = {point.name: point for point in entry_points(group=group)}
         if value not in points:
             kind = option.removeprefix("--")
-            raise ConfigError(f"unknown {kind} {value!r}: {suggest(value, [*built_in, *points])}")
+            raise ConfigError(f"unknown {kind} {value!r}; {suggest(value, [*built_in, *points])}")
         module, _, name = points[value].value.partition(":")
         found = Reference(text, module, name or attribute)
     if found.is_file and not Path(found.module).is_file():

@@ -127,7 +127,7 @@ REFUSED = {
     ("--ppo.learning-rate", "-1e-3"): "--ppo.learning-rate '-1e-3' is not valid: it must be a number > 0.0",
     ("--ppo.clip", "nan"): "--ppo.clip 'nan' is not valid: it must be a number > 0.0",
     ("--ppo.gamma", "high"): "--ppo.gamma 'high' is not valid: it must be a number\n",
-    ("--ppo.horizon", "episodes"): "--ppo.horizon 'episodes' is not valid: did you mean episode?",
+    ("--ppo.horizon", "episodes"): "--ppo.horizon 'episodes' is not valid; did you mean episode?",
     ("--ppo.horizon", "continuing"): "--ppo.horizon continuing needs a --ppo.gamma below 1, not 1; for example",
     ("--ppo.hidden",): "--ppo.hidden: expected one argument",
     ("--reward-weights.rent", "inf"): "--reward-weights.rent 'inf' is not valid: it must be a number <= 1000000.0",
@@ -135,15 +135,15 @@ REFUSED = {
     ("--training.batch-size", "0"): "--training.batch-size '0' is not valid: it must be a whole number >= 1",
     ("--training.batch-size", "1.5"): "--training.batch-size '1.5' is not valid: it must be a whole number\n",
     ("--training.momentum", "1"): "--training.momentum '1' is not valid: it must be a number < 1.0",
-    ("--ppo.learning-rat", "1"): "unknown option --ppo.learning-rat: did you mean --ppo.learning-rate?",
-    ("--pop.clip=0.3",): "unknown option --pop.clip: did you mean --ppo.clip?",
-    ("--ppo.rent", "0"): "unknown option --ppo.rent: valid: --ppo.learning-rate, ",
-    ("--lerning-rate", "1"): "unknown option --lerning-rate: did you mean --ppo.learning-rate?",
-    ("--zzz", "1"): "unknown option --zzz: valid: -h, --help, ",
-    ("--clip", "0.3"): "unknown option --clip: did you mean --ppo.clip?",
+    ("--ppo.learning-rat", "1"): "unknown option --ppo.learning-rat; did you mean --ppo.learning-rate?",
+    ("--pop.clip=0.3",): "unknown option --pop.clip; did you mean --ppo.clip?",
+    ("--ppo.rent", "0"): "unknown option --ppo.rent; valid: --ppo.learning-rate, ",
+    ("--lerning-rate", "1"): "unknown option --lerning-rate; did you mean --ppo.learning-rate?",
+    ("--zzz", "1"): "unknown option --zzz; list the valid ones with `esper-sanctum",
+    ("--clip", "0.3"): "unknown option --clip; did you mean --ppo.clip?",
     ("--anomalies.recovery", "1"): "--anomalies.recovery '1' is not valid: it must be a number < 1.0",
     ("--anomalies.kl", "0"): "--anomalies.kl '0' is not valid: it must be a number > 0.0",
-    ("--reward-weights.zzz", "1"): "unknown option --reward-weights.zzz: valid: --reward-weights.rent, ",
+    ("--reward-weights.zzz", "1"): "unknown option --reward-weights.zzz; valid: --reward-weights.rent, ",
 }
 
 
@@ -163,7 +163,7 @@ def test_a_wrong_dotted_option_is_refused_in_one_sentence(
 
 
 def test_an_option_that_has_another_name_here_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
-    assert_refused(code_of(["--headless"]), *printed(capsys), "unknown option --headless: did you mean --no-tui?")
+    assert_refused(code_of(["--headless"]), *printed(capsys), "unknown option --headless; did you mean --no-tui?")
 
 
 def test_the_command_line_beats_a_table_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,14 +34,14 @@ WRONG = {
         "--seed",
         "9223372036854775808",
     ): "--seed '9223372036854775808' is not valid: it must be a whole number <= 9223372036854775807",
-    ("--policy", "heuristics"): "unknown policy 'heuristics': did you mean heuristic?",
-    ("--policy", "x"): "unknown policy 'x': valid: ppo, pretrained,",
-    ("--reward", "shape"): "--reward 'shape' is not valid: did you mean shaped?",
+    ("--policy", "heuristics"): "unknown policy 'heuristics'; did you mean heuristic?",
+    ("--policy", "x"): "unknown policy 'x'; valid: ppo, pretrained,",
+    ("--reward", "shape"): "--reward 'shape' is not valid; did you mean shaped?",
     ("--counterfactual", "no"): "--counterfactual 'no' is not valid: ",
-    ("--round", "3"): "unknown option --round: did you mean --rounds?",
+    ("--round", "3"): "unknown option --round; did you mean --rounds?",
     ("--theme", "nord", "demo"): "the command comes before the options: esper-sanctum demo …",
-    ("trian",): "unknown command or argument 'trian': ",
-    ("replya",): "unknown command or argument 'replya': did you mean replay?",
+    ("trian",): "unknown command or argument 'trian'; ",
+    ("replya",): "unknown command or argument 'replya'; did you mean replay?",
     ("--config", "none.toml"): "cannot read --config none.toml: No such file or directory",
     ("--envs", "99999999999999999999999"): "--envs '99999999999999999999999' is not valid: it must be a whole number",
     ("--name", " "): "--name is empty; give a text or remove the option",
@@ -62,8 +62,8 @@ WRONG = {
     ("replay", "last", "--follow", "--no-tui"): "--follow needs the dashboard; remove --no-tui",
     ("replay", "last", "--follow", "--narrate"): "remove --narrate or use `esper-sanctum attach --narrate`",
     ("demo", "--narrate", "everything"): "values of --narrate: summary, all",
-    ("demo", "--no-tui", "--theme", "nosuch"): "unknown theme 'nosuch': valid: sanctum-dark, ",
-    ("attach", "--no-tui", "--theme", "nosuch"): "unknown theme 'nosuch': valid: sanctum-dark, ",
+    ("demo", "--no-tui", "--theme", "nosuch"): "unknown theme 'nosuch'; valid: sanctum-dark, ",
+    ("attach", "--no-tui", "--theme", "nosuch"): "unknown theme 'nosuch'; valid: sanctum-dark, ",
     ("replay", "last", "--speed", "fast"): "--speed: invalid float value: 'fast'",
 }
 
@@ -103,16 +103,16 @@ def test_invalid_file_name_is_refused_in_one_sentence(
 TOML = {
     "envs = ": "run.toml is not TOML: ",
     "\xff": "run.toml is not TOML: ",
-    "env = 3": "unknown key 'env' in run.toml: did you mean envs?",
+    "env = 3": "unknown key 'env' in run.toml; did you mean envs?",
     "devices = 'cpu:0'": "devices = 'cpu:0' in run.toml is not valid: it must be a list, not a text",
-    "[reward]\nrent = 1": "unknown table 'reward' in run.toml: did you mean reward-weights?",
+    "[reward]\nrent = 1": "unknown table 'reward' in run.toml; did you mean reward-weights?",
     "telemetry-dir = ''": "telemetry-dir = '' in run.toml is not valid: it must be a text of length >= 1",
     "envs = 0": "envs = 0 in run.toml is not valid: it must be a whole number >= 1",
-    "policy = 'x'": "unknown policy 'x': valid: ppo, pretrained,",
+    "policy = 'x'": "unknown policy 'x'; valid: ppo, pretrained,",
     "ppo = 3": "'ppo' in run.toml must be a table, [ppo]",
     "[ppo]\nclip = -0.2": "ppo.clip = -0.2 in run.toml is not valid: it must be a number > 0.0",
     "[reward-weights]\nrent = inf": "rent = inf in run.toml is not valid: it must be a number <= 1000000.0",
-    "[ppo]\nclipp = 0.2": "unknown key 'clipp' in [ppo] of run.toml: did you mean clip?",
+    "[ppo]\nclipp = 0.2": "unknown key 'clipp' in [ppo] of run.toml; did you mean clip?",
 }
 
 
@@ -162,8 +162,8 @@ def test_command_line_overrides_the_file(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 UNSUPPORTED = {
-    ("--task", "digit"): "unknown task 'digit': did you mean",
-    ("--task", "zzz"): "unknown task 'zzz': valid: digits_impaired, digits,",
+    ("--task", "digit"): "unknown task 'digit'; did you mean",
+    ("--task", "zzz"): "unknown task 'zzz'; valid: digits_impaired, digits,",
     ("--devices", "gpu"): "--devices 'gpu' is not a device; use auto, cuda:0, cuda:1 … or cpu:0, cpu:1 …",
     ("--devices", "cuda:99"): "--devices cuda:99 not found; this machine has ",
     ("--devices", "cpu:9999"): "--devices cpu:9999 not found; this machine has cpu:0",

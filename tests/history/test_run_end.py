@@ -50,14 +50,14 @@ def test_resume_closes_a_complete_run_that_was_killed_or_failed(
     killed = make_killed_run(tmp_path, Config().rounds, reason=reason)
     assert main(["--no-tui", "--resume", str(killed), "--tag", "x"]) == 0
     assert read_notes(killed).tags == ("x",)
-    assert f"{killed.name} is complete: its 70 rounds were done before it ended" in capsys.readouterr().out
+    assert f"{killed.name} is complete: all of its rounds were done before it ended" in capsys.readouterr().out
     history = open_history(killed)
     assert history.notices == []
     assert history.length == len(example_run(2, 2, 6)) + bool(reason)
     assert history.state_at(history.length).status == "done"
 
     assert main(["--no-tui", "--resume", str(killed)]) == 2
-    assert "has finished all of its 70 rounds" in capsys.readouterr().err
+    assert "has finished all of its rounds, 70;" in capsys.readouterr().err
     assert open_history(killed).length == history.length
 
 

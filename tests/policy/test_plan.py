@@ -43,10 +43,10 @@ def test_plan_is_parsed_in_the_order_of_its_steps() -> None:
         ("norm@late:1 norm@mid:1", "at character 13: 'norm@late:1' is planned for the same step"),
         ("cull@late:1", "at character 1: no seed is planned there before"),
         ("norm@late:1 norm@late:4", "at character 13: the seed before it is never culled"),
-        ("norm@late:1,tmpo=3", "'tmpo' is not an option: did you mean tempo?"),
+        ("norm@late:1,tmpo=3", "'tmpo' is not an option; did you mean tempo?"),
         ("norm@late:1 cull@late:4,tempo=3", "cull has no options"),
-        ("norm@lte:1", "'lte' is not a slot: did you mean late?"),
-        ("depthwse@mid:1", "'depthwse' is not a blueprint of the slot mid: did you mean depthwise?"),
+        ("norm@lte:1", "'lte' is not a slot; did you mean late?"),
+        ("depthwse@mid:1", "'depthwse' is not a blueprint of the slot mid; did you mean depthwise?"),
     ],
 )
 def test_wrong_plan_is_refused_with_the_position_and_the_nearest_name(plan: str, sentence: str) -> None:
@@ -127,7 +127,7 @@ def test_plan_resumes_in_the_middle_of_an_episode(tmp_path: Path) -> None:
         (("--policy", "plan"), "--policy plan needs a plan"),
         (("--plan", "norm@late:1"), "--plan is for --policy plan, not --policy ppo"),
         (("--policy", "plan", "--plan", "nrm@late:1"), "did you mean norm?"),
-        (("--policy", "plan", "--plan", "norm@late:1,tempo=4"), "'4' is not a choice of tempo: valid: 3, 5, 8"),
+        (("--policy", "plan", "--plan", "norm@late:1,tempo=4"), "'4' is not a choice of tempo; valid: 3, 5, 8"),
     ],
 )
 def test_command_refuses_a_wrong_plan(

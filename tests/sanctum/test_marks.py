@@ -51,7 +51,7 @@ async def test_muted_rule_is_not_counted_and_not_visited(tmp_path: Path) -> None
         await pilot.press("n")
         assert "No mark of the kind anomalies after this moment" in notices(app)[-1]
         await press(pilot, "M", "M")
-        assert "No anomaly is left to mute. Press a to list" in notices(app)[-1]
+        assert "There is no anomaly to mute. Press a to list" in notices(app)[-1]
 
 
 async def test_anomaly_list_mutes_a_rule_and_marks_as_seen() -> None:

@@ -152,7 +152,7 @@ async def test_failed_excerpt_reports_the_error(run: Path, monkeypatch: pytest.M
     [
         ("night#step=99", "step:99 is not in this recording"),
         ("night#env=4", "env 4 not found in night, which has 4 envs, counted from 0"),
-        ("night#view=overwiev", "unknown view 'overwiev': did you mean overview?"),
+        ("night#view=overwiev", "unknown view 'overwiev'; did you mean overview?"),
         ("night#setp=3", "unknown key in 'setp=3' of 'night#setp=3'; did you mean step?"),
         ("day#step=1", "'day' is neither a file nor a run"),
     ],

@@ -150,7 +150,7 @@ def test_invalid_theme_file_is_refused_only_if_it_is_named(user_themes: Path, ol
 
 
 def test_unknown_theme_suggests_the_nearest_name() -> None:
-    with pytest.raises(ConfigError, match=r"unknown theme 'sanctum-drak': did you mean sanctum-dark\?"):
+    with pytest.raises(ConfigError, match=r"unknown theme 'sanctum-drak'; did you mean sanctum-dark\?"):
         find_theme("sanctum-drak", load_themes())
     with pytest.raises(ConfigError, match="valid: sanctum-dark, colour-blind"):
         find_theme("zzz", load_themes())

@@ -174,7 +174,7 @@ def test_repeat_is_another_host_and_the_same_one_each_time(recorded: RecordedEpi
 
 def test_unknown_choice_is_refused_before_anything_is_played(recorded: RecordedEpisode) -> None:
     for decision, message in (
-        ({"op": "advance", "slot": "erly"}, "'erly' is not a choice of slot: did you mean early?"),
+        ({"op": "advance", "slot": "erly"}, "'erly' is not a choice of slot; did you mean early?"),
         ({"op": "cull", "slot": "mid", "alpha_speed": "4"}, "'4' is not a choice of alpha_speed"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -12,15 +12,15 @@ from esper.sweeps.plan import ValueRange
 from tests.sweeps.fakes import GRID, make_plan
 
 WRONG = {
-    'sampler = "gird"\n': "sampler = 'gird' in {file} is not valid: did you mean grid?",
-    'objective = "scores"\n': "objective = 'scores' in {file} is not valid: did you mean score?",
-    "sample = 1\n": "unknown key 'sample' in {file}: did you mean sampler?",
+    'sampler = "gird"\n': "sampler = 'gird' in {file} is not valid; did you mean grid?",
+    'objective = "scores"\n': "objective = 'scores' in {file} is not valid; did you mean score?",
+    "sample = 1\n": "unknown key 'sample' in {file}; did you mean sampler?",
     "rounds = 3\n": "'rounds' in {file} is an option of the runs; move it to [run] or [vary]",
     "[ppo]\ngamma = 0.5\n": "'ppo' in {file} is an option of the runs; move it to [run] or [vary]",
     'objectives = "score"\n': "objectives = 'score' in {file} is not valid: it must be a list, not a text",
     'objectives = ["score", "score", "score"]\n': "objectives = ['score', 'score', 'score'] in {file} is not valid: it",
     'seeds = ["a"]\n': "seeds = ['a'] in {file} is not valid: it must be a whole number, not a text",
-    'objectives = ["scores"]\n': "objectives = ['scores'] in {file} is not valid: did you mean score?",
+    'objectives = ["scores"]\n': "objectives = ['scores'] in {file} is not valid; did you mean score?",
     "seeds = []\n": "seeds = [] in {file} is not valid: it must be a list of length >= 1",
     "seeds = [1, 1]\n": "seeds in {file} has a random seed twice; remove one",
     'name = "../x"\n': "name '../x' in {file} is not valid; use letters, digits, -, _ and ., and no",
@@ -31,11 +31,11 @@ WRONG = {
     'objective = "score"\nobjectives = ["score"]\n': "{file} has both objective and objectives; remove one",
     'objectives = ["score", "score"]\n': "objectives in {file} has score twice; remove one",
     'prune = true\nobjectives = ["score", "return"]\n': "prune in {file} needs one objective; Optuna does not",
-    "[runs]\n": "unknown key 'runs' in {file}: did you mean run?",
+    "[runs]\n": "unknown key 'runs' in {file}; did you mean run?",
     "[run]\nseed = 3\n": "'seed' cannot be in [run] of {file}; list the random seeds in seeds = [1, 2, 3], outside",
     '[vary]\ntelemetry-dir = ["a"]\n': "'telemetry-dir' cannot be in [vary] of {file}; give it to the command: ",
-    "[run]\nppo.hiden = 3\n": "unknown option 'ppo.hiden' in [run] of {file}: did you mean ppo.hidden?",
-    "[vary]\nround = [3]\n": "unknown option 'round' in [vary] of {file}: did you mean rounds?",
+    "[run]\nppo.hiden = 3\n": "unknown option 'ppo.hiden' in [run] of {file}; did you mean ppo.hidden?",
+    "[vary]\nround = [3]\n": "unknown option 'round' in [vary] of {file}; did you mean rounds?",
     "[vary]\nenvs = 3\n": "envs in [vary] of {file} must be a list of values, such as [0.1, 0.2], or a range: ",
     "[vary]\nenvs = []\n": "envs in [vary] of {file} must be a list of values",
     "[vary]\nenvs = [3, 3]\n": "envs in [vary] of {file} has a value twice; remove one",
@@ -50,7 +50,7 @@ WRONG = {
     '[vary]\nppo.horizon = ["continuing"]\n': "--ppo.horizon continuing needs a --ppo.gamma below 1",
 }
 WRONG_RANGES = {
-    "{ low = 1, hgh = 2 }": "unknown key 'hgh' of envs in [vary] of {file}: did you mean high?",
+    "{ low = 1, hgh = 2 }": "unknown key 'hgh' of envs in [vary] of {file}; did you mean high?",
     "{ low = 1 }": "envs in [vary] of {file} has no high; a range is",
     "{ low = 1.5, high = 3 }": "envs in [vary] of {file} is a whole number; low = 1.5 is not",
     "{ low = 3, high = 3 }": "envs in [vary] of {file} needs a low below high, not 3 and 3",

@@ -76,7 +76,7 @@ def test_score_of_different_tasks_is_called_score() -> None:
     [
         ("digits+digits", "two structures are named 'digits'"),
         ("digits_family+digits_family", "two of the tasks have a setting 'source'"),
-        ("digits+digitz", "unknown task 'digitz': did you mean digits?"),
+        ("digits+digitz", "unknown task 'digitz'; did you mean digits?"),
     ],
 )
 def test_wrong_mixtures_are_refused(reference: str, problem: str) -> None:

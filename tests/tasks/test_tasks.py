@@ -20,7 +20,7 @@ def test_task_names_match_registry_without_torch() -> None:
 
 
 def test_get_task_unknown_name_suggests_nearest() -> None:
-    with pytest.raises(TaskError, match="unknown task 'digits_impared': did you mean digits_impaired"):
+    with pytest.raises(TaskError, match="unknown task 'digits_impared'; did you mean digits_impaired"):
         load_task("digits_impared")
 
 

@@ -265,8 +265,8 @@ def _summarise_anomalies(state: RunState) -> str:
     ordered = sorted(counts, key=lambda rule: (rule not in errors, -counts[rule], rule))
     kinds = ", ".join(f"{rule} ×{counts[rule]}" for rule in ordered)
     incidents = group_incidents(anomalies)
-    total = pluralise(len(incidents), "anomaly", "anomalies")
-    text = f"{bound}{total}, {sum(bool(incident.active) for incident in incidents)} active; by rule: {kinds}"
+    total = pluralise(len(incidents), "incident")
+    text = f"{bound}{total}, {sum(bool(incident.active) for incident in incidents)} active; anomalies: {kinds}"
     return shorten(text, 2 * SUMMARY_COLS, placeholder=" …")
 
 

@@ -89,12 +89,12 @@ class Parser(argparse.ArgumentParser):
         words = message.removeprefix("unrecognized arguments: ").split()
         if message.startswith("unrecognized arguments") and words[0].startswith("--"):
             name = words[0].partition("=")[0]
-            message = f"unknown option {name}: {self._nearest_option(name)}"
+            message = f"unknown option {name}; {self._nearest_option(name)}"
         elif message.startswith("unrecognized arguments"):
             if words[0] in self._commands:
                 message = f"the command comes before the options: {self.prog} {words[0]} …"
             elif self._commands:
-                message = f"unknown command or argument {words[0]!r}: {suggest(words[0], self._commands)}"
+                message = f"unknown command or argument {words[0]!r}; {suggest(words[0], self._commands)}"
             else:
                 message = f"unknown argument {words[0]!r}; list the valid ones with `{self.prog} --help`"
                 if "--narrate" in self._option_string_actions:  # which may stand without a value
@@ -111,7 +111,8 @@ class Parser(argparse.ArgumentParser):
         table, dot, key = name.partition(".")
         if in_table := [option.removeprefix(table + dot) for option in known if dot and option.startswith(table + dot)]:
             return suggest(key, in_table, prefix=table + dot)
-        return suggest(name, known, listed=[option for option in known if "." not in option])
+        hint = suggest(name, known)
+        return hint if hint.startswith("did") else f"list the valid ones with `{self.prog} --help`"
 
 
 class _HelpAll(argparse.Action):

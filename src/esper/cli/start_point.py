@@ -178,9 +178,9 @@ def _end_complete_run(resume: str, run: RunDirectory, rounds: int, notes: RunNot
 
     more = f"train more with --resume {resume} --rounds N, N > {rounds}"
     if not record_run_end(run):
-        raise _EndedError(f"{resume} has finished all of its {rounds} rounds; {more}")
+        raise _EndedError(f"{resume} has finished all of its rounds, {rounds}; {more}")
     if notes is not None:
         update_notes(run, notes)
     raise RunCompleteError(
-        f"{run.path.name} is complete: its {rounds} rounds were done before it ended. Its end is recorded now; {more}."
+        f"{run.path.name} is complete: all of its rounds were done before it ended. Its end is recorded now; {more}."
     )

@@ -150,7 +150,7 @@ def make_request(
         ConfigError: A value is not valid, or there are two budgets.
     """
     if objective not in get_args(Objective):
-        raise ConfigError(f"--objective {objective!r} is not valid: {suggest(objective, get_args(Objective))}")
+        raise ConfigError(f"--objective {objective!r} is not valid; {suggest(objective, get_args(Objective))}")
     if trials is not None and minutes is not None:
         raise ConfigError("--trials and --minutes are both budgets; give one of them")
     if trials is not None and not 1 <= trials <= MAX_COUNT:

@@ -39,7 +39,7 @@ def check_figure(path: Path) -> None:
         ConfigError: The file has another ending, its directory does not exist, or matplotlib is not installed.
     """
     if path.suffix not in FIGURE_FORMATS:
-        raise ConfigError(f"--figure {path}: {path.suffix!r} is not a format: {suggest(path.suffix, FIGURE_FORMATS)}")
+        raise ConfigError(f"--figure {path}: {path.suffix!r} is not a format; {suggest(path.suffix, FIGURE_FORMATS)}")
     if not path.absolute().parent.is_dir():
         raise ConfigError(f"--figure {path}: the directory {path.parent} does not exist")
     if find_spec("matplotlib") is None:

@@ -74,7 +74,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     parameter_ratio: float | None = None
     """Parameters of host and seeds at the last step, relative to those of the bare host; mean over the envs."""
     anomalies: int | None = None
-    """Number of anomalies, at most the last 200."""
+    """Number of anomalies, without those that more than 200 others have followed."""
     bytes: int | None = None
     """Size of all files in the directory, including checkpoints; absent while it is unknown."""
     started: float | None = None
@@ -197,7 +197,7 @@ def _recorded_values(state: RunState) -> dict[str, Any]:
         "last_score": scores[-1] if scores else None,
         "last_return": statistics.fmean(returns) if returns else None,
         "parameter_ratio": statistics.fmean(ratios) if ratios else None,
-        "anomalies": len(state.anomalies),
+        "anomalies": sum(anomaly.count for anomaly in state.anomalies.values()),
         "started": state.start_time,
         "duration": state.elapsed,
     }

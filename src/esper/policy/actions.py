@@ -72,7 +72,7 @@ def action_of(choices: Mapping[str, str], slots: Sequence[str], blueprints: Sequ
     known = {**_FIXED_CHOICES, "slot": slots, "blueprint": blueprints}
     for head, choice in choices.items():
         if choice not in known[head]:
-            raise ConfigError(f"{choice!r} is not a choice of {head}: {suggest(choice, known[head])}")
+            raise ConfigError(f"{choice!r} is not a choice of {head}; {suggest(choice, known[head])}")
     return Action(**{head: known[head].index(choice) for head, choice in choices.items()})
 
 

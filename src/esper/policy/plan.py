@@ -78,7 +78,7 @@ def _parse_word(word: str, position: int) -> PlannedOp:
     pairs = [pair.split("=") for pair in found["options"].split(",")[1:]]
     for name, _ in pairs:
         if name not in OPTIONS:
-            raise op.error(f"{name!r} is not an option: {suggest(name, OPTIONS)}")
+            raise op.error(f"{name!r} is not an option; {suggest(name, OPTIONS)}")
     if pairs and found["name"] == CULL:
         raise op.error("cull has no options")
     return op._replace(name=found["name"], slot=found["slot"], step=int(found["step"]), options=dict(pairs))
@@ -100,7 +100,7 @@ def check_names(plan: Sequence[PlannedOp], blueprints_by_slot: dict[str, Sequenc
     """
     for op in plan:
         if op.slot not in blueprints_by_slot:
-            raise op.error(f"{op.slot!r} is not a slot: {suggest(op.slot, blueprints_by_slot)}")
+            raise op.error(f"{op.slot!r} is not a slot; {suggest(op.slot, blueprints_by_slot)}")
         offered = blueprints_by_slot[op.slot]
         if op.name not in (CULL, *offered):
-            raise op.error(f"{op.name!r} is not a blueprint of the slot {op.slot}: {suggest(op.name, offered)}")
+            raise op.error(f"{op.name!r} is not a blueprint of the slot {op.slot}; {suggest(op.name, offered)}")

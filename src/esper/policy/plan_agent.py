@@ -100,7 +100,7 @@ def _action(op: PlannedOp, sites: Sequence[SlotSite], blueprints: Sequence[str])
     chosen: dict[str, int] = {}
     for name, choice in op.options.items():
         if choice not in _CHOICES[name]:
-            raise op.error(f"{choice!r} is not a choice of {name}: {suggest(choice, _CHOICES[name])}")
+            raise op.error(f"{choice!r} is not a choice of {name}; {suggest(choice, _CHOICES[name])}")
         chosen[name] = _CHOICES[name][choice]
         if name == "style" and not sites[slot].styles[chosen[name]]:
             raise op.error(f"{choice} would mix later positions into earlier ones, which this host does not")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 import time
 from contextlib import suppress
 from datetime import datetime
@@ -113,8 +114,8 @@ def resolve_run(text: str, telemetry_dir: Path) -> Path:
             raise ReadError(f"{len(found)} runs in {telemetry_dir} have the name {text!r}; give one of these: {which}")
         return found[0]
     names = [run.name for run in runs]
-    if nearest := difflib.get_close_matches(text, [*names, *given_names.values()], n=MAX_SUGGESTIONS, cutoff=0.4):
-        hint = f"did you mean {' or '.join(nearest)}?"
+    if nearest := difflib.get_close_matches(text, [*names, *given_names.values()], n=MAX_SUGGESTIONS):
+        hint = f"did you mean {' or '.join(shlex.quote(name) for name in nearest)}?"
     else:
         hint = f"newest runs: {', '.join(names[:MAX_SUGGESTIONS])}" if names else "it contains no runs"
     raise ReadError(f"{text!r} is neither a file nor a run in {telemetry_dir}; {hint}")

@@ -24,8 +24,8 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "validation score after the step: the accuracy, or the task's own score",
         "%",
         "rises within an episode; its final value rises over the rounds",
-        "an env stalls if it ends {limits.stalled_gap:.0%} behind the median (in a family: of its structure), without "
-        "a better score for {limits.stalled_steps} steps: press {keys[view.why]} for the likely cause",
+        "press {keys[view.why]} for the likely cause of a low score. An env stalls if it ends {limits.stalled_gap:.2g} "
+        "below the median (in a family: of its structure), without a better score for {limits.stalled_steps} steps",
     ),
     "reward": MetricHelp(
         "reward of the policy for the step; the sum of its components",

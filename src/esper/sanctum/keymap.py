@@ -100,7 +100,7 @@ def load_keys() -> tuple[KeyBinding, ...]:
     table = read_toml(file, str(file))
     preset = table.pop("preset", None)
     if preset is not None and str(preset) not in PRESETS:
-        raise ConfigError(f"unknown preset {preset!r} in {file}: {suggest(str(preset), PRESETS)}")
+        raise ConfigError(f"unknown preset {preset!r} in {file}; {suggest(str(preset), PRESETS)}")
     keys = apply_keys({} if preset is None else PRESETS[preset], dict(_read_actions(table, file)))
     for first, second, shared in find_conflicts(keys):
         raise ConfigError(
@@ -149,7 +149,7 @@ def _read_actions(table: Mapping[str, object], file: Path) -> Iterator[tuple[str
     for name, value in values.items():
         ids = [key.id for key in KEYS if name in {key.id, key.id.partition(".")[2]}]
         if not ids:
-            raise ConfigError(f"unknown action {name!r} in {file}: {_suggest_action(name)}")
+            raise ConfigError(f"unknown action {name!r} in {file}; {_suggest_action(name)}")
         keys = _read_keys(value, name, file)
         yield from ((id_, keys) for id_ in ids)
 
@@ -179,5 +179,5 @@ def _read_key(text: str, action: str, file: Path) -> str:
     if not _MODIFIERS.issuperset(modifiers) or not (
         len(name) == 1 or name in _NAMED_KEYS or len(format_key(name)) == 1
     ):
-        raise ConfigError(f"unknown key {text!r} for {action} in {file}: {suggest(text, _NAMED_KEYS)}")
+        raise ConfigError(f"unknown key {text!r} for {action} in {file}; {suggest(text, _NAMED_KEYS)}")
     return "+".join((*modifiers, name))

@@ -202,7 +202,7 @@ def find_theme(name: str, themes: dict[str, Palette]) -> Palette:
         return themes[name]
     if path := _theme_files().get(name):
         return _load(path)
-    raise ConfigError(f"unknown theme {name!r}: {suggest(name, themes)}")
+    raise ConfigError(f"unknown theme {name!r}; {suggest(name, themes)}")
 
 
 def user_folder() -> Path:

@@ -200,7 +200,7 @@ class ViewState:
         """Return why the engine cannot explain a decision of the shown moment; None if it can."""
         requests = self.source.requests
         if requests is None or self.source.playback is not None:
-            return "this step was not explained; in a live run, this panel has the engine explain each step"
+            return "this step was not explained; while this panel is open in a live run, the engine explains each step"
         if is_web:
             return "this page only shows the run: it cannot request an explanation"
         if run_has_ended(self.source):

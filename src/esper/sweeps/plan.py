@@ -184,7 +184,7 @@ def read_plan(file: Path) -> SweepPlan:
     for key in table.keys() - names:
         if key in _fields() or key in _sections():
             raise ConfigError(f"{key!r} in {file} is an option of the runs; move it to [run] or [vary]")
-        raise ConfigError(f"unknown key {key!r} in {file}: {suggest(key, names)}")
+        raise ConfigError(f"unknown key {key!r} in {file}; {suggest(key, names)}")
     try:
         found = msgspec.convert(table, _SweepFile)
     except msgspec.ValidationError as error:
@@ -255,7 +255,7 @@ def _flat(table: Mapping[str, Any], where: str, file: Path, prefix: str = "") ->
         elif key in FILE_KEYS:
             raise ConfigError(f"{key!r} cannot be in {where} of {file}; {FILE_KEYS[key]}")
         elif key not in fields:
-            raise ConfigError(f"unknown option {key!r} in {where} of {file}: {suggest(key, fields)}")
+            raise ConfigError(f"unknown option {key!r} in {where} of {file}; {suggest(key, fields)}")
         else:
             found[key] = value
     return found
@@ -284,7 +284,7 @@ def _varied(key: str, value: Any, file: Path) -> tuple[Value, ...] | ValueRange:
 def _range(key: str, table: Mapping[str, Any], where: str) -> ValueRange:
     for name in table:
         if name not in RANGE_KEYS:
-            raise ConfigError(f"unknown key {name!r} of {where}: {suggest(name, RANGE_KEYS)}")
+            raise ConfigError(f"unknown key {name!r} of {where}; {suggest(name, RANGE_KEYS)}")
     types = _types(_fields()[key])
     if not types & {int, float}:
         raise ConfigError(f"{where} is not a number and has no range; give a list of values")

@@ -9,6 +9,7 @@ from esper.formatting import NOT_MEASURED, align_columns, format_number
 from esper.sweeps.jobs import JobDevices
 from esper.sweeps.plan import DIRECTIONS, ObjectiveName, Setting, SweepPlan, ValueRange, value_text
 from esper.sweeps.results import MeasureResult, SettingResult, StudyResults
+from esper.telemetry.sentences import pluralise
 
 FORMATS: dict[str, str] = {"return": ".4f", "score": ".4f", "parameters": ".2f"}
 UNITS = {"return": "return", "score": "score", "parameters": "parameters ×host"}
@@ -25,7 +26,8 @@ def results_text(results: StudyResults) -> Iterator[str]:
     )
     if not results.settings:
         return
-    yield f"means over random seeds of the last {results.over} rounds, with 95 % t intervals; best setting first"
+    rounds = pluralise(results.over, "round")
+    yield f"means over random seeds of the last {rounds}, with 95 % t intervals; best setting first"
     yield ""
     yield from _table(results)
     yield ""
@@ -127,10 +129,11 @@ def plan_text(plan: SweepPlan, jobs: Sequence[JobDevices], first: Setting | None
         jobs: Devices of each job of this machine.
         first: First setting of random draws; None if it is not known.
     """
+    rounds = pluralise(plan.over, "round")
     objectives = " and ".join(f"{DIRECTIONS[name][:-3]}ise {name}" for name in plan.objectives)
     yield (
         f"study {plan.name}: {plan.num_trials} trials, {plan.settings} settings ({plan.sampler}) "
-        f"with random seeds {' '.join(map(str, plan.seeds))}; {objectives}, mean of the last {plan.over} rounds"
+        f"with random seeds {' '.join(map(str, plan.seeds))}; {objectives}, mean of the last {rounds}"
     )
     for index, devices in enumerate(jobs):
         yield f"job {index}: {' '.join(devices)}"

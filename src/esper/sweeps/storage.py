@@ -37,7 +37,7 @@ def open_storage(text: str, paths: StudyPaths, *, create: bool) -> BaseStorage |
         return text
     path = Path(text) if text else paths.journal
     if not create and not path.exists():
-        raise ConfigError(f"the study has no storage at {path} yet; start the sweep first, without --results")
+        raise ConfigError(f"the study has no storage at {path} yet; start the sweep first")
     try:
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)

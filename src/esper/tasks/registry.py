@@ -45,7 +45,7 @@ def get_built_in(name: str) -> Task:
     if len(names) > 1:
         return mix([get_built_in(part) for part in names])
     if name not in TASKS:
-        raise TaskError(f"unknown task {name!r}: {suggest(name, TASK_NAMES)}")
+        raise TaskError(f"unknown task {name!r}; {suggest(name, TASK_NAMES)}")
     module, attribute = TASKS[name].split(":")
     return getattr(import_module(f"esper.tasks.builtin.{module}"), attribute)
 

@@ -93,8 +93,8 @@ def test_evaluate_same_seed_gives_the_same_episodes(trained: Path, capsys: pytes
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--policies", "heuristc"), "unknown policy 'heuristc': did you mean heuristic?"),
-        (("--policies", "static", "retraned"), "unknown policy 'retraned': did you mean retrained?"),
+        (("--policies", "heuristc"), "unknown policy 'heuristc'; did you mean heuristic?"),
+        (("--policies", "static", "retraned"), "unknown policy 'retraned'; did you mean retrained?"),
         (("--policies", "xyz"), "full, plan, retrained, wide"),
         (("--policies", "plan"), '--policies takes it as "plan:conv_light@early:0 depthwise@mid:1"'),
         (("--policies", "wide"), "--policies wide is made from the networks of PPO: add ppo"),

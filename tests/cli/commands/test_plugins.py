@@ -69,7 +69,7 @@ def test_policy_file_runs_and_must_be_named_again(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("policy", "sentence"),
     [
-        ("heuristik", "unknown policy 'heuristik': did you mean heuristic?"),
+        ("heuristik", "unknown policy 'heuristik'; did you mean heuristic?"),
         ("missing.py", "--policy missing.py: no such file"),
         ("own_policy.py:nothing", "has no attribute 'nothing'"),
         ("own_policy.py:number", "number is a int, not a function or class"),

@@ -50,7 +50,7 @@ def test_replay_against_missing_run_is_refused(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(
-    ("address", "refused"), [("view=foo", "unknown view 'foo': "), ("env=99", "env 99 not found in ")]
+    ("address", "refused"), [("view=foo", "unknown view 'foo'; "), ("env=99", "env 99 not found in ")]
 )
 def test_replay_without_dashboard_refuses_an_invalid_address(
     address: str, refused: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

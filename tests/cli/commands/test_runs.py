@@ -203,9 +203,9 @@ def test_directory_that_vanishes_while_it_is_listed_is_left_out(
             partial.rmdir()
         return scandir(path)
 
-    monkeypatch.setattr(os, "scandir", remove_first)
-
-    [found] = listed(tmp_path, capsys)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", remove_first)
+        [found] = listed(tmp_path, capsys)
 
     assert not partial.exists()
     assert found["bytes"] == sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
@@ -226,7 +226,7 @@ def test_json_has_the_notes_the_configuration_and_the_results(
         "name": "low entropy", "tags": ["x", "y"], "note": "first", "study": "s", "trial": 0,
         "seed": 0, "config": {"envs": 4, "rounds": 2, "steps": 5}, "score_name": "accuracy", "envs": 4, "steps": 5,
         "scores": scores, "last_score": scores[-1], "duration": RUN[-1].time - RUN[0].time,
-        "anomalies": len(state.anomalies),
+        "anomalies": sum(anomaly.count for anomaly in state.anomalies.values()),
         "last_return": statistics.fmean(env.returns[-1] for env in state.envs),
         "parameter_ratio": statistics.fmean(env.latest.parameter_ratio for env in state.envs if env.latest),
     }.items()  # fmt: skip

@@ -96,4 +96,4 @@ def test_output_conforms_to_its_schema(
 
 def test_unknown_schema_is_refused_with_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "--of", "shwo"]) == 2
-    assert capsys.readouterr().err == "esper-sanctum: --of 'shwo' has no schema: did you mean show?\n"
+    assert capsys.readouterr().err == "esper-sanctum: --of 'shwo' has no schema; did you mean show?\n"

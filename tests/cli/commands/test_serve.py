@@ -175,7 +175,7 @@ def test_serve_refuses_invalid_arguments(
     assert "notes.txt is not a recording of esper-sanctum" in refused(capsys, "notes.txt")
     write_segment(tmp_path / "run", 1, recording(example_run()))
     assert refused(capsys, "run", "--port", "0") == "--port 0 is not valid: it must be a number from 1 to 65535"
-    assert refused(capsys, "run", "--theme", "sanctum-drak").startswith("unknown theme 'sanctum-drak': did you mean")
+    assert refused(capsys, "run", "--theme", "sanctum-drak").startswith("unknown theme 'sanctum-drak'; did you mean")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said = refused(capsys, "run", "--port", str(port))

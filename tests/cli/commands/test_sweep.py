@@ -65,7 +65,7 @@ def test_best_setting_is_a_configuration(folder: Path, capsys: pytest.CaptureFix
     assert main(["sweep", "s.toml", "--best", "best.toml"]) == 0
     config = resolve_config(folder / "best.toml", {})
     assert (config.ppo.entropy_coef, config.seed, config.rounds) == (0.08, 1, 3)
-    assert "wrote ppo.entropy-coef 0.08 to best.toml" in capsys.readouterr().err
+    assert "wrote the configuration of the best setting (ppo.entropy-coef 0.08) to best.toml" in capsys.readouterr().err
 
 
 def test_two_objectives_have_a_front_and_no_best(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +78,7 @@ def test_two_objectives_have_a_front_and_no_best(folder: Path, capsys: pytest.Ca
 
 
 REFUSED = {
-    ("--results",): "the study has no storage at telemetry/studies/s.journal yet; start the sweep first, without",
+    ("--results",): "the study has no storage at telemetry/studies/s.journal yet; start the sweep first",
     ("--results", "--dry-run"): "--dry-run has no results; remove it, or --results, --best and --json",
     ("--json", "--dry-run"): "--dry-run has no results; remove it, or",
     ("--jobs", "0"): "argument --jobs: '0' is not valid: it must be a whole number of 1 or more",

@@ -44,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--per-env", action="store_true", help="also write the curves of single envs")
     options = parser.parse_args(arguments)
     if options.to not in _FORMATS:
-        raise ConfigError(f"--to {options.to!r} is not a format: {suggest(options.to, _FORMATS)}")
+        raise ConfigError(f"--to {options.to!r} is not a format; {suggest(options.to, _FORMATS)}")
     if options.per_env and options.to not in _CURVES:
         raise ConfigError(f"--per-env is for {' and '.join(_CURVES)}; the tables of {options.to} have all envs")
     if options.to in _PACKAGES:

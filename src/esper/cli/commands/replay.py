@@ -180,7 +180,7 @@ def _env_and_view(address: ViewAddress, history: History) -> tuple[int | None, s
         from esper.sanctum.bindings import VIEW_NAMES  # imports textual
 
         if view not in VIEW_NAMES:
-            raise ConfigError(f"unknown view {view!r}: {suggest(view, VIEW_NAMES)}")
+            raise ConfigError(f"unknown view {view!r}; {suggest(view, VIEW_NAMES)}")
     env, envs = address.env or 0, len(history.state_at(min(history.length, 1)).envs)
     if env >= envs and address.env is not None:
         raise ConfigError(f"env {env} not found in {address.run}, which has {envs} envs, counted from 0")

@@ -80,7 +80,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     options = parser.parse_args(arguments)
     if options.of not in choices:
-        raise ConfigError(f"--of {options.of!r} has no schema: {suggest(options.of, choices)}")
+        raise ConfigError(f"--of {options.of!r} has no schema; {suggest(options.of, choices)}")
     schema = json_schema() if options.of == EVENTS else output_schema(options.of)
     print_json(msgspec.json.format(msgspec.json.encode(schema), indent=2))
     return EXIT_OK

@@ -144,7 +144,7 @@ def _write_best(plan: SweepPlan, results: StudyResults, file: Path) -> None:
         file.write_text(to_toml(config, settings_of(task)))
     except OSError as error:
         raise ConfigError(f"cannot write --best {file}: {error.strerror}") from None
-    print_warnings([f"wrote {best} to {file}"])
+    print_warnings([f"wrote the configuration of the best setting ({best}) to {file}"])
 
 
 def _parser() -> Parser:

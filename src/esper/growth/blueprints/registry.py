@@ -122,5 +122,5 @@ def _find(name: str, layout: Layout, is_causal: bool) -> Implementation:
     found = BLUEPRINTS.get(name, {}).get(layout.canonical)
     if found is None:
         known = offered_blueprints(layout, is_causal)
-        raise ValueError(f"unknown blueprint {name!r} for {layout}: {suggest(name, known)}")
+        raise ValueError(f"unknown blueprint {name!r} for {layout}; {suggest(name, known)}")
     return found

@@ -196,8 +196,8 @@ def _check_skips(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.Anom
     ev.RoundStarted,
     {
         Rule.STALLED_ENV: "two or more envs, and {limits.stalled_envs:.0%} of all, stalled in each of "
-        "{limits.stalled_rounds} rounds: they ended {limits.stalled_gap:.0%} behind the median (in a family: of their "
-        "structure), without a better score for {limits.stalled_steps} steps"
+        "{limits.stalled_rounds} rounds: they ended {limits.stalled_gap:.2g} below the median score (in a family: of "
+        "their structure), without a better score for {limits.stalled_steps} steps"
     },
 )
 def _check_stalls(event: ev.RoundStarted, context: RuleContext) -> Iterator[ev.AnomalyFound]:

@@ -82,7 +82,7 @@ class DiagnosisActions(NavigationActions):
         keys, anomaly = self.view.key_names, self.view.first_anomaly
         found = self.view.unmuted_stale or (anomaly and anomaly.found)
         if found is None:
-            text = f"No anomaly is left to mute. Press {keys['view.anomalies']} to list all, and to unmute rules."
+            text = f"There is no anomaly to mute. Press {keys['view.anomalies']} to list all, and to unmute rules."
         else:
             self.view.toggle_muted(found.rule)
             text = (
