@@ -116,4 +116,4 @@ def _check_telemetry_directory(directory: Path) -> None:
     try:
         check_writable(directory)
     except OSError as error:
-        raise ConfigError(f"cannot record to {directory}: {error.strerror}") from None
+        raise ConfigError(f"cannot record to {directory}: {error.strerror}; give another --telemetry-dir") from None

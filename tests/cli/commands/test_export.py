@@ -208,7 +208,7 @@ def test_export_neither_overwrites_nor_guesses_the_format(
     assert capsys.readouterr().out == f"wrote {len(EVENTS)} events of {run} to run-csv\n"
 
     assert main(["export", str(run), "--to", "csv"]) == 2
-    assert "cannot create directory run-csv: File exists; choose another with --out" in capsys.readouterr().err
+    assert "run-csv exists already; choose another directory with --out" in capsys.readouterr().err
     assert main(["export", str(run), "--to", "tensorbord"]) == 2
     assert "did you mean tensorboard?" in capsys.readouterr().err
     assert main(["export", str(run), "--to", "parquet", "--per-env", "--out", "x"]) == 2

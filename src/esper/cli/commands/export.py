@@ -105,6 +105,8 @@ def _export(
 
     try:
         out.mkdir(parents=True)
+    except FileExistsError:
+        raise ConfigError(f"{out} exists already; choose another directory with --out") from None
     except OSError as error:
         raise ConfigError(f"cannot create directory {out}: {error.strerror}; choose another with --out") from None
     try:

@@ -38,7 +38,7 @@ from esper.engine.start_point import RunCompleteError, StartPoint
 from esper.process import RankInfo, spawn_program
 from esper.recording.notes import RunNotes, encode_notes
 from esper.recording.run_lock import LockHolder, read_holder
-from esper.recording.runs import list_runs, move_output
+from esper.recording.runs import LAST_ALIAS, list_runs, move_output
 from esper.stop_signals import replace_handlers, restore_handlers
 
 if TYPE_CHECKING:
@@ -208,6 +208,8 @@ def _notes_from_options(options: argparse.Namespace) -> RunNotes | None:
     for option, text in [*texts.items(), *(("--tag", tag) for tag in tags)]:
         if text is not None and not text.strip():
             raise ConfigError(f"{option} is empty; give a text or remove the option")
+    if options.name in (AUTO, LAST_ALIAS):
+        raise ConfigError(f"--name {options.name} would be ambiguous: --resume has this word; give another name")
     for tag in tags:
         if tag.split() != [tag]:
             raise ConfigError(f"--tag {tag!r} has spaces; a tag is one word: --tag {' --tag '.join(tag.split())}")
@@ -313,7 +315,7 @@ def _create_parents(directory: Path) -> list[Path]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"cannot record to {directory}: {error.strerror}") from error
+        raise ConfigError(f"cannot record to {directory}: {error.strerror}; give another --telemetry-dir") from error
     return missing
 
 
