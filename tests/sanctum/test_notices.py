@@ -54,11 +54,16 @@ async def test_notice_takes_one_row_above_timeline_and_footer(
         assert toast.region.bottom == below.y
 
 
-async def test_escape_removes_notices_before_it_leaves_a_screen() -> None:
+async def test_escape_leaves_a_dialog_then_removes_notices_then_leaves_a_screen() -> None:
     app, _ = live(example_run())
     async with app.run_test(notifications=True) as pilot:
         await settle(pilot)
         await press(pilot, "enter", "d")
+        assert isinstance(app.screen, EnvDetailScreen)
+        assert "Cannot detach" in screen_text(app)
+        await press(pilot, "question_mark")
+        assert app.screen.is_modal
+        await press(pilot, "escape")
         assert isinstance(app.screen, EnvDetailScreen)
         assert "Cannot detach" in screen_text(app)
         await press(pilot, "escape")

@@ -132,7 +132,10 @@ async def test_key_computes_the_selected_decision_in_a_process(run: Path) -> Non
     async with opened(dashboard(run), "enter", size=(80, 24)) as pilot:
         app = pilot.app
         assert isinstance(app, SanctumApp)
-        await press(pilot, "left_square_bracket", "left_square_bracket", "x")
+        await press(pilot, "left_square_bracket", "left_square_bracket", "o")
+        assert not app.screen.query_one(EnvDecision).region
+        await press(pilot, "x")
+        assert app.screen.query_one(EnvDecision).region
         process = FakeProcess.last
         expected = SimulationRequest(recording=str(run), round=1, env=0, without=[5])
         assert process.request == expected

@@ -191,11 +191,13 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, NextStepsActions,
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable keys that have no effect: in a replay those to stop and to detach, Esc for notices without a notice.
 
+        Esc closes a dialog first.
+
         End is disabled unless the past of a live run is shown or read. It has priority over the focused widget, so that
         it is also disabled in dialogs and inputs, which use it.
         """
         if action == "dismiss_notices":
-            return self.shows_notices
+            return self.shows_notices and not self.screen.is_modal
         if action == "leave_run":
             return self.view.can_leave and not self.shows_workspace
         if self.shows_workspace and action in _ACTIONS_OF_RUN:

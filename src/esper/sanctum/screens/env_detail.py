@@ -65,11 +65,15 @@ class EnvDetailScreen(RunScreen):
         """Show the explanation of the last decision; then, if they have no other place, the last step's values."""
         panes = _PANES if self.has_class("-short") else _PANES[:2]
         shown = next((pane for pane in panes if pane and self.has_class(pane)), "")
-        self.remove_class(*filter(None, _PANES))
-        self.add_class(*filter(None, [panes[(panes.index(shown) + 1) % len(panes)]]))
+        self._show_pane(panes[(panes.index(shown) + 1) % len(panes)])
         if self.view.source.requests:
             self.view.source.requests.explanation_refusal = None
         self.update()
+
+    def _show_pane(self, pane: str) -> None:
+        """Show one of `_PANES` beside the story."""
+        self.remove_class(*filter(None, _PANES))
+        self.add_class(*filter(None, [pane]))
 
     def action_select_decision(self, direction: int) -> None:
         """Select the next decision (1) or the previous one (-1), if there is one; without a selected step, the last."""
@@ -92,6 +96,7 @@ class EnvDetailScreen(RunScreen):
     def action_without(self) -> None:
         """Compute the effect of the selected decision, by default of the last one, unless it is known."""
         story = self.query_one(EnvStory)
+        self._show_pane("")
         if self.view.selected_step is None:
             self.action_select_decision(-1)
         step, known = self.view.selected_step, story.known
@@ -104,6 +109,7 @@ class EnvDetailScreen(RunScreen):
 
     def action_effects(self) -> None:
         """Compute the effects of all decisions of the episode."""
+        self._show_pane("")
         self._request_effect(None)
 
     def _request_effect(self, step: int | None) -> None:
