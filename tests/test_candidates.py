@@ -58,7 +58,7 @@ def test_answer_names_a_broken_host_and_a_better_wide_one() -> None:
     broken = Candidate(name=BARE_HOST, origin="host", outcome="broke down", reason="a weight is not finite")
     assert choose([broken, grown], "score") is grown
     assert describe_answer([broken, grown], "score") == (
-        "norm in a at step 0: 71.5% [70.1, 72.9], 1.5 times the parameters, 5 fresh trainings each; your network has "
+        "norm in a at step 0: 71.5% [70.1, 72.9], 1.5 times the parameters, 5 fresh trainings; your network has "
         "broken down, so there is no comparison"
     )
     assert describe_answer([broken], "score").endswith("trained on fresh hosts: a weight is not finite")

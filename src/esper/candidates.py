@@ -162,7 +162,8 @@ def describe_answer(candidates: Sequence[Candidate], objective: Objective) -> st
     if best is None or (found := best.score_interval) is None:
         reason = f": {host.reason}" if host and host.reason else ""
         return f"no candidate could be trained on fresh hosts{reason}"
-    trainings = f"{len(best.fresh_scores)} fresh trainings each"
+    each = " each" if sum(one.is_fresh for one in candidates) > 1 else ""
+    trainings = f"{len(best.fresh_scores)} fresh trainings{each}"
     if host is None or own is None:
         return (
             f"{describe_candidate(best.name)}: {found.percent}, {best.parameter_ratio or math.nan:.3g} times the "
