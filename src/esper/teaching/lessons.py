@@ -2,8 +2,8 @@
 
 An alternative is a way to play an episode: a plan, a policy, or given first decisions and a plan or a policy after
 them. All alternatives of a lesson start from the same hosts and see the same data in the same order, so that their
-returns differ by their decisions alone. Each alternative is played in several *orders*. An order has its own initial
-weights and its own order of the data. An alternative that is better in one order only was lucky.
+returns differ by their decisions alone. Each alternative is played in several *orders*. In each of them, the hosts have
+other initial weights and see the data in another order. An alternative that is better in only one of them was lucky.
 
 Shapes: O orders, P alternatives, T steps, F features, S slots, B blueprints, H heads.
 """
