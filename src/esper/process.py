@@ -118,9 +118,12 @@ def parent_start_time() -> float:
 
 
 def resident_bytes(memory: Sequence[Any]) -> int:
-    """Return the resident bytes of processes, given what psutil reports of the memory of each; at least one.
+    """Return the resident bytes of processes.
 
     Shared memory, such as libraries and data that all of them map, counts once, where the system reports its size.
+
+    Args:
+        memory: Result of psutil's `memory_info` for each process, at least one.
     """
     shared = [getattr(process, "shared", 0) for process in memory]
     return sum(process.rss for process in memory) - sum(shared) + max(shared)

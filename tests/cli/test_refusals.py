@@ -45,7 +45,7 @@ WRONG = {
     ("--config", "none.toml"): "cannot read --config none.toml: No such file or directory",
     ("--envs", "99999999999999999999999"): "--envs '99999999999999999999999' is not valid: it must be a whole number",
     ("--name", " "): "--name is empty; give a text or remove the option",
-    ("--name", "last"): "--name last would be ambiguous: --resume has this word; give another name",
+    ("--name", "last"): "--name last would be ambiguous: commands use this word for other runs; give another name",
     ("--tag", "a", "--tag", ""): "--tag is empty; give a text or remove the option",
     ("--tag", "a b"): "--tag 'a b' has spaces; a tag is one word: --tag a --tag b",
     ("--note", "ü" * 33_000): "--note is too long: the notes have 66,0",

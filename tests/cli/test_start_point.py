@@ -82,7 +82,7 @@ def test_the_run_of_the_name_is_continued(run: Path) -> None:
 
 def test_a_run_that_is_done_is_not_begun_again(ended: Path) -> None:
     run = only(ended)
-    complete = f"{run} has finished all of its rounds, 3; train more with --resume {run} --rounds N, N > 3; "
+    complete = f"{run} has finished all of its rounds (3); train more with --resume {run} --rounds N, N > 3; "
     complete += "without --resume, a new run starts"
     with pytest.raises(RunCompleteError, match=f"^{re.escape(complete)}$"):
         start(ended)

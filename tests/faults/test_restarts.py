@@ -141,7 +141,7 @@ def test_the_run_continues_with_fewer_ranks(launch: Callable[..., Launched], tmp
     assert f"run {run.name}: done" in second.output.read_text()
     third = launch("--rounds", "3", "--resume", "auto", ranks=1)
     assert third.process.wait(TIMEOUT_S) == 0, third.output.read_text()
-    assert "has finished all of its rounds, 3;" in third.output.read_text()
+    assert "has finished all of its rounds (3);" in third.output.read_text()
     assert only_run(tmp_path) == run
 
 

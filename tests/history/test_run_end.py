@@ -57,7 +57,7 @@ def test_resume_closes_a_complete_run_that_was_killed_or_failed(
     assert history.state_at(history.length).status == "done"
 
     assert main(["--no-tui", "--resume", str(killed)]) == 2
-    assert "has finished all of its rounds, 70;" in capsys.readouterr().err
+    assert "has finished all of its rounds (70);" in capsys.readouterr().err
     assert open_history(killed).length == history.length
 
 

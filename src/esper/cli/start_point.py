@@ -178,7 +178,7 @@ def _end_complete_run(resume: str, run: RunDirectory, rounds: int, notes: RunNot
 
     more = f"train more with --resume {resume} --rounds N, N > {rounds}"
     if not record_run_end(run):
-        raise _EndedError(f"{resume} has finished all of its rounds, {rounds}; {more}")
+        raise _EndedError(f"{resume} has finished all of its rounds ({rounds}); {more}")
     if notes is not None:
         update_notes(run, notes)
     raise RunCompleteError(

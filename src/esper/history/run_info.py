@@ -74,7 +74,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     parameter_ratio: float | None = None
     """Parameters of host and seeds at the last step, relative to those of the bare host; mean over the envs."""
     anomalies: int | None = None
-    """Number of anomalies, without those that more than 200 others have followed."""
+    """Number of anomalies; of more than 200, the oldest are not counted."""
     bytes: int | None = None
     """Size of all files in the directory, including checkpoints; absent while it is unknown."""
     started: float | None = None

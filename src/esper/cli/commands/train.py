@@ -209,7 +209,9 @@ def _notes_from_options(options: argparse.Namespace) -> RunNotes | None:
         if text is not None and not text.strip():
             raise ConfigError(f"{option} is empty; give a text or remove the option")
     if options.name in (AUTO, LAST_ALIAS):
-        raise ConfigError(f"--name {options.name} would be ambiguous: --resume has this word; give another name")
+        raise ConfigError(
+            f"--name {options.name} would be ambiguous: commands use this word for other runs; give another name"
+        )
     for tag in tags:
         if tag.split() != [tag]:
             raise ConfigError(f"--tag {tag!r} has spaces; a tag is one word: --tag {' --tag '.join(tag.split())}")
