@@ -137,11 +137,9 @@ def _parser() -> Parser:
         prog="esper-sanctum evaluate",
         description="Compare policies on held-out episodes",
         epilog="Hosts and data orders of the episodes are used by no training run, and are the same for every policy. "
-        "The PPO policy of the checkpoint does not learn here. It samples its ops, but none that is less than a tenth "
-        "as probable as the likeliest (min-p), and takes the likeliest choice of every other head. Only evaluate, "
-        "grow and harvest use the test split. On the default task, constant plans of two seeds (depthwise or "
-        "conv_light in early and mid) have 0.013 to 0.017 more net return than the trained policy, and the heuristic "
-        "has as much as the trained policy (128 fresh episodes, three training seeds).",
+        "The PPO policy of the checkpoint does not learn here. It samples its ops with min-p: ops with less than a "
+        "tenth of the probability of the most probable one are dropped. Every other head takes its most probable "
+        "choice. Only evaluate, grow and harvest use the test split. Tables of results: docs/results.md.",
     )
     parser.add_argument(
         "--checkpoint",
