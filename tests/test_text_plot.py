@@ -2,6 +2,7 @@ import math
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -280,3 +281,14 @@ def test_stacked_cells_of_a_column_are_rounded_fractions(values: list[float], he
     for role, fraction in zip(roles, point, strict=True):
         if height * 8 * fraction > 16:  # a cell has at most two areas
             assert abs(filled[palette[role].color] - fraction * height * 8) <= 8
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "labels"),
+    [(1, 3, ["1", "2", "3"]), (0.05, 2.4, ["1", "2"]), (0.1, 1.4, ["0.1", "1.4"]), (1.2, 1.8, ["1.2", "1.8"])],
+)
+def test_labels_of_the_x_axis_show_its_scale(first: float, last: float, labels: list[str]) -> None:
+    chart = Chart(
+        quantity=Quantity("loss"), x_axis=XAxis("round", first, last), curves=[Curve("loss", [first, last], [1.0, 2.0])]
+    )
+    assert _lines(chart, 60, 12)[-1].split() == labels

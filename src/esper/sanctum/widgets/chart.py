@@ -328,7 +328,8 @@ class Chart:
         line = Line(palette)
         start, (first, last) = Y_AXIS_COLUMNS + 2, frame.window
         step = max(_tick_step(last - first, frame.width, in_seconds=self.x_axis.in_seconds), self.x_axis.tick_step)
-        ends = (math.ceil(first - 1e-9), math.floor(last + 1e-9)) if self.x_axis.tick_step >= 1 else (first, last)
+        whole = (math.ceil(first - 1e-9), math.floor(last + 1e-9))
+        ends = whole if self.x_axis.tick_step >= 1 and whole[0] < whole[1] else (first, last)
         between = [index * step for index in range(math.ceil(first / step), math.floor(last / step) + 1)]
         last_label = self.x_axis.format(ends[1])
         for value in (
