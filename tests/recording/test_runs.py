@@ -117,7 +117,7 @@ def test_run_is_found_by_the_name_that_the_user_gave(tmp_path: Path) -> None:
 
     assert resolve_run("low entropy", tmp_path) == first
     assert resolve_run("a-1", tmp_path) == first, "the name of the directory comes first"
-    with pytest.raises(ReadError, match=r"did you mean low entropy\?$"):
+    with pytest.raises(ReadError, match=r"did you mean 'low entropy'\?$"):
         resolve_run("low entropies", tmp_path)
     write_notes(second, RunNotes(name="low entropy"))
     with pytest.raises(ReadError, match=r"^2 runs in .* have the name 'low entropy'; give one of these: a-\d, a-\d$"):

@@ -151,10 +151,7 @@ def _parser() -> Parser:
         help=f"number of trainings of the search, without those on fresh hosts (default: {DEFAULT_TRIALS})",
     )
     budget.add_argument(
-        "--minutes",
-        type=float,
-        metavar="MINUTES",
-        help="minutes of training, those on fresh hosts included, instead of --trials",
+        "--minutes", type=float, metavar="MINUTES", help="minutes of all trainings, in place of --trials"
     )
     parser.add_argument(
         "--objective",
