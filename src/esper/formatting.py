@@ -25,9 +25,15 @@ def suggest(word: str, names: Iterable[str], *, listed: Iterable[str] | None = N
         prefix: Start that the word and the names share in the sentence; they are compared without it.
     """
     names = list(names)
-    if close := difflib.get_close_matches(word, names, n=1):
-        return f"did you mean {prefix}{close[0]}?"
+    if nearest := suggest_nearest(word, names, prefix=prefix):
+        return nearest
     return f"valid: {', '.join(f'{prefix}{name}' for name in (names if listed is None else listed))}"
+
+
+def suggest_nearest(word: str, names: Iterable[str], *, prefix: str = "") -> str:
+    """Return `did you mean …?` with the nearest valid name; empty if none is near. Arguments are as in `suggest`."""
+    close = difflib.get_close_matches(word, list(names), n=1)
+    return f"did you mean {prefix}{close[0]}?" if close else ""
 
 
 def install_command(extra: str) -> str:

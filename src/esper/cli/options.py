@@ -16,7 +16,7 @@ from esper.checkpoint.manifest import config_from_manifest, read_manifest
 from esper.cli.streams import print_text
 from esper.config import Config, ConfigError
 from esper.config_fields import ConfigField, list_fields
-from esper.formatting import install_command, strip_control, suggest
+from esper.formatting import install_command, strip_control, suggest, suggest_nearest
 from esper.policy.loading import is_own_policy
 from esper.recording.runs import resolve_run
 from esper.tasks import TASK_NAMES, check_task_reference, own_values
@@ -111,8 +111,7 @@ class Parser(argparse.ArgumentParser):
         table, dot, key = name.partition(".")
         if in_table := [option.removeprefix(table + dot) for option in known if dot and option.startswith(table + dot)]:
             return suggest(key, in_table, prefix=table + dot)
-        hint = suggest(name, known)
-        return hint if hint.startswith("did") else f"list the valid ones with `{self.prog} --help`"
+        return suggest_nearest(name, known) or f"list the valid ones with `{self.prog} --help`"
 
 
 class _HelpAll(argparse.Action):

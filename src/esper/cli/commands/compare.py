@@ -19,7 +19,7 @@ from esper.formatting import (
     format_duration,
     format_number,
     strip_control,
-    suggest,
+    suggest_nearest,
 )
 from esper.history.group_summary import METRICS, ComparedRun, mean_result, round_curve, summarise_group
 from esper.history.run_groups import SEED_KEY, RunGroup, differing_keys, group_runs
@@ -150,10 +150,9 @@ def _parse_keys(text: str, runs: Sequence[ComparedRun]) -> list[str] | None:
     for word in filter(None, (part.strip() for part in text.split(","))):
         matches = [word] if word in known else [key for key in known if key.rpartition(".")[2] == word]
         if len(matches) != 1:
-            listed = differing_keys(runs) or known
-            hint = suggest(word, known, listed=listed) if not matches else f"use {' or '.join(matches)}"
-            if hint.startswith("valid"):  # no key is near, so that it may be a run
-                hint += f"; or {_AFTER_RUNS}"
+            hint = f"use {' or '.join(matches)}" if matches else suggest_nearest(word, known)
+            if not hint:  # no key is near, so that it may be a run
+                hint = f"valid: {', '.join(differing_keys(runs) or known)}; or {_AFTER_RUNS}"
             raise ConfigError(f"--group-by: {word!r} is not a configuration key of these runs; {hint}")
         keys += matches
     return keys or None
