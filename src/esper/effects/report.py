@@ -146,7 +146,7 @@ class EpisodeReport(_OfEpisode, frozen=True, tag_field="answer", tag="episode", 
         for decision in self.decisions:
             worth = decision.effect
             others = [step for step in decision.seed if step != decision.step]
-            about = f" (seed; also step{'s'[: len(others) - 1]} {', '.join(map(str, others))})" if others else ""
+            about = f" (seed; also {_describe_steps(others)})" if others else ""
             cells = [NOT_MEASURED] * 3
             if worth:
                 cells = [

@@ -72,8 +72,8 @@ class EnvDetailScreen(RunScreen):
 
     def _show_pane(self, pane: str) -> None:
         """Show one of `_PANES` beside the story."""
-        self.remove_class(*filter(None, _PANES))
-        self.add_class(*filter(None, [pane]))
+        for name in filter(None, _PANES):
+            self.set_class(name == pane, name)
 
     def action_select_decision(self, direction: int) -> None:
         """Select the next decision (1) or the previous one (-1), if there is one; without a selected step, the last."""
