@@ -45,10 +45,7 @@ def test_child_of_an_interactive_session_imports_from_the_working_directory(tmp_
 
 
 def test_shared_memory_of_processes_counts_once() -> None:
-    own, child = (
-        SimpleNamespace(rss=500, shared=300),
-        SimpleNamespace(rss=400, shared=300),
-    )
+    own, child = SimpleNamespace(rss=500, shared=300), SimpleNamespace(rss=400, shared=300)
     assert resident_bytes([own, child]) == 300 + 200 + 100
     assert resident_bytes([SimpleNamespace(rss=500), SimpleNamespace(rss=400)]) == 900  # a system without the size
 

@@ -29,7 +29,7 @@ def put_nan_weight(env: Env) -> None:
 def remove_seed_gradients(env: Env) -> None:
     assert env.slot_optimizers
     for index in env.slot_optimizers:
-        for parameter in list(env.network.slots[index].parameters()):
+        for parameter in env.network.slots[index].parameters():
             parameter.register_hook(torch.zeros_like)
 
 

@@ -50,7 +50,7 @@ class SweepWorker:
         self._errors: list[BaseException] = []
         self._held: list[ClaimedTrial] = []
         """Trials whose runs the user has stopped: while this process lives, no other one resumes them."""
-        self._waits_for_memory = False
+        self._has_reported_memory = False
         self._has_trained = False
         """A run that this process has started has trained, so the machine is able to."""
 
@@ -156,8 +156,8 @@ class SweepWorker:
     def _wait_for_memory(self, index: int, devices: JobDevices) -> None:
         """Wait while the memory that a run of this study needs is not free, and another run of this process may end."""
         while self._active.keys() - {index} and (missing := self._missing_memory(devices)):
-            if not self._waits_for_memory:
-                self._waits_for_memory = True
+            if not self._has_reported_memory:
+                self._has_reported_memory = True
                 self._print_progress(f"waiting for memory: {missing}")
             if self._stopping.wait(self._poll_s):
                 return
