@@ -73,19 +73,22 @@ def test_intervals_cover_the_true_mean_as_often_as_they_say(draw: Callable[[Rng]
 
 @pytest.mark.parametrize(
     ("sd_seed", "sd_episode", "sd_value"),
-    [(0.0, 0.03, 0.02), (0.005, 0.03, 0.02), (0.02, 0.0, 0.02), (0.02, 0.03, 0.0)],
+    [(0.0, 0.03, 0.02), (0.005, 0.03, 0.02), (0.02, 0.0, 0.02), (0.02, 0.03, 0.0), (0.0, 0.0, 0.02)],
 )
-def test_crossed_intervals_cover_the_true_mean_at_least_as_often_as_they_say(
+def test_crossed_intervals_cover_the_true_mean_about_as_often_as_they_say(
     sd_seed: float, sd_episode: float, sd_value: float
 ) -> None:
-    """Five training seeds in the same 64 episodes. The t interval of the seeds' means covers it in 53 % at worst."""
-    rng, trials = np.random.default_rng(0), 300
+    """Five training seeds in the same 64 episodes. The t interval of the seeds' means covers it in 53 % at worst.
+
+    With the variance of single values counted twice, 99.6 % of the intervals cover it where there is no other variance.
+    """
+    rng, trials = np.random.default_rng(0), 1000
     covered = 0
     for _ in range(trials):
         seeds, episodes = rng.normal(0.0, sd_seed, (5, 1)), rng.normal(0.0, sd_episode, 64)
         values = seeds + episodes + rng.normal(0.0, sd_value, (5, 64))
         covered += not crossed_interval(values.tolist()).excludes_zero
-    assert 0.92 <= covered / trials <= 0.999
+    assert 0.93 <= covered / trials <= 0.98
 
 
 def test_crossed_interval_of_one_sample_is_its_t_interval() -> None:

@@ -11,9 +11,15 @@ import math
 import statistics
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Matrix: TypeAlias = "Sequence[Sequence[float]] | NDArray[Any]"
+"""Rows of equally many numbers."""
 CONFIDENCE_LEVEL = 0.95
 """Level of every interval."""
 
@@ -43,6 +49,11 @@ class IntervalEstimate(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.mean:.1%} [{100 * self.low:.1f}, {100 * self.high:.1f}]"
 
     @property
+    def points(self) -> str:
+        """Mean and interval of a difference of fractions in percentage points, with their signs."""
+        return f"{100 * self.mean:+.1f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
+
+    @property
     def signed(self) -> str:
         """Mean and interval with their signs, in three decimals."""
         return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
@@ -58,19 +69,36 @@ def t_interval(value_N: Sequence[float], level: float = CONFIDENCE_LEVEL) -> Int
     return _around(statistics.fmean(value_N) if value_N else math.nan, _half_width(value_N, level))
 
 
-def crossed_interval(value_SE: Sequence[Sequence[float]]) -> IntervalEstimate:
+def crossed_interval(value_SE: Matrix, level: float = CONFIDENCE_LEVEL) -> IntervalEstimate:
     """Return the mean of all values with its interval, if every training seed played the same episodes.
 
     A draw of episodes shifts the values of all training seeds together, so the spread of their means does not show it.
     The half-widths of the t intervals over the seeds' means and over the episodes' means are therefore added in
-    quadrature. Each contains the variance of single values, which is counted twice: the interval is slightly too wide.
+    quadrature. Each contains the variance of single values. The second one is computed without it, by the mean squares
+    of an analysis of variance with two random factors, so that it counts once.
+
+    The seeds may also be hosts, and the episodes the samples on which all of them are scored.
 
     Args:
         value_SE: Values of two or more training seeds, in two or more episodes each.
+        level: Confidence level, 0 to 1.
     """
-    mean_S = [statistics.fmean(value_E) for value_E in value_SE]
-    mean_E = [statistics.fmean(value_S) for value_S in zip(*value_SE, strict=True)]
-    return _around(statistics.fmean(mean_S), math.hypot(_half_width(mean_S), _half_width(mean_E)))
+    import numpy as np
+
+    values = np.asarray(value_SE, dtype=np.float64)
+    seeds, episodes = values.shape
+    if seeds < 2 or episodes < 2:
+        raise ValueError(f"an interval needs at least two values, got {min(seeds, episodes)}")
+    mean_S, mean_E, mean = values.mean(1), values.mean(0), values.mean()
+    of_seeds = episodes * float(mean_S.var(ddof=1))
+    of_episodes = seeds * float(mean_E.var(ddof=1))
+    residual_SE = values - mean_S[:, None] - mean_E + mean
+    of_values = float(np.square(residual_SE).sum()) / ((seeds - 1) * (episodes - 1))
+    half_width = math.hypot(
+        t_quantile(seeds, level) * math.sqrt(of_seeds / values.size),
+        t_quantile(episodes, level) * math.sqrt(max(of_episodes - of_values, 0.0) / values.size),
+    )
+    return _around(float(mean), half_width)
 
 
 def seeds_interval(value_SE: Sequence[Sequence[float]]) -> IntervalEstimate:
