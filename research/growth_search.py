@@ -52,6 +52,7 @@ from esper.engine.step import StepPlayer, StepResult, tick_slots
 from esper.envs.stopwatch import PhaseTimer
 from esper.evaluation.held_out import evaluation_key
 from esper.evaluation.journal import open_search_journal
+from esper.intervals import CONFIDENCE_LEVEL, t_interval
 from esper.lanes.pool import EnvPool
 from esper.process import cpu_seconds
 from esper.search.proposals import plan_of
@@ -226,13 +227,19 @@ def replay(plan_search: PlanSearch, proposals: Sequence[Proposal], played: Seque
 
 
 def choose_answer(names: Sequence[str], play: Play) -> tuple[str, float]:
-    """Train finalists on the fresh hosts. Return the answer as `grow` chooses it, and its mean return on them."""
+    """Train finalists on the fresh hosts. Return the answer as `grow` chooses it, and its mean return on them.
+
+    Here, only the hosts are a source of chance, and not the samples.
+    """
     played = iter(play([(name, host) for name in names for host in FRESH_HOSTS]))
     candidates: list[Candidate] = []
     for name in names:
         returns = {host: next(played).net_return for host in FRESH_HOSTS}
         values = list(returns.values())  # the scores only count the trainings here
         one = Candidate(name=name, origin="drawn", fresh_scores=values, fresh_returns=values, fresh_hosts=list(returns))
+        if candidates:  # the first one is the bare host
+            gains = [value - own for value, own in zip(values, candidates[0].fresh_returns, strict=True)]
+            one.gain = one.score_gain = t_interval(gains, 1 - (1 - CONFIDENCE_LEVEL) / (len(names) - 1))
         candidates.append(one)
     chosen = choose(candidates, "return")
     assert chosen is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Iterable, Iterator
@@ -12,7 +13,9 @@ import msgspec
 from esper.candidates import BARE_HOST, FROM_SCRATCH, Candidate, Origin, Outcome, choose, describe_answer
 from esper.domain import StageName
 from esper.health.detector import AnomalyDetector
+from esper.intervals import IntervalEstimate, t_interval
 from esper.telemetry import events as ev
+from esper.telemetry.search_state import SearchState
 
 T = TypeVar("T")
 
@@ -71,23 +74,38 @@ def growth_run(envs: int = 4, trials: int = 12, fresh: int = 3, stop: int | None
     finals = [(name, origin, host) for host in range(1, fresh + 1) for name, origin in _FINAL_ORIGINS.items()]
     waves += _batched(finals, envs)
     run: list[ev.AnyEvent] = [started]
-    results = {name: Candidate(name=name, origin=origin) for name, origin in _FINAL_ORIGINS.items()}
     for round_, wave in enumerate(waves, 1):
         run += _wave(round_, wave, None if round_ != stop else 2)
         if round_ == stop:
             return stamp(run)
-    for event in run:
-        if isinstance(event, ev.TrialEnded) and event.fresh and event.score is not None:
-            results[event.candidate].fresh_scores.append(event.score)
-            results[event.candidate].fresh_returns.append(event.net_return or 0.0)
-            results[event.candidate].fresh_hosts.append(event.fresh)
-            results[event.candidate].parameter_ratio = event.parameter_ratio
     if fresh:
+        search = SearchState(info=ev.SearchInfo(trials=trials, objective="return"))
+        for event in run:
+            if isinstance(event, ev.TrialStarted | ev.TrialEnded):
+                search.apply(event)
+        found = [one for one in map(search.find, FINALISTS) if one is not None]
+        for event in map(_measured, found, itertools.repeat(found[0])):
+            search.apply(event)
+            run.append(event)
         run += [ev.NetworkTested(candidate=name, test_score=_quality(name)[0] - 0.01) for name in FINALISTS]
-        chosen, answer = choose([*results.values()], "return"), describe_answer([*results.values()], "return")
+        chosen, answer = choose(found, "return"), describe_answer(search.candidates, "return", GROWTH_STEPS)
         run.append(ev.SearchEnded(answer=answer, candidate=chosen.name if chosen else None))
         run.append(ev.RunEnded(outcome="done"))
     return stamp(run)
+
+
+def _measured(one: Candidate, host: Candidate) -> ev.CandidateMeasured:
+    score = t_interval(one.fresh_scores)
+    gain = t_interval([value - host.values("return")[number] for number, value in one.values("return").items()])
+    score_gain = t_interval([value - own for value, own in zip(one.fresh_scores, host.fresh_scores, strict=True)])
+    is_finalist = one.name not in (BARE_HOST, FROM_SCRATCH)
+    return ev.CandidateMeasured(
+        candidate=one.name,
+        score=score,
+        test=IntervalEstimate(mean=score.mean - 0.01, low=score.low - 0.01, high=score.high - 0.01),
+        gain=gain if is_finalist else None,
+        score_gain=score_gain if is_finalist else None,
+    )
 
 
 _FINAL_ORIGINS: dict[str, Origin] = dict(zip(FINALISTS, ("host", "policy", "known", "comparison"), strict=True))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.candidates import BARE_HOST, WIDE_HOST, Candidate, choose, describe_answer, describe_candidate, front
+from esper.intervals import t_interval
 
 HOST = [0.700, 0.720, 0.690, 0.710, 0.705]
 
 
-def candidate(name: str, scores: list[float], ratio: float = 1.0, **fields: Any) -> Candidate:
-    return Candidate(
+def candidate(name: str, scores: list[float], ratio: float = 1.0, returns: list[float] | None = None) -> Candidate:
+    one = Candidate(
         name=name,
         origin="host" if name == BARE_HOST else "drawn",
         outcome="done",
@@ -22,46 +23,85 @@ def candidate(name: str, scores: list[float], ratio: float = 1.0, **fields: Any)
         net_return=scores[0],
         parameter_ratio=ratio,
         fresh_scores=scores,
-        fresh_returns=scores,
+        fresh_returns=returns or scores,
         fresh_hosts=list(range(1, 1 + len(scores))),
-        **fields,
     )
+    if one.is_fresh:
+        one.score_interval = one.test_interval = t_interval(scores)
+    if one.is_fresh and name != BARE_HOST:
+        one.gain = t_interval([value - own for value, own in zip(one.fresh_returns, HOST, strict=False)])
+        one.score_gain = t_interval([value - own for value, own in zip(scores, HOST, strict=False)])
+    return one
 
 
 def test_candidate_must_be_clearly_better_than_the_host() -> None:
     host = candidate(BARE_HOST, HOST)
     lucky = candidate("norm@a:0", [HOST[0] + 0.1, HOST[1] - 0.09, *HOST[2:]])
     assert choose([host, lucky], "score") is host
-    assert describe_answer([host, lucky], "score").startswith(
-        "nothing that was tried is better than your network: 70.5%"
+    assert describe_answer([host, lucky], "score", 15) == (
+        "no candidate has a better score than your network, with 70.5% [69.1, 71.9] on the test split; 1 candidate was "
+        "compared, the best 1 of them in 5 fresh trainings each"
     )
     better = candidate("norm@a:0 depthwise@b:2", [score + 0.01 for score in HOST], 1.5)
     assert choose([host, lucky, better], "return") is better
-    assert describe_answer([host, lucky, better], "score") == (
-        "norm in a at step 0, depthwise in b at step 2: 71.5% [70.1, 72.9] against 70.5% [69.1, 71.9] of your network, "
-        "1.5 times the parameters, 5 fresh trainings each"
+    assert describe_answer([host, lucky, better], "score", 15) == (
+        "norm in a at step 0, depthwise in b at step 2 has a better score than your network, by +1.0 [+1.0, +1.0] "
+        "points: 71.5% [70.1, 72.9] against 70.5% [69.1, 71.9] on the test split, 1.5 times the parameters; 2 "
+        "candidates were compared, the best 2 of them in 5 fresh trainings each"
+    )
+    assert "has a better return (score minus rent) than your network, by +0.010 [+0.010, +0.010]: " in describe_answer(
+        [host, better], "return", 15
     )
 
 
 def test_better_return_with_a_lower_score_is_no_answer() -> None:
     host = candidate(BARE_HOST, HOST)
-    cheap = candidate("norm@a:0", [score - 0.01 for score in HOST])
-    cheap.fresh_returns = [score + 0.01 for score in HOST]
+    cheap = candidate("norm@a:0", [score - 0.01 for score in HOST], returns=[score + 0.01 for score in HOST])
     assert choose([host, cheap], "return") is host
+
+
+def test_answer_names_a_better_score_that_its_rent_outweighs() -> None:
+    host = candidate(BARE_HOST, HOST)
+    dear = candidate("norm@a:0", [score + 0.02 for score in HOST], 3.0, [score - 0.01 for score in HOST])
+    answer = describe_answer([host, dear], "return", 15)
+    assert answer.startswith("no candidate has a better return (score minus rent) than your network, with 70.5% [")
+    assert (
+        "; norm in a at step 0 has a better score, 72.5% [71.1, 73.9], but not after its rent: --objective score "
+        "chooses by the score alone; 1 candidate was compared" in answer
+    )
+
+
+@pytest.mark.parametrize(
+    ("grown", "own", "sentence"),
+    [
+        (0.01, 0.02, "; both still improve at the end of the trainings, and longer trainings can change the answer"),
+        (0.0, 0.02, "; your network still improves at the end of the trainings, and longer trainings can"),
+        (0.01, 0.0, "; the grown network still improves at the end of the trainings, and longer trainings can"),
+        (0.0, 0.0, ""),
+    ],
+)
+def test_answer_says_if_the_training_was_too_short(grown: float, own: float, sentence: str) -> None:
+    host, better = candidate(BARE_HOST, HOST), candidate("norm@a:0", [score + 0.01 for score in HOST])
+    noise = [0.001, -0.002, 0.003, 0.0, -0.001]
+    host.late_gains, better.late_gains = [own + value for value in noise], [grown + value for value in noise]
+    answer = describe_answer([host, better], "score", 15)
+    assert answer.endswith(" each" if not sentence else ": --steps 30")
+    assert sentence in answer
 
 
 def test_answer_names_a_broken_host_and_a_better_wide_one() -> None:
     grown = candidate("norm@a:0", [score + 0.01 for score in HOST], 1.5)
     wide = candidate(WIDE_HOST, [score + 0.02 for score in HOST], 1.5)
-    answer = describe_answer([candidate(BARE_HOST, HOST), grown, wide], "score")
-    assert answer.endswith("; a wider network of this size has 72.5% [71.1, 73.9]")
+    answer = describe_answer([candidate(BARE_HOST, HOST), grown, wide], "score", 15)
+    assert "; a wider network of this size has 72.5% [71.1, 73.9]; 1 candidate was compared" in answer
     broken = Candidate(name=BARE_HOST, origin="host", outcome="broke down", reason="a weight is not finite")
     assert choose([broken, grown], "score") is grown
-    assert describe_answer([broken, grown], "score") == (
-        "norm in a at step 0: 71.5% [70.1, 72.9], 1.5 times the parameters, 5 fresh trainings; your network has "
-        "broken down, so there is no comparison"
+    assert describe_answer([broken, grown], "score", 15) == (
+        "norm in a at step 0: 71.5% [70.1, 72.9] on the test split, 1.5 times the parameters; 1 candidate was "
+        "compared, the best 1 of them in 5 fresh trainings each; your network has broken down, so there is no "
+        "comparison"
     )
-    assert describe_answer([broken], "score").endswith("trained on fresh hosts: a weight is not finite")
+    assert describe_answer([broken], "score", 15).endswith("trained on fresh hosts: a weight is not finite")
 
 
 def test_incomplete_and_compared_networks_are_never_chosen() -> None:

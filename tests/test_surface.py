@@ -126,7 +126,10 @@ EVENTS = {
     "CallEnded": "env seconds",
     "ClockChanged": "seconds",
     "TrialStarted": "round env candidate origin fresh",
-    "TrialEnded": "round step env candidate fresh outcome reason score best_step net_return parameter_ratio seeds",
+    "TrialEnded": (
+        "round step env candidate fresh outcome reason score best_step net_return parameter_ratio seeds late_gain"
+    ),
+    "CandidateMeasured": "candidate score test gain score_gain",
     "NetworkTested": "candidate test_score",
     "SearchEnded": "answer candidate",
     "RunEnded": "outcome reason",

@@ -1,8 +1,8 @@
 """Candidates of a growth: the results of their trainings, the front of score against parameters, and the answer.
 
 A candidate is a plan, or a policy that decides for itself; the bare host is the empty plan. A trial is one training of
-a candidate. The trials of a search all have the same host and the same order of the data. The last few candidates are
-then trained on fresh hosts and orders, the same ones for each, and only these trainings choose.
+a candidate. The trials of a search all have the same host and the same order of the data. The last few candidates, the
+finalists, are then trained on fresh hosts and orders, the same ones for each, and only these trainings choose.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ WIDE_HOST = "wide host"
 """Name of a wider host of about as many parameters as the answer, without seeds."""
 FROM_SCRATCH = "from scratch"
 """Name of the architecture of the answer, trained from the start with all of its seeds."""
-ONE_SIDED_LEVEL = 0.9
-"""Level of the two-sided interval whose lower end is that of a one-sided test of level 5 %."""
 COMPARED = (WIDE_HOST, FROM_SCRATCH)
 """Names of networks that are only compared with the answer, and are never chosen."""
 
@@ -60,6 +58,17 @@ class Candidate(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Return of each of these trainings."""
     fresh_hosts: list[int] = []
     """Number of the host of each of these trainings, from 1. A training that failed is missing."""
+    late_gains: list[float] = []
+    """Gain in validation score over the last quarter of each of these trainings, a fraction."""
+    score_interval: IntervalEstimate | None = None
+    """Mean score on fresh hosts, over hosts and samples; None with fewer than two hosts."""
+    test_interval: IntervalEstimate | None = None
+    """The same on the test split, which chose nothing."""
+    gain: IntervalEstimate | None = None
+    """Objective minus that of the bare host on the same hosts, over hosts and samples, at a level that is corrected for
+    the number of finalists; None for the bare host, and with fewer than two hosts."""
+    score_gain: IntervalEstimate | None = None
+    """The same for the score."""
     test_score: float | None = None
     """Score on the test split of the network that can be written; None if it was not measured."""
 
@@ -79,9 +88,14 @@ class Candidate(msgspec.Struct, kw_only=True, omit_defaults=True):
         return statistics.fmean(self.fresh_scores) if self.fresh_scores else self.score
 
     @property
-    def score_interval(self) -> IntervalEstimate | None:
-        """Mean score on fresh hosts, with its t interval; None with fewer than two."""
-        return t_interval(self.fresh_scores).clip(0.0, 1.0) if self.is_fresh else None
+    def is_better(self) -> bool:
+        """True if its objective is better than that of the bare host, beyond chance, and its score is not worse."""
+        return self.gain is not None and self.gain.low > 0 and self.score_gain is not None and self.score_gain.mean > 0
+
+    @property
+    def still_improves(self) -> bool:
+        """True if its score still rose in the last quarter of its fresh trainings, beyond chance."""
+        return len(self.late_gains) > 1 and t_interval(self.late_gains).low > 0
 
     def values(self, objective: Objective) -> dict[int, float]:
         """Return the objective on each fresh host, keyed by its number."""
@@ -136,46 +150,82 @@ def _complete(candidates: Iterable[Candidate]) -> list[Candidate]:
 def choose(candidates: Sequence[Candidate], objective: Objective) -> Candidate | None:
     """Return the answer of a growth: the best candidate on fresh hosts; None if none was trained on all of them.
 
-    A candidate must be better than the bare host: with a better mean score, and with an objective whose paired
-    difference is above 0 (t test of level 5 %, one-sided). Otherwise, a search without a better candidate would often
-    choose one by chance.
+    A candidate must be better than the bare host beyond chance, see `Candidate.is_better`. Otherwise, a search without
+    a better candidate would often choose one by chance.
     """
     complete = _complete(one for one in candidates if one.name not in COMPARED)
     host = next((one for one in candidates if one.name == BARE_HOST and one.is_fresh), None)
-    better = [one for one in complete if host is None or one is host or _is_better(one, host, objective)]
+    better = [one for one in complete if host is None or one is host or one.is_better]
     return max(better, key=lambda one: statistics.fmean(one.values(objective).values()), default=host)
 
 
-def _is_better(one: Candidate, host: Candidate, objective: Objective) -> bool:
-    if (one.mean_score or 0.0) <= (host.mean_score or 0.0):
-        return False
-    own, of_host = one.values(objective), host.values(objective)
-    differences = [own[number] - of_host[number] for number in own.keys() & of_host.keys()]
-    return len(differences) > 1 and t_interval(differences, ONE_SIDED_LEVEL).low > 0
+def describe_answer(candidates: Sequence[Candidate], objective: Objective, steps: int) -> str:
+    """Return the answer of a growth in one sentence.
 
-
-def describe_answer(candidates: Sequence[Candidate], objective: Objective) -> str:
-    """Return the answer of a growth in one sentence."""
+    Args:
+        steps: Maximum number of epochs of a training.
+    """
     best = choose(candidates, objective)
     host = next((one for one in candidates if one.name == BARE_HOST), None)
-    own = host.score_interval if host else None
-    if best is None or (found := best.score_interval) is None:
+    if best is None or best.test_interval is None:
         reason = f": {host.reason}" if host and host.reason else ""
         return f"no candidate could be trained on fresh hosts{reason}"
-    each = " each" if sum(one.is_fresh for one in candidates) > 1 else ""
-    trainings = f"{len(best.fresh_scores)} fresh trainings{each}"
-    if host is None or own is None:
+    aim = "score" if objective == "score" else "return (score minus rent)"
+    found, ratio = best.test_interval.percent, f"{best.parameter_ratio or math.nan:.3g} times the parameters"
+    compared = _describe_comparisons(candidates)
+    if host is None or host.test_interval is None:
         return (
-            f"{describe_candidate(best.name)}: {found.percent}, {best.parameter_ratio or math.nan:.3g} times the "
-            f"parameters, {trainings}; your network has broken down, so there is no comparison"
+            f"{describe_candidate(best.name)}: {found} on the test split, {ratio}; {compared}; your network has broken "
+            "down, so there is no comparison"
         )
+    own = host.test_interval.percent
     if best is host:
-        return f"nothing that was tried is better than your network: {own.percent}, {trainings}"
-    answer = (
-        f"{describe_candidate(best.name)}: {found.percent} against {own.percent} of your network, "
-        f"{best.parameter_ratio or math.nan:.3g} times the parameters, {trainings}"
-    )
-    wide = next((one.score_interval for one in candidates if one.name == WIDE_HOST), None)
-    if wide is not None and wide.mean > found.mean:
+        answer = f"no candidate has a better {aim} than your network, with {own} on the test split"
+        if cheaper := _better_score(candidates):
+            assert cheaper.test_interval is not None
+            answer += (
+                f"; {describe_candidate(cheaper.name)} has a better score, {cheaper.test_interval.percent}, but not "
+                "after its rent: --objective score chooses by the score alone"
+            )
+    else:
+        assert best.gain is not None
+        gain = f"{best.gain.points} points" if objective == "score" else best.gain.signed
+        answer = (
+            f"{describe_candidate(best.name)} has a better {aim} than your network, by {gain}: {found} against {own} "
+            f"on the test split, {ratio}"
+        )
+    wide = next((one.test_interval for one in candidates if one.name == WIDE_HOST), None)
+    if best is not host and wide is not None and wide.mean > best.test_interval.mean:
         answer += f"; a wider network of this size has {wide.percent}"
-    return answer
+    return f"{answer}; {compared}{_describe_late_gains(best, host, steps)}"
+
+
+def _better_score(candidates: Sequence[Candidate]) -> Candidate | None:
+    """Return the candidate with the best score of those whose score is better than the bare host's beyond chance."""
+    better = [one for one in _complete(candidates) if one.score_gain is not None and one.score_gain.low > 0]
+    return max(better, key=lambda one: one.mean_score or 0.0, default=None)
+
+
+def _describe_comparisons(candidates: Sequence[Candidate]) -> str:
+    """Return how many candidates were compared, besides the bare host."""
+    own = [one for one in candidates if one.name not in (BARE_HOST, *COMPARED)]
+    if not own:
+        return "no other candidate was tried"
+    finalists = [one for one in own if one.is_fresh]
+    trainings = max((len(one.fresh_scores) for one in candidates), default=0)
+    return (
+        f"{len(own)} candidate{'s were' if len(own) != 1 else ' was'} compared, the best {len(finalists)} of them in "
+        f"{trainings} fresh trainings each"
+    )
+
+
+def _describe_late_gains(best: Candidate, host: Candidate, steps: int) -> str:
+    """Return that the trainings were too short, as the end of a sentence; empty if they were not."""
+    if not best.still_improves and not host.still_improves:
+        return ""
+    advice = f"longer trainings can change the answer: --steps {2 * steps}"
+    if best is host:
+        return f"; your network still improves at the end of its trainings, and {advice}"
+    improving = {(True, True): "both still improve", (True, False): "the grown network still improves"}
+    subject = improving.get((best.still_improves, host.still_improves), "your network still improves")
+    return f"; {subject} at the end of the trainings, and {advice}"

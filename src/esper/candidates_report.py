@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, get_args
 
 from esper.candidates import BARE_HOST, COMPARED, Candidate, Objective, Outcome, describe_candidate, front
 from esper.formatting import NOT_MEASURED, align_columns, format_number, html_table, strip_control
+from esper.intervals import IntervalEstimate
 from esper.scatter import ScatterPoint, draw_scatter
 from esper.svg_plot import SvgPoint, SvgScatter
 
@@ -131,10 +132,12 @@ def _outcome(one: Candidate, training: Mapping[str, int | None]) -> str:
 
 def format_score(one: Candidate) -> str:
     """Return the score in %: mean and interval over fresh hosts, else that of the trial; a dash if not measured."""
-    interval = one.score_interval
-    if interval is not None:
-        return f"{100 * interval.mean:.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
-    return _percent(one.mean_score)
+    return _percent(one.mean_score) if one.score_interval is None else _percent_interval(one.score_interval)
+
+
+def format_test(one: Candidate) -> str:
+    """Return the score on the test split in %: mean and interval over fresh hosts, else that of one network."""
+    return _percent(one.test_score) if one.test_interval is None else _percent_interval(one.test_interval)
 
 
 def format_percent(one: Candidate) -> str:
@@ -228,8 +231,8 @@ def table_columns(found: Sequence[Standing], score_name: str) -> list[Column]:
         Column(ORIGIN, lambda one: one.candidate.origin, is_right=False),
         Column(OUTCOME, lambda one: one.outcome, is_right=False),
     ]
-    if any(one.candidate.test_score is not None for one in found):
-        columns.append(Column("test %", lambda one: _percent(one.candidate.test_score)))
+    if any(format_test(one.candidate) != NOT_MEASURED for one in found):
+        columns.append(Column("test %", lambda one: format_test(one.candidate)))
     return columns
 
 
@@ -276,6 +279,10 @@ def table_rows(
     for one in found:
         name = label_of(one.candidate) if name_width is None else fit_label(one.candidate, name_width)
         yield [one.label, name, *(column.text_of(one) for column in columns)]
+
+
+def _percent_interval(interval: IntervalEstimate) -> str:
+    return f"{100 * interval.mean:.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
 
 
 def _percent(fraction: float | None) -> str:

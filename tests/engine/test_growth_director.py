@@ -9,12 +9,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 
 from esper.candidates import BARE_HOST, choose
 from esper.engine import growth_director
 from esper.engine.best_network import BestNetwork
 from esper.engine.candidate_agent import CandidateAgent
-from esper.engine.growth import GrowthRequest
+from esper.engine.fresh_scores import NetworkScores
+from esper.engine.growth import FRESH_HOSTS, GrowthRequest
 from esper.engine.growth_director import GrowthDirector
 from esper.engine.training_state import TrainingState
 from esper.lanes.errors import FaultError, RunFailedError
@@ -32,7 +34,12 @@ def no_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
         values = {"score": score, "env": env.index, "round": round_number, "step": step}
         return BestNetwork(**values, parameter_ratio=1.1 if env.index else 1.0, seeds=[], tensors={})
 
+    def measure_network(network: BestNetwork, env: StubEnv) -> NetworkScores:
+        scores_N = torch.full((4,), network.score)
+        return NetworkScores(scores_N, scores_N)
+
     monkeypatch.setattr(growth_director.BestNetwork, "of", of)
+    monkeypatch.setattr(growth_director, "measure_network", measure_network)
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,7 @@ class Rounds:
         self.training.step += 1
         for episode in self.episodes:
             score = scores.get(names.get(episode.env.index, ""), 0.1)
-            episode.view.step, episode.view.scores, episode.episode_return = self.training.step, [score], score
+            episode.view.step, episode.view.scores, episode.episode_return = self.training.step, [0.0, score], score
         episodes = cast("Any", self.episodes)
         self.director.observe(episodes)
         self.director.end_group(cast("Any", SimpleNamespace(episodes=episodes, outcomes=[None] * len(episodes))))
@@ -113,19 +120,19 @@ class Rounds:
 def test_best_candidates_train_on_the_same_fresh_hosts() -> None:
     rounds = Rounds(trials=5)
     rounds.play()
-    assert [len(tried) for tried in rounds.tried] == [4, 1, 4, 4, 4, 4, 4]
+    assert [len(tried) for tried in rounds.tried] == [4, 1, 4, 4, 4, 4, 4, 4]
     assert {host for tried in rounds.tried[:2] for _, host in tried} == {0}
-    assert rounds.fresh_hosts == {name: [1, 2, 3, 4, 5] for name in SCORES}
+    assert rounds.fresh_hosts == {name: list(range(1, FRESH_HOSTS + 1)) for name in SCORES}
     chosen = choose(rounds.director.search_state.candidates, "score")
     assert chosen is not None
     assert chosen.name == "norm@early:0"
     assert set(rounds.director.networks) >= set(SCORES)
     many = Rounds(trials=30, envs=30)
     many.play()
-    assert [len(tried) for tried in many.tried] == [30, 30]  # the bare host and five others, on five hosts
+    assert [len(tried) for tried in many.tried] == [30, 30, 6]  # the bare host and five others, on six hosts
 
 
-@pytest.mark.parametrize(("seconds", "searching", "finalists"), [(8.0, 2, 3), (10.0, 1, 3), (20.0, 1, 1)])
+@pytest.mark.parametrize(("seconds", "searching", "finalists"), [(7.0, 2, 3), (8.0, 1, 3), (10.0, 1, 2), (20.0, 1, 1)])
 def test_minutes_leave_time_for_fresh_hosts(seconds: float, searching: int, finalists: int) -> None:
     rounds = Rounds(minutes=1.0)
     rounds.play(seconds)
@@ -144,18 +151,18 @@ def test_growth_continues_only_with_a_larger_budget() -> None:
     """An exhausted space leaves trials over, which must not begin the search again."""
     first = Rounds(trials=3)
     first.play()
-    stored = json.loads(json.dumps(first.director.state_dict()))
+    stored, tensors = json.loads(json.dumps(first.director.state_dict())), first.director.state_tensors()
     for trials, expected in ((3, True), (2, True), (5, False)):
         later = Rounds(trials=trials)
-        later.director.load_state_dict(stored, {})
+        later.director.load_state_dict(stored, tensors)
         assert later.director.has_ended is expected
     later.play()
     added = [training for tried in later.tried for training in tried]
     assert added[:2] == [("norm@late:2", 0), ("depthwise@late:3", 0)]
-    assert added[2:] == [("norm@late:2", host) for host in range(1, 6)]
+    assert added[2:] == [("norm@late:2", host) for host in range(1, FRESH_HOSTS + 1)]
     stored["0"]["budget"] = [9, None]
     exhausted = Rounds(trials=9)
-    exhausted.director.load_state_dict(stored, {})
+    exhausted.director.load_state_dict(stored, tensors)
     assert exhausted.director.has_ended
 
 
@@ -210,7 +217,8 @@ def test_checkpoint_of_the_start_of_a_round_has_its_trainings() -> None:
             rounds.end()
         names = rounds.begin()
         later = Rounds(trials=4)
-        later.director.load_state_dict(json.loads(json.dumps(rounds.director.state_dict())), {})
+        stored = json.loads(json.dumps(rounds.director.state_dict()))
+        later.director.load_state_dict(stored, rounds.director.state_tensors())
         assert later.begin() == names
         assert later.tried[-1] == rounds.tried[-1]
 

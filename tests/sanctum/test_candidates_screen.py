@@ -47,7 +47,7 @@ async def test_screen_of_the_candidates_fits_its_terminal(size: tuple[int, int])
     async with opened(app, "8", size=size):
         assert isinstance(app.screen, CandidatesScreen)
         assert "8 candidates" in shown(app, Tabs)
-        assert "86.0% [83.5, 88.5] against 78.0%" in shown(app, SearchSummary)
+        assert "85.0% [82.5, 87.5] against 77.0% [74.5, 79.5] on the" in shown(app, SearchSummary)
         rows = app.screen.query_one(CandidateTable).text.splitlines()
         assert rows[1].startswith("▸a ● conv_small in mid at step 1")
         assert "86.0 [83.5, 88.5] +0.307 ×1.53" in " ".join(rows[1].split())
@@ -129,7 +129,7 @@ async def test_end_of_a_growth_offers_its_answer_and_no_harvest() -> None:
         await pilot.pause()
         assert isinstance(app.screen, NextStepsDialog)
         text = " ".join(screen_text(app).split())
-        assert "Run done. conv_small in mid at step 1: 86.0%" in text
+        assert "Run done. conv_small in mid at step 1 has a better return (score" in text
         assert "harvest" not in text
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -30,7 +30,7 @@ _CHANGEABLE_KEYS = PLACE_KEYS | {"anomalies"}
 MAX_MANIFEST_BYTES = 1 << 20
 DEFAULT_TRIALS = 16
 """Number of trials if no budget is given."""
-FRESH_HOSTS = 5
+FRESH_HOSTS = 6
 """Number of fresh hosts on which each of the last candidates is trained."""
 MIN_FINALISTS, MAX_FINALISTS = 3, 5
 """Number of candidates that are trained on fresh hosts, besides the bare host: after few trials, and after many."""
@@ -50,6 +50,16 @@ GROWTH_CONFIG: Mapping[str, Any] = {
 def num_finalists(trials: int) -> int:
     """Return the number of candidates that are trained on fresh hosts after some trials, besides the bare host."""
     return min(max(trials // TRIALS_PER_FINALIST, MIN_FINALISTS), MAX_FINALISTS)
+
+
+def late_gain(scores: Sequence[float]) -> float:
+    """Return the gain in score over the last quarter of a training.
+
+    Args:
+        scores: Score of the host, then after each step.
+    """
+    quarter = max(round((len(scores) - 1) / 4), 1)
+    return scores[-1] - scores[-1 - quarter]
 
 
 def num_fresh(finalists: int) -> int:

@@ -18,7 +18,8 @@ from esper.candidates import BARE_HOST, Candidate, Origin, Outcome
 from esper.engine.best_network import BestNetwork, load_networks, network_states, network_tensors
 from esper.engine.candidate_agent import CandidateAgent
 from esper.engine.episode import Episode
-from esper.engine.growth import FRESH_HOSTS, MAX_FINALISTS, GrowthRequest, num_finalists, num_fresh
+from esper.engine.fresh_scores import FreshScores, measure_network
+from esper.engine.growth import FRESH_HOSTS, MAX_FINALISTS, GrowthRequest, late_gain, num_finalists, num_fresh
 from esper.engine.step import StepResult
 from esper.engine.training_state import TrainingState
 from esper.envs.env import Env
@@ -54,6 +55,7 @@ class GrowthDirector:
 
     Attributes:
         search_state: The candidates so far.
+        fresh_scores: Scores of their networks on fresh hosts.
         networks: Best network of each candidate of the front, and of each that may be chosen, keyed by name.
         has_ended: True once all trainings have ended.
     """
@@ -65,6 +67,7 @@ class GrowthDirector:
         self._training = training
         self._patience = request.patience_steps(training.config.steps)
         self.search_state = SearchState(info=request.info(training.pool.profile.host_parameters))
+        self.fresh_scores = FreshScores()
         self.networks: dict[str, BestNetwork] = {}
         self.has_ended = False
         self._waiting: deque[Job] = deque()
@@ -179,6 +182,7 @@ class GrowthDirector:
         for episode in self._training.episodes:
             if episode.env.index in self._jobs:
                 self._end_training(episode, "done")
+        self.report_measurements()
         kept = {one.name for one in self.search_state.front} | set(self._search.finalists(MAX_FINALISTS))
         kept |= {one.name for one in self.search_state.candidates if one.fresh_scores}
         self.networks = {name: network for name, network in self.networks.items() if name in kept}
@@ -187,6 +191,11 @@ class GrowthDirector:
         if not has_trials and self._is_searching:
             self._begin_fresh(len(self._training.pool.envs))
         self.has_ended = not self._is_searching and not self._waiting
+
+    def report_measurements(self) -> None:
+        """Report the results on fresh hosts so far, with their intervals."""
+        for event in self.fresh_scores.measure(self.search_state.candidates, self._request.objective):
+            self._emit(event)
 
     # Steps
 
@@ -269,6 +278,13 @@ class GrowthDirector:
             outcome, reason = "failed", NOT_FINITE
         elif outcome == "done" and best is not None and not self._search.allows(best.parameter_ratio):
             outcome, reason = "failed", f"its network has {best.parameter_ratio:.3g} times the parameters of the host"
+        if outcome == "done" and best is not None and job.fresh is not None:
+            try:
+                self.fresh_scores.add(job.candidate, job.fresh, measure_network(best, episode.env))
+            except FaultError as fault:
+                if job.candidate == BARE_HOST:  # every other network would fail, too
+                    raise
+                outcome, reason = "failed", str(fault)
         is_done = outcome == "done"
         self._emit(
             ev.TrialEnded(
@@ -284,6 +300,7 @@ class GrowthDirector:
                 net_return=episode.episode_return if is_done else None,
                 parameter_ratio=best.parameter_ratio if best else None,
                 seeds=best.labels if best else [],
+                late_gain=late_gain(episode.view.scores) if is_done and job.fresh is not None else None,
             )
         )
         if job.fresh is None:
@@ -336,7 +353,7 @@ class GrowthDirector:
         self._jobs = {}
         return True
 
-    def _emit(self, event: ev.TrialStarted | ev.TrialEnded) -> None:
+    def _emit(self, event: ev.SearchEvent) -> None:
         self.search_state.apply(event)
         self._training.hub.emit(event)
 
@@ -348,6 +365,7 @@ class GrowthDirector:
             "0": {
                 "search": self._search.state_dict(),
                 "candidates": msgspec.to_builtins(self.search_state, str_keys=True),
+                "fresh-scores": self.fresh_scores.state_dict(),
                 "networks": network_states(self.networks),
                 "best": network_states(self._best),
                 "waiting": [list(job) for job in self._waiting],
@@ -363,8 +381,12 @@ class GrowthDirector:
         }
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Return the weights of the networks that are kept, by name."""
-        parts = {"network": network_tensors(self.networks), "best": network_tensors(self._best)}
+        """Return the weights of the networks that are kept, and the scores on fresh hosts, by name."""
+        parts = {
+            "fresh-score": self.fresh_scores.state_tensors(),
+            "network": network_tensors(self.networks),
+            "best": network_tensors(self._best),
+        }
         return {f"{part}.{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
 
     def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -379,6 +401,7 @@ class GrowthDirector:
         info = self.search_state.info
         self.search_state = msgspec.convert(stored["candidates"], SearchState, strict=False)
         self.search_state.info = info
+        self.fresh_scores.load_state_dict(stored["fresh-scores"], strip_prefix("fresh-score.", tensors))
         self.networks = load_networks(stored["networks"], strip_prefix("network.", tensors))
         self._best = load_networks(stored["best"], strip_prefix("best.", tensors))
         self._waiting = deque(Job(*job) for job in stored["waiting"])

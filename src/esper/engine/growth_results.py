@@ -12,6 +12,7 @@ from esper.config import TaskError
 from esper.control import ENDING_KINDS, RequestQueue
 from esper.domain import VERSION, Severity
 from esper.engine.best_network import BestNetwork
+from esper.engine.fresh_scores import measure_env
 from esper.engine.growth import FRESH_HOSTS, Growth
 from esper.engine.growth_director import NOT_FINITE, GrowthDirector
 from esper.engine.reporter import control_requested
@@ -86,7 +87,7 @@ class GrowthResults:
                 self._log(f"the comparison ended early: {error}", "error")
         answer = self._describe_stopped(best)
         if self._director.has_ended:
-            answer = describe_answer(state.candidates, objective)
+            answer = describe_answer(state.candidates, objective, self._training.config.steps)
         if best is None:
             self._emit(ev.SearchEnded(answer=answer))
             return
@@ -192,6 +193,7 @@ class GrowthResults:
                 return
             for (env, number), (_, initial) in zip(hosts.items(), starts, strict=True):
                 self._report(name, seeds, ratio, env, number, [initial, *scores[env]])
+        self._director.report_measurements()
 
     def _report(
         self, name: str, seeds: Sequence[GrownSeed], ratio: float, env: Env, number: int, scores: Sequence[float]
@@ -221,7 +223,10 @@ class GrowthResults:
         )
 
     def _train_all(self, name: str, pool: EnvPool, hosts: Mapping[Env, int]) -> dict[Env, list[float]] | None:
-        """Train envs to the end of their episodes; return the scores of each. None if a stop was requested."""
+        """Train envs to the end of their episodes; return the scores of each. None if a stop was requested.
+
+        The network with the best score of each env is measured.
+        """
         scores: dict[Env, list[float]] = {env: [] for env in hosts}
         steps = self._training.config.steps
         numbers = ", ".join(map(str, hosts.values()))
@@ -236,10 +241,13 @@ class GrowthResults:
                 if ends:
                     return None
             for env, epoch in pool.start_step(dict.fromkeys(hosts, WAIT_DECISION.action), step)().items():
-                scores[env].append(epoch.measured.score)
+                score, before = epoch.measured.score, scores[env]
+                if math.isfinite(score) and score > max(filter(math.isfinite, before), default=-math.inf):
+                    self._director.fresh_scores.add(name, hosts[env], measure_env(env))
+                before.append(score)
         return scores
 
-    def _emit(self, event: ev.TrialStarted | ev.TrialEnded | ev.NetworkTested | ev.SearchEnded) -> None:
+    def _emit(self, event: ev.SearchEvent) -> None:
         self._director.search_state.apply(event)
         self._training.hub.emit(event)
 

@@ -19,6 +19,7 @@ from esper.control import RequestQueue
 from esper.engine import reporter
 from esper.engine.agent_factory import build_agent, build_candidates, proposing_policies
 from esper.engine.checkpointer import Checkpointer
+from esper.engine.fresh_scores import check_samples
 from esper.engine.growth import FRESH_HOSTS, Growth, growth_identity
 from esper.engine.growth_director import GrowthDirector
 from esper.engine.growth_results import GrowthResults
@@ -127,6 +128,7 @@ class Run:
             )
             if growth:
                 check_is_one_structure(task)
+                check_samples(task.name, data[0])
                 growth.request.info(profile.host_parameters)  # checks the limit before anything is written
                 config = msgspec.structs.replace(config, rounds=growth.request.expected_rounds(config.envs))
             self.pool = EnvPool(task, profile, data, lanes, config, ranks.env_range(config.envs), spawner)

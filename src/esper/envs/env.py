@@ -391,14 +391,13 @@ class Env:
         return validate_recorded(graphs, run, self.context.structure, self.splits.validation)
 
     @torch.no_grad()
-    def test_score(self) -> Tensor:
-        """Return the mean score on the test split, [1] on the device. For `evaluate` only."""
+    def sample_scores(self, split: Split) -> Tensor:
+        """Return the score of each sample of a split, [N] on the device."""
         self.network.eval()
         alphas = self.network.alpha_inputs()
-        scores = [
-            self._score(self.network(x, alphas), y) for x, y in batches(self.splits.test, self.task.validation_batch)
-        ]
-        return torch.cat(scores).mean(dim=0, keepdim=True)
+        return torch.cat(
+            [self._score(self.network(x, alphas), y) for x, y in batches(split, self.task.validation_batch)]
+        )
 
     def trained_slots(self) -> list[int]:
         """Return the indices of the slots whose seed trains in this epoch."""

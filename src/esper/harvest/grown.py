@@ -16,7 +16,7 @@ from esper.formatting import html_text
 from esper.growth.network import count_samples
 from esper.growth.outputs import Nested
 from esper.growth.tensors import named_tensors
-from esper.harvest.model import GrownModel, build_model, measure_score
+from esper.harvest.model import GrownModel, build_model, sample_scores
 from esper.harvest.model_card import describe_structure, format_card
 from esper.harvest.program import (
     SAMPLE_ROWS,
@@ -83,8 +83,8 @@ class Grown:
             host_parameters=sum(parameter.numel() for parameter in model.host.parameters()),
             seeds=list(seeds),
             score_name=task.score_name,
-            validation_score=measure_score(model, splits.validation, task),
-            test_score=measure_score(model, splits.test, task),
+            validation_score=float(sample_scores(model, splits.validation, task).mean()),
+            test_score=float(sample_scores(model, splits.test, task).mean()),
             is_random=is_random,
             provenance=provenance,
         )

@@ -22,7 +22,7 @@ from esper.growth.blend import Blend, BlendGate, blend_seed
 from esper.growth.blueprints import build_seed
 from esper.growth.layouts import Layout
 from esper.growth.network import GrowingNetwork, call_model
-from esper.growth.outputs import Nested, first_tensor, replace_first_tensor
+from esper.growth.outputs import Nested, first_tensor, list_tensors, replace_first_tensor
 from esper.growth.slot import Slot
 from esper.growth.tensors import named_tensors
 from esper.harvest.structure import WEIGHTS_FILE, GrownSeed, HarvestError, read_structure
@@ -200,10 +200,14 @@ def build_model(
 
 
 @torch.no_grad()
-def measure_score(model: nn.Module, split: Split, task: Task) -> float:
-    """Return the mean score of a model on a split, in evaluation mode. The model may draw random numbers."""
+def sample_scores(model: nn.Module, split: Split, task: Task) -> Tensor:
+    """Return the score of each sample of a split, [N], in evaluation mode. The model may draw random numbers.
+
+    Args:
+        model: Model on the device of the data.
+    """
     model.eval()
     score = score_of(task)
-    with forked_generators(0):
+    with forked_generators(0, list_tensors(split)[0].device):
         scores = [score(call_model(model, x), y) for x, y in batches(split, task.validation_batch)]
-    return float(torch.cat(scores).mean())
+    return torch.cat(scores)

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import inspect
 
 from esper.domain import HEADS, Op
+from esper.intervals import IntervalEstimate
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json
 
@@ -132,6 +133,8 @@ def _columns_of(kind: type[msgspec.Struct], source: str) -> Iterator[Column]:
                 pass
             case inspect.ListType(item_type=inspect.StrType()):
                 yield Column(name, ColumnType.TEXTS, read)
+            case inspect.StructType(cls=entry) if entry is IntervalEstimate:
+                yield from _columns_of_entry(name, entry, read, name)
             case inspect.DictType(value_type=inspect.StructType(cls=entry)):
                 for key in KEYS[name]:
                     yield from _columns_of_entry(f"{name}_{key}", entry, _at(read, key), key)
@@ -145,7 +148,7 @@ def _columns_of(kind: type[msgspec.Struct], source: str) -> Iterator[Column]:
 
 
 def _columns_of_entry(prefix: str, entry: type[msgspec.Struct], read: Values, head: str) -> Iterator[Column]:
-    """Yield the columns of the choice or the reading of a head."""
+    """Yield the columns of an interval, or of the choice or the reading of a head."""
     for part in entry.__struct_fields__:
         kind, convert = ColumnType.NUMBER, None
         if part == "choice":

@@ -16,7 +16,15 @@ from esper.candidates_report import (
     label_of,
     standings,
 )
-from esper.telemetry.events.search import NetworkTested, SearchEnded, SearchInfo, TrialEnded, TrialStarted
+from esper.telemetry.events.search import (
+    CandidateMeasured,
+    NetworkTested,
+    SearchEnded,
+    SearchEvent,
+    SearchInfo,
+    TrialEnded,
+    TrialStarted,
+)
 from esper.telemetry.sentences import pluralise
 
 MAX_CANDIDATES = 500
@@ -123,7 +131,7 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Remove the trainings of the round before, with the event of this sequence number."""
         self.training, self.revision = {}, seq
 
-    def apply(self, event: TrialStarted | TrialEnded | NetworkTested | SearchEnded) -> None:
+    def apply(self, event: SearchEvent) -> None:
         """Update the state with an event."""
         self.revision = event.seq
         match event:
@@ -131,6 +139,10 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
                 self._start_trial(event)
             case TrialEnded():
                 self._end_trial(event)
+            case CandidateMeasured():
+                if found := self.find(event.candidate):
+                    found.score_interval, found.test_interval = event.score, event.test
+                    found.gain, found.score_gain = event.gain, event.score_gain
             case NetworkTested():
                 if found := self.find(event.candidate):
                     found.test_score = event.test_score
@@ -156,11 +168,13 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
             found.score, found.net_return = event.score, event.net_return
         elif event.outcome == "done" and event.score is not None and event.net_return is not None:
             if event.fresh in found.fresh_hosts:  # a comparison with a later answer
-                found.fresh_scores, found.fresh_returns, found.fresh_hosts = [], [], []
+                found.fresh_scores, found.fresh_returns, found.fresh_hosts, found.late_gains = [], [], [], []
             is_best = event.score > max(found.fresh_scores, default=-math.inf)
             found.fresh_scores.append(event.score)
             found.fresh_returns.append(event.net_return)
             found.fresh_hosts.append(event.fresh)
+            if event.late_gain is not None:
+                found.late_gains.append(event.late_gain)
         if is_best and event.parameter_ratio is not None:
             found.parameter_ratio, found.seeds = event.parameter_ratio, event.seeds
         if len(self.candidates) > MAX_CANDIDATES:

@@ -442,7 +442,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _log_only(self, event: ev.Logged | ev.ControlRequested) -> None:
         """Change nothing: `apply` logs the event, and a request has no effect until a later event confirms it."""
 
-    def _search_changed(self, event: ev.TrialStarted | ev.TrialEnded | ev.NetworkTested | ev.SearchEnded) -> None:
+    def _search_changed(self, event: ev.SearchEvent) -> None:
         if self.search is not None:
             self.search.apply(event)
         if isinstance(event, ev.TrialStarted | ev.TrialEnded) and event.env < len(self.envs):  # else of another pool
@@ -479,6 +479,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         ev.ClockChanged: _clock_changed,
         ev.TrialStarted: _search_changed,
         ev.TrialEnded: _search_changed,
+        ev.CandidateMeasured: _search_changed,
         ev.NetworkTested: _search_changed,
         ev.SearchEnded: _search_changed,
         ev.RunEnded: _run_ended,

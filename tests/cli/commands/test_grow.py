@@ -14,7 +14,8 @@ from esper.candidates import COMPARED, FROM_SCRATCH, WIDE_HOST, Candidate, choos
 from esper.cli.main import main
 from esper.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from esper.control import Request, RequestKind, RequestQueue
-from esper.engine import growth_results
+from esper.engine import fresh_scores, growth_results
+from esper.engine.growth import FRESH_HOSTS
 from esper.envs.env import Env
 from esper.harvest import grown as grown_module
 from esper.harvest.structure import STRUCTURE_FILE, WEIGHTS_FILE, HarvestError, read_structure
@@ -61,7 +62,8 @@ def test_grow_trains_the_best_candidates_on_fresh_hosts_which_choose(
     assert [(one.name, one.origin) for one in found[:3]] == [("", "host"), (PLAN, "known"), ("heuristic", "policy")]
     fresh = [trial for trial in trials(run) if trial.fresh is not None]
     hosts = {one.name: one.fresh_hosts for one in found}
-    assert hosts == {"": [1, 2, 3, 4, 5], PLAN: [1, 2, 3, 4, 5], "heuristic": []}
+    fresh_hosts = list(range(1, FRESH_HOSTS + 1))
+    assert hosts == {"": fresh_hosts, PLAN: fresh_hosts, "heuristic": []}
     chosen = choose(found, "return")
     assert chosen is not None
     structure = read_structure(run / "grown")
@@ -70,7 +72,7 @@ def test_grow_trains_the_best_candidates_on_fresh_hosts_which_choose(
     )
     assert structure.test_score == chosen.test_score
     (ended,) = (event for event in recorded(run) if isinstance(event, ev.SearchEnded))
-    assert ended.answer == describe_answer(found, "return")
+    assert ended.answer == describe_answer(found, "return", 4)
     output = capsys.readouterr().out
     assert output.rstrip().endswith(ended.answer)
     assert "the growth takes at most" in output
@@ -104,7 +106,7 @@ def test_same_command_continues_a_stopped_growth_to_the_bit(
         assert grow(tmp_path / "parts", *larger) == EXIT_OK
     added = [trial for trial in trials(parts)[len(trials(alone)) :] if trial.candidate not in COMPARED]
     assert len({trial.candidate for trial in added}) == 1  # the others are not trained again
-    assert [trial.fresh for trial in added] in ([None], [None, 1, 2, 3, 4, 5])
+    assert [trial.fresh for trial in added] in ([None], [None, *range(1, FRESH_HOSTS + 1)])
     written = [read_structure(path) for path in (tmp_path / "networks").iterdir()]
     assert sum(bool(structure.provenance.answer) for structure in written) == 1
     found = {one.name: one for one in candidates(parts)}
@@ -149,7 +151,7 @@ def test_trial_that_fails_is_named_and_not_fatal(
     assert "division by zero" in capsys.readouterr().err
     monkeypatch.setattr(Env, "train_epoch", train)
     assert grow(tmp_path / "host", *SMALL) == EXIT_OK
-    assert candidates(only(tmp_path / "host"))[0].fresh_hosts == [1, 2, 3, 4, 5]
+    assert candidates(only(tmp_path / "host"))[0].fresh_hosts == list(range(1, FRESH_HOSTS + 1))
 
 
 def broken(*_: object, **__: object) -> None:
@@ -169,18 +171,18 @@ def test_growth_that_ends_early_says_why_in_one_sentence(
 
     one = ("--trials", "1", "--steps", "1", "--envs", "5")
     with monkeypatch.context() as patched:
-        patched.setattr(grown_module, "measure_score", fail)
+        patched.setattr(fresh_scores, "sample_scores", fail)
         assert grow(tmp_path / "score", *one) == EXIT_FAILED
     error = capsys.readouterr().err
     assert "the test of the network failed: ValueError: no such class: 11 (" in error
-    assert "; the same command tries again" in error
+    assert "; the same command continues the growth" in error
     assert "Traceback" not in error
     with monkeypatch.context() as patched:
         patched.setattr(grown_module.Grown, "save", lambda *_: fail_to_write())
         assert grow(tmp_path / "score", *one) == EXIT_FAILED
     assert "No space left on device; the same command with another --to writes" in capsys.readouterr().err
     assert grow(tmp_path / "score", *one) == EXIT_OK
-    assert "nothing that was tried is better than your network: " in capsys.readouterr().out
+    assert "no candidate has a better return (score minus rent) than your network, with " in capsys.readouterr().out
 
 
 def fail_to_write() -> None:

@@ -20,8 +20,9 @@ from esper.candidates_report import (
     fit_label,
     format_percent,
     format_return,
+    format_test,
 )
-from esper.formatting import strip_control
+from esper.formatting import NOT_MEASURED, strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.symbols import wrap_cells
 from esper.sanctum.view import ViewState
@@ -227,7 +228,7 @@ class CandidateDetail(Panel):
             scores = ", ".join(f"{score:.1%}" for score in candidate.fresh_scores)
             trainings = pluralise(len(candidate.fresh_scores), "fresh host")
             texts.append(f"{format_percent(candidate)}, return {format_return(candidate)} on {trainings}: {scores}")
-        if candidate.test_score is not None:
-            texts[0] += f"; {candidate.test_score:.1%} on the test split"
+        if (tested := format_test(candidate)) != NOT_MEASURED:
+            texts[0] += f"; {tested} % on the test split"
         lines += [self.line(f" {row}") for text in texts for row in wrap_cells(text, size.width - 1)]
         return lines[: size.height]

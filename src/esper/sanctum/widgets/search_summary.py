@@ -13,7 +13,7 @@ from esper.formatting import strip_control
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.search_state import SearchState
 
-_MAX_ANSWER_LINES = 3
+_MAX_ANSWER_LINES = 5
 _SHORT_ROWS = 34
 """Height of the terminal below which the panel has one line, or the lines of the answer."""
 

@@ -43,7 +43,14 @@ from esper.telemetry.events.run import (
 )
 from esper.telemetry.events.run import HeadReading as HeadReading
 from esper.telemetry.events.run import StructureInfo as StructureInfo
-from esper.telemetry.events.search import NetworkTested, SearchEnded, TrialEnded, TrialStarted
+from esper.telemetry.events.search import (
+    CandidateMeasured,
+    NetworkTested,
+    SearchEnded,
+    TrialEnded,
+    TrialStarted,
+)
+from esper.telemetry.events.search import SearchEvent as SearchEvent
 from esper.telemetry.events.search import SearchInfo as SearchInfo
 
 SCHEMA_VERSION = 1
@@ -89,6 +96,7 @@ AnyEvent: TypeAlias = (
     | ClockChanged
     | TrialStarted
     | TrialEnded
+    | CandidateMeasured
     | NetworkTested
     | SearchEnded
     | RunEnded

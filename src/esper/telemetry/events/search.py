@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 
 from esper.candidates import Objective, Origin, Outcome
+from esper.intervals import IntervalEstimate
 from esper.telemetry.events.base import Event
 
 
@@ -59,6 +62,26 @@ class TrialEnded(Event, frozen=True, kw_only=True, tag=True):
     """Parameters of the network with the best score, divided by those of the bare host; absent like the score."""
     seeds: list[str] = []
     """Seeds of this network, such as `conv_heavy in s3`."""
+    late_gain: float | None = None
+    """Gain in validation score over the last quarter of the training, a fraction; absent unless it is done, on a fresh
+    host."""
+
+
+class CandidateMeasured(Event, frozen=True, kw_only=True, tag=True):
+    """The networks of a candidate on its fresh hosts so far were measured, with the hosts and the samples as sources of
+    chance."""
+
+    candidate: str
+    """Plan, or name of a policy; empty for the bare host."""
+    score: IntervalEstimate
+    """Mean validation score."""
+    test: IntervalEstimate
+    """Mean score on the test split, which was used for nothing else."""
+    gain: IntervalEstimate | None = None
+    """Objective minus that of the bare host on the same hosts, at a level that is corrected for the number of
+    candidates on fresh hosts; absent for the bare host and for networks that are only compared."""
+    score_gain: IntervalEstimate | None = None
+    """The same for the validation score."""
 
 
 class NetworkTested(Event, frozen=True, kw_only=True, tag=True):
@@ -77,3 +100,7 @@ class SearchEnded(Event, frozen=True, kw_only=True, tag=True):
     """The answer in one sentence."""
     candidate: str | None = None
     """Candidate that was chosen: plan, or name of a policy; empty for the bare host; absent if none could be."""
+
+
+SearchEvent: TypeAlias = TrialStarted | TrialEnded | CandidateMeasured | NetworkTested | SearchEnded
+"""Union of the events of a growth."""
