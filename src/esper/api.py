@@ -123,6 +123,7 @@ def grow(
     max_parameters: str | int = "",
     patience: int | None = None,
     compare: bool = False,
+    until_flat: bool = False,
     policy: str = GROWTH_CONFIG["policy"],
     envs: int = GROWTH_CONFIG["envs"],
     steps: int = GROWTH_CONFIG["steps"],
@@ -140,6 +141,7 @@ def grow(
         max_parameters: Limit of the parameters of a network: a number, or a multiple of the host's such as `1.5x`.
         patience: Steps without a better score after which a training ends; None: a third of the steps, 5 or more.
         compare: Also train the architecture of the answer from scratch.
+        until_flat: Double the steps, up to 16 times, until longer trainings do not improve your network beyond chance.
         policy: Policy whose episodes are tried first: a name, your own, or a run or checkpoint with a trained policy.
         envs: Number of networks that train at once.
         steps: Maximum number of epochs of a training.
@@ -160,6 +162,7 @@ def grow(
         max_parameters=max_parameters,
         patience=patience,
         compares=compare,
+        until_flat=until_flat,
     )
     growth = Growth(request=request)
     options = {**GROWTH_CONFIG, "policy": policy, "envs": envs, "steps": steps, **settings}

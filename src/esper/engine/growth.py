@@ -79,6 +79,7 @@ class GrowthRequest:
             empty without a limit.
         patience: Steps without a better score after which a training ends; None: a third of the steps, 5 or more.
         compares: Also train the architecture of the answer from scratch.
+        until_flat: Double the steps until longer trainings do not improve the bare host.
     """
 
     trials: int | None = None
@@ -87,6 +88,7 @@ class GrowthRequest:
     max_parameters: str = ""
     patience: int | None = None
     compares: bool = False
+    until_flat: bool = False
 
     def patience_steps(self, steps: int) -> int:
         """Return the patience of trainings of some steps."""
@@ -126,6 +128,7 @@ class Growth:
         directories: Directory of each written network, keyed by candidate.
         problems: Why networks that were written have no program, keyed by candidate.
         failure: Why a network cannot be written; None if all were.
+        stage: Work before the run begins, in words; None without it.
     """
 
     request: GrowthRequest
@@ -137,6 +140,7 @@ class Growth:
     directories: dict[str, Path] = field(default_factory=dict[str, Path])
     problems: dict[str, str] = field(default_factory=dict[str, str])
     failure: str | None = None
+    stage: str | None = None
 
     @property
     def grown(self) -> Grown | None:
@@ -153,6 +157,7 @@ def make_request(
     max_parameters: str | int = "",
     patience: int | None = None,
     compares: bool = False,
+    until_flat: bool = False,
 ) -> GrowthRequest:
     """Return a request after checking it. Without a budget, it has `DEFAULT_TRIALS`.
 
@@ -178,6 +183,7 @@ def make_request(
         max_parameters=limit,
         patience=patience,
         compares=compares,
+        until_flat=until_flat,
     )
 
 
@@ -217,6 +223,7 @@ def growth_identity(config: Config, request: GrowthRequest) -> dict[str, Any]:
         config: Configuration as the user gave it.
     """
     aim = {"objective": request.objective, "max-parameters": request.max_parameters, "patience": request.patience}
+    aim["until-flat"] = request.until_flat
     return {"config": kept_settings(config), **aim}
 
 

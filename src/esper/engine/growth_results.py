@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from esper.candidates import BARE_HOST, FROM_SCRATCH, WIDE_HOST, Candidate, choose, describe_answer, describe_candidate
@@ -12,9 +12,9 @@ from esper.config import TaskError
 from esper.control import ENDING_KINDS, RequestQueue
 from esper.domain import VERSION, Severity
 from esper.engine.best_network import BestNetwork
-from esper.engine.fresh_scores import measure_env
 from esper.engine.growth import FRESH_HOSTS, Growth
 from esper.engine.growth_director import NOT_FINITE, GrowthDirector
+from esper.engine.host_training import train_envs
 from esper.engine.reporter import control_requested
 from esper.engine.training_state import TrainingState
 from esper.envs.env import Env
@@ -23,7 +23,6 @@ from esper.harvest.model import plant_grown
 from esper.harvest.structure import GrownSeed, HarvestError, Provenance
 from esper.lanes.errors import FaultError
 from esper.lanes.pool import EnvPool
-from esper.policy.actions import WAIT_DECISION
 from esper.ppo.rewards import rent_cost
 from esper.recording.run_directory import RunDirectory
 from esper.seeding import EpisodeKey
@@ -188,11 +187,17 @@ class GrowthResults:
             starts = pool.begin({env: EpisodeKey(seed, number, 0) for env, number in hosts.items()})
             for env in hosts:
                 plant_grown(env, seeds, seed)
-            scores = self._train_all(name, pool, hosts)
-            if scores is None:
+            numbers = ", ".join(map(str, hosts.values()))
+            steps = pluralise(self._training.config.steps, "step")
+            self._log(f"{name}: trains for {steps} on the fresh hosts {numbers}, without a line per step")
+            trained = train_envs(pool, hosts, self._training.config.steps, self._is_stopped)
+            if trained is None:
                 return
             for (env, number), (_, initial) in zip(hosts.items(), starts, strict=True):
-                self._report(name, seeds, ratio, env, number, [initial, *scores[env]])
+                scores, best = trained[env]
+                if best is not None:
+                    self._director.fresh_scores.add(name, number, best)
+                self._report(name, seeds, ratio, env, number, [initial, *scores])
         self._director.report_measurements()
 
     def _report(
@@ -222,30 +227,15 @@ class GrowthResults:
             )
         )
 
-    def _train_all(self, name: str, pool: EnvPool, hosts: Mapping[Env, int]) -> dict[Env, list[float]] | None:
-        """Train envs to the end of their episodes; return the scores of each. None if a stop was requested.
-
-        The network with the best score of each env is measured.
-        """
-        scores: dict[Env, list[float]] = {env: [] for env in hosts}
-        steps = self._training.config.steps
-        numbers = ", ".join(map(str, hosts.values()))
-        self._log(
-            f"{name}: trains for {pluralise(steps, 'step')} on the fresh hosts {numbers}, without a line per step"
-        )
-        for step in range(steps):
-            while request := self._control.get():
-                ends = request.kind in ENDING_KINDS
-                ignored = None if ends else "the search has ended, and only the comparison still trains"
-                self._training.hub.emit_global(control_requested(request, ignored))
-                if ends:
-                    return None
-            for env, epoch in pool.start_step(dict.fromkeys(hosts, WAIT_DECISION.action), step)().items():
-                score, before = epoch.measured.score, scores[env]
-                if math.isfinite(score) and score > max(filter(math.isfinite, before), default=-math.inf):
-                    self._director.fresh_scores.add(name, hosts[env], measure_env(env))
-                before.append(score)
-        return scores
+    def _is_stopped(self) -> bool:
+        """Return True if a request ends the run. Other requests are ignored."""
+        while request := self._control.get():
+            ends = request.kind in ENDING_KINDS
+            ignored = None if ends else "the search has ended, and only the comparison still trains"
+            self._training.hub.emit_global(control_requested(request, ignored))
+            if ends:
+                return True
+        return False
 
     def _emit(self, event: ev.SearchEvent) -> None:
         self._director.search_state.apply(event)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from datetime import datetime
 from pathlib import Path
 from queue import SimpleQueue
@@ -14,7 +14,7 @@ import torch
 
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.manifest import CheckpointError, Manifest, read_manifest
-from esper.config import Config, ConfigError
+from esper.config import Config, ConfigError, TaskError
 from esper.control import RequestQueue
 from esper.engine import reporter
 from esper.engine.agent_factory import build_agent, build_candidates, proposing_policies
@@ -23,6 +23,7 @@ from esper.engine.fresh_scores import check_samples
 from esper.engine.growth import FRESH_HOSTS, Growth, growth_identity
 from esper.engine.growth_director import GrowthDirector
 from esper.engine.growth_results import GrowthResults
+from esper.engine.host_training import choose_steps
 from esper.engine.resume_options import resume_options
 from esper.engine.run_control import RankedRequestQueue
 from esper.engine.start_point import StartPoint
@@ -66,6 +67,7 @@ from esper.telemetry.state import Keyframe, Record, RunState
 
 _LOST = "its events and checkpoints are lost; start the run again"
 """Advice after the run directory was deleted."""
+_NOT_BEGUN = "the run was stopped while it was set up; nothing was saved"
 
 
 class Run:
@@ -130,7 +132,9 @@ class Run:
                 check_is_one_structure(task)
                 check_samples(task.name, data[0])
                 growth.request.info(profile.host_parameters)  # checks the limit before anything is written
-                config = msgspec.structs.replace(config, rounds=growth.request.expected_rounds(config.envs))
+                steps = self._steps_of_growth(growth, saved, task, profile, data, lanes, config, control)
+                rounds = growth.request.expected_rounds(config.envs)
+                config = msgspec.structs.replace(config, rounds=rounds, steps=steps)
             self.pool = EnvPool(task, profile, data, lanes, config, ranks.env_range(config.envs), spawner)
             opened.callback(self.pool.close)
             agent = (
@@ -164,11 +168,47 @@ class Run:
         assert self.run_directory is not None
         return self.run_directory
 
+    def _steps_of_growth(
+        self,
+        growth: Growth,
+        saved: Manifest | None,
+        task: Task,
+        profile: TaskProfile,
+        data: TaskData,
+        lanes: Sequence[str],
+        config: Config,
+        control: RequestQueue,
+    ) -> int:
+        """Return the steps of the trainings of a growth: the configured ones, or those that make the bare host flat.
+
+        Raises:
+            TaskError: The bare host cannot be trained.
+            StoppedError: A stop was requested meanwhile.
+        """
+        if not growth.request.until_flat:
+            return config.steps
+        if saved:
+            return saved.config["steps"]
+
+        def open_pool(steps: int) -> closing[EnvPool]:
+            growth.stage = f"training your network for {steps} steps, to choose --steps"
+            hosts = msgspec.structs.replace(config, envs=FRESH_HOSTS, steps=steps)
+            return closing(EnvPool(task, profile, data, lanes, hosts))
+
+        try:
+            chosen = choose_steps(config.steps, config.seed, open_pool, lambda: control.stop_requested)
+        except FaultError as fault:
+            raise TaskError(str(fault)) from fault
+        growth.stage = None
+        if chosen is None:
+            raise StoppedError(_NOT_BEGUN)
+        return chosen
+
     def _begin(self, control: RequestQueue) -> None:
         """Let a stop request wait for the engine from now on. Raises StoppedError if a stop was requested before."""
         control.has_begun = not any(self.ranks.all_gather_object(control.stop_requested))
         if not control.has_begun:
-            raise StoppedError("the run was stopped while it was set up; nothing was saved")
+            raise StoppedError(_NOT_BEGUN)
         self.pool.supervisor.seconds_since_stop = control.seconds_since_stop
         self._report_calls()
 

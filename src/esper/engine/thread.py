@@ -133,7 +133,12 @@ class EngineThread:
 
     @property
     def start_place(self) -> str | None:
-        """The line of the user's code in which the start of the run is at present, in words; None if it is in none."""
+        """What takes the time of a slow start, in words: trainings before a growth, or a line of the user's code.
+
+        None if neither runs at present.
+        """
+        if self._growth and self._growth.stage:
+            return self._growth.stage
         if (place := find_in_thread(self._thread.ident)) is None:
             return None
         return describe_place(place)

@@ -14,7 +14,7 @@ from esper.candidates import COMPARED, FROM_SCRATCH, WIDE_HOST, Candidate, choos
 from esper.cli.main import main
 from esper.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from esper.control import Request, RequestKind, RequestQueue
-from esper.engine import fresh_scores, growth_results
+from esper.engine import fresh_scores, growth_results, host_training
 from esper.engine.growth import FRESH_HOSTS
 from esper.envs.env import Env
 from esper.harvest import grown as grown_module
@@ -128,6 +128,31 @@ def test_limit_of_parameters_and_patience_hold(tmp_path: Path) -> None:
     plans = [trial for trial in ended if "@" in trial.candidate]
     assert plans
     assert all((trial.parameter_ratio or 0.0) <= 1.2 for trial in plans)
+
+
+def test_steps_until_the_host_is_flat_are_recorded_and_kept_when_the_growth_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A host of digits still improves after one epoch, and after two."""
+    monkeypatch.setattr(host_training, "MAX_DOUBLINGS", 1)
+    one = (
+        "--trials",
+        "1",
+        "--steps",
+        "1",
+        "--policy",
+        "static",
+        "--until-flat",
+        "--training.samples-per-epoch",
+        "1024",
+    )
+    assert grow(tmp_path, *one) == EXIT_OK
+    started = next(event for event in recorded(only(tmp_path)) if isinstance(event, ev.RunStarted))
+    assert started.steps == 2
+    assert "your network still improves at the end of its trainings" in capsys.readouterr().out
+    monkeypatch.setattr("esper.engine.run.choose_steps", None)  # is not called again
+    assert grow(tmp_path, "--trials", "2", *one[2:]) == EXIT_OK
+    assert {event.step for event in recorded(only(tmp_path)) if isinstance(event, ev.EnvStepped)} == {1, 2}
 
 
 def test_trial_that_fails_is_named_and_not_fatal(

@@ -62,6 +62,7 @@ def run(arguments: Sequence[str]) -> int:
         max_parameters=options.max_parameters,
         patience=options.patience,
         compares=options.compare,
+        until_flat=options.until_flat,
     )
     rank_info = RankInfo.from_environment()
     if rank_info.world_size > 1:
@@ -171,6 +172,11 @@ def _parser() -> Parser:
         type=int,
         metavar="STEPS",
         help="steps without a better score after which a training ends (default: a third of the steps, 5 or more)",
+    )
+    parser.add_argument(
+        "--until-flat",
+        action="store_true",
+        help="double --steps, up to 16 times, until longer trainings do not improve your network beyond chance",
     )
     parser.add_argument(
         "--compare", action="store_true", help="also train the architecture of the answer from scratch, with all seeds"
