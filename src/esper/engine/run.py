@@ -57,7 +57,7 @@ from esper.recording.run_lock import RunLock
 from esper.recording.runs import make_run_directory
 from esper.search.search import PlanSearch
 from esper.search.space import PlanSpace
-from esper.tasks.prepare import SavedTask, prepare_task
+from esper.tasks.prepare import PreparedTask, SavedTask, prepare_task
 from esper.tasks.profile import TaskProfile
 from esper.tasks.splits import TaskData
 from esper.tasks.task import Task
@@ -121,20 +121,16 @@ class Run:
         with ExitStack() as opened:
             self.ranks = ranks = reduce_on_gpu(ranks, config.policy_device)
             _check_gpus(lanes, rank_info, ranks)
-            task, data, profile, config, origin = prepare_task(
+            prepared = prepare_task(
                 config,
                 task,
                 SavedTask(str(saved.config["task"]), saved.origin) if saved else None,
                 accept_changed=accept_changed_task,
                 ranks=ranks,
             )
+            task, data, profile, config, origin = prepared
             if growth:
-                check_is_one_structure(task)
-                check_samples(task.name, data[0])
-                growth.request.info(profile.host_parameters)  # checks the limit before anything is written
-                steps = self._steps_of_growth(growth, saved, task, profile, data, lanes, config, control)
-                rounds = growth.request.expected_rounds(config.envs)
-                config = msgspec.structs.replace(config, rounds=rounds, steps=steps)
+                config = self._configure_growth(growth, saved, prepared, lanes, control)
             self.pool = EnvPool(task, profile, data, lanes, config, ranks.env_range(config.envs), spawner)
             opened.callback(self.pool.close)
             agent = (
@@ -168,27 +164,30 @@ class Run:
         assert self.run_directory is not None
         return self.run_directory
 
-    def _steps_of_growth(
+    def _configure_growth(
         self,
         growth: Growth,
         saved: Manifest | None,
-        task: Task,
-        profile: TaskProfile,
-        data: TaskData,
+        prepared: PreparedTask,
         lanes: Sequence[str],
-        config: Config,
         control: RequestQueue,
-    ) -> int:
-        """Return the steps of the trainings of a growth: the configured ones, or those that make the bare host flat.
+    ) -> Config:
+        """Check the task of a growth, and return the configuration with its rounds, and with its steps until flat.
 
         Raises:
-            TaskError: The bare host cannot be trained.
+            TaskError: The task cannot be grown, or its host cannot be trained.
+            ConfigError: The limit of parameters is not valid.
             StoppedError: A stop was requested meanwhile.
         """
+        task, data, profile, config, _ = prepared
+        check_is_one_structure(task)
+        check_samples(task.name, data[0])
+        growth.request.info(profile.host_parameters)  # checks the limit before anything is written
+        config = msgspec.structs.replace(config, rounds=growth.request.expected_rounds(config.envs))
         if not growth.request.until_flat:
-            return config.steps
+            return config
         if saved:
-            return saved.config["steps"]
+            return msgspec.structs.replace(config, steps=saved.config["steps"])
 
         def open_pool(steps: int) -> closing[EnvPool]:
             growth.stage = f"training your network for {steps} steps, to choose --steps"
@@ -196,13 +195,13 @@ class Run:
             return closing(EnvPool(task, profile, data, lanes, hosts))
 
         try:
-            chosen = choose_steps(config.steps, config.seed, open_pool, lambda: control.stop_requested)
+            steps = choose_steps(config.steps, config.seed, open_pool, lambda: control.stop_requested)
         except FaultError as fault:
             raise TaskError(str(fault)) from fault
         growth.stage = None
-        if chosen is None:
+        if steps is None:
             raise StoppedError(_NOT_BEGUN)
-        return chosen
+        return msgspec.structs.replace(config, steps=steps)
 
     def _begin(self, control: RequestQueue) -> None:
         """Let a stop request wait for the engine from now on. Raises StoppedError if a stop was requested before."""

@@ -144,6 +144,24 @@ def _parser() -> Parser:
         if field.key in FIXED_KEYS:
             action.help = argparse.SUPPRESS
             del parser.fields[action]
+    _add_aim_options(parser)
+    parser.add_argument(
+        "--to",
+        type=Path,
+        metavar="DIR",
+        help="directory to write: new, empty, or of this growth (default: grown/ in the run directory)",
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="write every network of the front, each to its own directory in that of --to"
+    )
+    parser.add_argument("--new", action="store_true", help="begin a new growth instead of continuing the last one")
+    add_accept_changed_task_option(parser)
+    add_screen_options(parser)
+    return parser
+
+
+def _add_aim_options(parser: Parser) -> None:
+    """Add the options of budget, objective and trainings."""
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument(
         "--trials",
@@ -181,16 +199,3 @@ def _parser() -> Parser:
     parser.add_argument(
         "--compare", action="store_true", help="also train the architecture of the answer from scratch, with all seeds"
     )
-    parser.add_argument(
-        "--to",
-        type=Path,
-        metavar="DIR",
-        help="directory to write: new, empty, or of this growth (default: grown/ in the run directory)",
-    )
-    parser.add_argument(
-        "--all", action="store_true", help="write every network of the front, each to its own directory in that of --to"
-    )
-    parser.add_argument("--new", action="store_true", help="begin a new growth instead of continuing the last one")
-    add_accept_changed_task_option(parser)
-    add_screen_options(parser)
-    return parser
