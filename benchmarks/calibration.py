@@ -1,7 +1,7 @@
 """How often `grow` names a better network: where nothing can help, and where growth helps.
 
     python -m benchmarks.calibration random_labels linear large_host   # named: at most 5 of 100
-    python -m benchmarks.calibration narrow interactions               # named: as many as possible
+    python -m benchmarks.calibration curved interactions               # named: as many as possible
     python -m benchmarks.calibration random_labels --trials 32 --growths 50
     python -m benchmarks.calibration digits_impaired recall --steps 15 --growths 10
 
@@ -54,7 +54,7 @@ def make_task(name: str, host: Callable[[], nn.Module], slots: dict[str, str], x
             for split, (first, last) in zip(("train", "validation", "test"), cuts, strict=True)
         }
     )
-    optimizer = esper.SGD(0.1 if name in ("random_labels", "narrow") else 0.05)
+    optimizer = esper.SGD(0.1 if name == "random_labels" else 0.05)
     return esper.Task(
         name=name, model=host, slots=slots, data=lambda _: splits, optimizer=optimizer, seed_optimizer=optimizer,
         batch_size=64,
@@ -65,7 +65,7 @@ SPLITS = {
     "random_labels": (512, 300),
     "linear": (2000, 500),
     "large_host": (1500, 500),
-    "narrow": (2000, 4000),
+    "curved": (3000, 4000),
     "interactions": (3000, 4000),
 }
 """Numbers of samples for training and validation, keyed by task."""
@@ -117,23 +117,24 @@ def large_host(number: int) -> esper.Task:
     return make_task("large_host", host, {"a": "1", "b": "3"}, x, y)
 
 
-def narrow(number: int) -> esper.Task:
-    """Return a problem with a host that is a little too narrow: seeds add one to three points."""
-    x, generator = draw("narrow", number, 8)
-    hidden = torch.tanh(x @ torch.randn(8, 12, generator=generator))
-    y = (hidden @ torch.randn(12, 4, generator=generator)).argmax(1)
+def curved(number: int) -> esper.Task:
+    """Return a linear host for a problem in which three inputs also act by their square: seeds add one to two points."""
+    x, generator = draw("curved", number, 10)
+    logits = x @ torch.randn(10, 3, generator=generator)
+    logits += 0.5 * (x[:, :3].square() - 1) @ torch.randn(3, 3, generator=generator)
+    y = sample_labels(1.5 * logits, generator)
 
     def host() -> nn.Module:
-        return nn.Sequential(nn.Identity(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4))
+        return nn.Sequential(nn.Linear(10, 16), nn.Identity(), nn.Linear(16, 3))
 
-    return make_task("narrow", host, {"a": "0"}, x, y)
+    return make_task("curved", host, {"a": "1"}, x, y)
 
 
 def interactions(number: int) -> esper.Task:
-    """Return a linear host for a problem with one weak interaction of two inputs: seeds add about one point."""
+    """Return a linear host for a problem with one weak interaction of two inputs: seeds add one to two points."""
     x, generator = draw("interactions", number, 10)
     logits = x @ torch.randn(10, 3, generator=generator)
-    logits += 0.45 * x[:, :1] * x[:, 1:2] * torch.tensor([1.0, -1.0, 0.0])
+    logits += 0.7 * x[:, :1] * x[:, 1:2] * torch.tensor([1.0, -1.0, 0.0])
     y = sample_labels(1.5 * logits, generator)
 
     def host() -> nn.Module:
@@ -143,7 +144,7 @@ def interactions(number: int) -> esper.Task:
 
 
 TASKS: dict[str, Callable[[int], esper.Task]] = {
-    task.__name__: task for task in (random_labels, linear, large_host, narrow, interactions)
+    task.__name__: task for task in (random_labels, linear, large_host, curved, interactions)
 }
 
 

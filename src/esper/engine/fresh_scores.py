@@ -29,6 +29,10 @@ from esper.telemetry import events as ev
 from esper.user_code import user_errors
 
 
+GAIN_LEVEL = 0.9
+"""Level of the intervals of all gains together. If no gain is above 0, one of their lower ends is in 5 % of growths."""
+
+
 class NetworkScores(NamedTuple):
     """Score of a network on each sample of two splits, [N] on the CPU."""
 
@@ -91,7 +95,7 @@ class FreshScores:
         fresh = [one for one in candidates if one.is_fresh]
         host = next((one for one in fresh if one.name == BARE_HOST), None)
         finalists = [one for one in fresh if one.name not in (BARE_HOST, *COMPARED)]
-        level = 1 - (1 - CONFIDENCE_LEVEL) / max(len(finalists), 1)  # Bonferroni
+        level = 1 - (1 - GAIN_LEVEL) / max(len(finalists), 1)  # Bonferroni
         for one in fresh:
             scores = [self._scores[one.name][number] for number in one.fresh_hosts]
             compared = host if one in finalists else None

@@ -30,7 +30,7 @@ _CHANGEABLE_KEYS = PLACE_KEYS | {"anomalies"}
 MAX_MANIFEST_BYTES = 1 << 20
 DEFAULT_TRIALS = 16
 """Number of trials if no budget is given."""
-FRESH_HOSTS = 6
+FRESH_HOSTS = 8
 """Number of fresh hosts on which each of the last candidates is trained."""
 MIN_FINALISTS, MAX_FINALISTS = 3, 5
 """Number of candidates that are trained on fresh hosts, besides the bare host: after few trials, and after many."""
