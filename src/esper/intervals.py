@@ -1,8 +1,9 @@
 """Confidence intervals of means and fractions: over one sample, and over training seeds and episodes together.
 
-Simulated coverage: `tests/test_intervals.py`.
+An interval holds for its own mean. Conclusions from several means at once need a correction: `differ_from_zero` and
+`differ_from_best` have it. Simulated coverage and error rates: `tests/test_intervals.py`.
 
-Shapes: N values, S training seeds, E episodes.
+Shapes: N values, S training seeds, E episodes, M means, K settings.
 """
 
 from __future__ import annotations
@@ -101,13 +102,77 @@ def crossed_interval(value_SE: Matrix, level: float = CONFIDENCE_LEVEL) -> Inter
     return _around(float(mean), half_width)
 
 
-def seeds_interval(value_SE: Sequence[Sequence[float]]) -> IntervalEstimate:
+def seeds_interval(value_SE: Sequence[Sequence[float]], level: float = CONFIDENCE_LEVEL) -> IntervalEstimate:
     """Return the interval over the training seeds and their episodes, or over the episodes of the only one.
 
     Args:
         value_SE: Values of one or more training seeds, in two or more episodes each.
+        level: Confidence level, 0 to 1.
     """
-    return t_interval(value_SE[0]) if len(value_SE) == 1 else crossed_interval(value_SE)
+    return t_interval(value_SE[0], level) if len(value_SE) == 1 else crossed_interval(value_SE, level)
+
+
+def differ_from_zero(value_MSE: Sequence[Sequence[Sequence[float]]], level: float = CONFIDENCE_LEVEL) -> list[bool]:
+    """Return which of several means differ from 0, with one error rate for all of them (Holm, 1979).
+
+    The probability that any mean of 0 is called different is at most 1 − `level`, also if the means depend on each
+    other. Each is tested by its `seeds_interval`, at a level that is corrected for the means not yet found different.
+
+    Args:
+        value_MSE: Values of each mean, of one or more training seeds, in two or more episodes each.
+        level: Probability that no mean of 0 is called different, 0 to 1.
+    """
+    differs_M = [False] * len(value_MSE)
+    while remaining := differs_M.count(False):
+        corrected = joint_level(remaining, level)
+        now_M = [
+            differs or seeds_interval(value_SE, corrected).excludes_zero
+            for differs, value_SE in zip(differs_M, value_MSE, strict=True)
+        ]
+        if now_M == differs_M:
+            break
+        differs_M = now_M
+    return differs_M
+
+
+def differ_from_best(value_KN: Sequence[Sequence[float]], level: float = CONFIDENCE_LEVEL) -> list[bool]:
+    """Return for each setting but the first whether it differs from the first, which has the best mean of all.
+
+    The same values choose the best setting, so its largest difference is the range of all means. The limit is
+    therefore that of the range (Tukey, 1953). Dunnett's limit is for a setting that was chosen before. A difference
+    must exceed the limit twice: with the noise pooled over all settings, and with that of the two settings alone (Games
+    and Howell, 1976), because a setting with more noise than the others would otherwise seem different too often. If
+    all settings are equal, the probability that any is called different is at most 1 − `level`, in simulations also
+    with unequal noise.
+
+    Args:
+        value_KN: Values of two or more settings with the same two or more random seeds; the best setting is the first.
+        level: Probability that no setting that equals the best is called different, 0 to 1.
+    """
+    best_N, *others = value_KN
+    number, degrees = len(best_N), len(best_N) - 1
+    mean_N = [statistics.fmean(value_K) for value_K in zip(*value_KN, strict=True)]
+    # A random seed shifts the values of all settings together, which is no noise of a difference.
+    centred_KN = [[value - mean for value, mean in zip(value_N, mean_N, strict=True)] for value_N in value_KN]
+    variance = sum(map(statistics.variance, centred_KN)) / len(others)
+    of_all = _range_limit(len(value_KN), degrees * len(others), level) * math.sqrt(2 * variance / number)
+    of_pair = _range_limit(len(value_KN), degrees, level)
+    differs: list[bool] = []
+    for value_N in others:
+        difference_N = [value - of_best for value, of_best in zip(value_N, best_N, strict=True)]
+        error = statistics.stdev(difference_N) / math.sqrt(number)
+        differs.append(abs(statistics.fmean(difference_N)) > max(of_all, of_pair * error))
+    return differs
+
+
+def joint_level(count: int, level: float = CONFIDENCE_LEVEL) -> float:
+    """Return the level of each of several intervals that contain all true values at once (Bonferroni).
+
+    Args:
+        count: Number of intervals, 1 or more.
+        level: Probability that all of them contain their true value, 0 to 1.
+    """
+    return 1 - (1 - level) / count
 
 
 def ratio_interval(total_SE: Sequence[Sequence[float]], count_SE: Sequence[Sequence[int]]) -> IntervalEstimate:
@@ -173,6 +238,21 @@ def t_quantile(count: int, level: float = CONFIDENCE_LEVEL) -> float:
     from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
     return float(stdtrit(count - 1, (1 + level) / 2))
+
+
+@lru_cache(256)
+def _range_limit(groups: int, degrees: int, level: float) -> float:
+    """Return the limit of the range of equal means, in standard errors of a difference.
+
+    Args:
+        groups: Number of means, 2 or more.
+        degrees: Degrees of freedom of the standard error.
+        level: Probability that the range is below the limit, 0 to 1.
+    """
+    from scipy.stats import studentized_range  # pyright: ignore[reportMissingTypeStubs]
+
+    limit: Any = studentized_range.ppf(level, groups, degrees)  # pyright: ignore[reportUnknownMemberType]
+    return float(limit) / math.sqrt(2)
 
 
 def _around(mean: float, half_width: float) -> IntervalEstimate:

@@ -1,4 +1,8 @@
-"""Results of a study: its settings compared over their random seeds."""
+"""Results of a study: its settings compared over their random seeds.
+
+The intervals hold for one value each. That a setting differs from the best one is said only with a correction for all
+comparisons of the study (`esper.intervals.differ_from_best`).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ import optuna
 from optuna.trial import TrialState
 
 from esper.history.group_summary import METRICS
-from esper.intervals import t_interval
+from esper.intervals import differ_from_best, t_interval
 from esper.sweeps.parameters import make_distributions
 from esper.sweeps.plan import DIRECTIONS, ObjectiveName, SweepPlan, Value
 from esper.sweeps.study import REASON_ATTR, RUN_ATTR, SweepStudy, TrialInfo
@@ -53,8 +57,10 @@ class SettingResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     measures: dict[str, MeasureResult] = {}
     """Measures over the runs that are done; absent before the first."""
     difference: MeasureResult | None = None
-    """Objective minus that of the best setting, over the random seeds that both have; absent for the best itself, with
-    two objectives, and without a common seed."""
+    """Objective minus that of the best setting, over the random seeds of the best; absent for settings that are not
+    compared with it, and with two objectives."""
+    differs: bool | None = None
+    """True if the difference is beyond chance, after the correction for all comparisons; absent like `difference`."""
     is_front: bool = False
     """With two objectives: no other setting is at least as good in both, and better in one."""
 
@@ -81,10 +87,14 @@ class StudyResults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Number of trials in each state, and `total`."""
     settings: list[SettingResult]
     """Settings with a finished trial: those with all random seeds first, and of these the best first."""
+    compared: int = 0
+    """Number of settings that were compared with the best one."""
     indistinguishable: int | None = None
-    """Number of settings whose difference to the best has an interval that contains 0; absent if none was computed."""
+    """Number of compared settings whose difference to the best may be chance; absent if none was compared."""
     importance: dict[str, dict[str, float]] = {}
     """Importance of each varied option, keyed by objective and option; they sum to 1."""
+    differing_objectives: tuple[ObjectiveName, ...] = ()
+    """Objectives in which a setting differs from the best one beyond chance; the importance for others may be luck."""
     importance_evaluator: str | None = None
     importance_problem: str | None = None
     """Why the importance was not computed."""
@@ -99,7 +109,8 @@ def study_results(study: SweepStudy) -> StudyResults:
         groups.setdefault(info.group, []).append(info)
     settings = [_setting_result(plan, group) for group in groups.values() if group[0].setting.values]
     settings = _rank(plan, [setting for setting in settings if setting.done or setting.pruned or setting.failed])
-    compared = [setting.difference for setting in settings if setting.difference and setting.difference.low is not None]
+    measured = [setting for setting in settings if setting.measures]
+    compared = [setting for setting in settings if setting.differs is not None]
     importance, problem = _importance(plan, settings)
     states = {state.name.lower(): sum(info.state == state for info in infos) for state in TrialState}
     return StudyResults(
@@ -109,8 +120,12 @@ def study_results(study: SweepStudy) -> StudyResults:
         over=plan.over,
         trials={**states, "total": plan.num_trials},
         settings=settings,
-        indistinguishable=sum(_contains_zero(difference) for difference in compared) if compared else None,
+        compared=len(compared),
+        indistinguishable=sum(not setting.differs for setting in compared) if compared else None,
         importance=importance,
+        differing_objectives=tuple(
+            name for name in plan.objectives if any(setting.differs for setting in compare_settings(measured, name))
+        ),
         importance_evaluator=IMPORTANCE_EVALUATOR if importance else None,
         importance_problem=problem,
         failed=[_failed_trial(info) for info in infos if info.state == TrialState.FAIL],
@@ -147,20 +162,57 @@ def _rank(plan: SweepPlan, settings: list[SettingResult]) -> list[SettingResult]
     """Return the settings, best first, with the front or the differences to the best."""
     first = plan.objectives[0]
     measured = [setting for setting in settings if setting.measures]
-    # A mean over some of the random seeds is no fair rival: their level differs, and the pruner leaves the good ones.
-    measured.sort(key=lambda setting: (setting.done < setting.seeds, _loss(setting, first)))
     others = [setting for setting in settings if not setting.measures]
-    if len(plan.objectives) > 1:
-        front = [_is_on_front(setting, measured, plan.objectives) for setting in measured]
-        measured = [
-            msgspec.structs.replace(setting, is_front=is_front)
-            for setting, is_front in zip(measured, front, strict=True)
-        ]
-        measured.sort(key=lambda setting: not setting.is_front)
-    elif measured:
-        best, *rest = measured
-        measured = [best, *(_with_difference(setting, best, first) for setting in rest)]
+    if len(plan.objectives) == 1:
+        return [*compare_settings(measured, first), *others]
+    measured.sort(key=lambda setting: _order(setting, first))
+    front = [_is_on_front(setting, measured, plan.objectives) for setting in measured]
+    measured = [
+        msgspec.structs.replace(setting, is_front=is_front) for setting, is_front in zip(measured, front, strict=True)
+    ]
+    measured.sort(key=lambda setting: not setting.is_front)
     return [*measured, *others]
+
+
+def _order(setting: SettingResult, objective: ObjectiveName) -> tuple[bool, bool, float]:
+    """Return the sort key of a setting, smaller for better ones.
+
+    A mean over some of the random seeds is no fair rival: their level differs, and the pruner leaves the good ones.
+    """
+    return setting.done < setting.seeds, bool(setting.pruned), _loss(setting, objective)
+
+
+def compare_settings(settings: Sequence[SettingResult], objective: ObjectiveName) -> list[SettingResult]:
+    """Return the settings, best first, with the differences of those that can be compared with the best one.
+
+    A setting is compared if it has every random seed of the best, which are at least two, and no pruned run. The
+    settings share the random seeds, so the values are paired.
+    """
+    if not settings:
+        return []
+    best, *others = sorted(settings, key=lambda setting: _order(setting, objective))
+    of_best = best.measures[objective].by_seed
+    can_compare = len(of_best) > 1 and not best.pruned
+    compared = [
+        setting
+        for setting in others
+        if can_compare and not setting.pruned and setting.measures[objective].by_seed.keys() >= of_best.keys()
+    ]
+    if not compared:
+        return [best, *others]
+    values = [[setting.measures[objective].by_seed[seed] for seed in of_best] for setting in (best, *compared)]
+    differs = dict(zip(map(id, compared), differ_from_best(values), strict=True))
+    return [
+        best,
+        *(
+            msgspec.structs.replace(
+                setting, difference=_difference(setting, best, objective), differs=differs[id(setting)]
+            )
+            if id(setting) in differs
+            else setting
+            for setting in others
+        ),
+    ]
 
 
 def _loss(setting: SettingResult, objective: ObjectiveName) -> float:
@@ -178,17 +230,10 @@ def _is_on_front(setting: SettingResult, others: Sequence[SettingResult], object
     return True
 
 
-def _with_difference(setting: SettingResult, best: SettingResult, objective: ObjectiveName) -> SettingResult:
-    """Add the difference to the best setting: the settings share the random seeds, so the values are paired."""
-    theirs, ours = setting.measures[objective].by_seed, best.measures[objective].by_seed
-    differences = {int(seed): value - ours[seed] for seed, value in theirs.items() if seed in ours}
-    return msgspec.structs.replace(setting, difference=_measure(differences)) if differences else setting
-
-
-def _contains_zero(difference: MeasureResult) -> bool:
-    assert difference.low is not None
-    assert difference.high is not None
-    return difference.low <= 0 <= difference.high
+def _difference(setting: SettingResult, best: SettingResult, objective: ObjectiveName) -> MeasureResult:
+    """Return the difference of a setting to the best one, paired by random seed."""
+    values = setting.measures[objective].by_seed
+    return _measure({int(seed): values[seed] - ours for seed, ours in best.measures[objective].by_seed.items()})
 
 
 def _importance(plan: SweepPlan, settings: Sequence[SettingResult]) -> tuple[dict[str, dict[str, float]], str | None]:

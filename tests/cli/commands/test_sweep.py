@@ -53,7 +53,7 @@ def test_results_compare_settings_over_common_seeds(folder: Path, capsys: pytest
     text = capsys.readouterr().out
     assert "0.08               2/2  15.0800 [-48.4510, 78.6110]  7.5400" in text
     assert "-0.0800 [-0.0800, -0.0800]" in text
-    assert "the best setting, ppo.entropy-coef 0.08, differs from the other setting (no" in text
+    assert "the best setting, ppo.entropy-coef 0.08, differs from the one setting that can be compared with it" in text
     assert main(["sweep", "s.toml", "--results", "--json"]) == 0
     results = json.loads(capsys.readouterr().out)
     assert (results["trials"]["complete"], results["indistinguishable"]) == (4, 0)
