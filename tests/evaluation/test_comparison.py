@@ -4,6 +4,7 @@ import math
 import re
 
 import msgspec
+import numpy as np
 import pytest
 
 from esper.cli.commands.evaluate import FEW_EPISODES, MAX_COLUMNS, report_text
@@ -100,6 +101,44 @@ def test_report_distinguishes_better_from_undecided() -> None:
     assert by_pair["ppo − heuristic"].endswith("better")
     assert by_pair["ppo − static"].endswith("undecided")
     assert "3 held-out episodes of 25 steps on digits, random seed 7" in text
+
+
+@pytest.mark.parametrize("training_seeds", [1, 3])
+def test_equal_policies_are_called_better_or_worse_in_at_most_five_of_100_tables(training_seeds: int) -> None:
+    """Seven policies make eleven comparisons. Each interval alone decides in 21 and 24 of 100 tables."""
+    rng, tables, wrong = np.random.default_rng(1), 100, 0
+    for _ in range(tables):
+        of_hosts, of_training = (
+            rng.normal(size=32),
+            0.1 * rng.normal(size=training_seeds) if training_seeds > 1 else [0],
+        )
+        runs = {
+            policy: [run(*map(episode, of_hosts + rng.normal(size=32)))]
+            for policy in ("heuristic", "static", "random", "full", "periodic", "pretrained")
+        }
+        runs["ppo"] = [run(*map(episode, of_hosts + shift + rng.normal(size=32))) for shift in of_training]
+        differences = report(runs, "a").differences
+        assert len(differences) == 11
+        wrong += any(difference.verdict != "undecided" for difference in differences)
+    assert wrong <= 5
+
+
+def test_verdict_needs_more_than_its_own_interval_in_a_table_of_three() -> None:
+    """A difference with t = 2.3 and p = 0.036 in 16 episodes decides alone, and not as the best of three."""
+    gains = [0.594 - 1, 0.594 + 1] * 8
+    noise = [-1.0, -1.0, 1.0, 1.0] * 4
+    runs = {
+        "ppo": [run(*map(episode, gains))],
+        "static": [run(*[episode(0.0)] * 16)],
+        "heuristic": [run(*(episode(gain + shift) for gain, shift in zip(gains, noise, strict=True)))],
+    }
+    table = report(runs, "a")
+    alone = report({policy: runs[policy] for policy in ("ppo", "static")}, "a")
+    assert [difference.verdict for difference in table.differences] == ["undecided"] * 3
+    assert table.differences[0].net_return == alone.differences[0].net_return
+    assert table.differences[0].net_return.excludes_zero
+    assert alone.differences[0].verdict == "better"
+    assert "5% is the error rate of all 3 comparisons" in " ".join(report_text(table, 80).split())
 
 
 def test_report_of_two_episodes_has_no_impossible_interval_and_says_that_they_are_few() -> None:

@@ -2,20 +2,22 @@
 
 The interval of a trained policy is over its training seeds and the episodes: how good is a policy that is trained like
 this, on hosts like these? With a single training seed, and for policies that are not trained, it is over the episodes
-only; the field `over` tells.
+only; the field `over` tells. An interval holds for its own value. "Better" and "worse" are corrected for the number of
+differences.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import TypeAlias
 
 import msgspec
 
 from esper.evaluation.results import PPO, EpisodeResult, PolicyRun
-from esper.intervals import CONFIDENCE_LEVEL, IntervalEstimate, seeds_interval
+from esper.intervals import CONFIDENCE_LEVEL, IntervalEstimate, differ_from_zero, seeds_interval
 from esper.paying import PayingPlantings
 
 REFERENCE_POLICY = "heuristic"
@@ -24,6 +26,11 @@ WORST_FRACTION = 0.05
 """Fraction of the episodes, those of the lowest net return, whose mean is reported."""
 SEEDS_AND_EPISODES, EPISODES = "training seeds and episodes", "episodes"
 """Samples of an interval."""
+BETTER, WORSE, UNDECIDED = "better", "worse", "undecided"
+"""Verdicts on a difference."""
+
+_EpisodePairs: TypeAlias = list[tuple[EpisodeResult, EpisodeResult]]
+"""The episodes of two policies for one training seed. [E]"""
 
 
 class PolicyResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,6 +67,8 @@ class PairedDifference(msgspec.Struct, frozen=True, kw_only=True):
     net_return: IntervalEstimate
     test_return: IntervalEstimate
     test_score: IntervalEstimate
+    verdict: str
+    """`better` or `worse` by net return, or `undecided`: corrected for the number of differences (Holm, 1979)."""
 
 
 class EvaluationReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +85,7 @@ class EvaluationReport(msgspec.Struct, frozen=True, kw_only=True):
     """Episodes per policy and training seed."""
     seed: int
     level: float
-    """Confidence level of every interval."""
+    """Confidence level of every interval, and of all verdicts together."""
     policies: list[PolicyResult]
     differences: list[PairedDifference]
 
@@ -107,9 +116,7 @@ def build_report(
         seed=seed,
         level=CONFIDENCE_LEVEL,
         policies=[_policy_result(policy, of_policy, plantings.get(policy)) for policy, of_policy in runs.items()],
-        differences=[
-            _difference(policy, runs[policy], against, runs[against]) for policy, against in _pairs(list(runs))
-        ],
+        differences=_differences(runs),
     )
 
 
@@ -135,26 +142,43 @@ def _policy_result(policy: str, runs: Sequence[PolicyRun], plantings: PayingPlan
     )
 
 
-def _difference(
-    policy: str,
-    first: Sequence[PolicyRun],
-    against: str,
-    second: Sequence[PolicyRun],
-) -> PairedDifference:
-    """Compare two policies by training seed. A policy that is the same for all of them is compared with each run."""
-    count = max(len(first), len(second))
-    pairs = [(first[index % len(first)].episodes, second[index % len(second)].episodes) for index in range(count)]
+def _differences(runs: Mapping[str, Sequence[PolicyRun]]) -> list[PairedDifference]:
+    pairs = _pairs(list(runs))
+    episodes = [_pair_episodes(runs[policy], runs[against]) for policy, against in pairs]
+    is_decided = differ_from_zero([_paired_values(of_pair, "net_return") for of_pair in episodes])
+    return [
+        _difference(policy, against, of_pair, is_decided=decided)
+        for (policy, against), of_pair, decided in zip(pairs, episodes, is_decided, strict=True)
+    ]
 
-    def estimate(value: Callable[[EpisodeResult], float]) -> IntervalEstimate:
-        return seeds_interval([[value(a) - value(b) for a, b in zip(one, other, strict=True)] for one, other in pairs])
 
+def _pair_episodes(first: Sequence[PolicyRun], second: Sequence[PolicyRun]) -> list[_EpisodePairs]:
+    """Pair the episodes of two policies by training seed. A policy that is the same for all is paired with each run."""
+    return [
+        list(zip(first[index % len(first)].episodes, second[index % len(second)].episodes, strict=True))
+        for index in range(max(len(first), len(second)))
+    ]
+
+
+def _paired_values(pairs: Sequence[_EpisodePairs], name: str) -> list[list[float]]:
+    """Return the differences [S, E] of a field of `EpisodeResult`."""
+    return [[getattr(one, name) - getattr(other, name) for one, other in of_seed] for of_seed in pairs]
+
+
+def _difference(policy: str, against: str, pairs: Sequence[_EpisodePairs], *, is_decided: bool) -> PairedDifference:
+    def estimate(name: str) -> IntervalEstimate:
+        return seeds_interval(_paired_values(pairs, name))
+
+    net_return = estimate("net_return")
+    decision = BETTER if net_return.mean > 0 else WORSE
     return PairedDifference(
         policy=policy,
         against=against,
         over=_over(pairs),
-        net_return=estimate(lambda episode: episode.net_return),
-        test_return=estimate(lambda episode: episode.test_return),
-        test_score=estimate(lambda episode: episode.test_score).clip(-1.0, 1.0),
+        net_return=net_return,
+        test_return=estimate("test_return"),
+        test_score=estimate("test_score").clip(-1.0, 1.0),
+        verdict=decision if is_decided else UNDECIDED,
     )
 
 

@@ -36,6 +36,7 @@ from esper.paying import HEADING, PAYS
 from esper.policy.loading import POLICY_NAMES, check_policy_reference
 from esper.policy.plan import EXAMPLE, PLAN, PREFIX, split_plan
 from esper.process import RankInfo
+from esper.telemetry.sentences import pluralise
 
 JOURNALS = "evaluations"
 """Directory of the journals of evaluations, in the telemetry directory."""
@@ -210,7 +211,7 @@ def report_text(report: EvaluationReport, columns: int) -> str:
     if planted:
         blocks.append(_table(("policy", HEADING), planted))
     if pairs:
-        returns = [(_pair(d), d.net_return.signed, _verdict(d.net_return)) for d in pairs]
+        returns = [(_pair(d), d.net_return.signed, d.verdict) for d in pairs]
         on_test = [(_pair(d), d.test_return.signed, _points(d.test_score)) for d in pairs]
         blocks += [
             _table(("difference", "net return, paired", ""), returns),
@@ -245,9 +246,15 @@ def _caption(report: EvaluationReport) -> list[str]:
         "rent of all steps − costs of all ops; on the test split, with the score there. Worst: mean net return of the "
         "worst 5 % of the episodes. Broken: episodes that broke down. CPU s: CPU time for all episodes, in seconds."
     )
+    paragraphs = [about]
+    if report.differences:
+        paragraphs.append(
+            "Better, worse: the net return differs beyond chance; undecided: these episodes do not tell. "
+            f"{1 - report.level:.0%} is the error rate of all {pluralise(len(report.differences), 'comparison')} "
+            "together (Holm). An interval holds for its own row, and may exclude 0 by chance."
+        )
     few = f"{report.episodes} episodes are few: the intervals are too wide to compare policies. "
     few += "The default is --episodes 64."
-    paragraphs = [about]
     if any(result.plantings for result in report.policies):
         paragraphs.append(
             f"A planting pays if its episode loses more than {PAYS} of net return when the seed and all later "
@@ -283,9 +290,3 @@ def _points(score: IntervalEstimate) -> str:
 
 def _pair(difference: PairedDifference) -> str:
     return f"{difference.policy} − {difference.against}"
-
-
-def _verdict(value: IntervalEstimate) -> str:
-    if not value.excludes_zero:
-        return "undecided"
-    return "better" if value.mean > 0 else "worse"
