@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import shutil
@@ -18,6 +19,7 @@ from textual.widgets import Input
 
 import esper
 from esper.control import RequestKind
+from esper.intervals import t_quantile
 from esper.recording.notes import BASELINE_TAG, RunNotes, read_notes, write_notes
 from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
@@ -277,9 +279,21 @@ async def test_baseline_is_a_tag_and_has_differences(study: Path) -> None:
         details = panel_text(pilot, RunDetails)
         assert "2 settings differ from the baseline seed 0 (1) ppo.entropy-coef 0.01 (0.05)" in details
         assert f"last acc {finals[0]:.1f} % −{finals[3] - finals[0]:.3g} pp" in details
+        assert "one run against one: no interval" in details
         await type_(pilot, "home", "p")
         assert not model(pilot).shows_difference
         assert "settings that differ from the defaults" in panel_text(pilot, RunDetails)
+
+
+async def test_intervals_of_differences_hold_together_for_their_number(study: Path) -> None:
+    """Two settings minus that of the baseline. Scores differ by 0.02 between the two runs of each setting."""
+    for seed in range(2):
+        write_run(study, f"run-{4 + seed}", age=4 + seed, seed=seed, entropy=0.09, shift=0.02 * seed)
+    async with workspace(study, "A", "p", "D", size=ROOMY) as pilot:
+        assert "95 % intervals of 2 differences together" in panel_text(pilot, WorkspaceHeader)
+        expected = t_quantile(2, 0.975) * math.hypot(0.01, 0.01)
+        for _, curve in model(pilot).curves("final accuracy/median", "round"):
+            assert curve.high - curve.mean == pytest.approx([expected] * ROUNDS)
 
 
 async def test_notes_are_edited_and_archived_runs_are_hidden(study: Path) -> None:

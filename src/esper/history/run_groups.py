@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from esper.formatting import format_config_value
-from esper.intervals import t_quantile
+from esper.intervals import CONFIDENCE_LEVEL, t_quantile
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,7 +68,7 @@ class GroupCurve(NamedTuple):
     mean: NDArray[np.float64]
     """[X]"""
     low: NDArray[np.float64]
-    """Lower end of the interval of level `CONFIDENCE_LEVEL`; NaN where fewer than two runs have a value. [X]"""
+    """Lower end of the interval; NaN where fewer than two runs have a value. [X]"""
     high: NDArray[np.float64]
     """Upper end of the interval. [X]"""
 
@@ -152,7 +152,7 @@ def _identity(value: Any) -> Hashable:
     return None if value == "" else value
 
 
-def group_curve(curves: Sequence[tuple[ArrayLike, ArrayLike]]) -> GroupCurve:
+def group_curve(curves: Sequence[tuple[ArrayLike, ArrayLike]], level: float = CONFIDENCE_LEVEL) -> GroupCurve:
     """Return the mean of some curves, with its t interval at each position.
 
     A run has a value within its own range: between two of its points, on the line through them. A value that is not
@@ -162,6 +162,7 @@ def group_curve(curves: Sequence[tuple[ArrayLike, ArrayLike]]) -> GroupCurve:
     Args:
         curves: Positions and values of each run, ascending. Runs without points are ignored; the only one with points
             keeps its own positions.
+        level: Confidence level, 0 to 1.
     """
     import numpy as np
 
@@ -178,7 +179,7 @@ def group_curve(curves: Sequence[tuple[ArrayLike, ArrayLike]]) -> GroupCurve:
     xs_X, value_RX, count_X = xs_X[kept], value_RX[:, kept], count_X[kept]
     mean_X = np.nansum(value_RX, 0) / count_X
     variance_X = np.nansum((value_RX - mean_X) ** 2, 0) / np.maximum(count_X - 1, 1)
-    quantiles = np.array([np.nan, np.nan, *(t_quantile(count) for count in range(2, len(pairs) + 1))])
+    quantiles = np.array([np.nan, np.nan, *(t_quantile(count, level) for count in range(2, len(pairs) + 1))])
     half_X = quantiles[count_X] * np.sqrt(variance_X / count_X)
     return GroupCurve(xs_X, mean_X, mean_X - half_X, mean_X + half_X)
 
@@ -214,8 +215,8 @@ def round_means(
 def difference_curve(group: GroupCurve, baseline: GroupCurve) -> GroupCurve:
     """Return the mean of a group minus that of a baseline, at the positions of both within their common range.
 
-    The half-widths of both intervals are added in quadrature. A curve without an interval, such as that of a single
-    run, counts as exact: the interval is that of the other one.
+    The half-widths of both intervals are added in quadrature. The difference has no interval where one of the curves
+    has none, because the noise of a single run is not known.
     """
     import numpy as np
 
@@ -225,7 +226,6 @@ def difference_curve(group: GroupCurve, baseline: GroupCurve) -> GroupCurve:
     xs = np.union1d(group.xs, baseline.xs)
     xs = xs[(xs >= first) & (xs <= last)]
     mean, of_baseline = (np.interp(xs, curve.xs, curve.mean) for curve in (group, baseline))
-    half_2X = np.stack([np.interp(xs, curve.xs, curve.high - curve.mean) for curve in (group, baseline)])
-    half = np.where(np.isnan(half_2X).all(0), np.nan, np.sqrt(np.nansum(half_2X**2, 0)))
+    half = np.hypot(*(np.interp(xs, curve.xs, curve.high - curve.mean) for curve in (group, baseline)))
     difference = mean - of_baseline
     return GroupCurve(xs, difference, difference - half, difference + half)

@@ -260,8 +260,9 @@ METRIC_HELP: dict[str, MetricHelp] = {
     "overlay": MetricHelp(
         "a recorded quantity of the selected runs: the median over the envs of each run; of runs in a group, the mean "
         "with its 95 % interval (the band, or dotted lines)",
-        "in the title; Δ is the difference to the baseline",
-        "intervals that do not overlap tell settings apart",
+        "in the title; Δ is the difference to the baseline, and intervals at one position hold for all differences "
+        "together; a group of one run has none",
+        "a difference whose interval leaves 0 out is more than chance, at positions that were chosen before",
         "press {keys[workspace.group]} to group the runs in another way, {keys[workspace.difference]} for differences",
     ),
     "run front": MetricHelp(
@@ -275,7 +276,7 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "results, notes and configuration of the highlighted run; first the settings that differ from the baseline, or "
         "without one from the defaults (in parentheses)",
         "as in the list",
-        "few differences: then the results show what they do",
+        "few differences of the settings, and results that runs with other random seeds repeat",
         "press {keys[workspace.baseline]} on another run to compare with it",
     ),
     "candidates": MetricHelp(

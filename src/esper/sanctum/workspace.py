@@ -23,6 +23,7 @@ from esper.history.run_filter import DESCENDING_KEYS, RunFilter, parse_run_filte
 from esper.history.run_groups import GroupCurve, RunGroup, difference_curve, group_curve, group_runs, round_means
 from esper.history.run_index import RunIndex, index_cache_path
 from esper.history.run_info import RunInfo
+from esper.intervals import CONFIDENCE_LEVEL, joint_level
 from esper.recording.notes import BASELINE_TAG, RunNotes
 from esper.sanctum.run_changes import LiveRunRequests, change_notes, delete_run
 
@@ -347,8 +348,17 @@ class Workspace:
         """Return the names of the curves of the shown runs, in the order of the first run that has each."""
         return list(dict.fromkeys(name for run in self.shown for name in self.library.names(Path(run.path))))
 
+    @property
+    def num_differences(self) -> int:
+        """Number of groups that are compared with the baseline; 0 without one."""
+        baseline = self.baseline
+        return sum(not self._is_reference(group, baseline) for group in self.groups) if baseline else 0
+
     def curves(self, name: str, axis: str) -> list[tuple[ShownGroup, GroupCurve]]:
         """Return a curve of each group that has points: its mean over the runs; or its difference to the baseline.
+
+        An interval of a mean holds for its group. Those of differences are wider: at one position, all of them contain
+        the true differences with a probability of at least 95 %, so that one beyond 0 is no accident of their number.
 
         Args:
             name: Name of the curve.
@@ -358,9 +368,10 @@ class Workspace:
         self._drop_old_curves()
         place = name, axis, baseline is not None
         if place not in self._curves:
-            curves = [self._mean(group.group.runs, name, axis) for group in self.groups]
+            level = joint_level(max(self.num_differences, 1)) if baseline is not None else CONFIDENCE_LEVEL
+            curves = [self._mean(group.group.runs, name, axis, level) for group in self.groups]
             if baseline is not None:
-                reference = self._mean(self._baseline_group(baseline), name, axis)
+                reference = self._mean(self._baseline_group(baseline), name, axis, level)
                 curves = [difference_curve(curve, reference) for curve in curves]
             self._curves[place] = curves
         found = zip(self.groups, self._curves[place], strict=True)
@@ -383,7 +394,7 @@ class Workspace:
     def _is_reference(self, group: ShownGroup, baseline: RunInfo | None) -> bool:
         return baseline is not None and _contains(group.group, baseline)
 
-    def _mean(self, runs: Sequence[RunInfo], name: str, axis: str) -> GroupCurve:
+    def _mean(self, runs: Sequence[RunInfo], name: str, axis: str, level: float) -> GroupCurve:
         found: list[tuple[ArrayLike, ArrayLike]] = []
         for path in (Path(run.path) for run in runs):
             steps, values = self.library.curve(path, name)
@@ -393,7 +404,7 @@ class Workspace:
             if axis != STEP_AXIS:
                 xs, values = round_means(xs, values, self.library.x_values(path, steps, ROUND_AXIS))
             found.append((xs, values))
-        return group_curve(found)
+        return group_curve(found, level)
 
     def x_limits(self, axis: str) -> tuple[float, float]:
         """Return the first and last position of the shown runs on an x axis; zeros without a point."""

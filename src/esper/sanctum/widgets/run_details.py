@@ -122,6 +122,8 @@ class RunDetails(RunKeysPanel):
         yield self._result("parameters", _padded(run.parameter_ratio), "×host", ratio, "")
         anomalies = Cell("    –", "absent") if run.anomalies is None else Cell(f"{run.anomalies:>5}")
         yield self._result("anomalies", anomalies, "", _difference(run, baseline, "anomalies"), "")
+        if baseline is not None:
+            yield self.line(" one run against one: no interval", "dim")
         size = [pluralise(run.envs, "env")] if run.envs else []
         size += [pluralise(run.steps, "step")] if run.steps else []
         size += [format_bytes(run.bytes)] if run.bytes is not None else []

@@ -58,6 +58,9 @@ class WorkspaceHeader(WorkspacePanel):
             text = "Δ to " if workspace.shows_difference else "baseline "
             title = ellipsise(strip_control(baseline.title), _MAX_TITLE_COLS)
             parts.append(self.line(f"{PIN_GLYPH} ", "key").append(text, "dim").append(title, "normal"))
+            if workspace.shows_difference and (count := workspace.num_differences):
+                joint = " together" if count > 1 else ""
+                parts.append(self.line(f"95 % intervals of {pluralise(count, 'difference')}{joint}", "dim"))
         if not workspace.was_read:
             parts.append(self.line("reading the runs", "dim"))
         elif (fraction := workspace.library.fraction_read) < 1:
