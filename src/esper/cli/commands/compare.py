@@ -168,7 +168,7 @@ def _print_comparison(groups: Sequence[RunGroup[ComparedRun]], *, is_grouped: bo
     rows = [*_name_rows(groups, is_grouped=is_grouped), marks, *_table_rows(groups, score)]
     print_text("\n".join(_wrap_columns(rows, width)))
     if any(len(group.runs) > 1 for group in groups):
-        print_text(f"\n[low, high]: t interval of level {CONFIDENCE_LEVEL:.0%} over the runs of a group")
+        print_text(f"\n[low, high]: t interval of level {CONFIDENCE_LEVEL:.0%} of a cell, over the runs of its group")
     for title, value, spec in _CURVES:
         curves = [
             OverlaidCurve(strip_control(group.label), curve.xs, curve.mean)
