@@ -97,7 +97,8 @@ def _comparison(results: StudyResults) -> Iterator[str]:
         )
     else:
         compared, differing = results.compared, results.compared - results.indistinguishable
-        others = "the one setting" if compared == 1 else f"{differing or 'any'} of the {compared} settings"
+        which = "all" if differing == compared else f"{differing or 'any'} of the"
+        others = "the one setting" if compared == 1 else f"{which} {compared} settings"
         verb = "differs from" if differing else "may be the best by chance: it is not shown to differ from"
         yield f"the best setting, {best}, {verb} {others} that can be compared with it"
         yield (
