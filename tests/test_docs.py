@@ -16,6 +16,7 @@ import pytest
 import zstandard
 
 from esper.cli.main import main
+from esper.domain import VERSION
 from tests.doc_tables import COMMAND, PAGE, render
 
 ROOT = Path(__file__).parent.parent
@@ -36,6 +37,10 @@ LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 
 def test_readme_has_at_most_120_lines() -> None:
     assert len(README.splitlines()) <= 120
+
+
+def test_citation_names_the_version_of_the_package() -> None:
+    assert f"\nversion: {VERSION}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
 def test_readme_begins_with_the_two_commands() -> None:
