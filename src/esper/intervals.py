@@ -1,7 +1,8 @@
 """Confidence intervals of means and fractions: over one sample, and over training seeds and episodes together.
 
 An interval holds for its own mean. Conclusions from several means at once need a correction: `differ_from_zero` and
-`differ_from_best` have it. Simulated coverage and error rates: `tests/test_intervals.py`.
+`differ_from_best` have it. Simulated coverage: `tests/test_intervals.py`. Simulated error rates:
+`tests/evaluation/test_comparison.py` and `tests/sweeps/test_results.py`.
 
 Shapes: N values, S training seeds, E episodes, M means, K settings.
 """

@@ -290,7 +290,7 @@ async def test_intervals_of_differences_hold_together_for_their_number(study: Pa
     for seed in range(2):
         write_run(study, f"run-{4 + seed}", age=4 + seed, seed=seed, entropy=0.09, shift=0.02 * seed)
     async with workspace(study, "A", "p", "D", size=ROOMY) as pilot:
-        assert "95 % intervals of 2 differences together" in panel_text(pilot, WorkspaceHeader)
+        assert "2 differences, 95 % together" in panel_text(pilot, WorkspaceHeader)
         expected = t_quantile(2, 0.975) * math.hypot(0.01, 0.01)
         for _, curve in model(pilot).curves("final accuracy/median", "round"):
             assert curve.high - curve.mean == pytest.approx([expected] * ROUNDS)

@@ -52,15 +52,15 @@ class WorkspaceHeader(WorkspacePanel):
         if workspace.num_selected:
             curves = pluralise(len(workspace.groups), "curve")
             parts.append(self.line(f"{workspace.num_selected} selected", "bright").append(f" in {curves}", "dim"))
-        keys = " ".join(workspace.group_keys)
-        parts.append(self.line("groups ", "dim").append(_GROUPINGS.get(workspace.grouping, f"by {keys}"), "normal"))
         if (baseline := workspace.baseline) is not None:
             text = "Δ to " if workspace.shows_difference else "baseline "
             title = ellipsise(strip_control(baseline.title), _MAX_TITLE_COLS)
             parts.append(self.line(f"{PIN_GLYPH} ", "key").append(text, "dim").append(title, "normal"))
             if workspace.shows_difference and (count := workspace.num_differences):
                 joint = " together" if count > 1 else ""
-                parts.append(self.line(f"95 % intervals of {pluralise(count, 'difference')}{joint}", "dim"))
+                parts.append(self.line(f"{pluralise(count, 'difference')}, 95 %{joint}", "dim"))
+        keys = " ".join(workspace.group_keys)
+        parts.append(self.line("groups ", "dim").append(_GROUPINGS.get(workspace.grouping, f"by {keys}"), "normal"))
         if not workspace.was_read:
             parts.append(self.line("reading the runs", "dim"))
         elif (fraction := workspace.library.fraction_read) < 1:
