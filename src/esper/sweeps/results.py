@@ -192,23 +192,19 @@ def compare_settings(settings: Sequence[SettingResult], objective: ObjectiveName
         return []
     best, *others = sorted(settings, key=lambda setting: _order(setting, objective))
     of_best = best.measures[objective].by_seed
-    can_compare = len(of_best) > 1 and not best.pruned
-    compared = [
-        setting
-        for setting in others
-        if can_compare and not setting.pruned and setting.measures[objective].by_seed.keys() >= of_best.keys()
-    ]
-    if not compared:
-        return [best, *others]
-    values = [[setting.measures[objective].by_seed[seed] for seed in of_best] for setting in (best, *compared)]
-    differs = dict(zip(map(id, compared), differ_from_best(values), strict=True))
+
+    def can_compare(setting: SettingResult) -> bool:
+        has_seeds = setting.measures[objective].by_seed.keys() >= of_best.keys()
+        return has_seeds and len(of_best) > 1 and not setting.pruned and not best.pruned
+
+    compared = [best, *filter(can_compare, others)]
+    values = [[setting.measures[objective].by_seed[seed] for seed in of_best] for setting in compared]
+    differs = iter(differ_from_best(values) if len(compared) > 1 else [])
     return [
         best,
         *(
-            msgspec.structs.replace(
-                setting, difference=_difference(setting, best, objective), differs=differs[id(setting)]
-            )
-            if id(setting) in differs
+            msgspec.structs.replace(setting, difference=_difference(setting, best, objective), differs=next(differs))
+            if can_compare(setting)
             else setting
             for setting in others
         ),
