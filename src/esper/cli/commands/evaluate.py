@@ -30,7 +30,6 @@ from esper.evaluation.figure import check_figure, draw_text, write_figure
 from esper.evaluation.journal import EvaluationJournal
 from esper.evaluation.results import EVALUATION_POLICIES, NEED_PPO, PPO, TRAINED
 from esper.formatting import align_columns
-from esper.intervals import IntervalEstimate
 from esper.lanes.device_names import early_lanes
 from esper.paying import HEADING, PAYS
 from esper.policy.loading import POLICY_NAMES, check_policy_reference
@@ -212,7 +211,7 @@ def report_text(report: EvaluationReport, columns: int) -> str:
         blocks.append(_table(("policy", HEADING), planted))
     if pairs:
         returns = [(_pair(d), d.net_return.signed, d.verdict) for d in pairs]
-        on_test = [(_pair(d), d.test_return.signed, _points(d.test_score)) for d in pairs]
+        on_test = [(_pair(d), d.test_return.signed, d.test_score.points) for d in pairs]
         blocks += [
             _table(("difference", "net return, paired", ""), returns),
             _table(("difference", "net return on test", f"{score}, pp"), on_test),
@@ -281,11 +280,6 @@ def _more_cells(result: PolicyResult) -> tuple[str, ...]:
         f"{result.cpu_seconds:.0f}",
         result.over,
     )
-
-
-def _points(score: IntervalEstimate) -> str:
-    """Return a difference of scores in percentage points, with its interval."""
-    return f"{100 * score.mean:+.1f} [{100 * score.low:+.1f}, {100 * score.high:+.1f}]"
 
 
 def _pair(difference: PairedDifference) -> str:
