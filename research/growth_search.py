@@ -47,12 +47,13 @@ from esper.config import Config
 from esper.disk import make_directory, write_replaced
 from esper.engine.agent_factory import build_candidates, proposing_policies
 from esper.engine.episode import Episode, begin_episodes
+from esper.engine.fresh_scores import GAIN_LEVEL
 from esper.engine.growth import num_finalists
 from esper.engine.step import StepPlayer, StepResult, tick_slots
 from esper.envs.stopwatch import PhaseTimer
 from esper.evaluation.held_out import evaluation_key
 from esper.evaluation.journal import open_search_journal
-from esper.intervals import CONFIDENCE_LEVEL, t_interval
+from esper.intervals import joint_level, t_interval
 from esper.lanes.pool import EnvPool
 from esper.process import cpu_seconds
 from esper.search.proposals import plan_of
@@ -239,7 +240,7 @@ def choose_answer(names: Sequence[str], play: Play) -> tuple[str, float]:
         one = Candidate(name=name, origin="drawn", fresh_scores=values, fresh_returns=values, fresh_hosts=list(returns))
         if candidates:  # the first one is the bare host
             gains = [value - own for value, own in zip(values, candidates[0].fresh_returns, strict=True)]
-            one.gain = one.score_gain = t_interval(gains, 1 - (1 - CONFIDENCE_LEVEL) / (len(names) - 1))
+            one.gain = one.score_gain = t_interval(gains, joint_level(len(names) - 1, GAIN_LEVEL))
         candidates.append(one)
     chosen = choose(candidates, "return")
     assert chosen is not None

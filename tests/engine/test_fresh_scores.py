@@ -12,7 +12,7 @@ import torch
 from esper.candidates import BARE_HOST, WIDE_HOST, Candidate, choose
 from esper.engine.fresh_scores import GAIN_LEVEL, FreshScores, NetworkScores
 from esper.engine.growth import FRESH_HOSTS
-from esper.intervals import crossed_interval
+from esper.intervals import crossed_interval, joint_level
 from esper.telemetry import events as ev
 from esper.telemetry.search_state import SearchState
 
@@ -71,7 +71,7 @@ def test_gain_is_paired_and_corrected_for_the_number_of_finalists() -> None:
     better_HN = np.where(rng.random(host_HN.shape) < 0.2, 1.0, host_HN)
     scores = {BARE_HOST: host_HN, "a@a:0": better_HN, "b@a:0": host_HN, WIDE_HOST: better_HN}
     found = {one.name: one for one in measured(scores)}
-    expected = crossed_interval(better_HN - host_HN, 1 - (1 - GAIN_LEVEL) / 2)  # of two finalists
+    expected = crossed_interval(better_HN - host_HN, joint_level(2, GAIN_LEVEL))
     gain = found["a@a:0"].gain
     assert gain is not None
     assert (gain.mean, gain.low, gain.high) == pytest.approx((expected.mean, expected.low, expected.high))

@@ -21,7 +21,7 @@ from esper.envs.env import Env
 from esper.growth.network import count_samples
 from esper.harvest.model import build_model, sample_scores
 from esper.harvest.structure import HarvestError
-from esper.intervals import CONFIDENCE_LEVEL, IntervalEstimate, crossed_interval
+from esper.intervals import CONFIDENCE_LEVEL, IntervalEstimate, crossed_interval, joint_level
 from esper.isolation import isolated
 from esper.lanes.errors import FaultError
 from esper.tasks.splits import Splits
@@ -95,7 +95,7 @@ class FreshScores:
         fresh = [one for one in candidates if one.is_fresh]
         host = next((one for one in fresh if one.name == BARE_HOST), None)
         finalists = [one for one in fresh if one.name not in (BARE_HOST, *COMPARED)]
-        level = 1 - (1 - GAIN_LEVEL) / max(len(finalists), 1)  # Bonferroni
+        level = joint_level(max(len(finalists), 1), GAIN_LEVEL)
         for one in fresh:
             scores = [self._scores[one.name][number] for number in one.fresh_hosts]
             compared = host if one in finalists else None
