@@ -131,7 +131,7 @@ def curved(number: int) -> esper.Task:
 
 
 def interactions(number: int) -> esper.Task:
-    """Return a linear host for a problem with one weak interaction of two inputs: seeds add one to two points."""
+    """Return a linear host for a problem with an interaction of two inputs: seeds add one to two points."""
     x, generator = draw("interactions", number, 10)
     logits = x @ torch.randn(10, 3, generator=generator)
     logits += 0.7 * x[:, :1] * x[:, 1:2] * torch.tensor([1.0, -1.0, 0.0])

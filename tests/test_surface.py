@@ -50,8 +50,8 @@ OPTIONS = {
     "grow": "--help --help-all --envs --devices --policy-device --task --policy --plan --init-policy "
     "--steps --slots --counterfactual --amp --scaler --seed --context-seed --telemetry-dir "
     "--checkpoint-every --keep --sync-seconds --patience-minutes --data-dir --config --trials --minutes --objective "
-    "--max-parameters --patience --until-flat --compare --to --all --new --accept-changed-task --theme --symbols --bell "
-    "--notify --no-tui --narrate",
+    "--max-parameters --patience --until-flat --compare --to --all --new --accept-changed-task --theme --symbols "
+    "--bell --notify --no-tui --narrate",
     "harvest": "--help --telemetry-dir --env --best --to --task --accept-changed-task",
     "checkpoints": "--help --telemetry-dir --json",
     "devices": "--help --help-all --envs --devices --policy-device --task --policy --plan --init-policy "

@@ -28,7 +28,6 @@ from esper.tasks.splits import Splits
 from esper.telemetry import events as ev
 from esper.user_code import user_errors
 
-
 GAIN_LEVEL = 0.9
 """Level of the intervals of all gains together. If no gain is above 0, one of their lower ends is in 5 % of growths."""
 
