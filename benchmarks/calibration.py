@@ -118,7 +118,7 @@ def large_host(number: int) -> esper.Task:
 
 
 def curved(number: int) -> esper.Task:
-    """Return a linear host for a problem in which three inputs also act by their square: seeds add one to two points."""
+    """Return a linear host for a problem with the squares of three inputs: seeds add one to two points."""
     x, generator = draw("curved", number, 10)
     logits = x @ torch.randn(10, 3, generator=generator)
     logits += 0.5 * (x[:, :3].square() - 1) @ torch.randn(3, 3, generator=generator)
