@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
+from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,8 +18,11 @@ from esper.cli.main import main
 from esper.cli.options import EXIT_OK, EXIT_USAGE
 from esper.config import AnomalyConfig, Config, ConfigError, PPOConfig, RewardConfig, TrainingConfig
 from esper.config_files import resolve_config, to_toml
-from esper.tasks import load_task, with_task_settings
+from esper.tasks import fill_in_settings, load_task, with_task_settings
+from esper.tasks.optimizers import SGD, AdamW
 from esper.tasks.settings import settings_of
+from esper.tasks.task import Task
+from esper.telemetry.codec import encode_json
 
 DIGITS = settings_of(load_task("digits"))
 
@@ -41,6 +47,57 @@ configs = st.builds(
 @given(configs)
 def test_config_toml_round_trip_is_equal(config: Config) -> None:
     assert msgspec.convert(tomllib.loads(to_toml(config, DIGITS)), Config) == config
+
+
+def limits_of_tasks() -> set[float]:
+    """Return the limits of the recorded settings of a task."""
+    info = cast("msgspec.inspect.StructType", msgspec.inspect.type_info(TrainingConfig))
+    kinds = [part for field in info.fields for part in getattr(field.type, "types", (field.type,))]
+    found = {getattr(kind, name, None) for kind in kinds for name in ("gt", "ge", "lt", "le")}
+    return {limit for limit in found if limit is not None}
+
+
+def around(limit: float) -> list[object]:
+    """Return a limit, the numbers next to it and beyond it, and the same as other types."""
+    near = [limit, math.nextafter(limit, -math.inf), math.nextafter(limit, math.inf), limit - 1, 2 * limit + 1]
+    whole = [int(number) for number in near]
+    return [*near, *whole, *map(np.float64, near), *map(np.float32, near), *map(np.int64, whole), Fraction(whole[0], 3)]
+
+
+numbers: st.SearchStrategy[Any] = st.sampled_from(
+    [math.nan, math.inf, True, "0.1", None, 2**64, *(value for limit in limits_of_tasks() for value in around(limit))]
+)
+valid = st.sampled_from([0.1, 0.5])
+"""Most settings of a drawn task are valid, so that tasks with one setting at a limit are accepted."""
+rates = valid | numbers
+optimizers = st.sampled_from([SGD, AdamW])
+
+
+@given(st.data())
+def test_task_that_is_accepted_can_be_read_from_the_recorded_configuration(data: st.DataObject) -> None:
+    def optimizer() -> SGD | AdamW:
+        kind = data.draw(optimizers)
+        own: dict[str, Any] = {"momentum": data.draw(rates)} if kind is SGD else {"betas": (data.draw(rates), 0.9)}
+        return kind(data.draw(rates), weight_decay=data.draw(rates), **own)
+
+    counts = st.just(128) | numbers
+    try:
+        task = Task(
+            name="drawn",
+            model=lambda: pytest.fail("not called"),
+            slots={"first": "0"},
+            data=lambda _: pytest.fail("not called"),
+            optimizer=optimizer(),
+            seed_optimizer=optimizer(),
+            batch_size=data.draw(counts),
+            samples_per_epoch=data.draw(counts),
+        )
+    except ValueError:
+        return
+    config = fill_in_settings(Config(task=task.name), task)
+    recorded = encode_json(msgspec.to_builtins(config))
+    assert msgspec.convert(msgspec.json.decode(recorded), Config, strict=False) == config
+    assert msgspec.convert(tomllib.loads(to_toml(config, settings_of(task))), Config) == config
 
 
 @pytest.mark.parametrize("key", ["envs", "devices", "task"])

@@ -28,13 +28,15 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 MAX_COUNT = 1_000_000_000
 """Default upper bound of counts."""
+MAX_LEARNING_RATE = 100
+"""Upper bound of the learning rates of hosts and seeds."""
 RandomSeed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 PositiveInt = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 Positive = Annotated[float, Meta(gt=0)]
 NonNegativeWeight = Annotated[float, Meta(ge=0, le=1_000_000)]
 """Finite, because an infinite weight would make the weighted sum NaN. Clipping limits may be infinite."""
 UnitFraction = Annotated[float, Meta(ge=0, le=1)]
-SgdLearningRate = Annotated[float, Meta(gt=0, le=100)]
+SgdLearningRate = Annotated[float, Meta(gt=0, le=MAX_LEARNING_RATE)]
 Momentum = Annotated[float, Meta(ge=0, lt=1)]
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -60,10 +61,17 @@ def generator(seed: int = 0) -> torch.Generator:
         ),
         (
             {"settings": {"learning_rate": Setting([0])}},
-            "the setting 'learning_rate' has the value 0; expected a finite number above 0",
+            "the setting 'learning_rate' has the value 0; expected a number above 0, and at most 100",
         ),
         ({"settings": {"rent": Setting(["high"])}}, "the setting 'rent' has the value 'high'"),
         ({"settings": {"rent": Setting([math.nan])}}, "the setting 'rent' has the value nan"),
+        ({"settings": {"learning_rate": Setting([0.1, 200])}}, "the setting 'learning_rate' has the value 200"),
+        (
+            {"settings": {"is_small": Setting([False, True], data=take_samples)}},
+            "the setting 'is_small' has the value False; expected a text, or a finite number",
+        ),
+        ({"settings": {"noise": Setting(list(np.ones(2)), data=take_samples)}}, "the setting 'noise' has the value"),
+        ({"settings": {"noise": Setting([math.inf], data=take_samples)}}, "the setting 'noise' has the value inf"),
         ({"name": "two words"}, "name must consist of"),
     ],
 )

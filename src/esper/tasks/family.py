@@ -6,11 +6,12 @@ torch.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from esper.config import MAX_LEARNING_RATE
 from esper.formatting import suggest
 from esper.tasks.task import NAME_RULE, Task
 
@@ -175,17 +176,27 @@ def _setting_problems(settings: Mapping[str, Setting], structures: Sequence[str]
                 if setting.data is None
                 else f"the setting {name!r} has no data= function, because the engine applies {known}"
             )
-        if setting.data is None and name in (RENT, LEARNING_RATE):
-            found += [_value_problem(name, value) for value in setting.values if not _is_valid(name, value)]
+        kind = name if setting.data is None else ""
+        expected = _EXPECTED.get(kind, "a text, or a finite number of the types int and float")
+        found += [
+            f"the setting {name!r} has the value {value!r}; expected {expected}"
+            for value in setting.values
+            if not _is_valid(kind, value)
+        ]
     return found
 
 
-def _is_valid(name: str, value: Any) -> bool:
-    """Return True if the engine can apply a value of the setting `rent` or `learning_rate`."""
-    is_number = isinstance(value, int | float) and math.isfinite(value)
-    return is_number and (value > 0 or (value == 0 and name == RENT))
+_EXPECTED = {RENT: "a finite number of at least 0", LEARNING_RATE: f"a number above 0, and at most {MAX_LEARNING_RATE}"}
+"""Values of the settings that the engine applies."""
 
 
-def _value_problem(name: str, value: Any) -> str:
-    least = "of at least 0" if name == RENT else "above 0"
-    return f"the setting {name!r} has the value {value!r}; expected a finite number {least}"
+def _is_valid(kind: str, value: Any) -> bool:
+    """Return True if a value can be recorded and, of a setting that the engine applies, used.
+
+    Args:
+        kind: `rent` or `learning_rate`; empty for a setting that changes the data.
+    """
+    is_number = type(value) in (int, float) and abs(value) <= sys.float_info.max  # not a bool, nor a number of NumPy
+    if kind == LEARNING_RATE:
+        return is_number and 0 < value <= MAX_LEARNING_RATE
+    return is_number and value >= 0 if kind == RENT else is_number or isinstance(value, str)

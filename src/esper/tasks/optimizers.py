@@ -1,11 +1,17 @@
-"""Optimizers that a task can choose. Needs no torch."""
+"""Optimizers that a task can choose. Needs no torch.
+
+Their settings have the limits of the recorded configuration, so that every run can be read again.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import TypeGuard, cast
+from typing import Any, cast
+
+from esper.config import MAX_LEARNING_RATE
 
 
 @dataclass(frozen=True)
@@ -23,9 +29,9 @@ class SGD:
     weight_decay: float = 5e-4
 
     def __post_init__(self) -> None:
-        _check_above_zero("SGD", "learning_rate", self.learning_rate)
-        _check_decay("SGD", "momentum", self.momentum)
-        _check_weight_decay("SGD", self.weight_decay)
+        _set_learning_rate(self)
+        set_number(self, "momentum", _DECAY, _is_decay)
+        _set_weight_decay(self)
 
 
 @dataclass(frozen=True)
@@ -45,30 +51,52 @@ class AdamW:
     weight_decay: float = 0.01
 
     def __post_init__(self) -> None:
-        _check_above_zero("AdamW", "learning_rate", self.learning_rate)
-        if not isinstance(cast("object", self.betas), tuple) or len(self.betas) != 2:
+        _set_learning_rate(self)
+        betas = cast("Any", self.betas)
+        if not isinstance(betas, tuple) or len(cast("tuple[Any, ...]", betas)) != 2:
             raise ValueError(f"AdamW: betas must be a tuple of two numbers, not {self.betas!r}")
-        for index, beta in enumerate(self.betas):
-            _check_decay("AdamW", f"betas[{index}]", beta)
-        _check_above_zero("AdamW", "eps", self.eps)
-        _check_weight_decay("AdamW", self.weight_decay)
+        checked = tuple(
+            checked_number(f"AdamW: betas[{index}]", beta, _DECAY, _is_decay) for index, beta in enumerate(self.betas)
+        )
+        object.__setattr__(self, "betas", checked)
+        set_number(self, "eps", "a finite number above 0", lambda eps: 0 < eps < math.inf)
+        _set_weight_decay(self)
 
 
-def _check_above_zero(optimizer: str, name: str, value: object) -> None:
-    if not (_is_finite(value) and value > 0):
-        raise ValueError(f"{optimizer}: {name} must be a finite number above 0, not {value!r}")
+def set_number(owner: object, name: str, allowed: str, is_allowed: Callable[[float], bool]) -> None:
+    """Check a field of a frozen dataclass, and convert it, as `checked_number` describes."""
+    number = checked_number(f"{type(owner).__name__}: {name}", getattr(owner, name), allowed, is_allowed)
+    object.__setattr__(owner, name, number)
 
 
-def _check_decay(optimizer: str, name: str, value: object) -> None:
-    if not (_is_finite(value) and 0 <= value < 1):
-        raise ValueError(f"{optimizer}: {name} must be a number from 0 to below 1, not {value!r}")
+def checked_number(where: str, value: object, allowed: str, is_allowed: Callable[[float], bool]) -> float:
+    """Return a number as a float of Python: a recording cannot contain other types, such as those of NumPy.
+
+    Args:
+        value: Any object, as a task file can pass it.
+        allowed: The numbers that are allowed, for the message.
+
+    Raises:
+        ValueError: The value is not a number, or not an allowed one.
+    """
+    if not isinstance(value, bool) and isinstance(value, Real) and is_allowed(cast("float", value)):
+        number = float(value)
+        if is_allowed(number):  # a fraction may be rounded to a limit
+            return number
+    raise ValueError(f"{where} must be {allowed}, not {value!r}")
 
 
-def _check_weight_decay(optimizer: str, value: object) -> None:
-    if not (_is_finite(value) and value >= 0):
-        raise ValueError(f"{optimizer}: weight_decay must be a finite number of at least 0, not {value!r}")
+_DECAY = "a number from 0 to below 1"
 
 
-def _is_finite(value: object) -> TypeGuard[float]:
-    """Return True for a finite number; a task file can pass any object."""
-    return isinstance(value, Real) and math.isfinite(value)
+def _is_decay(value: float) -> bool:
+    return 0 <= value < 1
+
+
+def _set_learning_rate(optimizer: SGD | AdamW) -> None:
+    allowed = f"a number above 0, and at most {MAX_LEARNING_RATE}"
+    set_number(optimizer, "learning_rate", allowed, lambda rate: 0 < rate <= MAX_LEARNING_RATE)
+
+
+def _set_weight_decay(optimizer: SGD | AdamW) -> None:
+    set_number(optimizer, "weight_decay", "a number from 0 to 1", lambda decay: 0 <= decay <= 1)

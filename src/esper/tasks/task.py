@@ -8,7 +8,8 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
-from esper.tasks.optimizers import SGD, AdamW
+from esper.config import MAX_COUNT
+from esper.tasks.optimizers import SGD, AdamW, set_number
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +43,10 @@ class Chance:
 
     loss: float
     score: float
+
+    def __post_init__(self) -> None:
+        for name in ("loss", "score"):
+            set_number(self, name, "a number", lambda _: True)  # NaN if a measured loss is
 
 
 @dataclass(frozen=True)
@@ -146,8 +151,8 @@ class Task:
             found.append(f"cuda_graphs must be {' or '.join(map(repr, CUDA_GRAPHS))}, got {self.cuda_graphs!r}")
         for name in ("batch_size", "validation_batch", "samples_per_epoch"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                found.append(f"{name} must be at least 1, got {value}")
+            if value is not None and (isinstance(value, bool) or not 1 <= value <= MAX_COUNT):
+                found.append(f"{name} must be a whole number from 1 to {MAX_COUNT:,}, got {value}")
         return found
 
     def count_epoch_samples(self, available: int) -> int:
