@@ -51,6 +51,14 @@ def list_tensors(value: Nested) -> list[Tensor]:
     return found
 
 
+def are_equal(one: Nested, other: Nested) -> bool:
+    """Return True if the tensors of two values are equal in shape, type and every number. NaN equals NaN."""
+    ours, theirs = list_tensors(one), list_tensors(other)
+    return [(a.shape, a.dtype) for a in ours] == [(b.shape, b.dtype) for b in theirs] and all(
+        torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in zip(ours, theirs, strict=True)
+    )
+
+
 def split_variants(output: Nested, variants: int, samples: int) -> list[Nested]:
     """Split an output for `variants · samples` rows into the outputs of each variant, `samples` rows each.
 

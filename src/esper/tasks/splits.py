@@ -15,10 +15,13 @@ from torch import Tensor
 
 from esper.config import TaskError
 from esper.growth.network import count_samples
-from esper.growth.outputs import Nested, list_tensors, map_tensors
+from esper.growth.outputs import Nested, are_equal, list_tensors, map_tensors
 
 Split = tuple[Nested, Nested]
 """Inputs and targets of N samples: each a tensor [N, …], or a dict of such tensors."""
+_READ_TWICE = 64
+"""Number of items of a data set that are read twice. If a transform changes one item in ten, two readings of all of
+them agree once in 400,000 data sets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,7 @@ class Splits:
 
     Inputs and targets are tensors whose first axis is the sample, or dicts of such tensors. A model receives a dict of
     inputs as keyword arguments. A `torch.utils.data.Dataset` is read into tensors once; it must fit into memory.
+    Integer targets are class indices, and become int64.
 
     Attributes:
         train: Data that networks are trained on.
@@ -40,7 +44,8 @@ class Splits:
 
     def __post_init__(self) -> None:
         for name, split in vars(self).items():
-            object.__setattr__(self, name, _as_pair(split))
+            inputs, targets = _as_pair(name, split)
+            object.__setattr__(self, name, (inputs, map_tensors(_as_indices, targets)))
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None, *, channels_last: bool = True) -> Splits:
         """Return the data on a device.
@@ -66,7 +71,8 @@ class Splits:
         """Check the shapes of all splits.
 
         Raises:
-            TaskError: A split is empty, has values that are not finite, or tensors of different numbers of samples.
+            TaskError: A split is empty, has float64 or values that are not finite, or tensors of different numbers of
+                samples.
         """
         for name, split in vars(self).items():
             sizes = {len(tensor) if tensor.dim() else 0 for tensor in list_tensors(split)}
@@ -78,19 +84,46 @@ class Splits:
                 )
             if sizes == {0}:
                 raise TaskError(f"task {task}: the split {name!r} is empty")
-            for tensor in list_tensors(split):
-                if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-                    raise TaskError(f"task {task}: the split {name!r} has values that are not finite")
+            for kind, values, variable in zip(("inputs", "targets"), split, "xy", strict=True):
+                for tensor in list_tensors(values):
+                    if tensor.dtype is torch.float64:
+                        found = f"the {kind} of the split {name!r} are float64, as NumPy makes them"
+                        raise TaskError(f"task {task}: {found}; convert those of all splits: {float32_line(variable)}")
+                    if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                        raise TaskError(f"task {task}: the split {name!r} has values that are not finite")
 
 
-def _as_pair(split: Any) -> Split:
-    """Return a split as a pair of tensors or dicts of tensors; read a data set once."""
+def _as_pair(name: str, split: Any) -> Split:
+    """Return a split as a pair of tensors or dicts of tensors; read a data set once, and a few of its items twice.
+
+    Raises:
+        ValueError: The items of a data set differ between two readings.
+    """
     if isinstance(split, tuple | list):
         inputs, targets = cast("Sequence[Any]", split)
         return _as_tensors(inputs), _as_tensors(targets)
     rows = zip(*(split[index] for index in range(len(split))), strict=True)
     inputs, targets = (torch.stack([torch.as_tensor(value) for value in column]) for column in rows)
+    for index in range(0, len(split), -(-len(split) // _READ_TWICE)):
+        first = [inputs[index], targets[index]]
+        again = [torch.as_tensor(value).to(old.dtype) for value, old in zip(split[index], first, strict=True)]
+        if not are_equal(again, first):
+            raise ValueError(
+                f"item {index} of the split {name!r} differs between two readings, and a data set is read once, so its "
+                "random transform would be frozen; transform batches in augment=, or pass tensors that you make"
+            )
     return inputs, targets
+
+
+def float32_line(variable: str) -> str:
+    """Return the line that converts a variable, a tensor or an array, to the type of a network's weights."""
+    return f"{variable} = torch.as_tensor({variable}, dtype=torch.float32)"
+
+
+def _as_indices(targets: Tensor) -> Tensor:
+    """Return integer targets as int64, which the cross-entropy of PyTorch needs; others unchanged."""
+    is_integer = not (targets.is_floating_point() or targets.is_complex() or targets.dtype is torch.bool)
+    return targets.long() if is_integer else targets
 
 
 def _as_tensors(values: Any) -> Nested:
