@@ -259,8 +259,8 @@ def test_call_that_does_not_return_is_reported_and_ends_with_a_stop(
         while (call := live.wait_for(ev.CallOverdue)).line != 28:
             live.wait_for(ev.CallEnded)
             assert not live.state.overdue
-        assert live.state.overdue == {0: call}
-        assert (call.env, call.lane, call.function, call.file) == (0, "cpu:0", "loss", str(path))
+        assert live.state.overdue == {call.env: call}
+        assert (call.lane, call.function, call.file) == ("cpu:0", "loss", str(path))
         live.control.put(RequestKind.STOP, "signal")
         live.finish()
     finally:

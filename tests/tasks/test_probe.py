@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -244,7 +245,50 @@ def in_bfloat16(splits: Splits) -> Splits:
     return Splits(**{name: (x.bfloat16(), y) for name, (x, y) in vars(splits).items()})
 
 
-def with_train(change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Task:
+class Hidden(nn.Sequential):
+    """Returns its hidden features and the logits."""
+
+    def __init__(self, wrap: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Linear(16, CLASSES))
+        self._wrap = wrap
+
+    def forward(self, input: Tensor) -> Any:
+        hidden = self[1](self[0](input))
+        return self._wrap(hidden, self[2](hidden))
+
+
+class Bags(nn.Sequential):
+    """Bags of tokens, whose embeddings have sparse gradients."""
+
+    def __init__(self) -> None:
+        table = nn.EmbeddingBag(VOCABULARY, 8, sparse=True)
+        super().__init__(table, nn.ReLU(), nn.Linear(8, CLASSES))
+
+
+class Phases(nn.Module):
+    """Multiplies inputs by complex numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.phases = nn.Parameter(torch.polar(torch.ones(FEATURES), torch.rand(FEATURES)))
+        self.body = mlp()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body((x * self.phases).real)
+
+
+def traced() -> nn.Module:
+    activation: Any = torch.jit.trace(nn.ReLU(), torch.zeros(2, 16))
+    return nn.Sequential(nn.Linear(FEATURES, 16), activation, nn.Linear(16, CLASSES))
+
+
+def shares(_: object = None) -> Splits:
+    """Vectors, and the softmax of a part of them, as NumPy computes it."""
+    splits = vars(features())
+    return Splits(**{name: (x, x[:, :CLASSES].double().softmax(1).numpy()) for name, (x, _) in splits.items()})
+
+
+def with_train(change: Callable[[Tensor, Tensor], tuple[Any, Any]]) -> Task:
     """Return a task whose training split is changed."""
     return task(data=lambda _: replace(features(), train=change(*features().train)))
 
@@ -337,6 +381,57 @@ REFUSALS: list[tuple[Callable[[], Task], str]] = [
         lambda: task(Causal, MIX, as_many_tokens_as_letters, loss=nn.functional.cross_entropy),
         "score of task own: ValueError: the axis of the classes is ambiguous in logits [6, 20, 20], because",
     ),
+    (
+        lambda: with_train(lambda x, y: (x.numpy().astype("float64"), y)),
+        "the inputs of the split 'train' are float64, as NumPy makes them; convert those of all splits: "
+        "x = torch.as_tensor(x, dtype=torch.float32)",
+    ),
+    (
+        lambda: task(data=shares, loss=nn.functional.mse_loss, score=lambda output, y: (output - y).abs().mean(1)),
+        "the targets of the split 'train' are float64, as NumPy makes them; convert those of all splits: "
+        "y = torch.as_tensor(y, dtype=torch.float32)",
+    ),
+    (
+        lambda: with_train(lambda x, y: ((10 * x.abs()).byte(), y)),
+        "data of task own: the inputs of the split 'train' are torch.uint8, and the weights of the model torch.float32"
+        "; convert them: x = torch.as_tensor(x, dtype=torch.float32)",
+    ),
+    (
+        lambda: task(lambda: mlp().bfloat16()),
+        "model of task own: the inputs of the split 'train' are torch.float32, and the weights of the model torch."
+        "bfloat16; return model.float(), and choose the precision of a run with --amp",
+    ),
+    (
+        lambda: task(lambda: Hidden(lambda hidden, logits: (hidden, logits)), {"a": "1"}),
+        "model of task own: returned a tuple in training mode, and the cross-entropy needs a tensor of logits; pass "
+        "loss=lambda output, y: esper.cross_entropy(output[1], y) and "
+        "score=lambda output, y: esper.accuracy(output[1], y)",
+    ),
+    (
+        lambda: task(lambda: Hidden(lambda hidden, logits: {"hidden": hidden, "scores": logits}), {"a": "1"}),
+        "loss=lambda output, y: esper.cross_entropy(output['scores'], y) and",
+    ),
+    (
+        lambda: task(lambda: Hidden(lambda hidden, logits: SimpleNamespace(h=hidden, logits=logits)), {"a": "1"}),
+        "score=lambda output, y: esper.accuracy(output.logits, y)",
+    ),
+    (
+        lambda: task(lambda: Hidden(lambda *_: None), {"a": "1"}),
+        "returned a NoneType in training mode, and the cross-entropy needs a tensor of logits; return them from",
+    ),
+    (
+        lambda: task(Bags, {"a": "1"}, sequence_classes),
+        "model of task own: the gradient of the parameter '0.weight' is sparse, which no optimizer of a run accepts; ",
+    ),
+    (
+        lambda: task(Phases, {"a": "body.1"}),
+        "model of task own: the parameter 'phases' is complex, and the optimizers of a run are for real numbers; store",
+    ),
+    (
+        lambda: task(traced, {"a": "1"}),
+        "slots['a'] of task own: '1' is compiled by torch.jit, which has no hooks; name",
+    ),
+    (lambda: with_train(lambda x, y: (x, y > 2)), "the targets of the split 'train' must be class indices, integers"),
     (lambda: with_train(lambda x, y: (x, y.float())), "the targets of the split 'train' must be class indices"),
     (lambda: with_train(lambda x, y: (x, y[:, None])), "the targets of the split 'train' have shape [1] per sample"),
     (lambda: with_train(lambda x, y: (x[:0], y[:0])), "the split 'train' is empty"),
@@ -352,6 +447,7 @@ REFUSALS: list[tuple[Callable[[], Task], str]] = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize(("own", "sentence"), REFUSALS)
 def test_probe_refuses_in_one_sentence(own: Callable[[], Task], sentence: str) -> None:
     assert sentence in refusal(own())

@@ -13,3 +13,8 @@ def module_tensors(module: nn.Module) -> list[Tensor]:
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Return the parameters and buffers of a module by name."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def copy_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return copies of the parameters and buffers of a module on the CPU, by name."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in named_tensors(module).items()}

@@ -23,6 +23,12 @@ class Host(NamedTuple):
     frozen: tuple[nn.Module, ...]
     """Modules that stay in evaluation mode; their parameters require no gradient."""
 
+    def set_mode(self, *, is_training: bool) -> None:
+        """Set training or evaluation mode; frozen modules stay in evaluation mode."""
+        self.model.train(is_training)
+        for module in self.frozen:
+            module.training = False
+
 
 def build_host(task: Task, seed: int, host: int, round_index: int) -> Host:
     """Build a host on the CPU. Its initial values depend on the arguments only.

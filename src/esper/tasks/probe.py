@@ -30,8 +30,10 @@ from esper.tasks.chance import measure_chance
 from esper.tasks.checks.causality import is_causal
 from esper.tasks.checks.functions import check_augment, check_functions, check_last_batch
 from esper.tasks.checks.prefix import check_prefix
+from esper.tasks.checks.scores import check_output_type
 from esper.tasks.checks.seeds import check_seeds
 from esper.tasks.checks.settings import check_settings
+from esper.tasks.checks.state import check_state
 from esper.tasks.family import TaskFamily
 from esper.tasks.hosts import build_host, find_submodule
 from esper.tasks.losses import loss_of
@@ -129,7 +131,8 @@ class _Probe:
 
     def _build_model(self) -> nn.Module:
         """Return a model, after checking that every call returns new parameters, and that the slots exist."""
-        first, second = (build_host(self.task, _PROBE_SEED, 0, call).model for call in range(2))
+        hosts = [build_host(self.task, _PROBE_SEED, 0, call) for call in range(2)]
+        first, second = (host.model for host in hosts)
         if not isinstance(cast("object", first), nn.Module):
             raise self._user.error("model", f"returned a {type(first).__name__}; return a torch.nn.Module")
         if any(is_lazy(tensor) for tensor in named_tensors(first).values()):
@@ -140,8 +143,17 @@ class _Probe:
             raise self._user.error("model", "returned the same parameters twice; build a new module in each call")
         if not any(parameter.numel() for parameter in first.parameters()):
             raise self._user.error("model", "returned a module without parameters")
+        for name, parameter in first.named_parameters():
+            if parameter.requires_grad and parameter.is_complex():
+                problem = f"the parameter {name!r} is complex, and the optimizers of a run are for real numbers"
+                remedy = "store it as torch.view_as_real gives it, and use torch.view_as_complex in forward"
+                raise self._user.error("model", f"{problem}; {remedy}")
         for name, path in self.paths.items():
-            find_submodule(first, path.module, self._user.where(f"slots[{name!r}]"))
+            submodule = find_submodule(first, path.module, self._user.where(f"slots[{name!r}]"))
+            if isinstance(submodule, torch.jit.ScriptModule):
+                problem = f"{path.module!r} is compiled by torch.jit, which has no hooks; name a submodule outside it"
+                raise self._user.error(f"slots[{name!r}]", problem)
+        check_state(self.task, hosts[0], hosts[1], [x for x, _ in self.batches])
         return first
 
     def _runs_in_channels_last(self) -> bool:
@@ -165,7 +177,7 @@ class _Probe:
     def _slot_outputs(self, model: nn.Module) -> list[dict[str, Tensor]]:
         """Return the tensor of each slot for each batch, keyed by slot in the order of the calls."""
         found: list[dict[str, Tensor]] = []
-        for is_training, (x, _) in itertools.product((True, False), self.batches):
+        for is_training, (x, y) in itertools.product((True, False), self.batches):
             outputs: dict[str, Tensor] = {}
 
             def keep(name: str, output: Nested, outputs: dict[str, Tensor] = outputs) -> Nested:
@@ -173,7 +185,8 @@ class _Probe:
                 return output
 
             with self._hooks(model, keep), torch.no_grad():
-                self._user.call_model(model.train(is_training), x)
+                output = self._user.call_model(model.train(is_training), x)
+            check_output_type(self.task, output, y, "training" if is_training else "evaluation")
             for name in self.paths.keys() - outputs.keys():
                 raise self._user.error(
                     f"slots[{name!r}]",
@@ -264,14 +277,15 @@ class _Probe:
     # Gradients
 
     def _check_gradients(self, order: Sequence[str]) -> None:
-        """Refuse slots whose output does not affect the loss."""
+        """Refuse slots whose output does not affect the loss, and parameters with sparse gradients."""
         model = self._perturbed_model()
         zeros: dict[str, Tensor] = {}
 
         def add_zero(name: str, output: Nested) -> Nested:
             host = cast("Tensor", first_tensor(output))
-            zeros[name] = torch.zeros_like(host, requires_grad=True)
-            return replace_first_tensor(output, host + zeros[name])
+            # A submodule in an activation checkpoint is called again in the backward pass.
+            zero = zeros.setdefault(name, torch.zeros_like(host, requires_grad=True))
+            return replace_first_tensor(output, host + zero)
 
         x, y = self.batches[-1]
         with self._hooks(model, add_zero), torch.enable_grad():
@@ -281,11 +295,13 @@ class _Probe:
                 raise self._user.error(
                     "loss", "its gradient reaches no weight and no slot; compute it without detaching the output"
                 )
-            gradients = cast(
-                "tuple[Tensor | None, ...]",
-                torch.autograd.grad(loss, [zeros[name] for name in order], allow_unused=True),
-            )
-        for name, gradient in zip(order, gradients, strict=True):
+            self._user.call("model", lambda: torch.autograd.backward(loss))
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None and parameter.grad.layout is not torch.strided:
+                problem = f"the gradient of the parameter {name!r} is sparse, which no optimizer of a run accepts"
+                raise self._user.error("model", f"{problem}; leave out sparse=True")
+        for name in order:
+            gradient = zeros[name].grad
             if gradient is None or not bool(gradient.any()):
                 raise self._user.error(
                     f"slots[{name!r}]",

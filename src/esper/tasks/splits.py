@@ -20,8 +20,8 @@ from esper.growth.outputs import Nested, are_equal, list_tensors, map_tensors
 Split = tuple[Nested, Nested]
 """Inputs and targets of N samples: each a tensor [N, …], or a dict of such tensors."""
 _READ_TWICE = 64
-"""Number of items of a data set that are read twice. If a transform changes one item in ten, two readings of all of
-them agree once in 400,000 data sets."""
+"""Number of items of a data set that are read twice. If a transform changes one item in ten, all of them agree once in
+300,000 data sets."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,17 +36,17 @@ def check_functions(task: Task, model: nn.Module, splits: Splits, batch: Split) 
     samples = count_samples(x)
     output = user.call_model(model.eval(), x)
     _check_classes(user, task, splits, output)
-    loss = cast("object", user.call("loss", lambda: loss_of(task).mean(output, y)))
+    loss = cast("object", user.call_twice("loss", loss_of(task).mean, output, y))
     if not isinstance(loss, Tensor) or loss.dim() or not loss.is_floating_point():
         raise user.error("loss", f"returned {describe_value(loss)}; return floats [B] or their mean")
     check_default_score(task, output, y)
-    score = _checked_values(user, "score", user.call("score", lambda: score_of(task)(output, y)), samples)
+    score = _checked_values(user, "score", user.call_twice("score", score_of(task), output, y), samples)
     if not bool(((score >= 0) & (score <= 1)).all()):
         raise user.error("score", f"returned {score.min():.3g} to {score.max():.3g}; scores must lie in [0, 1]")
     check_sensitivity(task, output, y, score)
     for name, metric in task.metrics.items():
         field = f"metrics[{name!r}]"
-        _checked_values(user, field, user.call(field, lambda metric=metric: metric(output, y)), samples)
+        _checked_values(user, field, user.call_twice(field, metric, output, y), samples)
 
 
 def check_augment(task: Task, model: nn.Module, splits: Splits) -> None:
@@ -62,7 +62,11 @@ def check_augment(task: Task, model: nn.Module, splits: Splits) -> None:
         return
     size = min(task.batch_size, task.count_epoch_samples(count_samples(splits.train[0])))
     x, y = take(splits.train, torch.arange(size))
-    result: Any = user.call("augment", lambda: augment(x, y, make_generator(_SEED, "augmentation")))
+
+    def augment_batch(x: Nested, y: Nested) -> Any:
+        return augment(x, y, make_generator(_SEED, "augmentation"))
+
+    result = user.call_twice("augment", augment_batch, x, y)
     if not isinstance(result, tuple | list) or len(cast("Sequence[Any]", result)) != 2:
         found = describe_type(cast("object", result))
         raise user.error("augment", f"returned {found}; return a pair, inputs and targets")
@@ -85,9 +89,7 @@ def check_last_batch(task: Task, splits: Splits) -> None:
     if last >= _SMALL_BATCH:
         return
     host = build_host(task, _SEED, 0, 0)
-    host.model.train()
-    for module in host.frozen:
-        module.training = False
+    host.set_mode(is_training=True)
     try:
         _measure(task, host.model, *take(splits.train, torch.arange(last)))
     except user_errors() as error:
@@ -115,7 +117,7 @@ def _check_classes(user: UserCalls, task: Task, splits: Splits, output: Nested) 
     if not isinstance(loss_of(task), CrossEntropy) or not isinstance(output, Tensor):
         return
     for name, (_, labels) in vars(splits).items():
-        if not isinstance(labels, Tensor) or labels.is_floating_point():
+        if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dtype is torch.bool:
             needed = "must be class indices, integers; for other targets, pass a loss and a score"
             raise user.error("data", f"the targets of the split {name!r} {needed}")
         if labels.dim() + 1 != output.dim():

@@ -5,14 +5,15 @@ Shapes: B samples of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from esper.growth.outputs import Nested, list_tensors, map_tensors
 from esper.seeding import make_generator
-from esper.tasks.losses import score_of
+from esper.tasks.losses import CrossEntropy, loss_of, score_of
 from esper.tasks.task import Task
 from esper.tasks.user_calls import UserCalls, describe_value
 
@@ -35,6 +36,49 @@ def check_default_score(task: Task, output: Nested, targets: Nested) -> None:
     found = f"the model returns {describe_value(output)}, and the targets are {describe_value(targets)}"
     problem = f"is missing, and the accuracy needs one output per class and class indices as targets; {found}"
     raise UserCalls(task).error("score", f"{problem}; {_suggest_score(output, targets)}")
+
+
+def check_output_type(task: Task, output: Nested, targets: Nested, mode: str) -> None:
+    """Refuse an output that the cross-entropy, as the loss of a task, cannot read, because it is not a tensor.
+
+    Args:
+        mode: Mode of the model, `training` or `evaluation`.
+
+    Raises:
+        TaskError: The message has the lines that take the logits from the output.
+    """
+    if isinstance(output, Tensor) or not isinstance(loss_of(task), CrossEntropy):
+        return
+    advice = "return them from forward"
+    if logits := _find_logits(output, targets):
+        lines = [f"loss=lambda output, y: esper.cross_entropy({logits}, y)"]
+        if task.score is None:
+            lines.append(f"score=lambda output, y: esper.accuracy({logits}, y)")
+        advice = f"pass {' and '.join(lines)}"
+    problem = f"returned {describe_value(output)} in {mode} mode, and the cross-entropy needs a tensor of logits"
+    raise UserCalls(task).error("model", f"{problem}; {advice}")
+
+
+def _find_logits(output: Nested, targets: Nested) -> str | None:
+    """Return code that takes the logits from an output of several parts, such as `output.logits`.
+
+    They are the smallest tensor with enough classes for the targets, because hidden features are usually larger; or
+    else the first tensor; None without a tensor.
+    """
+    if isinstance(output, tuple | list):
+        parts = {f"output[{index}]": part for index, part in enumerate(cast("Sequence[object]", output))}
+    elif isinstance(output, Mapping):
+        parts = {f"output[{key!r}]": part for key, part in cast("Mapping[object, object]", output).items()}
+    else:
+        parts = {f"output.{name}": part for name, part in getattr(output, "__dict__", {}).items()}
+    tensors = {code: part for code, part in parts.items() if isinstance(part, Tensor)}
+    classes = int(targets.max()) + 1 if isinstance(targets, Tensor) else 0
+    fitting = [
+        code
+        for code, part in tensors.items()
+        if classes and any(part.shape[axis] >= classes for axis in _class_axes(part, targets))
+    ]
+    return min(fitting, key=lambda code: tensors[code].numel(), default=next(iter(tensors), None))
 
 
 def _has_accuracy(output: Nested, targets: Nested) -> bool:
@@ -143,6 +187,9 @@ def _right_values(output: Tensor, target: Tensor) -> list[Tensor]:
 
 def _suggest_score(output: Nested, targets: Nested) -> str:
     """Return the advice to pass a score, with a line of code that fits the output and the targets."""
+    logits = None if isinstance(output, Tensor) else _find_logits(output, targets)
+    if logits and isinstance(targets, Tensor) and not targets.is_floating_point():
+        return f"pass score=lambda output, y: esper.accuracy({logits}, y)"
     if not isinstance(output, Tensor) or not isinstance(targets, Tensor):
         return "pass score=, a function of output and targets with one value in [0, 1] per sample"
     if output.shape not in (targets.shape, (*targets.shape, 1)):

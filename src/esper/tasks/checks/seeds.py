@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from esper.config import TaskError
 from esper.growth.blueprints import build_seed
 from esper.growth.layouts import Layout
+from esper.growth.outputs import are_equal
 from esper.growth.site import SlotSite
+from esper.growth.tensors import copy_tensors
 from esper.seeding import forked_generators, make_generator
+from esper.tasks.checks.state import STATE_PROBLEM, call_from, size_problem
 from esper.user_code import describe_exception, user_errors
-
-_SEED = 0
 
 
 def check_seeds(site: SlotSite, features: Tensor, where: str, *, channels_last: bool) -> None:
-    """Call a new seed of each blueprint that a slot offers, as training does.
+    """Call new seeds of each blueprint that a slot offers, as training does.
+
+    Two seeds with equal weights and buffers must return equal outputs.
 
     Args:
         features: Output of its submodule for a batch of samples.
@@ -26,20 +30,33 @@ def check_seeds(site: SlotSite, features: Tensor, where: str, *, channels_last: 
         channels_last: True if the run stores pictures in the channels-last memory format.
 
     Raises:
-        TaskError: A seed raises an exception, or does not return a tensor like its input.
+        TaskError: A seed raises an exception, does not return a tensor like its input, changes the size of a buffer, or
+            has state besides its weights and buffers.
     """
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
     x = features.to(memory_format=memory_format) if site.layout is Layout.BCHW else site.layout.to_canonical(features)
     for name in site.blueprints:
         try:
-            with forked_generators(_SEED), torch.no_grad():
-                seed = build_seed(name, site.layout, site.channels, site.is_causal, make_generator(_SEED, "seed check"))
-                output = cast("object", seed.to(memory_format=memory_format)(x))
+            seed, other = (_build(site, name, number).to(memory_format=memory_format) for number in range(2))
+            start = copy_tensors(seed)
+            output = cast("object", call_from(start, seed, partial(seed, x)))
+            problem = size_problem(start, seed)
+            if not problem:
+                others = [call_from(start, other, partial(other, x)) for _ in range(2)]
+                problem = "" if all(are_equal(output, found) for found in others) else STATE_PROBLEM
         except user_errors() as error:
             raise TaskError(_describe(name, where, describe_exception(error))) from error
         if not isinstance(output, Tensor) or (output.shape, output.dtype) != (x.shape, x.dtype):
             found = f"{output.dtype} {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
             raise TaskError(_describe(name, where, f"returned {found} for {x.dtype} {list(x.shape)}"))
+        if problem:
+            raise TaskError(_describe(name, where, problem))
+
+
+def _build(site: SlotSite, blueprint: str, number: int) -> nn.Module:
+    with forked_generators(number), torch.no_grad():
+        generator = make_generator(number, "seed check")
+        return build_seed(blueprint, site.layout, site.channels, site.is_causal, generator)
 
 
 def _describe(name: str, where: str, problem: str) -> str:
