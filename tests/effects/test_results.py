@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from esper.effects.change import UNCHANGED, without_decision
-from esper.effects.results import EpisodeResults
+from esper.effects.results import EpisodeResults, Reproduction
 from tests.effects.episodes import GROWN, episode, simulation
 
 WITHOUT = without_decision(GROWN, 2)
@@ -17,6 +17,13 @@ def test_effect_is_the_difference_with_and_without() -> None:
     assert effect is not None
     assert effect.net_return == pytest.approx(0.3)
     assert results.decision_effects() == {2: effect}
+
+
+def test_approximate_result_without_a_known_cause_names_the_possible_ones() -> None:
+    text = str(Reproduction(steps=8, differs_from=3, quantity="loss"))
+    assert text.startswith("approximate: loss differs from step 3 on (no cause was found; another processor can round")
+    assert "a network can have state besides its weights and buffers" in text
+    assert "state" not in str(Reproduction(steps=8, differs_from=3, quantity="loss", cause="recorded on cuda:0"))
 
 
 def test_results_of_another_recording_do_not_count() -> None:

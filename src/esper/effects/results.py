@@ -36,6 +36,12 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.parameter_ratios[-1]
 
 
+_UNKNOWN_CAUSE = (
+    "no cause was found; another processor can round otherwise, and a network can have state besides its weights and "
+    "buffers"
+)
+
+
 class Reproduction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How exactly a simulation without a change reproduces the recording."""
 
@@ -56,7 +62,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def __str__(self) -> str:
         if self.is_exact:
             return f"reproduced exactly, {self.steps} of {self.steps} steps"
-        why = self.cause or "no cause was found; another processor can round otherwise"
+        why = self.cause or _UNKNOWN_CAUSE
         return f"approximate: {self.quantity} differs from step {self.differs_from} on ({why})"
 
 
