@@ -13,8 +13,9 @@ from esper.domain import Curve, Stage
 from esper.growth.blend import Blend
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
+from esper.growth.tensors import copy_tensors
 from esper.harvest.grown import Grown
-from esper.harvest.model import copy_tensors, grown_seeds
+from esper.harvest.model import grown_seeds
 from esper.harvest.structure import Provenance
 from esper.tasks.data_loading import load_data
 from esper.tasks.hosts import build_host

@@ -83,27 +83,21 @@ def test_model_with_weights_tied_by_data_is_saved_and_rebuilt(tmp_path: Path) ->
         assert torch.equal(model.eval()(grown.sample), grown.model.eval()(grown.sample))
 
 
-@pytest.mark.parametrize("is_registered", [True, False])
-def test_random_constant_has_to_be_a_buffer(is_registered: bool) -> None:
+def test_random_constant_in_a_buffer_is_harvested() -> None:
     class Scaled(nn.Linear):
         scale: torch.Tensor
 
         def __init__(self) -> None:
             super().__init__(FEATURES, CLASSES)
-            if is_registered:
-                self.register_buffer("scale", torch.rand(CLASSES))
-            else:
-                self.scale = torch.rand(CLASSES)
+            self.register_buffer("scale", torch.rand(CLASSES))
 
         def forward(self, input: torch.Tensor) -> torch.Tensor:
             return self.scale * super().forward(input)
 
     own = task(lambda: nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.ReLU(), Scaled()), {"first": "1"})
-    if is_registered:
-        grow_everywhere(own)
-    else:
-        with pytest.raises(HarvestError, match="the model of the task own has random constants"):
-            grow_everywhere(own)
+    grown, live = grow_everywhere(own)
+    with torch.no_grad():
+        assert torch.equal(call_model(grown.model.eval(), grown.sample), live(grown.sample, live.alphas()))
 
 
 @pytest.mark.usefixtures("no_export")

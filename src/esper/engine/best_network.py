@@ -10,7 +10,8 @@ import msgspec
 from torch import Tensor
 
 from esper.envs.env import Env
-from esper.harvest.model import copy_tensors, grown_seeds
+from esper.growth.tensors import copy_tensors
+from esper.harvest.model import grown_seeds
 from esper.harvest.structure import GrownSeed
 from esper.policy.agent import strip_prefix
 

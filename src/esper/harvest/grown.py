@@ -70,13 +70,14 @@ class Grown:
             splits: Data of the task, on the CPU.
 
         Raises:
-            HarvestError: The weights do not fit the task, or its model has random constants that are not among them.
+            HarvestError: The weights do not fit the task.
             TaskError: The model function raises an exception.
         """
         model = build_model(task, seeds, tensors)
         inputs = splits.validation[0]
         sample = take(inputs, torch.arange(SAMPLE_ROWS) % count_samples(inputs))
-        is_random = _draws_random_numbers(task, model, build_model(task, seeds, tensors, random_seed=1), sample)
+        output = seeded_output(model.eval(), sample)
+        is_random = significant_difference(output, seeded_output(model, sample, random_seed=1)) is not None
         structure = GrownStructure(
             task=task.name,
             reference=task.source.reference if task.source else None,
@@ -132,21 +133,3 @@ class Grown:
         problem = export_program(directory, self.task, self.sample)
         (directory / CARD_FILE).write_text(format_card(self.structure, absolute_reference(self.task), problem))
         return problem
-
-
-def _draws_random_numbers(task: Task, model: GrownModel, other: GrownModel, sample: Nested) -> bool:
-    """Return True if the output of a model for the same inputs depends on the random seed.
-
-    Args:
-        other: Model with the same tensors, built with another random seed.
-
-    Raises:
-        HarvestError: The outputs of the two models differ under the same random seed.
-    """
-    output = seeded_output(model.eval(), sample)
-    if significant_difference(output, seeded_output(other.eval(), sample)) is not None:
-        raise HarvestError(
-            f"the model of the task {task.name} has random constants that are neither parameters nor buffers, "
-            "so it cannot be built again; register them as buffers"
-        )
-    return significant_difference(output, seeded_output(model, sample, random_seed=1)) is not None

@@ -21,7 +21,7 @@ from esper.envs.env_state import check_tensors, load_tensors
 from esper.growth.blend import Blend, BlendGate, blend_seed
 from esper.growth.blueprints import build_seed
 from esper.growth.layouts import Layout
-from esper.growth.network import GrowingNetwork, call_model
+from esper.growth.network import call_model
 from esper.growth.outputs import Nested, first_tensor, list_tensors, replace_first_tensor
 from esper.growth.slot import Slot
 from esper.growth.tensors import named_tensors
@@ -140,11 +140,6 @@ def plant_grown(env: Env, seeds: Sequence[GrownSeed], random_seed: int) -> None:
     env.sync_optimizers()
 
 
-def copy_tensors(network: GrowingNetwork) -> dict[str, Tensor]:
-    """Return copies of all weights and buffers of a network on the CPU, frozen ones included."""
-    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in named_tensors(network).items()}
-
-
 def load_grown(directory: Path | str, task: Task | str) -> GrownModel:
     """Rebuild a harvested network as a module that can be trained further, on the CPU.
 
@@ -171,20 +166,17 @@ def load_grown(directory: Path | str, task: Task | str) -> GrownModel:
     return build_model(task, structure.seeds, tensors)
 
 
-def build_model(
-    task: Task, seeds: Sequence[GrownSeed], tensors: Mapping[str, Tensor], random_seed: int = 0
-) -> GrownModel:
+def build_model(task: Task, seeds: Sequence[GrownSeed], tensors: Mapping[str, Tensor]) -> GrownModel:
     """Build a grown model on the CPU. Parameters that the task froze during the growth can be trained.
 
     Args:
         tensors: Weights and buffers by name. Further ones, as of seeds without effect, are ignored.
-        random_seed: Random seed of the host's initial values, which the tensors replace.
 
     Raises:
         HarvestError: The host has no place for a seed, or a tensor is missing or has another shape.
         TaskError: The model function raises an exception.
     """
-    host = build_host(replace(task, train=True), seed=random_seed, host=0, round_index=0).model
+    host = build_host(replace(task, train=True), seed=0, host=0, round_index=0).model
     try:
         # Seeds of a damaged structure may be too large for the memory. On the meta device they have only shapes.
         with torch.device("meta"):
