@@ -8,17 +8,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from esper.checkpoint.catalog import CHECKPOINTS_DIR, list_checkpoints
+from esper.checkpoint.manifest import CheckpointError
 from esper.cli import start_point
 from esper.cli.start_point import resolve_start
 from esper.control import RequestKind
 from esper.engine.start_point import RunCompleteError, StartPoint
+from esper.recording import run_lock
 from esper.recording.notes import RunNotes, write_notes
 from esper.recording.recorder import RecordingError
 from esper.recording.run_directory import RunDirectory
-from esper.recording.run_lock import RunLock
+from esper.recording.run_lock import RunLock, is_live, read_holder
 from tests.runs import LiveRun, computed, only, recorded, stopped_run, tiny
 
 
@@ -101,6 +104,33 @@ def test_a_live_run_is_refused(run: Path) -> None:
     with pytest.raises(RecordingError, match="is being trained by process"):
         start(run.parent)
     lock.release()
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_resumed_run_is_locked_from_the_decision_on(
+    is_named: bool, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch is loaded after it. Until the run trains, no second process may resume it."""
+    monkeypatch.setattr(run_lock, "LOCK_TIMEOUT_S", 0.05)
+    resume = str(run) if is_named else "auto"
+    first = start(run.parent, resume)
+    assert is_live(run)
+    holder = read_holder(run)
+    assert holder is not None
+    assert holder.is_starting
+    with pytest.raises(RecordingError, match="is being trained by process"):
+        start(run.parent, resume)
+    assert first.directory is not None
+    live = LiveRun(run.parent, start=first)
+    live.start().finish()
+    assert read_holder(run) == msgspec.structs.replace(holder, is_starting=False)
+    assert not is_live(run)
+
+
+def test_a_refused_resume_leaves_the_run_unlocked(run: Path) -> None:
+    with pytest.raises(CheckpointError, match="envs"):
+        start(run.parent, str(run), envs=9)
+    assert not is_live(run)
 
 
 def test_a_run_without_a_checkpoint_starts_again_in_its_directory(run: Path, ended: Path) -> None:

@@ -46,7 +46,7 @@ def endless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, interactive: boo
 @pytest.mark.usefixtures("short_intervals")
 @pytest.mark.parametrize(
     ("moment", "resumes"),
-    [("_read_saved", True), ("RunLock", False), ("RunLock", True)]
+    [("_read_saved", True), ("RunLock", False)]
     + [(moment, True) for moment in ("update_notes", "Recorder", "write_manifest")],
 )
 def test_directory_that_is_replaced_while_its_run_starts_is_noticed(

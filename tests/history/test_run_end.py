@@ -9,9 +9,8 @@ from esper.checkpoint.files import write_checkpoint
 from esper.cli.main import main
 from esper.config import Config
 from esper.history.history import open_history
-from esper.history.run_end import record_run_end
 from esper.recording.notes import read_notes
-from esper.recording.recorder import Recorder, RecordingError, write_manifest
+from esper.recording.recorder import Recorder, write_manifest
 from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
 from esper.telemetry import events as ev
@@ -70,10 +69,12 @@ def test_fewer_rounds_than_are_done_are_refused(tmp_path: Path, capsys: pytest.C
     assert open_history(run).length == recorded
 
 
-def test_live_run_is_not_closed(killed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_run_is_not_closed(
+    killed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("esper.recording.run_lock.LOCK_TIMEOUT_S", 0)
     lock = RunLock(RunDirectory(killed))
-    with pytest.raises(RecordingError, match="is being trained by process"):
-        record_run_end(RunDirectory(killed))
+    assert main(["--no-tui", "--resume", str(killed)]) == 2
+    assert "is being trained by process" in capsys.readouterr().err
     lock.release()
-    assert record_run_end(RunDirectory(killed))
+    assert main(["--no-tui", "--resume", str(killed)]) == 0

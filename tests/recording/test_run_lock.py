@@ -16,7 +16,7 @@ import pytest
 from esper.recording import run_lock
 from esper.recording.recorder import RecordingError
 from esper.recording.run_directory import RunDirectory
-from esper.recording.run_lock import LOCK_FILE, RunLock, is_live, read_holder
+from esper.recording.run_lock import LOCK_FILE, LockHolder, RunLock, is_live, read_holder
 
 HOLD = "import sys; from pathlib import Path; from esper.recording.run_lock import RunLock; "
 HOLD += "from esper.recording.run_directory import RunDirectory; "
@@ -73,6 +73,39 @@ def test_second_process_cannot_lock_a_run(
     with pytest.raises(RecordingError, match=f"is being trained by process {other.pid} on .*esper-sanctum attach"):
         RunLock(RunDirectory(tmp_path))
     assert is_live(tmp_path)
+
+
+def test_lock_is_handed_over_to_a_child_process_without_a_gap(tmp_path: Path) -> None:
+    lock = RunLock(RunDirectory(tmp_path))
+    assert read_holder(tmp_path) == LockHolder(os.getpid(), socket.gethostname(), is_starting=True)
+    program = HOLD.replace("sys.argv[1]))", "sys.argv[1])), int(sys.argv[2])")
+    arguments = [sys.executable, "-c", program, str(tmp_path), str(lock.file)]
+    with subprocess.Popen(
+        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, pass_fds=[lock.file]
+    ) as child:
+        lock.release()
+        assert is_live(tmp_path)
+        assert child.stdout is not None
+        assert child.stdout.readline() == "held\n"
+        assert read_holder(tmp_path) == LockHolder(child.pid, socket.gethostname(), is_starting=True)
+        assert is_live(tmp_path)
+        child.communicate("")
+    assert not is_live(tmp_path)
+
+
+def test_inherited_lock_of_another_run_is_refused(tmp_path: Path) -> None:
+    other = RunLock(RunDirectory.make(tmp_path / "other"))
+    RunLock(RunDirectory.make(tmp_path / "run")).release()
+    with pytest.raises(RecordingError, match="the inherited lock is that of another run"):
+        RunLock(RunDirectory(tmp_path / "run"), other.file)
+    other.release()
+
+
+def test_holder_is_starting_until_the_run_trains(tmp_path: Path) -> None:
+    lock = RunLock(RunDirectory(tmp_path))
+    lock.mark_started()
+    assert read_holder(tmp_path) == LockHolder(os.getpid(), socket.gethostname())
+    lock.release()
 
 
 def test_lock_waits_while_another_process_checks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

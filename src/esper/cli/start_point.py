@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ from esper.process import parent_start_time
 from esper.recording.notes import RunNotes, update_notes
 from esper.recording.recorder import open_run_directory
 from esper.recording.run_directory import RunDirectory
-from esper.recording.run_lock import check_not_live
+from esper.recording.run_lock import RunLock
 from esper.recording.runs import resolve_run
 from esper.tasks import is_built_in
 
@@ -43,9 +45,15 @@ NEW_RUN_ADVICE = "without --resume, a new run starts"
 
 
 def resolve_start(
-    file: Path | None, resume: str | None, options: dict[str, Any], notes: RunNotes | None, *, restarted: bool
+    file: Path | None,
+    resume: str | None,
+    options: dict[str, Any],
+    notes: RunNotes | None,
+    *,
+    restarted: bool,
+    inherited_lock: int | None = None,
 ) -> StartPoint:
-    """Return where the run starts.
+    """Return where the run starts. A run that was begun before is locked before anything of it is read.
 
     Args:
         file: File of `--config`.
@@ -53,6 +61,7 @@ def resolve_start(
         options: Other options of the configuration, by field name.
         notes: Notes that the user gave.
         restarted: torchrun has restarted the ranks.
+        inherited_lock: File descriptor of the lock of that run, if the parent process holds it; None: it does not.
 
     Raises:
         RunCompleteError: The run has done all of its rounds.
@@ -70,7 +79,8 @@ def resolve_start(
     if resume not in (None, AUTO):
         checkpoint = _find_checkpoint(resume, Path(given.telemetry_dir), restarted=restarted)
         try:
-            return _resume_run(file, checkpoint, resume, options, table, notes)
+            with _locked(open_run_directory(run_directory_of(checkpoint)), inherited_lock) as lock:
+                return _resume_run(file, checkpoint, lock, resume, options, table, notes)
         except _EndedError as ended:
             if restarted:
                 raise RunCompleteError(str(ended)) from None
@@ -80,19 +90,30 @@ def resolve_start(
         print_warnings([f"{given.telemetry_dir} has no run of this command; a new run starts"])
         return StartPoint(resolve_policy(given), command=command)
     run = directory.path
-    check_not_live(run)
-    checkpoints = list_checkpoints(run)
-    if not checkpoints and is_done(run):
-        raise RunCompleteError(f"{run} is done and has no checkpoint; {NEW_RUN_ADVICE}")
-    if not checkpoints:
-        print_warnings([f"{run} has no checkpoint; it starts again with its first round"])
-        return StartPoint(resolve_policy(given), None, directory, command)
+    with _locked(directory, inherited_lock) as lock:
+        checkpoints = list_checkpoints(run)
+        if not checkpoints and is_done(run):
+            raise RunCompleteError(f"{run} is done and has no checkpoint; {NEW_RUN_ADVICE}")
+        if not checkpoints:
+            print_warnings([f"{run} has no checkpoint; it starts again with its first round"])
+            return StartPoint(resolve_policy(given), None, lock, command)
+        try:
+            start = _resume_run(file, checkpoints[-1], lock, str(run), options, table, notes, command)
+        except _EndedError as ended:  # an error would make a scheduler start the command again and again
+            raise RunCompleteError(f"{ended}; {NEW_RUN_ADVICE}") from None
+        print_warnings([f"continues {run}"])
+        return start
+
+
+@contextmanager
+def _locked(directory: RunDirectory, inherited: int | None) -> Generator[RunLock]:
+    """Lock a run, and release it if an exception leaves the context. Raises RecordingError."""
+    lock = RunLock(directory, inherited)
     try:
-        start = _resume_run(file, checkpoints[-1], str(run), options, table, notes, command)
-    except _EndedError as ended:  # an error would make a scheduler start the command again and again
-        raise RunCompleteError(f"{ended}; {NEW_RUN_ADVICE}") from None
-    print_warnings([f"continues {run}"])
-    return start
+        yield lock
+    except BaseException:
+        lock.release()
+        raise
 
 
 def _find_checkpoint(resume: str, telemetry_dir: Path, *, restarted: bool) -> Path:
@@ -121,6 +142,7 @@ class _EndedError(ConfigError):
 def _resume_run(
     file: Path | None,
     checkpoint: Path,
+    lock: RunLock,
     resume: str,
     options: dict[str, Any],
     table: dict[str, Any],
@@ -130,11 +152,11 @@ def _resume_run(
     """Return the start from a checkpoint.
 
     Args:
+        lock: Lock of the run.
         resume: Run or checkpoint of `--resume`, for messages.
         command: Digest of a command that continues the run that it began; None: another command.
     """
-    directory = open_run_directory(run_directory_of(checkpoint))  # before the checkpoint is read
-    run = directory.path
+    run = lock.directory.path
     begun = read_run_manifest(run)
     # The directory is used for the lookup only: a run resumes in its own.
     options = {name: value for name, value in options.items() if name != "telemetry_dir"}
@@ -161,18 +183,18 @@ def _resume_run(
             f"{resume} has done {manifest.round} of its {saved.rounds} rounds; --rounds must be above {manifest.round}"
         )
     if manifest.round >= config.rounds:
-        _end_complete_run(resume, directory, manifest.round, notes)
-    return StartPoint(config, checkpoint, directory, begun.command or command)
+        _end_complete_run(resume, lock.directory, manifest.round, notes)
+    return StartPoint(config, checkpoint, lock, begun.command or command)
 
 
 def _end_complete_run(resume: str, run: RunDirectory, rounds: int, notes: RunNotes | None) -> None:
-    """Record the end of a run that was killed, or failed, after its last round.
+    """Record the end of a locked run that was killed, or failed, after its last round.
 
     Raises:
         RunCompleteError: The end is recorded now.
         ConfigError: The run had recorded that it is done, so there is nothing to resume.
         ReadError: The recording or the notes cannot be read.
-        RecordingError: A process trains the run, or the recording cannot be written.
+        RecordingError: The recording cannot be written.
     """
     from esper.history.run_end import record_run_end  # few runs need it
 

@@ -97,6 +97,8 @@ class Run:
 
     run_directory: RunDirectory | None = None
     """The run directory, held open; None on a machine that does not have it, because rank 0 is on another one."""
+    _lock: RunLock | None = None
+    """Lock of the run; None on other ranks than 0."""
 
     def __init__(
         self,
@@ -119,6 +121,8 @@ class Run:
         resolve_policy_device(config.policy_device)
         saved = ranks.run_on_rank0(lambda: _read_saved(start))  # only it must see the run
         with ExitStack() as opened:
+            if start.lock:
+                opened.callback(start.lock.release)
             self.ranks = ranks = reduce_on_gpu(ranks, config.policy_device)
             _check_gpus(lanes, rank_info, ranks)
             prepared = prepare_task(
@@ -142,7 +146,7 @@ class Run:
             self._command = start.command or command_digest(start.config, notes.name if notes else "")
             self._begin(control)
             self._open_directory(start, config)
-            lock_warning = ranks.run_on_rank0(lambda: self._open_recording(config, notes, opened))
+            lock_warning = ranks.run_on_rank0(lambda: self._open_recording(config, notes, start.lock, opened))
             self.hub.subscribe(records)
             state = TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks, origin=origin)
             self._results = self._direct(growth, space, state, control, data, lanes) if growth and space else None
@@ -290,15 +294,19 @@ class Run:
             open_wide=open_wide if task.wide_model else None,
         )
 
-    def _open_recording(self, config: Config, notes: RunNotes | None, opened: ExitStack) -> str | None:
-        """Lock the run directory, store notes, open recorder and hub. Return the warning of the lock.
+    def _open_recording(
+        self, config: Config, notes: RunNotes | None, lock: RunLock | None, opened: ExitStack
+    ) -> str | None:
+        """Lock the directory of a new run, store notes, open recorder and hub. Return the warning of the lock.
 
         Raises:
             RecordingError: Another process trains the run, or its directory is not at its path or cannot be written.
             ReadError: The notes on the resumed run cannot be read.
         """
-        lock = RunLock(self._own_directory)
-        opened.callback(lock.release)
+        if lock is None:
+            lock = RunLock(self._own_directory)
+            opened.callback(lock.release)
+        self._lock = lock
         if notes is not None:  # first of all: a sweep finds its runs by their notes
             try:
                 update_notes(self._own_directory, notes)
@@ -356,6 +364,9 @@ class Run:
         torch.set_num_threads(1)
         try:
             with self._opened:
+                if self._lock:
+                    self.hub.flush()  # viewers must find the start of the run in the recording
+                    self._lock.mark_started()
                 self._train_and_report()
         except RunFailedError as error:
             if self.hub.failure and self.hub.failure not in str(error):

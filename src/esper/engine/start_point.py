@@ -11,6 +11,7 @@ from esper.config import Config
 from esper.engine.growth import read_run_manifest
 from esper.recording.recorder import open_run_directory
 from esper.recording.run_directory import RunDirectory
+from esper.recording.run_lock import RunLock
 
 
 class RunCompleteError(Exception):
@@ -24,30 +25,35 @@ class StartPoint:
     Attributes:
         config: Configuration of the run.
         checkpoint: Checkpoint to resume from, in the directory of its run; None: the run starts with its first round.
-        directory: Directory of a run that was begun before, held open since it was chosen. None: a new one, or that of
-            rank 0, on another rank.
+        lock: Lock of a run that was begun before, held since it was chosen, so that other processes see it as starting
+            while torch is loaded, and cannot resume it too. None: a new run, or that of rank 0, on another rank.
         command: Digest of the command that began the run, see `command_digest`; None: that of `config`.
     """
 
     config: Config
     checkpoint: Path | None = None
-    directory: RunDirectory | None = None
+    lock: RunLock | None = None
     command: str | None = None
 
     @classmethod
     def at_checkpoint(cls, config: Config, checkpoint: Path) -> StartPoint:
-        """Return the start from a checkpoint.
+        """Lock the run of a checkpoint, and return the start from it.
 
         Raises:
             CheckpointError: The checkpoint was moved out of the directory of its run.
-            RecordingError: The directory cannot be opened.
+            RecordingError: Another process trains the run, or its directory cannot be opened or written.
         """
-        directory = open_run_directory(run_directory_of(checkpoint))
-        return cls(config, checkpoint, directory, read_run_manifest(directory.path).command)
+        lock = RunLock(open_run_directory(run_directory_of(checkpoint)))
+        return cls(config, checkpoint, lock, read_run_manifest(lock.directory.path).command)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the open directory, which only rank 0 uses."""
-        return {**self.__dict__, "directory": None}
+        """Leave out the lock, which only rank 0 uses."""
+        return {**self.__dict__, "lock": None}
+
+    @property
+    def directory(self) -> RunDirectory | None:
+        """Directory of a run that was begun before, held open; None as for `lock`."""
+        return self.lock.directory if self.lock else None
 
     @property
     def is_new(self) -> bool:

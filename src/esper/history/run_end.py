@@ -7,7 +7,6 @@ import msgspec
 from esper.history.history import open_history
 from esper.recording.recorder import Recorder, RecordingError
 from esper.recording.run_directory import RunDirectory
-from esper.recording.run_lock import RunLock
 from esper.telemetry import events as ev
 from esper.telemetry.clock import EventClock
 from esper.telemetry.state import Keyframe
@@ -16,26 +15,24 @@ from esper.telemetry.state import Keyframe
 def record_run_end(run: RunDirectory) -> bool:
     """Record that a run is done whose rounds are all done. Does nothing if the run has recorded it.
 
+    The caller holds the lock of the run.
+
     Returns:
         True if it was missing.
 
     Raises:
         ReadError: The recording cannot be read.
-        RecordingError: A process trains the run, or the recording cannot be written.
+        RecordingError: The recording cannot be written.
     """
-    lock = RunLock(run)
-    try:
-        history = open_history(run.path)
-        state = history.state_at(history.length)
-        if state.status == "done":
-            return False
-        recorder = Recorder(run)
-        now, _ = EventClock().read()
-        recorder.put(msgspec.structs.replace(Keyframe.from_state(state), restored=now))
-        recorder.put(ev.RunEnded(seq=state.seq + 1, time=now, outcome="done"))
-        recorder.close()
-        if recorder.failure:
-            raise RecordingError(recorder.failure)
-        return True
-    finally:
-        lock.release()
+    history = open_history(run.path)
+    state = history.state_at(history.length)
+    if state.status == "done":
+        return False
+    recorder = Recorder(run)
+    now, _ = EventClock().read()
+    recorder.put(msgspec.structs.replace(Keyframe.from_state(state), restored=now))
+    recorder.put(ev.RunEnded(seq=state.seq + 1, time=now, outcome="done"))
+    recorder.close()
+    if recorder.failure:
+        raise RecordingError(recorder.failure)
+    return True

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
 import time
+import weakref
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -27,6 +30,8 @@ class LockHolder(msgspec.Struct):
 
     pid: int
     host: str
+    is_starting: bool = False
+    """True from the moment when the run is locked until it trains: torch is loaded and the envs are built meanwhile."""
 
 
 def is_live(directory: Path) -> bool:
@@ -50,12 +55,6 @@ def is_live(directory: Path) -> bool:
     return False
 
 
-def check_not_live(directory: Path) -> None:
-    """Raise RecordingError if a process trains the run."""
-    if is_live(directory):
-        raise RecordingError(_locked_message(directory))
-
-
 def live_since(directory: Path) -> float:
     """Return when the process that trains a live run started to, in seconds since the epoch. Raises OSError."""
     return (directory / LOCK_FILE).stat().st_mtime
@@ -70,32 +69,51 @@ def read_holder(directory: Path) -> LockHolder | None:
 
 
 class RunLock:
-    """Lock that marks a run as live until it is released or the process exits.
+    """Lock that marks a run as live until it is released, is no longer referenced, or the process exits.
+
+    A process can hand its lock over to a child process, which inherits the open lock file: the run is locked without
+    interruption. The lock ends when both have released it.
 
     Args:
         directory: Directory of the run.
+        inherited: File descriptor of a lock that the parent process has handed over; None: the lock is acquired.
 
     Raises:
-        RecordingError: Another process trains the run, or the directory is not at its path or cannot be written.
+        RecordingError: Another process trains the run, the directory is not at its path or cannot be written, or the
+            descriptor is not that of the run's lock file.
     """
 
-    def __init__(self, directory: RunDirectory) -> None:
+    def __init__(self, directory: RunDirectory, inherited: int | None = None) -> None:
+        self.directory = directory
+        """Directory of the run, held open."""
         self.warning: str | None = None
         """Why the run is not shown as live although it is, one sentence for the user; None if it is locked."""
         try:
-            self._file = os.open(directory.check() / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+            path = directory.check() / LOCK_FILE
+            self.file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644) if inherited is None else _adopt(inherited, path)
         except OSError as error:
             raise RecordingError(f"cannot record to {directory.path}: {error.strerror}") from error
+        self._close = weakref.finalize(self, os.close, self.file)
         try:
             self._lock(directory.path)
-            os.ftruncate(self._file, 0)
-            os.pwrite(self._file, msgspec.json.encode(LockHolder(pid=os.getpid(), host=socket.gethostname())), 0)
+            self._write_holder(is_starting=True)
         except OSError as error:
             problem = f"cannot lock {directory.path / LOCK_FILE} ({error.strerror})"
             self.warning = f"{problem}; `attach` and `runs` will not list this run as live"
         except RecordingError:
-            os.close(self._file)
+            self.release()
             raise
+
+    def mark_started(self) -> None:
+        """Store that the run trains: until then, viewers show it as starting."""
+        if self.warning is None:
+            with suppress(OSError):  # on a full disk: viewers show the run as starting until there is room
+                self._write_holder(is_starting=False)
+
+    def _write_holder(self, *, is_starting: bool) -> None:
+        content = msgspec.json.encode(LockHolder(os.getpid(), socket.gethostname(), is_starting))
+        os.pwrite(self.file, content, 0)
+        os.ftruncate(self.file, len(content))
 
     def _lock(self, directory: Path) -> None:
         """Acquire the lock.
@@ -107,7 +125,7 @@ class RunLock:
         deadline = time.monotonic() + LOCK_TIMEOUT_S
         while True:
             try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
                 if time.monotonic() > deadline:
@@ -115,8 +133,20 @@ class RunLock:
                 time.sleep(0.01)
 
     def release(self) -> None:
-        """Release the lock, which ends the run."""
-        os.close(self._file)
+        """Release the lock, which ends the run unless it was handed over to a child process."""
+        self._close()
+
+
+def _adopt(descriptor: int, path: Path) -> int:
+    """Return the descriptor of an inherited lock file. Further child processes do not inherit it.
+
+    Raises:
+        OSError: It is not the lock file at the path.
+    """
+    os.set_inheritable(descriptor, False)
+    if not os.path.samestat(os.fstat(descriptor), path.stat()):
+        raise OSError(errno.ESTALE, "the inherited lock is that of another run", str(path))
+    return descriptor
 
 
 def _locked_message(directory: Path) -> str:

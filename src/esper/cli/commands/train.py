@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     _Follower: TypeAlias = Callable[[EngineThread], AbstractContextManager[object]]
 
 
+_LOCK_OPTION = "--inherited-lock"
+"""Option with the file descriptor of a lock that the parent process has handed over; `--detach` sets it."""
 START_POLL_S = 0.1
 """Seconds between checks whether the detached run has started."""
 
@@ -59,7 +61,8 @@ def run_training(arguments: Sequence[str]) -> int:
     headless = options.no_tui or options.narrate is not None
     rank_info = RankInfo.from_environment()
     decide = partial(resolve_start, options.config, options.resume, given_options(options), notes)
-    start, workers = _decide_start(decide, rank_info, is_resuming=options.resume is not None)
+    first = partial(decide, inherited_lock=options.inherited_lock)
+    start, workers = _decide_start(first, rank_info, is_resuming=options.resume is not None)
     followers = _followers(options.on_alert, tensorboard=options.tensorboard)
     if isinstance(start, RunCompleteError) and rank_info.world_size == 1:
         print_text(str(start))
@@ -68,7 +71,7 @@ def run_training(arguments: Sequence[str]) -> int:
     if options.detach:
         if rank_info.world_size > 1 or not isinstance(start, StartPoint):
             raise ConfigError("--detach cannot be used under torchrun; start torchrun itself in the background")
-        return start_detached(arguments, _parent_of_run(start), display=display, headless=headless, task=task)
+        return start_detached(arguments, start, display=display, headless=headless)
 
     from esper.engine.thread import EngineThread
 
@@ -127,11 +130,6 @@ def _decide_start(
         raise
 
 
-def _parent_of_run(start: StartPoint) -> Path:
-    """Return the parent of the directory of the run, which may not exist yet."""
-    return start.directory.path.parent if start.directory else Path(start.config.telemetry_dir)
-
-
 def _followers(on_alert: str | None, *, tensorboard: bool) -> list[_Follower]:
     """Check the options, and return what follows the run in threads. Few runs have any, so nothing is imported before.
 
@@ -182,6 +180,7 @@ def _train_parser() -> Parser:
     parser.add_argument(
         "--detach", action="store_true", help="train in a background process that outlives the dashboard"
     )
+    parser.add_argument(_LOCK_OPTION, metavar="DESCRIPTOR", type=int, help=argparse.SUPPRESS)
     return parser
 
 
@@ -231,25 +230,24 @@ def _notes_from_options(options: argparse.Namespace) -> RunNotes | None:
     return notes if notes != RunNotes() else None
 
 
-def start_detached(
-    arguments: Sequence[str], telemetry_dir: Path, *, display: DisplayOptions, headless: bool, task: str
-) -> int:
+def start_detached(arguments: Sequence[str], start: StartPoint, *, display: DisplayOptions, headless: bool) -> int:
     """Start a run in a background process, wait until it trains, show it, and return the exit code.
 
     If the process ends before it trains, its output and exit code become those of this process.
 
     Args:
         arguments: Valid arguments of the program.
-        telemetry_dir: Parent of the run directory.
+        start: Where the run starts. The lock of a resumed run is handed over to the process.
         display: Appearance and notifications of the dashboard.
         headless: Print the run directory instead of opening the dashboard.
-        task: Reference of the task.
 
     Raises:
         ConfigError: There is no terminal for the dashboard, or the telemetry directory cannot be created.
     """
     if not headless:
         check_terminal(display.theme)
+    lock = start.lock
+    telemetry_dir = lock.directory.path.parent if lock else Path(start.config.telemetry_dir)
     created = _create_parents(telemetry_dir)
     output = telemetry_dir / f"starting-{time.time_ns()}.log"
     directory = None
@@ -257,7 +255,11 @@ def start_detached(
         print_text("starting a background process, which loads torch first; Ctrl+C cancels", sys.stderr)
         try:
             options = [word for word in arguments if word not in {"--detach", "--no-tui"}]
-            process = spawn_program([*options, "--no-tui"], output)
+            inherited = [lock.file] if lock else []
+            words = [f"{_LOCK_OPTION}={descriptor}" for descriptor in inherited]
+            process = spawn_program([*options, "--no-tui", *words], output, *inherited)
+            if lock:
+                lock.release()  # else the run would stay locked if the process ends
         except OSError:
             _remove_output(output, created)
             raise
@@ -285,7 +287,7 @@ def start_detached(
         return EXIT_OK
     from esper.cli.commands.attach import show_live_run  # imported here to keep other runs' start-up fast
 
-    return show_live_run(directory, display=display, read_only=False, task=task)
+    return show_live_run(directory, display=display, read_only=False, task=start.config.task)
 
 
 @contextmanager
