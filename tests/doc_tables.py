@@ -7,7 +7,7 @@ from pathlib import Path
 
 from esper.sanctum.bindings import KEYS, Availability, KeyBinding, KeyCategory
 from esper.sanctum.keymap import PRESETS, apply_keys
-from esper.sanctum.symbols import MARK_SYMBOLS, OPS, RUN_STATES, SEVERITIES, STAGES, STATUS_SYMBOLS, Symbol
+from esper.sanctum.symbols import MARK_SYMBOLS, OPS, RUN_STATES, SEVERITIES, STAGES, Symbol
 
 PAGE = Path(__file__).parent.parent / "docs" / "dashboard.md"
 COMMAND = "python -m tests.doc_tables"
@@ -65,8 +65,7 @@ def symbol_tables() -> str:
     groups: dict[str, Iterable[Symbol]] = {
         "Stages of a slot": STAGES.values(),
         "Severities": SEVERITIES.values(),
-        "Status of a run": STATUS_SYMBOLS.values(),
-        "States of the runs of the workspace": [symbol for symbol, _ in RUN_STATES.values()],
+        "Status of a run": [symbol for symbol, _ in RUN_STATES.values()],
         "Marks on the timeline": [symbol for symbol, _ in MARK_SYMBOLS.values()],
     }
     tables = [

@@ -160,6 +160,7 @@ class Rule(StrEnum):
     LOSS_SCALE_BELOW_1 = "loss scale below 1"
     STRAGGLING_LANE = "straggling lane"
     STALE_TELEMETRY = "stale telemetry"
+    CRASHED_RUN = "crashed run"
 
 
 TERMINAL_STATUSES = ("done", "stopped", "failed")

@@ -228,7 +228,7 @@ def test_anomaly_begins_once_and_ends_on_recovery(rule: str) -> None:
 
 def test_every_rule_has_one_check() -> None:
     assert set(RULES) == set(Rule)
-    assert [rule for rule, info in RULES.items() if info.event is None] == [Rule.STALE_TELEMETRY]
+    assert [rule for rule, info in RULES.items() if info.event is None] == [Rule.STALE_TELEMETRY, Rule.CRASHED_RUN]
     with pytest.raises(ValueError, match="'KL spike' already has a check"):
         register_rule(ev.PolicyUpdated, {Rule.KL_SPIKE: "another check"})(lambda event, context: ())
 
@@ -500,9 +500,9 @@ def test_resumed_detector_finds_the_same_anomalies() -> None:
 
 def test_silent_engine_is_stale_relative_to_its_pace() -> None:
     assert check_stale(None, 1e6, LIMITS) is None  # the run has not started
-    assert check_stale(0.1, 5.0, LIMITS) is None
+    assert check_stale(0.1, 4.0, LIMITS) is None
     assert check_stale(2.0, 19.0, LIMITS) is None
-    for cadence, age, limit in ((0.1, 5.1, 5.0), (2.0, 20.5, 20.0)):
+    for cadence, age, limit in ((0.1, 4.1, 4.0), (2.0, 20.5, 20.0)):
         found = check_stale(cadence, age, LIMITS)
         assert found is not None
         assert (found.rule, found.value, found.threshold) == ("stale telemetry", age, limit)

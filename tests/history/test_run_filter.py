@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from esper.filter_terms import FilterError, IncompleteFilterError
 from esper.history.run_filter import RUN_STATES, SORT_KEYS, complete_filter, parse_run_filter, sort_runs
 from esper.history.run_info import RunInfo
+from esper.history.run_status import LIVE_STATES
 
 NOW = time.time()
 
@@ -42,7 +43,7 @@ RUNS = [
         study="S1",
         trial=0,
     ),
-    info("c", state="live", task="digits", policy="static", config=config("digits", 0.1), seed=3, anomalies=2),
+    info("c", state="running", task="digits", policy="static", config=config("digits", 0.1), seed=3, anomalies=2),
     info("d", written=NOW - 3 * 86400, state="reading"),
     info("e", archived=True, task="recall", config=config("recall", 0.01)),
 ]
@@ -92,7 +93,7 @@ def test_filter_matches(text: str, names: str) -> None:
 
 def test_live_runs_include_paused_ones() -> None:
     runs = [info(state, state=state) for state in RUN_STATES]
-    assert [run.state for run in runs if parse_run_filter("state:live", runs).matches(run)] == ["live", "paused"]
+    assert [run.state for run in runs if parse_run_filter("state:live", runs).matches(run)] == list(LIVE_STATES)
     assert [run.state for run in runs if parse_run_filter("state:paused", runs).matches(run)] == ["paused"]
 
 
@@ -106,7 +107,7 @@ def test_live_runs_include_paused_ones() -> None:
         "best<x": "expected a number after 'best', as in best<0.5; got 'x'",
         "age<2y": r"expected a number with a unit after 'age' \(s, min, h, d, w\), as in age<2d; got '2y'",
         "tags:x": "unknown filter 'tags:'; did you mean tag?",
-        "state:over": "unknown state 'over'; valid: live, paused, done",
+        "state:over": "unknown state 'over'; valid: live, starting, running",
     }.items(),
 )
 def test_invalid_filter_is_refused(text: str, message: str) -> None:

@@ -17,7 +17,7 @@ from esper.recording.notes import NOTES_FILE, RunNotes, write_notes
 from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
 from esper.telemetry import events as ev
-from tests.factory import example_run
+from tests.factory import example_run, stamp
 from tests.recording.recordings import lines, recording, write_segment
 
 RUN = example_run()
@@ -56,10 +56,30 @@ def states(index: RunIndex) -> dict[str, str]:
     return {info.run: info.state for info in index.runs}
 
 
+def test_run_becomes_silent_in_the_index_without_new_events(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a run that is resumed is starting until it trains, although its recording says that it has stopped."""
+    stopped = [*RUN[:60], *stamp([ev.RunEnded(outcome="stopped")], first=61, start=RUN[59].time)]
+    make(folder, "resumed", stopped)
+    training, resumed = (RunLock(RunDirectory(path)) for path in (make(folder, "a", RUN[:60]), folder / "resumed"))
+    training.mark_started()
+    index = RunIndex(folder, None)
+    index.poll()
+    assert states(index) == {"resumed": "starting", "a": "running"}
+    later = time.time() + 60.0
+    monkeypatch.setattr(run_index.time, "time", lambda: later)
+    assert index.poll()
+    assert states(index) == {"resumed": "starting", "a": "silent"}
+    assert [info.health for info in index.runs if info.run == "a"] == ["silent for 1m00s"]
+    assert not index.poll()
+    training.release()
+    resumed.release()
+
+
 def test_index_reads_live_runs_first_then_the_newest(folder: Path, read: list[str]) -> None:
     for age, name in enumerate("abc"):
         make(folder, name, RUN, age=100 * age)
     lock = RunLock(RunDirectory(make(folder, "live", RUN[:60], age=9000)))
+    lock.mark_started()
     write_notes(folder / "b", RunNotes(name="named"))
     (folder / "no run").mkdir()
     (folder / "loop").symlink_to(folder / "loop")
@@ -71,7 +91,7 @@ def test_index_reads_live_runs_first_then_the_newest(folder: Path, read: list[st
         assert index.poll(within=0) or len(index.runs) < 4
 
     assert read == ["live", "a", "b", "c"]
-    assert states(index) == {"live": "live", "a": "done", "b": "done", "c": "done"}
+    assert states(index) == {"live": "silent", "a": "done", "b": "done", "c": "done"}
     assert list(states(index)) == ["live", "a", "b", "c"]
     assert [info.title for info in index.runs] == ["live", "a", "named", "c"]
     lock.release()
@@ -97,6 +117,7 @@ def test_cached_runs_are_not_read_again_until_their_files_change(tmp_path: Path,
     for name in ("changed", "noted", "same", "gone", "grown"):
         (make(folder, name, RUN, age=10) / "checkpoints").mkdir()
     lock = RunLock(RunDirectory(make(folder, "live", RUN[:60])))
+    lock.mark_started()
     first = RunIndex(folder, cache)
     first.poll()
     read.clear()

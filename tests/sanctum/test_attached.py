@@ -4,51 +4,72 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from esper.attach.server import AttachServer
 from esper.attach.session import AttachedRun
+from esper.checkpoint.catalog import checkpoint_path
+from esper.checkpoint.files import write_checkpoint
 from esper.config_files import resolve_config
 from esper.control import RequestKind, RequestQueue
 from esper.engine.start_point import StartPoint
 from esper.engine.thread import EngineThread
 from esper.health.detector import AnomalyDetector
+from esper.history.history import open_history
 from esper.recording.recorder import Recorder
 from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
+from esper.sanctum import run_changes
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.dialogs import QuitDialog
 from esper.sanctum.source import AttachSource
 from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.footer import Footer
-from esper.sanctum.widgets.problems import PauseCausePanel
+from esper.sanctum.widgets.problems import AnomalyStrip, PauseCausePanel
 from esper.telemetry import events as ev
 from esper.telemetry.hub import EventHub
+from esper.telemetry.state import Keyframe
 from tests.attach.viewers import drain_requests, no_recording_error
 from tests.factory import example_run
+from tests.faults.programs import example_checkpoint
 from tests.runs import recorded, tiny
-from tests.sanctum.driving import has_left, header, live, notices, screen_text, shown, until
+from tests.sanctum.driving import (
+    has_left,
+    header,
+    live,
+    notices,
+    opened,
+    press,
+    replay_of,
+    screen_text,
+    settle,
+    shown,
+    until,
+)
 
 SIZE = (120, 40)
 PATIENCE = 20.0
+RUN_STARTED = next(event for event in example_run() if isinstance(event, ev.RunStarted))
 
 
 class StubRun:
     """A run without an engine: it records the events that a test supplies; the test reads its requests."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, num_events: int = 30) -> None:
         self.directory = directory
         self.control = RequestQueue()
         directory.mkdir(parents=True, exist_ok=True)
         self.lock = RunLock(RunDirectory(directory))
+        self.lock.mark_started()
         self.recorder = Recorder(RunDirectory.make(directory))
         self.hub = EventHub(self.recorder, AnomalyDetector())
-        self.say(*example_run()[:30])
+        self.say(*example_run()[:num_events])
 
     def say(self, *events: ev.AnyEvent) -> None:
         for event in events:
@@ -208,16 +229,145 @@ async def test_stop_asks_to_confirm_and_waits_for_the_end(run: StubRun) -> None:
             await until(pilot, lambda: has_left(app))
 
 
-async def test_attached_run_whose_process_died_is_shown_as_failed(tmp_path: Path) -> None:
-    run = StubRun(tmp_path / "run")
+class StubCommand:
+    """Stub of the command that resumes a run in a background process."""
+
+    def __init__(self) -> None:
+        self.words: list[Sequence[str]] = []
+        self.output = Path()
+        self.code: int | None = None
+
+    def __call__(self, words: Sequence[str], output: Path) -> StubCommand:
+        self.words.append(words)
+        self.output, self.code = output, None
+        return self
+
+    def poll(self) -> int | None:
+        return self.code
+
+    def end(self, code: int, text: str) -> None:
+        self.output.write_text(text)
+        self.code = code
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> StubCommand:
+    stub = StubCommand()
+    monkeypatch.setattr(run_changes, "spawn_program", stub)
+    return stub
+
+
+def crash(run: StubRun) -> None:
+    """End a run with a checkpoint as `kill -9` does: without an event."""
+    write_checkpoint(checkpoint_path(run.directory, 1, 2), example_checkpoint(1))
+    run.say(ev.CheckpointSaved(round=1, step=2, path="checkpoints/round-00001-step-0002", bytes=1, origin="schedule"))
+    run.end()
+
+
+async def test_killed_run_is_crashed_everywhere_and_one_key_resumes_it(tmp_path: Path, command: StubCommand) -> None:
+    run = StubRun(tmp_path / "run", 8)
     app, source = attach(run.directory)
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "RUNNING" in header(app))
-        run.end()
-        await until(pilot, lambda: "FAILED the engine stopped unexpectedly" in header(app))
-        assert not source.alive
-        await pilot.press("p")
+        assert shown(app, AnomalyStrip).startswith("✓ no anomalies")
+        crash(run)
+        await until(pilot, lambda: "✖ CRASHED can be resumed" in header(app))
+        assert not any(text in header(app) for text in ("left", "env-steps/s"))
+        assert shown(app, AnomalyStrip).startswith("✖ 1 the run crashed and can be resumed: i")
+        assert "p resume" in shown(app, Footer)
+        await pilot.press("c")
         assert "Not available: the run has ended." in " ".join(notices(app))
+        await pilot.press("F")
+        await pilot.pause()
+        assert "Run crashed, can be resumed." in screen_text(app)
+        assert "p    resume: train on from the newest checkpoint" in screen_text(app)
+        await pilot.press("escape", "p")
+        await until(pilot, lambda: bool(command.words))
+        assert command.words == [["--resume", str(run.directory), "--detach", "--no-tui"]]
+        await pilot.press("p")
+        await until(pilot, lambda: "run is being resumed; wait until it trains." in notices(app))
+        lock = RunLock(RunDirectory(run.directory))
+        await until(pilot, lambda: "○ STARTING" in header(app))
+        assert shown(app, AnomalyStrip).startswith("✓ no anomalies")
+        state = source.live_state
+        recorder = Recorder(RunDirectory(run.directory))
+        recorder.put(msgspec.structs.replace(Keyframe.from_state(state), restored=state.time + 60.0))
+        recorder.put(msgspec.structs.replace(RUN_STARTED, seq=state.seq + 1, time=state.time + 60.0))
+        assert recorder.flush()
+        lock.mark_started()
+        await until(pilot, lambda: "RUNNING" in header(app))
+        assert "p pause" in shown(app, Footer)
+        command.end(0, "run trains in process 7\n")
+        await until(pilot, lambda: "run trains again, in a background process." in notices(app))
+        recorder.close()
+        lock.release()
+    assert len(command.words) == 1
+
+
+async def test_refused_resume_is_reported(tmp_path: Path, command: StubCommand) -> None:
+    run = StubRun(tmp_path / "run", 8)
+    run.end()
+    app, _ = attach(run.directory)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "✖ CRASHED round" in header(app))  # it has no checkpoint
+        assert "p resume" not in shown(app, Footer)
+        await pilot.press("p")
+        await until(pilot, lambda: bool(command.words))
+        command.end(2, "starting a background process\nesper-sanctum: run has no checkpoint\n")
+        await until(pilot, lambda: "run is not resumed: run has no checkpoint" in notices(app))
+
+
+async def test_replay_of_a_crashed_run_names_the_crash_and_resumes_it(tmp_path: Path, command: StubCommand) -> None:
+    run = StubRun(tmp_path / "run", 8)
+    crash(run)
+    app, playback = replay_of(open_history(run.directory))
+    async with opened(app) as pilot:
+        assert "crashed" not in header(app)
+        await press(pilot, "F")  # also before the end
+        assert "Run crashed, can be resumed." in " ".join(screen_text(app).split()) or notices(app)
+        await press(pilot, "escape")
+        playback.seek_end()
+        await settle(pilot)
+        assert "REPLAY paused, of a crashed run" in header(app)
+        assert shown(app, AnomalyStrip).startswith("✖ 1 the run crashed and can be resumed: i")
+        await press(pilot, "F", "p")
+        await until(pilot, lambda: bool(command.words))
+        lock = RunLock(RunDirectory(run.directory))
+        lock.mark_started()
+        command.end(0, "")
+        await until(pilot, lambda: isinstance(app.source, AttachSource) and "● RUNNING" in screen_text(app))
+        lock.release()
+
+
+async def test_read_only_viewer_cannot_resume(tmp_path: Path, command: StubCommand) -> None:
+    run = StubRun(tmp_path / "run", 8)
+    crash(run)
+    app, _ = attach(run.directory, read_only=True)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "✖ CRASHED" in header(app))
+        assert "p resume" not in shown(app, Footer)
+        await pilot.press("p")
+        await pilot.pause()
+        assert "This view is read-only: attach without --read-only to control the run." in " ".join(notices(app))
+    assert command.words == []
+
+
+async def test_silent_run_is_named_with_its_duration(tmp_path: Path) -> None:
+    """The list of anomalies counts on while it is open."""
+    run = StubRun(tmp_path / "run", 8)
+    app, source = attach(run.directory)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "env-steps/s" in header(app))
+        source.live_state.walls = [0.1] * 5
+        app.view.frame_stats.age = 10.0
+        await until(pilot, lambda: "▲ SILENT for 10s" in header(app))
+        assert not any(text in header(app) for text in ("left", "env-steps/s"))
+        assert shown(app, AnomalyStrip).startswith("▲ 1 no event from the engine for 10 s; a s")
+        await pilot.press("a")
+        await until(pilot, lambda: "no event from the engine for 12 s" in screen_text(app))
+        run.say(ev.Logged(severity="info", text="it is back"))
+        await until(pilot, lambda: "● RUNNING" in header(app))
+    run.end()
 
 
 async def test_run_in_same_process_cannot_be_detached() -> None:

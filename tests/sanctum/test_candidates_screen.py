@@ -135,15 +135,15 @@ async def test_end_of_a_growth_offers_its_answer_and_no_harvest() -> None:
 
 async def test_silent_engine_is_no_anomaly_once_all_trainings_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A growth trains the comparisons and tests its networks without an event."""
-    monkeypatch.setattr("esper.sanctum.actions.diagnosis.check_stale", lambda cadence, *_: cadence and ANOMALY)
+    monkeypatch.setattr("esper.history.run_status.check_stale", lambda cadence, *_: cadence and ANOMALY)
     app, session = live(DURING)
     async with opened(app) as pilot:
-        app.update_stats(1.0)
-        assert app.view.stale is ANOMALY
+        app.view.frame_stats.age = 60.0
+        assert app.view.status.anomaly is ANOMALY
         for env in (0, 2):
             await emit(pilot, session, ev.TrialEnded(round=2, step=2, env=env, candidate="x", outcome="pruned"))
-        app.update_stats(2.0)
-        assert app.view.stale is None
+        app.view.frame_stats.age = 60.0
+        assert app.view.status.anomaly is None
 
 
 ANOMALY = ev.AnomalyFound(rule="stale telemetry", severity="warning", where="engine", value=1.0, text="silent")

@@ -9,7 +9,7 @@ import pytest
 from textual.widgets import Static
 
 from esper.sanctum.app import SanctumApp
-from esper.sanctum.symbols import CHARSETS, MARK_SYMBOLS, SEVERITIES, STAGES, STATUS_SYMBOLS, detect_charset, translate
+from esper.sanctum.symbols import CHARSETS, MARK_SYMBOLS, RUN_STATES, SEVERITIES, STAGES, detect_charset, translate
 from esper.sanctum.view import MAX_FRAME_S, FrameStats
 from tests.sanctum.driving import live, opened, press, terminal_rows
 from tests.sanctum.population import population
@@ -44,7 +44,7 @@ async def test_ascii_key_names_are_unambiguous() -> None:
             assert line in page
 
 
-@pytest.mark.parametrize("symbols", [MARK_SYMBOLS, SEVERITIES, STAGES, STATUS_SYMBOLS])
+@pytest.mark.parametrize("symbols", [MARK_SYMBOLS, SEVERITIES, STAGES, RUN_STATES])
 def test_symbols_have_distinct_ascii_characters(symbols: dict[Any, Any]) -> None:
     glyphs = [(each[0] if isinstance(each, tuple) else each).glyph for each in symbols.values()]
     drawn = [translate(glyph, "ascii") for glyph in glyphs]

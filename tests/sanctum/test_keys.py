@@ -26,6 +26,7 @@ from esper.sanctum.symbols import SEVERITIES, STAGES
 from esper.sanctum.widgets.env_map import EnvMap
 from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.footer import Footer
+from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.sanctum.widgets.timeline import Timeline
 from esper.telemetry import events as ev
 from tests.factory import example_run
@@ -67,7 +68,7 @@ async def test_pause_step_resume_show_confirmed_state() -> None:
         await settle(pilot)
         assert "● RUNNING pausing…" in header(app)
         await emit(pilot, session, ev.Paused(round=12, step=6, origin="keyboard"))
-        assert "❚❚ PAUSED round" in header(app)
+        assert "‖ PAUSED round" in header(app)
         assert shown(app, Footer).startswith("p resume s step")
         await pilot.press("s")
         assert kinds(session) == [RequestKind.STEP]
@@ -283,13 +284,14 @@ async def test_ended_run_stays_on_screen_until_quit(outcome: str, says: str) -> 
         assert has_left(app)
 
 
-async def test_engine_death_without_message_is_a_failure() -> None:
+async def test_engine_death_without_message_is_a_crash() -> None:
     app, session = live(RUN)
     async with opened(app) as pilot:
         session.is_engine_alive, session.directory = False, Path("run")
         tick(app)
         await pilot.pause()
-        assert "✖ FAILED the engine stopped unexpectedly" in header(app)
+        assert "✖ CRASHED round" in header(app)
+        assert shown(app, AnomalyStrip).startswith("✖ 4 the run crashed: its process")
 
 
 @pytest.mark.parametrize(

@@ -94,13 +94,13 @@ async def test_rule_of_a_silent_engine_can_be_muted_and_unmuted() -> None:
     app, _ = live(RUN)
     async with opened(app) as pilot:
         fall_silent(app)
-        assert app.view.stale is not None
+        assert app.view.status.anomaly is not None
         await pilot.press("a")
         await pilot.pause()
         assert "Anomalies: 5 active, 0 ended" in screen_text(app)
         assert "no event from the engine for 1000 s" in screen_text(app)
         await pilot.press("space", "M", "escape")
-        assert app.view.muted_rules == {app.view.stale.rule}
+        assert app.view.muted_rules == {"stale telemetry"}
         assert app.view.seen_anomalies == set()  # no event has reported it
         await pilot.press("a", "M")
         assert app.view.muted_rules == set()

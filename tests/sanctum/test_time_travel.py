@@ -342,9 +342,9 @@ async def test_past_of_a_live_run_does_not_hide_or_fake_a_silent_engine(
         session.say(RUN[HALF])  # the playhead stays, but the engine reports
         await settle(pilot)
         app.update_stats(time.monotonic())
-        assert app.view.stale is None
+        assert app.view.status.anomaly is None
         fall_silent(app)
-        assert app.view.stale is not None
+        assert app.view.status.anomaly is not None
 
 
 @pytest.mark.parametrize(("keys", "focused"), [((), EnvTable), (("w",), EnvMap), (("3",), GrowthChart)])

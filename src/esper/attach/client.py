@@ -5,6 +5,8 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+import time
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -23,11 +25,13 @@ from esper.attach.protocol import (
 )
 from esper.control import Request, RequestKind
 from esper.process import NamedThread
-from esper.recording.run_lock import read_holder
+from esper.recording.run_lock import is_starting, read_holder
 from esper.telemetry.codec import DECODE_ERRORS
 
 REPLY_TIMEOUT_S = 5.0
 """Seconds to wait for a reply. A run replies at once, unless its process is suspended."""
+START_POLL_S = 0.2
+"""Seconds between two looks at a run that is starting: until it trains, it accepts no requests."""
 
 _decode = msgspec.json.Decoder(Reply).decode
 
@@ -47,6 +51,7 @@ class RemoteRequestQueue:
         self.refusals: SimpleQueue[tuple[RequestKind | None, str]] = SimpleQueue()
         """Refused requests, each with a sentence that gives the reason. None instead of a kind: every request."""
         self._directory = directory
+        self._is_closed = False
         self._outbox: SimpleQueue[Request | None] = SimpleQueue()
         self._thread = NamedThread(target=self._main, name="remote control", daemon=True)
 
@@ -67,7 +72,8 @@ class RemoteRequestQueue:
         self._outbox.put(Request(kind, origin, path, env))
 
     def close(self) -> None:
-        """End the thread after the requests that are already queued."""
+        """End the thread after the requests that are already queued, unless the run is still starting."""
+        self._is_closed = True
         self._outbox.put(None)
 
     # All methods below run in the thread.
@@ -92,6 +98,9 @@ class RemoteRequestQueue:
         Raises:
             AttachError: The run cannot be reached, does not reply, or refuses the request.
         """
+        with suppress(OSError):  # the connection reports it
+            while is_starting(self._directory) and not self._is_closed:
+                time.sleep(START_POLL_S)
         reply = self._exchange(Ask(PROTOCOL_VERSION, _viewer_name(), os.getpid(), kind, path, env))
         if isinstance(reply, Refused):
             raise AttachError(f"refused by the run: {reply.reason}")

@@ -39,6 +39,8 @@ class AttachedRun:
         """Run directory, held open; None before the run is followed."""
         self._tail = RecordingFollower(directory)
         self._is_closed = False
+        self._is_live = True
+        """A process trained the run when its records were read last."""
         self._thread = NamedThread(target=self._follow, name="follower", daemon=True)
 
     @property
@@ -48,8 +50,11 @@ class AttachedRun:
 
     @property
     def is_engine_alive(self) -> bool:
-        """True while more records may arrive."""
-        return self._thread.is_alive()
+        """True while a process trains the run, and until its last records were read.
+
+        It is true again after another process has resumed the run, which this session follows, too.
+        """
+        return self._thread.is_alive() and self._is_live
 
     def start(self) -> None:
         """Start to follow the recording and, unless the viewer is read-only, connect to the socket."""
@@ -66,30 +71,31 @@ class AttachedRun:
         try:
             self.run_directory = directory = RunDirectory(self.directory)
             self._fold_existing()
-            live = is_there = True
-            while live and not self._is_closed:
+            is_there = True
+            while not self._is_closed:
                 time.sleep(RECORDING_POLL_S)
                 live = is_live(directory.held)  # before the poll, so that the last poll reads everything
                 was_there, is_there = is_there, self._is_there(directory, live=live)
                 if not is_there:
-                    if was_there:
+                    if was_there and live:
                         self.notices.append(f"{self.directory} was moved or replaced; the run waits until it is back")
                     continue
                 for record in self._tail.poll():
                     self.records.put(record)
+                self._is_live = live
         except ReadError as error:
             self.fatal_error = str(error)
         except OSError as error:
             self.fatal_error = f"cannot read {self.directory}: {error.strerror}"
 
     def _is_there(self, directory: RunDirectory, *, live: bool) -> bool:
-        """Return True if the directory is at its path. Raises OSError if it is not, and no process trains the run."""
+        """Return True if the directory is at its path. Raises OSError if it is not, and the run has ended just now."""
         try:
             directory.check()
         except RunDirectoryError:
-            if live:
-                return False
-            raise
+            if self._is_live and not live:
+                raise
+            return False
         return True
 
     def _fold_existing(self) -> None:

@@ -31,11 +31,14 @@ from esper.filter_terms import (
     split_comparison,
 )
 from esper.formatting import format_config_value, suggest
-from esper.history.run_info import LIVE_STATES, READING_STATE, UNREADABLE_STATE, RunInfo
+from esper.history.run_info import READING_STATE, UNREADABLE_STATE, RunInfo
+from esper.history.run_status import LIVE_STATES
 from esper.history.summary import flat_config
 
 RUN_STATES = (*LIVE_STATES, "done", "stopped", "failed", "crashed", UNREADABLE_STATE, READING_STATE)
 """States of runs, in the order in which they are sorted."""
+STATE_WORDS = ("live", *RUN_STATES)
+"""States that a filter can name: `live` stands for those of a run that a process trains."""
 MAX_COMPLETIONS = 20
 SMOOTHED_ROUNDS = 5
 """Number of last rounds over which the smoothed score is the mean."""
@@ -141,7 +144,7 @@ def _term(word: str, runs: Sequence[RunInfo], keys: Sequence[str]) -> RunPredica
         if not value:
             raise IncompleteFilterError(f"'{kind}:' needs a value")
         if kind == "state":
-            check_choice(value, RUN_STATES, kind)
+            check_choice(value, STATE_WORDS, kind)
         words_of = _WORDS[kind]
         return lambda info: value in [(found or "").lower() for found in words_of(info)]
     longer = [term for term in _term_names(keys) if term.startswith(word)]
@@ -221,7 +224,7 @@ def complete_filter(text: str, runs: Sequence[RunInfo]) -> list[str]:
         found = [f"{key}{symbol}{value}" for value in _recorded_values(key, runs)]
     elif colon:
         words_of = _WORDS.get(kind, lambda _: ())
-        values = RUN_STATES if kind == "state" else {word for info in runs for word in words_of(info) if word}
+        values = STATE_WORDS if kind == "state" else {word for info in runs for word in words_of(info) if word}
         found = [f"{kind}:{value}" for value in (values if kind == "state" else sorted(values))]
     else:
         keys = config_keys(runs)

@@ -18,7 +18,6 @@ from platformdirs import user_cache_path
 
 from esper.domain import VERSION
 from esper.history.run_info import (
-    LIVE_STATES,
     READING_STATE,
     RunEnd,
     RunInfo,
@@ -26,7 +25,7 @@ from esper.history.run_info import (
     read_run_info,
     with_notes,
 )
-from esper.history.run_status import is_being_written
+from esper.history.run_status import LIVE_STATES, is_being_written
 from esper.recording.notes import NOTES_FILE
 from esper.recording.segments import is_segment_name
 from esper.telemetry.codec import DECODE_ERRORS
@@ -37,7 +36,7 @@ SCAN_INTERVAL_S = 1.0
 """Minimum seconds between two scans of the directory, unless a poll has no time limit."""
 SAVE_INTERVAL_S = 2.0
 """Minimum seconds between two writes to the cache while runs are being read."""
-CACHE_FORMAT = f"{VERSION}/2"
+CACHE_FORMAT = f"{VERSION}/3"
 """Format of the cached information. The number increases when RunInfo, or the way it is computed, changes."""
 _LOCK_TIMEOUT_S = 1.0
 """Seconds to wait for another process that writes to the cache."""
@@ -91,6 +90,17 @@ class _Run:
     def must_wait(self, now: float) -> bool:
         """Return True if the run is live, has new events, and they were read a moment before."""
         return self.files.is_live and self.has_new_events and now - self.read_at < LIVE_READ_INTERVAL_S
+
+    def judge_again(self) -> bool:
+        """Update the status of a live run without new events, which may be silent. Return True if it has changed."""
+        if not self.files.is_live or self.end is None or self.has_new_events:
+            return False
+        with suppress(OSError):  # the next read reports it
+            status = self.end.judge(self.files.written, time.time())
+            if status.brief != self.info.health:
+                self.info = msgspec.structs.replace(self.info, state=status.name, health=status.brief)
+                return True
+        return False
 
 
 def index_cache_path(telemetry_dir: Path) -> Path:
@@ -212,7 +222,7 @@ class RunIndex:
             return self._runs.pop(name, None) is not None
         if known is not None:
             known.files = files
-            return False
+            return known.judge_again()
         assert self._cached is not None
         read_files, content = self._cached.pop(name, (None, b""))
         info = self._decode(content) if read_files else None

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from esper.history.history import open_history
-from esper.history.run_status import display_status, is_being_written
+from esper.history.run_status import RunStatus, find_writer, judge_run
 from esper.history.summary import flat_config
 from esper.recording.notes import RunNotes, read_notes
 from esper.recording.segments import ReadError, list_segments, packed_path
@@ -23,8 +23,6 @@ READING_STATE = "reading"
 """State of a run whose recording was not read yet."""
 UNREADABLE_STATE = "unreadable"
 """State of a run whose recording cannot be read."""
-LIVE_STATES = ("live", "paused")
-"""States of a run to which a process writes."""
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -34,7 +32,9 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Name of the run's directory."""
     path: str
     state: str
-    """live, paused, done, stopped, failed, crashed (not ended, but no process writes to it), unreadable or reading."""
+    """Name of the run's status (see `RunStatus`), unreadable or reading."""
+    health: str = ""
+    """The status in a few words: `silent for 12s`, `crashed, can be resumed`; empty if the run was not read."""
     name: str | None = None
     """Name that the user gave to the run."""
     tags: tuple[str, ...] = ()
@@ -103,6 +103,8 @@ class RunEnd:
         self._run = run
         self._follower = RecordingFollower(run)
         self._state = RunState()
+        self._last = self._state
+        """Result of the last read."""
 
     def read(self) -> RunState:
         """Return the state after the last readable event. The caller must not change it.
@@ -120,9 +122,13 @@ class RunEnd:
             is_damaged = bool(self._follower.notices) or self._state.started is None
         except ReadError:
             is_damaged = True
-        if is_damaged:  # an earlier segment may be intact
-            return _state_of_damaged_recording(self._run)
-        return self._state
+        # An earlier segment may be intact.
+        self._last = _state_of_damaged_recording(self._run) if is_damaged else self._state
+        return self._last
+
+    def judge(self, written: float, now: float) -> RunStatus:
+        """Return the present status of the run, as last read. Arguments as for `read_run_info`. Raises OSError."""
+        return judge_run(self._last, find_writer(self._run, written, now), silence=now - written, directory=self._run)
 
 
 def read_run_info(directory: Path, written: float, now: float, end: RunEnd | None = None) -> RunInfo:
@@ -136,12 +142,13 @@ def read_run_info(directory: Path, written: float, now: float, end: RunEnd | Non
     """
     size = directory_bytes(directory)
     info = RunInfo(run=directory.name, path=str(directory), written=written, state=UNREADABLE_STATE, bytes=size)
+    end = end or RunEnd(directory)
     try:
-        state, live = (end or RunEnd(directory)).read(), is_being_written(directory, written, now)
+        state, status = end.read(), end.judge(written, now)
     except (ReadError, OSError) as error:
         return with_notes(msgspec.structs.replace(info, problem=str(error)))
     found = _recorded_values(state) if state.started else {}
-    return with_notes(msgspec.structs.replace(info, state=display_status(state.status, live=live), **found))
+    return with_notes(msgspec.structs.replace(info, state=status.name, health=status.brief, **found))
 
 
 def with_notes(info: RunInfo) -> RunInfo:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from esper.history.history import History
-from esper.history.run_status import display_status, is_being_written
+from esper.history.run_status import find_writer, judge_run
 from esper.paying import PayingPlantings
 from esper.telemetry import events as ev
 from esper.telemetry.search_state import SearchState
@@ -89,7 +89,9 @@ class RunSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     run: str
     path: str
     state: str
-    """live, paused, done, stopped, failed or crashed (not ended, but no process writes to it)."""
+    """Name of the run's status, see `RunStatus`."""
+    health: str
+    """The status in a few words: `silent for 12s`, `crashed, can be resumed`."""
     reason: str | None = None
     """Why the run stopped or failed."""
     task: str
@@ -162,10 +164,13 @@ def summarise(history: History, now: float) -> RunSummary | None:
     if started is None:
         return None
     directory = history.path if history.path.is_dir() else history.path.parent
+    writer = find_writer(directory, state.time, now)
+    status = judge_run(state, writer, silence=now - state.time, directory=directory)
     summary = RunSummary(
         run=started.run,
         path=str(history.path),
-        state=display_status(state.status, live=is_being_written(directory, state.time, now)),
+        state=status.name,
+        health=status.brief,
         reason=state.reason,
         task=started.task,
         policy=started.policy,

@@ -55,6 +55,12 @@ def is_live(directory: Path) -> bool:
     return False
 
 
+def is_starting(directory: Path) -> bool:
+    """Return True if a process is about to train the run, and does not accept requests yet. Raises OSError."""
+    holder = read_holder(directory)
+    return holder is not None and holder.is_starting and is_live(directory)
+
+
 def live_since(directory: Path) -> float:
     """Return when the process that trains a live run started to, in seconds since the epoch. Raises OSError."""
     return (directory / LOCK_FILE).stat().st_mtime

@@ -149,7 +149,7 @@ KEYS: tuple[KeyBinding, ...] = (
     ),
     KeyBinding(KeyCategory.SCREENS, "0", "runs", "all runs: list, overlay, differences; again: return", "runs"),
     KeyBinding(KeyCategory.SCREENS, "escape", "back to runs", "return to the list of runs", "leave_run"),
-    _run_key("p", "pause", "pause after the current step, or resume", "pause", True),
+    _run_key("p", "pause", "pause after the current step, or resume; also resume a crashed run", "pause", True),
     _run_key("s", "step", "run one step of a paused run", "step"),
     _run_key("c", "checkpoint", "write a checkpoint now", "checkpoint", True),
     _run_key("r", "restore", "restore a checkpoint", "restore", True),
@@ -348,7 +348,9 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(
         KeyCategory.WORKSPACE, "delete", "delete", "delete the directory of the run, after a confirmation", "delete"
     ),
-    KeyBinding(KeyCategory.WORKSPACE, "P", "pause", "pause a live run, or resume it", "request('pause')"),
+    KeyBinding(
+        KeyCategory.WORKSPACE, "P", "pause", "pause a live run, or resume it or a crashed run", "request('pause')"
+    ),
     KeyBinding(KeyCategory.WORKSPACE, "c", "checkpoint", "write a checkpoint of a live run", "request('checkpoint')"),
     KeyBinding(KeyCategory.WORKSPACE, "Q", "stop", "end a live run, after a confirmation", "stop_run"),
     KeyBinding(
@@ -375,7 +377,9 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.VIEW, "y", "copy", "copy the selected env as JSON", "copy_env"),
     KeyBinding(KeyCategory.VIEW, "C", "configuration", "show the settings of the run", "configuration"),
     KeyBinding(KeyCategory.VIEW, "E", "harvest", "write the network of the selected env as ordinary files", "harvest"),
-    KeyBinding(KeyCategory.VIEW, "F", "next steps", "evaluate, harvest, what if or replay an ended run", "next_steps"),
+    KeyBinding(
+        KeyCategory.VIEW, "F", "next steps", "of an ended run: resume, evaluate, harvest, what if, replay", "next_steps"
+    ),
     KeyBinding(KeyCategory.VIEW, "S", "screenshot", "save a screenshot as SVG", "save_svg"),
     KeyBinding(KeyCategory.VIEW, "ctrl+p", "commands", "list all commands", "command_palette"),
     KeyBinding(KeyCategory.ANOMALIES, "enter", "go", "go to the worst anomaly", "visit"),

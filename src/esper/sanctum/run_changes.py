@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from esper.attach.client import RemoteRequestQueue
 from esper.control import RequestKind
-from esper.history.run_info import LIVE_STATES, RunInfo
-from esper.history.run_status import is_being_written
+from esper.formatting import strip_control
+from esper.history.run_info import RunInfo
+from esper.history.run_status import LIVE_STATES, is_being_written
+from esper.process import spawn_program
 from esper.recording.notes import RunNotes, read_notes, write_notes
 from esper.recording.segments import ReadError
 
@@ -49,6 +52,35 @@ def delete_run(run: RunInfo) -> None:
         raise RunChangeError(f"cannot delete {directory}: {error.strerror}") from None
 
 
+class Resumption:
+    """A command that resumes a run in a background process, which outlives the dashboard. It ends once the run trains.
+
+    Args:
+        run: Run directory.
+        task: Reference of the task, if the user named it; None: the task is built in.
+
+    Raises:
+        OSError: The command cannot be started.
+    """
+
+    def __init__(self, run: Path, task: str | None) -> None:
+        self.run = run
+        self.output = ""
+        """Last line that the command has printed; empty before it has ended."""
+        self._folder = Path(tempfile.mkdtemp(prefix="esper-resume-"))
+        words = ["--resume", str(run), "--detach", "--no-tui", *(["--task", task] if task else [])]
+        self._process = spawn_program(words, self._folder / "output.log")
+
+    def poll(self) -> int | None:
+        """Return the exit code of the command; None while the run is starting."""
+        code = self._process.poll()
+        if code is not None:
+            lines = (self._folder / "output.log").read_text(errors="replace").splitlines()
+            self.output = strip_control(lines[-1].removeprefix("esper-sanctum: ")) if lines else f"exit code {code}"
+            shutil.rmtree(self._folder)
+        return code
+
+
 class LiveRunRequests:
     """Requests to live runs in other processes, with a queue and a thread for each run that gets one."""
 
@@ -67,7 +99,7 @@ class LiveRunRequests:
         if run.run not in self._queues:
             self._queues[run.run] = RemoteRequestQueue(Path(run.path))
             self._queues[run.run].start()
-        is_resumed = kind is RequestKind.PAUSE and run.state == "paused"
+        is_resumed = kind is RequestKind.PAUSE and run.state in {"paused", "held"}
         self._queues[run.run].put(RequestKind.RESUME if is_resumed else kind, "keyboard")
 
     def pending(self, run: str) -> list[str]:

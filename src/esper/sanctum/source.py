@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import queue
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from time import monotonic
 from typing import Protocol, TypeAlias
 
 from esper.attach.session import AttachedRun
-from esper.domain import TERMINAL_STATUSES
 from esper.history.curve_store import CurveStore
 from esper.history.divergence import GhostRun
 from esper.history.history import History, open_history
 from esper.history.playback import Playback
+from esper.history.run_status import RunStatus, RunWriter, find_writer, judge_run
 from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import is_live
 from esper.recording.segments import ReadError
@@ -122,6 +124,24 @@ class LiveSource:
         return not self._started or self._run.is_engine_alive
 
     @property
+    def writer(self) -> RunWriter | None:
+        """Process that trains the run; None if no process does."""
+        return RunWriter() if self.alive else None
+
+    def status(self, silence: float = 0.0) -> RunStatus:
+        """Return the present status of the run.
+
+        Args:
+            silence: Seconds since the last event.
+        """
+        return judge_run(self.live_state, self.writer, silence=silence, directory=self.directory)
+
+    @property
+    def outcome(self) -> RunStatus:
+        """Status of the run after its last event."""
+        return self.status()
+
+    @property
     def directory(self) -> Path | None:
         """Run directory; None before the run is set up."""
         return self._run.directory
@@ -170,7 +190,7 @@ class LiveSource:
             if wants_curves:
                 playhead = None if self.playback is None else self.playback.position
                 moved |= self.curves.update(self.history, playhead, CURVE_BUDGET_S)
-                self._curves_due = monotonic() + CURVE_INTERVAL_S
+                self._curves_due = time.monotonic() + CURVE_INTERVAL_S
         except ReadError as error:
             shown = "the past" if self.playback is not None or self._entering else "the recording"
             self._messages.append(f"Cannot show {shown} any longer: {error}")
@@ -187,7 +207,7 @@ class LiveSource:
             return False
         past = self._past
         is_current = past is not None and past.history.is_fully_read and not self.curves.is_waiting
-        return self.playback is not None or not is_current or monotonic() >= self._curves_due
+        return self.playback is not None or not is_current or time.monotonic() >= self._curves_due
 
     def _advance_playback(self, seconds: float, *, reads_past: bool) -> bool:
         """Read and play the past, and return True if anything has changed. Raises `ReadError`."""
@@ -279,6 +299,21 @@ class AttachSource(LiveSource):
         self.session = session
         self.requests = RemotePendingRequests(session.control, read_only=session.read_only)
         self.notices = session.notices
+        self._writer: RunWriter | None = RunWriter()
+
+    @property
+    def writer(self) -> RunWriter | None:
+        """Process that trained the run at the last tick; None if no process did."""
+        return self._writer
+
+    def tick(self, seconds: float) -> bool:
+        """As for every live run. Also look up the process that trains it."""
+        before, self._writer = self._writer, None
+        if self.alive:  # until the last events were read
+            with suppress(OSError):  # the lock file cannot be opened: the session reports it
+                self._writer = find_writer(self.session.directory, -math.inf, time.time())
+            self._writer = self._writer or RunWriter()
+        return super().tick(seconds) or self._writer != before
 
 
 class ReplaySource:
@@ -317,11 +352,41 @@ class ReplaySource:
         self._hold = hold
         self._follow = follow
         self._seen: tuple[object, ...] = ()
+        self._writer: RunWriter | None = RunWriter()
+        """Process that trains the run, looked up at every tick at the end of the recording; None if no process does."""
 
     @property
     def state(self) -> RunState:
         """State at the playhead."""
         return self.playback.state
+
+    def status(self, silence: float = 0.0) -> RunStatus:
+        """Return the status of the run at the playhead: before the end of the recording, a process trained it.
+
+        Args:
+            silence: Seconds since the last event; ignored unless the recording is followed.
+        """
+        writer = self._writer if self._is_at_end else RunWriter()
+        silence = silence if self.following else 0.0
+        return judge_run(self.state, writer, silence=silence, directory=self.directory)
+
+    @property
+    def outcome(self) -> RunStatus:
+        """Status of the run after its last event."""
+        state = self.history.state_at(self.history.length)
+        return judge_run(state, self._find_writer(state), directory=self.directory)
+
+    @property
+    def _is_at_end(self) -> bool:
+        return self.playback.history.is_fully_read and self.playback.position == self.playback.length
+
+    def _find_writer(self, state: RunState) -> RunWriter | None:
+        """Return the process that trains the run. A recording in one file, such as an excerpt, has no known end."""
+        if not self.directory.is_dir() or not state.seq or not self.history.is_fully_read:
+            return RunWriter()
+        with suppress(OSError):  # the lock file cannot be opened
+            return find_writer(self.directory, state.time, time.time())
+        return RunWriter()
 
     @property
     def directory(self) -> Path:
@@ -390,7 +455,9 @@ class ReplaySource:
                 has_read = self.curves.update(playback.history, playback.position, CURVE_BUDGET_S)
         except ReadError as error:
             self.failure = str(error)
-        position = (playback.position, playback.length, playback.playing, playback.speed)
+        if self._is_at_end:
+            self._writer = self._find_writer(self.state)
+        position = (playback.position, playback.length, playback.playing, playback.speed, self._writer)
         seen = (*position, self.ghost_run and self.ghost_run.comparison_label)
         changed, self._seen = seen != self._seen, seen
         return changed or has_read
@@ -439,7 +506,7 @@ def open_run_source(directory: Path) -> RunSource:
 
 def run_has_ended(source: RunSource) -> bool:
     """Return True if the run has ended or its engine is gone."""
-    return source.live_state.status in TERMINAL_STATUSES or not source.alive
+    return source.status().has_ended
 
 
 def _fraction_read(history: History) -> float | None:

@@ -69,30 +69,28 @@ SEVERITIES = _by_name(
     Symbol("error", "✖", "action needed"),
 )
 
-STATUS_SYMBOLS = _by_name(
-    Symbol("STARTING", "○", "torch is loading, and the envs are being built"),
-    Symbol("RUNNING", "●", "the engine trains"),
-    Symbol("STUCK", "▲", "your code has not returned for long, in this env and line"),
-    Symbol("PAUSED", "❚❚", "paused between two steps"),
-    Symbol("HELD", "✖", "paused by a fault; the reason and the keys are shown below"),
-    Symbol("REPLAY", "▶", "replay of a recording"),
-    Symbol("PAST", "◀", "the past of a live run is shown; the live run continues"),
-    Symbol("DONE", "✓", "the run has finished"),
-    Symbol("STOPPED", "■", "the run was stopped on request before its last round"),
-    Symbol("FAILED", "✖", "the run ended with an error; see the log"),
-)
-
 RUN_STATES: dict[str, tuple[Symbol, str]] = {
-    "live": (Symbol("live", "●", "a process trains the run"), "info"),
-    "paused": (Symbol("paused", "‖", "paused between two steps, or held by a fault"), "warning"),
+    "starting": (Symbol("starting", "○", "torch is loading, and the envs are being built"), "bright"),
+    "running": (Symbol("running", "●", "the engine trains"), "info"),
+    "silent": (
+        Symbol("silent", "▲", "no event for far longer than a step, or its process is stopped"),
+        "warning",
+    ),
+    "stuck": (Symbol("stuck", "▲", "your code has not returned for long, in this env and line"), "warning"),
+    "paused": (Symbol("paused", "‖", "paused between two steps"), "warning"),
+    "held": (Symbol("held", "✖", "paused by a fault; the reason and the keys are shown below"), "error"),
     "done": (Symbol("done", "✓", "the run has finished"), "dim"),
     "stopped": (Symbol("stopped", "■", "stopped on request before its last round"), "dim"),
-    "failed": (Symbol("failed", "✖", "ended with an error"), "bad"),
-    "crashed": (Symbol("crashed", "▲", "not ended, but no process writes to it"), "warning"),
-    "unreadable": (Symbol("unreadable", "!", "its files cannot be read"), "bad"),
-    "reading": (Symbol("reading", "…", "its files are not read yet"), "dim"),
+    "failed": (Symbol("failed", "✖", "ended with an error; see the log"), "error"),
+    "crashed": (Symbol("crashed", "✖", "its process ended without recording the end of the run"), "error"),
+    "unreadable": (Symbol("unreadable", "✖", "in the workspace: its files cannot be read"), "bad"),
+    "reading": (Symbol("reading", "…", "in the workspace: its files are not read yet"), "dim"),
+    "replay": (Symbol("replay", "▶", "replay of a recording"), "curve"),
+    "past": (Symbol("past", "◀", "the past of a live run is shown; the live run continues"), "warning"),
 }
-"""Symbol and style role of each state of a run in the workspace."""
+"""Symbol and style role of each status of a run, and of what the header shows in its place."""
+HELD_PLAYBACK_GLYPH = "❚❚"
+"""Glyph of a playback that is paused."""
 
 MARK_SYMBOLS: dict[MarkKind, tuple[Symbol, str]] = {
     MarkKind.BOOKMARK: (Symbol("bookmark", "◆", "a moment that the user has marked"), "key"),

@@ -14,6 +14,7 @@ from esper.formatting import format_duration
 from esper.health.incidents import Incident, group_incidents
 from esper.health.thresholds import Thresholds
 from esper.history.curve_store import CurveStore
+from esper.history.run_status import RunStatus
 from esper.history.timeline import DEFAULT_MARK_GROUP, MarkFilter
 from esper.sanctum.bindings import ACTIONS_WITHOUT_RUN, APP_CATEGORIES, KEYS, SCREEN_INFO, Availability, KeyBinding
 from esper.sanctum.chart_view import ChartView
@@ -96,8 +97,6 @@ class ViewState:
     charts: ChartView = field(default_factory=ChartView)
     """Choices of the user for all charts."""
     frame_stats: FrameStats = field(default_factory=FrameStats)
-    stale: AnomalyFound | None = None
-    """Set while the engine has reported nothing for longer than it should."""
     mark_group: str = DEFAULT_MARK_GROUP
     """Group of marks on the timeline, a key of `MARK_GROUPS`."""
     muted_rules: set[str] = field(default_factory=set[str])
@@ -114,6 +113,11 @@ class ViewState:
     """Candidates, with the state and the revision that they were computed for."""
     _thresholds: tuple[RunStarted | None, Thresholds] = (None, Thresholds())
     """Start of the run whose thresholds were read last, and these thresholds."""
+
+    @property
+    def status(self) -> RunStatus:
+        """Status of the run at present; in a replay, at the playhead."""
+        return self.source.status(self.frame_stats.age)
 
     @cached_property
     def what_if(self) -> WhatIf:
@@ -148,7 +152,7 @@ class ViewState:
         if key.when is Availability.SEARCH:
             return self.source.state.search is not None
         if key.when is Availability.LIVE:
-            return self.source.live
+            return self.source.live or (key.action == "pause" and self.status.name == "crashed")
         return key.when is Availability.ALWAYS or self.source.playback is not None
 
     def has_screen(self, name: str) -> bool:
@@ -210,9 +214,10 @@ class ViewState:
         return requests.disabled_reason or requests.explanation_refusal
 
     @property
-    def unmuted_stale(self) -> AnomalyFound | None:
-        """Anomaly of a silent engine, unless its rule is muted."""
-        return None if self.stale is None or self.stale.rule in self.muted_rules else self.stale
+    def status_anomaly(self) -> AnomalyFound | None:
+        """Anomaly of a silent or crashed run, which no event reports, unless its rule is muted."""
+        anomaly = self.status.anomaly
+        return None if anomaly is None or anomaly.rule in self.muted_rules else anomaly
 
     def incidents(self) -> list[Incident]:
         """Return the incidents of rules that are not muted.
@@ -281,6 +286,14 @@ class EffectNeeded(Message):
 @dataclass
 class OpenRun(Message):
     """Request to the app: show another run."""
+
+    path: Path
+    """Run directory."""
+
+
+@dataclass
+class ResumeRun(Message):
+    """Request to the app: resume a run that has ended before its last round, in a background process."""
 
     path: Path
     """Run directory."""

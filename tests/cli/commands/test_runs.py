@@ -64,13 +64,24 @@ def test_run_state_without_a_writer(
     assert [run["state"] for run in listed(tmp_path, capsys)] == [state]
 
 
-@pytest.mark.parametrize(("last", "state"), [(ev.Paused(round=1, step=3, origin="keyboard"), "paused"), (None, "live")])
+@pytest.mark.parametrize(
+    ("last", "age", "state", "health"),
+    [
+        (ev.Paused(round=1, step=3, origin="keyboard"), 9000.0, "paused", "paused"),
+        (ev.Paused(round=1, step=3, origin="engine", reason="no kernel", cause="fault"), 9000.0, "held", "held"),
+        (None, 0.0, "running", "running"),
+        (None, 9000.0, "silent", "silent for 2h30m"),
+    ],
+)
 def test_run_state_with_a_live_process(
-    tmp_path: Path, last: ev.AnyEvent | None, state: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, last: ev.AnyEvent | None, age: float, state: str, health: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lock = RunLock(RunDirectory(make(tmp_path, "a", ending(last), age=9000)))
-
-    assert [run["state"] for run in listed(tmp_path, capsys)] == [state]
+    lock = RunLock(RunDirectory(make(tmp_path, "a", ending(last), age=age)))
+    assert [run["state"] for run in listed(tmp_path, capsys)] == ["starting"]
+    lock.mark_started()
+    assert [(run["state"], run["health"]) for run in listed(tmp_path, capsys)] == [(state, health)]
+    assert main(["runs", str(tmp_path)]) == 0
+    assert f"  {health}  " in capsys.readouterr().out
     lock.release()
     assert [run["state"] for run in listed(tmp_path, capsys)] == ["crashed"]
 
@@ -79,7 +90,7 @@ def test_run_state_without_lock_depends_on_last_write(tmp_path: Path, capsys: py
     make(tmp_path, "new", ending(None), lock=False)
     make(tmp_path, "old", ending(None), age=9000, lock=False)
 
-    assert [(run["run"], run["state"]) for run in listed(tmp_path, capsys)] == [("new", "live"), ("old", "crashed")]
+    assert [(run["run"], run["state"]) for run in listed(tmp_path, capsys)] == [("new", "running"), ("old", "crashed")]
 
 
 def test_runs_reads_only_the_last_segment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

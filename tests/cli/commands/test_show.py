@@ -208,7 +208,8 @@ def test_show_prints_how_a_run_ended(tmp_path: Path, capsys: pytest.CaptureFixtu
 
     running = hand_made(tmp_path, name="running")
     lock = RunLock(RunDirectory(running))
-    assert as_json("show", running, capsys=capsys)["state"] == "live"
+    lock.mark_started()
+    assert as_json("show", running, capsys=capsys)["state"] == "running"
     lock.release()
     assert as_json("show", running, capsys=capsys)["state"] == "crashed"
 

@@ -20,7 +20,6 @@ from esper.cli.options import (
 )
 from esper.cli.streams import print_text
 from esper.config import ConfigError
-from esper.domain import TERMINAL_STATUSES
 
 if TYPE_CHECKING:
     from esper.attach.session import AttachedRun
@@ -105,13 +104,13 @@ def show_live_run(directory: Path, *, display: DisplayOptions, read_only: bool, 
         ConfigError: There is no terminal for the dashboard, or the theme is unknown.
     """
     from esper.attach.session import AttachedRun
-    from esper.sanctum.source import AttachSource
+    from esper.sanctum.source import AttachSource, run_has_ended
 
     session = AttachedRun(directory, read_only=read_only)
     source = AttachSource(session, task)
     code = show_dashboard(source, display)
     session.close()
-    if code or (source.alive and source.live_state.status not in TERMINAL_STATUSES):
+    if code or not run_has_ended(source):
         print_text(f"{directory.name} is still running; reattach with `{_command('attach', directory)}`")
         return code
     return _print_outcome(session, source.live_state)
@@ -126,14 +125,14 @@ def _print_outcome(session: AttachedRun, state: RunState, *, brief: bool = False
         brief: Leave out the summary.
     """
     from esper.cli.console import format_summary
-    from esper.history.run_status import display_status
+    from esper.history.run_status import judge_run
 
     print_warnings(session.notices)
     if session.fatal_error:
         print_warnings([session.fatal_error])
         return EXIT_FAILED
     if not brief:
-        print_text(format_summary(state, display_status(state.status, live=False)))
+        print_text(format_summary(state, judge_run(state, None).name))
     if state.status in {"done", "stopped"}:
         return EXIT_OK
     if state.status != "failed":

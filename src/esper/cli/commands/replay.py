@@ -161,12 +161,12 @@ def _print_replay(playback: Playback, ghost_run: GhostRun | None, *, narrate: Na
 
 def _run_status(playback: Playback) -> str | None:
     """Return the current status of the run; None before the end of the recording, or if it is a single file."""
-    from esper.history.run_status import display_status, is_being_written
+    from esper.history.run_status import find_writer, judge_run
 
     path, state = playback.history.path, playback.state
     if playback.position < playback.length or not path.is_dir():
         return None
-    return display_status(state.status, live=is_being_written(path, state.time, time.time()))
+    return judge_run(state, find_writer(path, state.time, time.time())).name
 
 
 def _env_and_view(address: ViewAddress, history: History) -> tuple[int | None, str]:

@@ -17,7 +17,8 @@ from esper.filter_terms import FilterError
 from esper.formatting import NOT_MEASURED, align_columns, format_age, format_bytes, format_number
 from esper.history.run_filter import ARCHIVED_TERM, SORT_KEYS, parse_run_filter, sort_runs
 from esper.history.run_index import SAVE_INTERVAL_S, RunIndex, index_cache_path
-from esper.history.run_info import LIVE_STATES, READING_STATE, UNREADABLE_STATE, RunInfo
+from esper.history.run_info import READING_STATE, UNREADABLE_STATE, RunInfo
+from esper.history.run_status import LIVE_STATES
 from esper.recording.runs import is_in_future
 from esper.telemetry.codec import encode_json
 from esper.telemetry.sentences import pluralise
@@ -140,7 +141,7 @@ def _print_table(infos: Sequence[RunInfo]) -> None:
     every = [
         _Column("run", lambda info: info.run),
         _Column("name", lambda info: info.name or "", is_optional=True),
-        _Column("state", lambda info: info.state),
+        _Column("state", lambda info: info.health or info.state),
         _Column("task", lambda info: info.task or NOT_MEASURED),
         _Column("policy", lambda info: info.policy or NOT_MEASURED),
         _Column("round", _rounds, is_right_aligned=True),

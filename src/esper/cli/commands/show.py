@@ -53,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
 def summary_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     """Yield heading and text of each row. The heading is empty where a row continues the one before."""
     yield "run", summary.run
-    yield "state", summary.state + (f": {summary.reason}" if summary.reason else "")
+    yield "state", summary.health + (f": {summary.reason}" if summary.reason else "")
     yield "setup", f"{summary.policy} on {summary.task}, random seed {summary.seed}, {format_lanes(summary.lanes)}"
     yield "versions", ", ".join(f"{name} {version}" for name, version in summary.versions.items())
     yield from _configuration_rows(summary)

@@ -1,4 +1,4 @@
-"""Anomaly rules of the lanes, at each sample of their devices, and of an engine that is silent."""
+"""Anomaly rules of the lanes, at each sample of their devices, and of an engine that is silent or gone."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ MEMORY_GROWTH_ROUNDS = 5
 """Consecutive rounds with growing memory that are an anomaly. The growth of the first rounds stops earlier."""
 STRAGGLING_STEPS = 10
 """Steps over which the time per env is averaged."""
-STALE_MIN_S = 5.0
+STALE_MIN_S = 4.0
 """Minimum duration without an event, in seconds, because short steps are irregular."""
+STOPPED_MIN_S = 1.0
+"""The same, if the process of the engine is stopped."""
 
 
 def memory_growth(memory: MemoryHealth, fraction: float) -> float | None:
@@ -139,21 +141,40 @@ def _check_lane_load(event: ev.DeviceSampled, context: RuleContext) -> Iterator[
     None,
     {
         Rule.STALE_TELEMETRY: "the engine has reported nothing for {limits.stale_steps:g} times the duration of a "
-        f"step, and for {STALE_MIN_S:g} seconds"
+        f"step, and for {STALE_MIN_S:g} seconds; or its process is stopped"
     },
 )
-def check_stale(cadence: float | None, age: float, limits: AnomalyConfig) -> ev.AnomalyFound | None:
+def check_stale(
+    cadence: float | None, age: float, limits: AnomalyConfig, stopped: int | None = None
+) -> ev.AnomalyFound | None:
     """Return an anomaly if the engine has not emitted an event for too long, else None.
 
-    The dashboard calls this rule by its clock, because no event can trigger it.
+    The screens call this rule by their clock, because no event can trigger it.
 
     Args:
-        cadence: Usual duration of a step in seconds; None before the first step.
+        cadence: Usual duration of a step in seconds; None before the first step, or if no events are expected.
         age: Seconds since the last event.
         limits: Thresholds of the run.
+        stopped: Number of the engine's process, if a signal has stopped it; None if not, or if it is not known.
     """
     limit = max(limits.stale_steps * cadence, STALE_MIN_S) if cadence is not None else math.inf
+    if stopped is not None:
+        text = f"process {stopped} is stopped: no event from the engine for {age:.0f} s; "
+        text += f"`kill -CONT {stopped}` continues it"
+        return warning(Rule.STALE_TELEMETRY, "engine", age, min(limit, STOPPED_MIN_S), text)
     if age <= limit:
         return None
     text = f"no event from the engine for {age:.0f} s; a step usually takes {cadence:.2g} s"
     return warning(Rule.STALE_TELEMETRY, "engine", age, limit, text)
+
+
+@rule(None, {Rule.CRASHED_RUN: "the process of the run has ended without recording the end of the run"})
+def crash_anomaly(can_resume: bool) -> ev.AnomalyFound:
+    """Return the anomaly of a run whose process has ended without an event.
+
+    Args:
+        can_resume: True if the run has a checkpoint from which it can be resumed.
+    """
+    resumable = " and can be resumed" if can_resume else ""
+    text = f"the run crashed{resumable}: its process ended, and its recording has no end"
+    return ev.AnomalyFound(rule=Rule.CRASHED_RUN.value, severity="error", where="engine", value=1.0, text=text)

@@ -7,15 +7,13 @@ import os
 import time
 from collections.abc import Collection
 from itertools import takewhile
-from statistics import median
 
-from esper.domain import TERMINAL_STATUSES
 from esper.formatting import strip_control
 from esper.health.incidents import group_incidents
-from esper.health.rules.lanes import check_stale
+from esper.history.run_status import RunStatus
 from esper.sanctum.actions.navigation import NavigationActions
 from esper.sanctum.screens.moment_lists import AnomalyList, RootCauseList
-from esper.sanctum.source import RunSource
+from esper.sanctum.source import RunSource, run_has_ended
 from esper.sanctum.symbols import ellipsise
 from esper.sanctum.view import GoToMoment, ViewState
 from esper.telemetry import events as ev
@@ -44,10 +42,13 @@ class DiagnosisActions(NavigationActions):
         self._bell_enabled = bell
         self._notify_protocol = notify_protocol
         self._alerts = Alerts(source)
+        self._status: RunStatus | None = None
+        """Status of the run at the last frame; None before the first."""
 
     def begin_run(self, view: ViewState) -> None:
         """Watch another run."""
         super().begin_run(view)
+        self._status = None
         self.start_alerts()
 
     def start_alerts(self) -> None:
@@ -55,22 +56,20 @@ class DiagnosisActions(NavigationActions):
         self._alerts = Alerts(self.source)
 
     def update_stats(self, now: float) -> None:
-        """Record a frame, and check whether the engine has stopped reporting.
+        """Record a frame, and update the status of the run: no event reports that it is silent or has crashed.
 
         Args:
             now: Monotonic time, seconds.
         """
-        state, stats = self.source.live_state, self.view.frame_stats
-        at_present = self.source.following or (self.source.live and self.source.playback is None)
-        stats.record_frame(now, state.seq, time.thread_time(), shows_age=at_present and state.status == "running")
-        # A growth emits nothing while it trains the comparisons, tests the networks and writes them.
-        is_finishing = state.search is not None and not state.search.trains_now
-        is_running = self.source.live and self.source.alive and state.status == "running" and not is_finishing
-        cadence = median(state.walls[-50:]) if is_running and state.walls else None
-        stale = check_stale(cadence, stats.age, self.view.thresholds.limits)
-        self._alert(now, stale if self.view.stale is None else None)
-        if (stale is None) != (self.view.stale is None):
-            self.view.stale = stale
+        source, stats, before = self.source, self.view.frame_stats, self._status
+        expects_events = source.live_state.status == "running" and not run_has_ended(source)
+        at_present = source.following or (source.live and source.playback is None)
+        stats.record_frame(now, source.live_state.seq, time.thread_time(), shows_age=at_present and expects_events)
+        self._status = status = self.view.status
+        known, found = before and before.anomaly, status.anomaly
+        has_begun = found is not None and (known is None or known.rule != found.rule)
+        self._alert(now, found if has_begun and (source.live or source.following) else None)
+        if status != before:
             self.refresh_view()
 
     def action_anomalies(self) -> None:
@@ -80,7 +79,7 @@ class DiagnosisActions(NavigationActions):
     def action_mute(self) -> None:
         """Mute the rule of the first anomaly at the top of the screen."""
         keys, anomaly = self.view.key_names, self.view.first_anomaly
-        found = self.view.unmuted_stale or (anomaly and anomaly.found)
+        found = self.view.status_anomaly or (anomaly and anomaly.found)
         if found is None:
             text = f"There is no anomaly to mute. Press {keys['view.anomalies']} to list all, and to unmute rules."
         else:
@@ -97,9 +96,13 @@ class DiagnosisActions(NavigationActions):
         if self.view.selected_env < len(self.source.state.envs):
             self.push_screen(RootCauseList(self.view), self._show_anomaly)
 
-    def _alert(self, now: float, stale: ev.AnomalyFound | None) -> None:
-        """Ring the bell and send a desktop notification for news."""
-        if self._alerts.scan_new(stale, self.view.muted_rules) and self._bell_enabled:
+    def _alert(self, now: float, begun: ev.AnomalyFound | None) -> None:
+        """Ring the bell and send a desktop notification for news.
+
+        Args:
+            begun: Anomaly of a run that is silent or crashed from now on.
+        """
+        if self._alerts.scan_new(begun, self.view.muted_rules) and self._bell_enabled:
             self.bell()
         text = self._alerts.pop_due(now)
         if text is not None and self._notify_protocol is not None:
@@ -131,32 +134,27 @@ class Alerts:
         """Number of the last event that was scanned."""
         self._alerted: dict[str, float] = {}
         """Elapsed seconds of the run when the last anomaly of each rule was scanned."""
-        self._engine_lost = False
-        """True if the engine ended without an event."""
         self._waiting: list[str] = []
         self._sent = -math.inf
 
-    def scan_new(self, stale: ev.AnomalyFound | None, muted_rules: Collection[str] = ()) -> bool:
+    def scan_new(self, begun: ev.AnomalyFound | None, muted_rules: Collection[str] = ()) -> bool:
         """Collect the messages since the last scan, and return True if an anomaly with a new cause has begun.
 
         An anomaly that an earlier one of its incident led to is no news.
 
         Args:
-            stale: Anomaly of a silent engine, which no event reports, if it has just begun.
+            begun: Anomaly of a silent or crashed run, which no event reports, if it has just begun.
             muted_rules: Rules whose anomalies are not reported.
         """
-        source, state = self.source, self.source.live_state
+        state = self.source.live_state
         if state is not self._state:  # a keyframe or a seek replaced the state: its events are not news
             self._state, self._last_seq = state, state.seq
         lines = list(takewhile(lambda line: line.seq > self._last_seq, reversed(state.log)))
         self._last_seq = state.seq
-        lost = source.live and not source.alive and state.status not in TERMINAL_STATUSES
-        texts = ["the engine stopped unexpectedly"] if lost and not self._engine_lost else []
-        self._engine_lost = lost
         unmuted = [anomaly for anomaly in state.anomalies.values() if anomaly.found.rule not in muted_rules]
         causes = {incident.cause.found.seq: incident.cause.found for incident in group_incidents(unmuted)}
-        stale_text = [stale.text] if stale is not None and stale.rule not in muted_rules else []
-        has_begun = bool(stale_text)
+        begun_text = [begun.text] if begun is not None and begun.rule not in muted_rules else []
+        has_begun = bool(begun_text)
         news: list[str] = []
         for line in reversed(lines):
             if line.kind == ev.AnomalyFound.__name__:
@@ -166,7 +164,7 @@ class Alerts:
                 has_begun = True
             if _is_notable(line):
                 news.insert(0, line.text)
-        self._waiting[:0] = [*texts, *stale_text, *news]
+        self._waiting[:0] = [*begun_text, *news]
         return has_begun
 
     def _is_new_cause(self, found: ev.AnomalyFound) -> bool:

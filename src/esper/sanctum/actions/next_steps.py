@@ -1,4 +1,4 @@
-"""Actions for a run that has ended: evaluate, harvest, what if, replay."""
+"""Actions for a run that has ended: resume, evaluate, harvest, what if, replay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from esper.sanctum.actions.harvest import HarvestActions
 from esper.sanctum.actions.navigation import NavigationActions
 from esper.sanctum.screens.dialogs import NextStep, NextStepsDialog
 from esper.sanctum.source import RunSource
-from esper.sanctum.view import TOAST_SECONDS, EffectNeeded, ViewState
+from esper.sanctum.view import TOAST_SECONDS, EffectNeeded, ResumeRun, ViewState
 from esper.telemetry.state import EnvState, RunState
 
 
@@ -56,22 +56,29 @@ class NextStepsActions(NavigationActions, HarvestActions):
         from esper.sanctum.screens.checkpoint_picker import existing_checkpoints  # slow to import
 
         has_checkpoint = bool(existing_checkpoints(state.checkpoints, self.source.directory))
+        outcome = self.source.outcome
         steps: list[NextStep] = ["replay", "what-if"]
+        if outcome.can_resume:
+            steps.insert(0, "resume")
         if has_checkpoint:
             if state.search is None:  # a growth has written its network
                 steps.append("harvest")
             if state.update is not None:  # else the policy has learned nothing
                 steps.append("evaluate")
         score = f", {state.score_name} {100 * best.latest.score:.1f} %" if best.latest else ""
-        is_past = state.status == "running" and self.source.playback is not None
-        status = "The past of the run" if is_past else f"Run {state.status}"
+        is_past = not outcome.has_ended and self.source.playback is not None
+        status = "The past of the run" if is_past else f"Run {outcome.brief}"
         heading = f"{status}. Best env of round {state.round}: {best.env:02d}{score}"
         if state.search is not None and state.search.answer is not None:
             heading = f"{status}. {state.search.answer}"
-        self.push_screen(NextStepsDialog(heading, best.env, steps), partial(self._take, best.env))
+        dialog = NextStepsDialog(heading, best.env, steps, self.view.key_names["run.pause"])
+        self.push_screen(dialog, partial(self._take, best.env))
 
     def _take(self, env: int, step: NextStep | None) -> None:
         match step:
+            case "resume":
+                assert self.source.directory is not None  # it has a checkpoint
+                self.post_message(ResumeRun(self.source.directory))
             case "replay":
                 self.action_replay_start()
                 self.action_play()

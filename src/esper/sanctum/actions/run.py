@@ -9,10 +9,11 @@ import threading
 from types import FrameType
 
 from esper.control import ENDING_KINDS, RequestKind
-from esper.sanctum.actions.workspace import WorkspaceActions
+from esper.sanctum.actions.resume import ResumeActions
 from esper.sanctum.requests import ACKNOWLEDGEMENTS, PendingRequests, pause_cause
 from esper.sanctum.screens.dialogs import QuitDialog
 from esper.sanctum.source import RunSource, run_has_ended
+from esper.sanctum.view import ResumeRun
 from esper.sanctum.widgets.header import progress_in_step
 from esper.stop_signals import SignalHandler, replace_handlers, restore_handlers
 
@@ -20,7 +21,7 @@ BROWSER_MESSAGE = "This page only shows the run. It cannot control it."
 """Notice in place of a request."""
 
 
-class RunActions(WorkspaceActions):
+class RunActions(ResumeActions):
     """Send requests to the engine, and leave the dashboard."""
 
     def __init__(self, source: RunSource) -> None:
@@ -37,7 +38,12 @@ class RunActions(WorkspaceActions):
         return (stop_requested and has_left) or not (source.alive or source.directory)
 
     def action_pause(self) -> None:
-        """Request a pause, or resume a paused run."""
+        """Request a pause, or resume a paused or crashed run."""
+        requests, directory = self.source.requests, self.source.directory
+        accepts = not self.is_web and (requests is None or requests.disabled_reason is None)
+        if accepts and directory is not None and self.source.outcome.name == "crashed":
+            self.post_message(ResumeRun(directory))
+            return
         self._request(RequestKind.RESUME if self.source.live_state.status == "paused" else RequestKind.PAUSE)
 
     def action_step(self) -> None:

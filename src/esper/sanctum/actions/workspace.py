@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from esper.recording.segments import ReadError
@@ -107,12 +108,19 @@ class WorkspaceActions(NavigationActions):
                 if own is not None and own.resolve() == directory:
                     self._replace_run(self._own_view or self._view_of(self.own_source))
                 else:
-                    source = open_run_source(directory)
-                    source.start()
-                    self._replace_run(self._view_of(source))
+                    self.open_run(directory)
+                    return
             except ReadError as error:
                 self.notify(str(error), severity="error")
                 return
+        self.close_screens()
+        self.switch_mode(RUN_MODE)
+
+    def open_run(self, directory: Path) -> None:
+        """Show a run: attached to its process if it is live, else a replay. Raises ReadError."""
+        source = open_run_source(directory)
+        source.start()
+        self._replace_run(self._view_of(source))
         self.close_screens()
         self.switch_mode(RUN_MODE)
 

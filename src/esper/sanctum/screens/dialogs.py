@@ -21,7 +21,7 @@ from esper.telemetry.events import CallOverdue
 from esper.telemetry.sentences import name_call
 
 ResultT = TypeVar("ResultT")
-NextStep: TypeAlias = Literal["replay", "harvest", "what-if", "evaluate"]
+NextStep: TypeAlias = Literal["resume", "replay", "harvest", "what-if", "evaluate"]
 
 
 class Dialog(ModalScreen[ResultT]):
@@ -145,21 +145,24 @@ class NextStepsDialog(Dialog[NextStep]):
         heading: Text that names the result of the run.
         env: Index of the best env.
         steps: The steps that this run allows.
+        resume_key: Name of the key that resumes a run.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *bindings_of("dismiss", "view.next-steps"),
         *bindings_of("app.quit", "view.quit"),
+        *bindings_of("choose('resume')", "run.pause"),
         Binding("r", "choose('replay')", "replay"),
         Binding("h", "choose('harvest')", "harvest"),
         Binding("w", "choose('what-if')", "what if"),
         Binding("e", "choose('evaluate')", "evaluate"),
     ]
 
-    def __init__(self, heading: str, env: int, steps: Sequence[NextStep]) -> None:
+    def __init__(self, heading: str, env: int, steps: Sequence[NextStep], resume_key: str) -> None:
         super().__init__()
         self._heading = heading
         self._texts: dict[NextStep, str] = {
+            "resume": f"{resume_key:<4} resume: train on from the newest checkpoint, in a background process",
             "replay": "r    replay: watch the run from its start",
             "harvest": f"h    harvest: write the network of env {env:02d} as files",
             "what-if": f"w    what if: compute the effects of env {env:02d}'s decisions",

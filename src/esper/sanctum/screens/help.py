@@ -23,7 +23,6 @@ from esper.sanctum.symbols import (
     RUN_STATES,
     SEVERITIES,
     STAGES,
-    STATUS_SYMBOLS,
     Symbol,
     key_name,
     number_cell,
@@ -132,9 +131,8 @@ class HelpScreen(HelpPage):
             self._section(page, category.value, keys)
         self._append_stages(page)
         self._section(page, "Severities", [(s.glyph, s.name, s.meaning) for s in SEVERITIES.values()])
-        self._section(page, "Status of a run", [(s.glyph, "bright", _describe(s)) for s in STATUS_SYMBOLS.values()])
         states = [(s.glyph, role, _describe(s)) for s, role in RUN_STATES.values()]
-        self._section(page, "States of the runs of the workspace", states)
+        self._section(page, "Status of a run", states)
         if self._view.source.live:
             causes = [
                 (cause, "error", f"{info.description} {info.format_advice(self._view.key_names)}")

@@ -36,6 +36,8 @@ _FINDING_INDENT = 12
 """Columns of step and glyph before the text of a finding or a candidate."""
 _SYMPTOM_PREFIX = "└ "
 """Stands before an anomaly that another one of its incident led to."""
+_STATUS_INTERVAL_S = 1.0
+"""Seconds between two updates of the status of the run."""
 _VERDICT_INTERVAL_S = 0.2
 """Seconds between two updates of the test of a cause."""
 
@@ -91,7 +93,7 @@ class _RuleRow(NamedTuple):
 
     rule: str
     anomaly: Anomaly | None = None
-    """None for a silent engine, which no event reports, and for a muted rule without a stored anomaly."""
+    """None for a silent or crashed run, which no event reports, and for a muted rule without a stored anomaly."""
     incident: Incident | None = None
     """Incident of the anomaly."""
 
@@ -117,8 +119,7 @@ class AnomalyList(MomentList):
         ended = [anomaly for anomaly in state.anomalies.values() if anomaly.ended is not None][::-1]
         incidents = group_incidents([*state.active_anomalies(), *ended])
         self._incidents = sorted(incidents, key=lambda incident: not incident.active)
-        self._stale = view.stale
-        self._rows = [_RuleRow(view.stale.rule)] if view.stale else []
+        self._rows = [_RuleRow(found.rule)] if (found := view.status.anomaly) else []
         self._rows += [
             _RuleRow(anomaly.found.rule, anomaly, incident)
             for incident in self._incidents
@@ -135,6 +136,10 @@ class AnomalyList(MomentList):
             for row in self._rows
         ]
         super().__init__(self._count(), choices)
+
+    def on_mount(self) -> None:
+        """Update the duration of a silent run."""
+        self.set_interval(_STATUS_INTERVAL_S, self._update)
 
     def _hint(self) -> str:
         return f"Enter go   {self._view.key_names['view.mute']} mute its rule   Space seen   "
@@ -162,13 +167,15 @@ class AnomalyList(MomentList):
         active = [incident for incident in self._incidents if incident.active]
         num_seen = sum(map(self._view.is_seen, active))
         seen = f" ({num_seen} seen)" if num_seen else ""
-        num_active = len(active) + (self._stale is not None)
+        num_active = len(active) + (self._view.status.anomaly is not None)
         heading = f"Anomalies: {num_active} active{seen}, {len(self._incidents) - len(active)} ended"
         return ", ".join(filter(None, (heading, self._view.muted_note)))
 
     def _update(self) -> None:
         """Draw the heading and all lines again."""
         self.query_one("#question", Static).update(self._count())
+        if not self._rows:
+            return
         options = self.query_one(OptionList)
         for index, row in enumerate(self._rows):
             prompt = self._wrap(self._describe(row), self._choices[index].indent)
@@ -178,10 +185,9 @@ class AnomalyList(MomentList):
         if row.anomaly is not None:
             return _describe_anomaly(self._view, row.anomaly, row.prefix)
         palette, is_muted = self._view.palette, row.rule in self._view.muted_rules
-        if self._stale is not None and self._stale.rule == row.rule:
-            severity = self._stale.severity
-            text = Text(SEVERITIES[severity].glyph, _style(palette, "dim" if is_muted else severity))
-            text.append(f" {self._stale.text}", _style(palette, "dim" if is_muted else "bright"))
+        if (found := self._view.status.anomaly) is not None and found.rule == row.rule:
+            text = Text(SEVERITIES[found.severity].glyph, _style(palette, "dim" if is_muted else found.severity))
+            text.append(f" {found.text}", _style(palette, "dim" if is_muted else "bright"))
         else:
             text = Text("  no anomaly of this rule", _style(palette, "dim"))
         return text.append(f"\n  {row.rule}{', muted' if is_muted else ''}", _style(palette, "dim"))

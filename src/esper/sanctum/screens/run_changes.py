@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from esper.config import Config
 from esper.control import RequestKind
 from esper.formatting import format_bytes
-from esper.history.run_info import LIVE_STATES, RunInfo
+from esper.history.run_info import RunInfo
+from esper.history.run_status import LIVE_STATES
 from esper.recording.notes import RunNotes, read_notes
 from esper.recording.runs import shortest_name
 from esper.recording.segments import ReadError
@@ -19,7 +20,7 @@ from esper.sanctum.run_changes import RunChangeError
 from esper.sanctum.screens.dialogs import ConfirmDialog, QuitDialog
 from esper.sanctum.screens.workspace_base import WorkspaceBase
 from esper.sanctum.screens.workspace_dialogs import NotesDialog
-from esper.sanctum.view import TOAST_SECONDS
+from esper.sanctum.view import TOAST_SECONDS, ResumeRun
 from esper.sanctum.workspace import Grouping
 
 BROWSER_MESSAGE = "This page only shows the runs. It cannot change them."
@@ -94,7 +95,12 @@ class RunChangesScreen(WorkspaceBase):
         self.app.push_screen(ConfirmDialog(question, "delete", is_destructive=True), delete)
 
     def action_request(self, kind: str) -> None:
-        """Send a request to the highlighted run."""
+        """Send a request to the highlighted run; a pause of a crashed run resumes it."""
+        run = self.workspace.highlighted
+        if run is not None and run.state == "crashed" and kind == RequestKind.PAUSE.value:
+            if not self._refuse_in_browser():
+                self.post_message(ResumeRun(Path(run.path)))
+            return
         self._change(lambda run: self.workspace.request(run, RequestKind(kind)))
 
     def action_stop_run(self) -> None:
@@ -110,7 +116,7 @@ class RunChangesScreen(WorkspaceBase):
             if kind is not None:
                 self._change(lambda _: self.workspace.request(run, kind))
 
-        paused = run.state == "paused"
+        paused = run.state in {"paused", "held"}
         dialog = QuitDialog(self.view.key_names, attached=False, paused=paused, cause=None, run=run.title)
         self.app.push_screen(dialog, stop)
 

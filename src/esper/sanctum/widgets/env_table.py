@@ -20,7 +20,7 @@ from esper.sanctum.env_filter import find_worst, sort_envs, worst_env
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets import env_columns, env_summary
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
-from esper.sanctum.widgets.header import run_status
+from esper.sanctum.widgets.header import status_label
 from esper.sanctum.widgets.panel import Line, Row
 from esper.telemetry.events import RunStarted
 from esper.telemetry.state import EnvState
@@ -188,7 +188,7 @@ class EnvTable(EnvRowsPanel):
         if not at_present:
             text = "the run has not started yet"
         elif source.attached:
-            text = run_status(source).note
+            text = status_label(self.view).note
         else:
             text = f"starting: {source.start_stage}…{seconds}"
         return [self.line()] * ((height - 1) // 2) + [self.line(text.center(width), "normal")]

@@ -36,7 +36,7 @@ _NEVER_DROPPED = frozenset({"back", "anomalies", "legend", "explain", "quit"})
 _SCREENS_WITH_STAGES = frozenset({KeyCategory.TABLE, KeyCategory.MAP, KeyCategory.GROWTH})
 """Categories of the screens that show stages only as letters."""
 _CAPTIONS_WHILE_PAUSED = {RequestKind.PAUSE.value: "resume"}
-"""Captions that replace those of `KEYS` while the run is paused. Keyed by action."""
+"""Captions that replace those of `KEYS` while the run is paused, and after it has crashed. Keyed by action."""
 _CAPTIONS_WHILE_ATTACHED = {"quit": "detach"}
 """Captions that replace those of `KEYS` while the run is in another process. Keyed by action."""
 
@@ -56,8 +56,7 @@ class Footer(Panel):
         source = self.view.source
         return (
             self.categories,
-            run_has_ended(source),
-            source.live_state.status,
+            self.view.status,
             source.live_state.cause,
             self._shows_past,
             bool(self.state.anomalies),
@@ -100,6 +99,8 @@ class Footer(Panel):
 
     def _is_shown(self, key: KeyBinding) -> bool:
         source = self.view.source
+        if key.action == RequestKind.PAUSE.value and self.view.status.name == "crashed":
+            return self.view.status.can_resume and (source.requests is None or source.requests.disabled_reason is None)
         cause = source.live_state.cause
         no_requests = run_has_ended(source) or (source.requests is not None and source.requests.disabled_reason)
         refused = set(RequestKind) if no_requests else pause_cause(cause).refused_requests if cause else ()
@@ -130,7 +131,8 @@ class Footer(Panel):
         return self.view.source.live and self.view.source.playback is not None
 
     def _caption(self, key: KeyBinding) -> str:
-        paused = _CAPTIONS_WHILE_PAUSED if self.view.source.live_state.status == "paused" else {}
+        can_continue = self.view.status.name in {"paused", "held", "crashed"}
+        paused = _CAPTIONS_WHILE_PAUSED if can_continue else {}
         attached = _CAPTIONS_WHILE_ATTACHED if self.view.source.attached else {}
         return {**paused, **attached}.get(key.action, key.name)
 

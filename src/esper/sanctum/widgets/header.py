@@ -11,14 +11,13 @@ from typing import NamedTuple
 from textual.events import Click
 from textual.geometry import Size
 
-from esper.domain import TERMINAL_STATUSES
 from esper.formatting import format_duration, strip_control
 from esper.sanctum.bindings import SCREEN_INFO
 from esper.sanctum.source import RunSource
-from esper.sanctum.symbols import STATUS_SYMBOLS, compact_cell, ellipsise
+from esper.sanctum.symbols import HELD_PLAYBACK_GLYPH, RUN_STATES, compact_cell, ellipsise
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.sentences import name_call, pluralise
+from esper.telemetry.sentences import pluralise
 
 _WIDE_COLS = 110
 """Minimum width of the terminal for tabs with names and wide gaps."""
@@ -40,57 +39,51 @@ _PROGRESS_INTERVAL_S = 1.0
 """Seconds between two updates of the progress within a step."""
 
 
+_MOMENTS = {
+    "paused": "of a pause",
+    "held": "of a held run",
+    "stuck": "of a stuck call",
+    "silent": "of a silent run",
+    "failed": "of a failed run",
+    "crashed": "of a crashed run",
+}
+"""Notes on the moment that a replay shows. Keyed by the name of the status."""
+_PRESENTS = {"running": "continues", "crashed": "has crashed"}
+"""What a live run does while its past is shown. Keyed by the name of its status."""
+
+
 class StatusLabel(NamedTuple):
     """Status of the run, as the header shows it."""
 
     name: str
-    """Word for the status, a key of `STATUS_SYMBOLS`."""
-    role: str
+    """Key of `RUN_STATES`."""
     note: str = ""
-    """Pending requests, or the reason for which the run ended; empty for none."""
-    symbol: str = ""
-    """Key of `STATUS_SYMBOLS` for the glyph; empty if it is the name."""
+    """Pending requests, or the note of the status; empty for none."""
+    glyph: str = ""
+    """Glyph in place of that of `RUN_STATES`; empty for that one."""
 
 
-def run_status(source: RunSource) -> StatusLabel:
-    """Return the status of the run. It follows from the run's events; a pending request appears only in the note."""
-    state = source.state
+def status_label(view: ViewState) -> StatusLabel:
+    """Return the status of the run, with pending requests as its note: it changes only when an event confirms one."""
+    source, status = view.source, view.status
     if not source.live:
-        moment = {"paused": "of a pause", "failed": "of a failed run"}.get(state.status, "")
-        if state.cause is not None:
-            moment = "of a held run"
-        if state.overdue:
-            moment = "of a stuck call"
-        following = "following" if source.following and state.status not in TERMINAL_STATUSES else ""
+        moment = _MOMENTS.get(status.name, "")
+        following = "following" if source.following and not status.has_ended else ""
         ghost = source.ghost_run.comparison_label if source.ghost_run else ""
         is_held = not following and source.playback is not None and not source.playback.playing
         note = ", ".join(filter(None, (_reading(source), "paused" if is_held else following, moment, ghost)))
-        return StatusLabel("REPLAY", "curve", note, "PAUSED" if is_held else "")
+        return StatusLabel("replay", note, HELD_PLAYBACK_GLYPH if is_held else "")
     note = _note(source)
     if source.playback is not None:
-        present = {"running": "continues", "paused": "is paused"}.get(source.live_state.status, "has ended")
-        behind = _time_behind(source.live_state.elapsed - state.elapsed)
-        return StatusLabel("PAST", "warning", f"{behind} behind; {note or f'the live run {present}'}")
-    match state.status:
-        case "failed":
-            return StatusLabel("FAILED", "error", state.reason or "")
-        case "done" | "stopped" as ended:
-            return StatusLabel(ended.upper(), "bright", state.reason or "")
-        case _ if not source.alive:
-            return StatusLabel("FAILED", "error", "the engine stopped unexpectedly")
-        case "paused" if state.cause:
-            return StatusLabel("HELD", "error", note)
-        case "paused":
-            return StatusLabel("PAUSED", "warning", note)
-        case "starting":
-            return StatusLabel("STARTING", "bright", note)
-        case _ if state.overdue:
-            call = next(iter(state.overdue.values()))
-            if source.requests is not None and source.requests.stop_requested:
-                note = f"ends at {call.max_seconds:.0f} s:"
-            return StatusLabel("STUCK", "warning", f"{note} {name_call(call)}".lstrip())
-        case _:
-            return StatusLabel("RUNNING", "info", note)
+        present = _PRESENTS.get(status.name) or ("has ended" if status.has_ended else f"is {status.name}")
+        behind = _time_behind(source.live_state.elapsed - source.state.elapsed)
+        return StatusLabel("past", f"{behind} behind; {note or f'the live run {present}'}")
+    if status.has_ended:
+        return StatusLabel(status.name, status.note)
+    if status.name == "stuck" and source.requests is not None and source.requests.stop_requested:
+        call = next(iter(source.live_state.overdue.values()))
+        note = f"ends at {call.max_seconds:.0f} s:"
+    return StatusLabel(status.name, f"{note} {status.note}".strip())
 
 
 def _note(source: RunSource) -> str:
@@ -121,7 +114,7 @@ class Header(Panel):
         """Return the event number, the status, the place in the step, and the position in a recording."""
         source, playback = self.view.source, self.view.source.playback
         position = playback and (int(playback.elapsed), int(playback.duration))
-        return self.state.seq, run_status(source), _is_partway(source), progress_in_step(self.view), position
+        return self.state.seq, status_label(self.view), _is_partway(source), progress_in_step(self.view), position
 
     def on_mount(self) -> None:
         """Show the progress within a step also while no events arrive."""
@@ -147,11 +140,12 @@ class Header(Panel):
         return [left.pad_to(width - right.width).extend(right)]
 
     def _draw_right(self, width: int) -> Line:
-        status = run_status(self.view.source)
-        line = self.line(f"{STATUS_SYMBOLS[status.symbol or status.name].glyph} {status.name}", status.role)
-        room = width - _ROUND_COLS if status.name in ("PAST", "STUCK") else width // 3
-        note = ellipsise(strip_control(status.note), room)
-        line.append(f"{':' if status.name == 'PAST' else ''} {note}" if note else "", "bright")
+        label = status_label(self.view)
+        symbol, role = RUN_STATES[label.name]
+        line = self.line(f"{label.glyph or symbol.glyph} {label.name.upper()}", "bright" if role == "dim" else role)
+        room = width - _ROUND_COLS if label.name in ("past", "stuck") else width // 3
+        note = ellipsise(strip_control(label.note), room)
+        line.append(f"{':' if label.name == 'past' else ''} {note}" if note else "", "bright")
         if self.state.started is None:
             return line
         parts = self._progress(width)
@@ -166,7 +160,10 @@ class Header(Panel):
         return line
 
     def _progress(self, width: int) -> list[tuple[int, Line]]:
-        """Return round, bar, step, rate and times, each with its order: the last is left out first."""
+        """Return round, bar, step, rate and times, each with its order: the last is left out first.
+
+        A silent or crashed run has no rate.
+        """
         started, state = self.state.started, self.state
         assert started is not None
         wide = width >= 100
@@ -185,7 +182,8 @@ class Header(Panel):
             step.append(f", next {in_step}" if wide else f" +{in_step}", "bright")
         rate = self.line("  ", "dim").append_cell(compact_cell(state.steps_per_second)).append(" env-steps/s", "dim")
         times = self.line("  ").extend(self._times(wide=wide))
-        return [(0, round_), (4, bar), (1, step), (3, rate), (2, times)]
+        rates = [(3, rate)] if self.view.status.anomaly is None else []
+        return [(0, round_), (4, bar), (1, step), *rates, (2, times)]
 
     def _times(self, *, wide: bool) -> Line:
         """Return elapsed time and time left; of a recording, its position."""
@@ -196,7 +194,7 @@ class Header(Panel):
             )
             return self.line(elapsed).append(f" of {duration}", "dim")
         line = self.line(format_duration(state.elapsed))
-        if state.cause is not None or state.status in TERMINAL_STATUSES:
+        if state.cause is not None or self.view.status.has_ended or self.view.status.anomaly is not None:
             return line.append(" elapsed", "dim")
         line.append(" elapsed, " if wide else ", ", "dim")
         return line.append(format_duration(state.seconds_left)).append(" left", "dim")
@@ -205,7 +203,7 @@ class Header(Panel):
 def progress_in_step(view: ViewState) -> str:
     """Return how far a long step is, estimated from the time since the last event; empty for a short step."""
     source, state = view.source, view.source.state
-    if not source.live or source.playback is not None or not source.alive or state.status != "running":
+    if not source.live or source.playback is not None or view.status.name != "running":
         return ""
     elapsed = view.frame_stats.age
     usual = median(state.walls[-_USUAL_STEPS:]) if state.walls else 0.0

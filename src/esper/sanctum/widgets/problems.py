@@ -12,12 +12,14 @@ from esper.formatting import strip_control
 from esper.health.incidents import Incident
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.requests import pause_cause
-from esper.sanctum.symbols import SEVERITIES, STATUS_SYMBOLS, ellipsise, wrap_cells
+from esper.sanctum.symbols import RUN_STATES, SEVERITIES, ellipsise, wrap_cells
 from esper.sanctum.view import GoToMoment
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.anomalies import Anomaly
 from esper.telemetry.sentences import anomaly_subject
 
+_TROUBLED_STATES = frozenset({"silent", "stuck", "held", "crashed", "failed"})
+"""Names of the states of a run in which the absence of anomalies is no good news."""
 _MAX_REASON_LINES = 6
 """Maximum height of the reason for a pause, because some libraries raise messages of several pages."""
 
@@ -50,10 +52,10 @@ class AnomalyStrip(Panel, can_focus=True):
     BINDINGS = bindings(KeyCategory.ANOMALIES)
 
     def cache_key(self) -> Hashable:
-        """Return the event number, the message about a silent engine, and the focus."""
-        view, stale = self.view, self.view.stale
+        """Return the event number, the status of the run, and the focus."""
+        view = self.view
         judged = (frozenset(view.muted_rules), frozenset(view.seen_anomalies))
-        return self.state.seq, stale and stale.text, self.has_focus, judged
+        return self.state.seq, view.status, self.has_focus, judged
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw one line."""
@@ -62,19 +64,19 @@ class AnomalyStrip(Panel, can_focus=True):
             return [line]
         incidents = self.view.incidents()
         active = [incident for incident in incidents if incident.active]
-        stale = self.view.unmuted_stale
-        num_seen, num_active = sum(map(self.view.is_seen, active)), len(active) + (stale is not None)
+        unreported = [found] if (found := self.view.status_anomaly) is not None else []
+        num_seen, num_active = sum(map(self.view.is_seen, active)), len(active) + len(unreported)
         muted = f"  {self.view.muted_note}" if self.view.muted_note else ""
         if num_seen == num_active:
             self._append_no_active(line, num_seen, len(incidents) - len(active), muted, size.width)
             self._append_ended(line, incidents, size.width)
             return [line]
         founds = [incident.active[0].found for incident in active]
-        new = [*([stale] if stale else []), *founds[: len(active) - num_seen]]
+        new = [*unreported, *founds[: len(active) - num_seen]]
         worst = "error" if any(found.severity == "error" for found in new) else "warning"
         line.append(f"{SEVERITIES[worst].glyph} {len(new)}", worst)
         line.append((f" new, {num_seen} seen" if num_seen else "") + muted, "dim")
-        texts = [*([stale.text] if stale else []), *map(_describe_incident, active)]
+        texts = [*(found.text for found in unreported), *map(_describe_incident, active)]
         for index, text in enumerate(texts):
             gap, rest = ("  " if index == 0 else " · "), len(texts) - index - 1
             room = size.width - line.width - len(gap) - (len(f"  +{rest} more") if rest else 0)
@@ -94,7 +96,8 @@ class AnomalyStrip(Panel, can_focus=True):
         if num_ended:
             listed = f"{num_ended} ended ({self.view.key_names['view.anomalies']} lists them)"
             texts = [f"{active}, {listed}", f"{active}, {num_ended} ended", f"{short}, {num_ended} ended"]
-        texts = [f"{SEVERITIES['info'].glyph} {text}{muted}" for text in texts]
+        mark = f"{SEVERITIES['info'].glyph} " if self.view.status.name not in _TROUBLED_STATES else ""
+        texts = [f"{mark}{text}{muted}" for text in texts]
         line.append(next((text for text in texts if line.width + len(text) <= width), texts[-1]), "dim")
 
     def _append_ended(self, line: Line, incidents: list[Incident], width: int) -> None:
@@ -141,7 +144,7 @@ class PauseCausePanel(Panel):
         cause = self.state.cause
         if cause is None:
             return []
-        held = STATUS_SYMBOLS["HELD"]
+        held, _ = RUN_STATES["held"]
         reason = wrap_cells(f"{held.glyph} {strip_control(self.state.reason or '')}", width)
         if len(reason) > _MAX_REASON_LINES:
             reason[_MAX_REASON_LINES - 1 :] = [ellipsise(" ".join(reason[_MAX_REASON_LINES - 1 :]), width)]

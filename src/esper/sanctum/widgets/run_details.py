@@ -91,7 +91,7 @@ class RunDetails(RunKeysPanel):
         if run.name:
             yield self.line(f" {strip_control(run.run)}", "dim")
         symbol, role = RUN_STATES.get(run.state, RUN_STATES["unreadable"])
-        line = self.line(" ").append(symbol.glyph, role).append(f" {run.state}", role)
+        line = self.line(" ").append(symbol.glyph, role).append(f" {run.health or run.state}", role)
         line.append(" archived" if run.archived else "", "dim").append(
             " baseline" if BASELINE_TAG in run.tags else "", "key"
         )

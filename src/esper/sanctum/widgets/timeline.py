@@ -13,7 +13,7 @@ from esper.history.playback import Playback
 from esper.history.timeline import ANOMALY_KINDS, MARK_GROUPS, Mark, MarkKind
 from esper.recording.segments import ReadError
 from esper.sanctum.bindings import KeyCategory, bindings
-from esper.sanctum.symbols import MARK_SYMBOLS
+from esper.sanctum.symbols import HELD_PLAYBACK_GLYPH, MARK_SYMBOLS
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.text_plot import BLOCK_CHARS, next_nice
@@ -83,7 +83,7 @@ class Timeline(Panel, can_focus=True):
         playback = self.view.source.playback
         if playback is None:
             return []
-        line = self.line("▶ " if playback.playing else "❚❚", "curve")
+        line = self.line("▶ " if playback.playing else HELD_PLAYBACK_GLYPH, "curve")
         speed = "max" if playback.speed == float("inf") else f"{playback.speed:g}×"
         line.append(f" {speed}".ljust(7))
         fraction = self.view.source.fraction_read

@@ -9,6 +9,7 @@ from pathlib import Path
 from textual.geometry import Size
 
 from esper.formatting import strip_control
+from esper.history.run_status import LIVE_STATES
 from esper.sanctum.symbols import RUN_STATES, ellipsise
 from esper.sanctum.widgets.env_columns import PIN_GLYPH
 from esper.sanctum.widgets.panel import Line
@@ -45,7 +46,7 @@ class WorkspaceHeader(WorkspacePanel):
             f"  {pluralise(len(workspace.runs), 'run')}", "normal"
         )
         parts = [runs]
-        for state in ("live", "paused", "failed", "crashed", "unreadable"):
+        for state in (*LIVE_STATES, "failed", "crashed", "unreadable"):
             if states[state]:
                 symbol, role = RUN_STATES[state]
                 parts.append(self.line(symbol.glyph, role).append(f" {states[state]} {state}", "normal"))

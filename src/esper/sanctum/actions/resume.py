@@ -1,0 +1,54 @@
+"""Resume actions: continue a run that has ended before its last round, in a background process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from esper.sanctum.actions.workspace import WorkspaceActions
+from esper.sanctum.run_changes import Resumption
+from esper.sanctum.source import AttachSource, RunSource
+from esper.sanctum.view import TOAST_SECONDS, ResumeRun
+
+
+class ResumeActions(WorkspaceActions):
+    """Resume a run from its dashboard, from a replay and from the workspace.
+
+    Args:
+        source: Source of the first run.
+    """
+
+    def __init__(self, source: RunSource) -> None:
+        super().__init__(source)
+        self._resumption: Resumption | None = None
+        """The run that is being resumed; None without one."""
+
+    def on_resume_run(self, message: ResumeRun) -> None:
+        """Start to resume a run."""
+        if self._resumption is not None:
+            self.notify(f"{self._resumption.run.name} is being resumed; wait until it trains.", severity="warning")
+            return
+        shows_run = self.view.has_run and not self.shows_workspace
+        try:
+            self._resumption = Resumption(message.path.absolute(), self.source.task if shows_run else None)
+        except OSError as error:
+            self.notify(f"{message.path.name} cannot be resumed: {error.strerror}", severity="error")
+            return
+        self.notify(f"Resuming {message.path.name} in a background process, which loads torch first.", timeout=5)
+
+    def poll_resumption(self) -> None:
+        """Report the result of a resumption, and attach to the run if it is shown. Called at every tick."""
+        resumption = self._resumption
+        if resumption is None or (code := resumption.poll()) is None:
+            return
+        self._resumption = None
+        run = resumption.run
+        if code:
+            self.notify(f"{run.name} is not resumed: {resumption.output}", severity="error", timeout=TOAST_SECONDS)
+            return
+        self.notify(f"{run.name} trains again, in a background process.", timeout=5)
+        if self._shows(run) and not isinstance(self.source, AttachSource):  # which follows the run by itself
+            self.open_run(run)
+
+    def _shows(self, run: Path) -> bool:
+        directory = self.source.directory
+        return self.view.has_run and directory is not None and directory.resolve() == run.resolve()
