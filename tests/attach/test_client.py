@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import socket
 import threading
 from collections.abc import Callable
@@ -16,7 +17,8 @@ from esper.attach.client import RemoteRequestQueue
 from esper.attach.protocol import SOCKET_NAME, Acknowledged, Refused, encode_message
 from esper.attach.server import AttachServer
 from esper.control import RequestKind, RequestQueue
-from esper.recording.run_lock import LOCK_FILE, LockHolder
+from esper.recording.run_directory import RunDirectory
+from esper.recording.run_lock import LOCK_FILE, LockHolder, RunLock
 from tests.attach.viewers import HELLO, TIMEOUT_S, drain_requests, no_recording_error, wait_until
 
 
@@ -54,6 +56,21 @@ def stub(folder: Path, *answers: bytes) -> Callable[[], None]:
 
     threading.Thread(target=serve, daemon=True).start()
     return listener.close
+
+
+def test_request_waits_while_the_run_is_starting(tmp_path: Path, control: RequestQueue) -> None:
+    """A resumed run is locked for seconds before it listens."""
+    lock = RunLock(RunDirectory(tmp_path))
+    remote = connected(tmp_path)
+    remote.put(RequestKind.PAUSE, "keyboard")
+    with pytest.raises(queue.Empty):
+        remote.refusals.get(timeout=3 * client.START_POLL_S)
+    with closing(AttachServer(tmp_path, control, no_recording_error)):
+        lock.mark_started()
+        wait_until(lambda: not remote.unacknowledged)
+        assert [request.kind for request in drain_requests(control)] == [RequestKind.PAUSE]
+    remote.close()
+    lock.release()
 
 
 def test_request_arrives_with_the_viewers_origin(tmp_path: Path, control: RequestQueue) -> None:

@@ -68,6 +68,33 @@ def test_session_receives_the_last_events(tmp_path: Path) -> None:
     assert session.fatal_error is None
 
 
+def test_session_follows_a_run_that_is_resumed_after_a_crash(tmp_path: Path) -> None:
+    lock = RunLock(RunDirectory(tmp_path))
+    recorder = Recorder(RunDirectory.make(tmp_path))
+    for event in RUN[:40]:
+        recorder.put(event)
+    assert recorder.flush()
+    session = AttachedRun(tmp_path, read_only=True)
+    session.start()
+    wait_until(lambda: session.records.qsize() == 1)
+    before = received(session)[0]
+    assert isinstance(before, Keyframe)
+    recorder.close()
+    lock.release()
+    wait_until(lambda: not session.is_engine_alive)
+    lock, recorder = RunLock(RunDirectory(tmp_path)), Recorder(RunDirectory(tmp_path))
+    wait_until(lambda: session.is_engine_alive)
+    recorder.put(before)
+    for event in RUN[40:]:
+        recorder.put(event)
+    assert recorder.flush()
+    wait_until(lambda: session.records.qsize() == len(RUN) - 40)
+    assert encode_json(received(session)) == encode_json(RUN[40:])
+    session.close()
+    recorder.close()
+    lock.release()
+
+
 @pytest.mark.parametrize("is_replaced", [True, False])
 def test_session_waits_for_a_lost_directory_while_the_run_is_live(is_replaced: bool, tmp_path: Path) -> None:
     directory = tmp_path / "run"

@@ -72,6 +72,14 @@ def test_status_of_a_run_with_a_process(state: RunState, silence: float, brief: 
     assert judge_run(state, RunWriter(is_starting=True), silence=silence) == RunStatus("starting")
 
 
+def test_first_step_of_a_process_may_take_long() -> None:
+    """Durations of steps before the resumption say nothing about it."""
+    state = after(*(event for event in RUN if isinstance(event, ev.RunStarted)))
+    assert judge_run(state, RunWriter(), silence=60.0).name == "running"
+    state.apply(ev.PhaseTimed(seq=state.seq + 1, time=state.time + 1.0, round=1, step=4, wall=0.2, phases={}))
+    assert judge_run(state, RunWriter(), silence=60.0).name == "silent"
+
+
 @pytest.mark.parametrize(
     ("state", "name", "can_resume"),
     [

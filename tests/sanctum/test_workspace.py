@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import queue
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,13 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 import esper
+from esper.checkpoint.catalog import checkpoint_path
+from esper.checkpoint.files import write_checkpoint
 from esper.control import RequestKind
 from esper.intervals import t_quantile
 from esper.recording.notes import BASELINE_TAG, RunNotes, read_notes, write_notes
 from esper.recording.run_directory import RunDirectory
-from esper.recording.run_lock import RunLock
+from esper.recording.run_lock import LOCK_FILE, RunLock
 from esper.sanctum.app import WorkspaceApp
 from esper.sanctum.screens.dialogs import ConfirmDialog, QuitDialog
 from esper.sanctum.screens.workspace import WorkspaceScreen
@@ -37,6 +40,7 @@ from esper.sanctum.widgets.workspace_header import WorkspaceHeader
 from esper.sanctum.workspace import Workspace
 from esper.telemetry import events as ev
 from tests.factory import example_run, stamp
+from tests.faults.programs import example_checkpoint
 from tests.recording.recordings import lines, recording, write_segment
 from tests.sanctum.driving import ROOMY, SIZE, notices, opened, press, screen_text, settle, shown, until
 
@@ -93,6 +97,7 @@ async def workspace(folder: Path, *keys: str, size: tuple[int, int] = SIZE) -> A
 def locked(run: Path) -> Iterator[None]:
     """Make a run live."""
     lock = RunLock(RunDirectory(run))
+    lock.mark_started()
     yield
     lock.release()
 
@@ -324,7 +329,7 @@ async def test_delete_asks_first_and_refuses_a_live_run(study: Path) -> None:
     with locked(study / "run-1"):
         write_segment(study / "run-1", 1, recording(events_of()[:-1]))
         async with workspace(study, "delete") as pilot:  # live runs come first
-            assert notices(pilot.app) == ["run-1 is live: a live run is not deleted. Q stops it."]
+            assert notices(pilot.app) == ["run-1 is running: a live run is not deleted. Q stops it."]
             await type_(pilot, "down", "delete")
             assert isinstance(pilot.app.screen, ConfirmDialog)
             text = " ".join(screen_text_of(pilot).replace("│", " ").split())
@@ -451,6 +456,23 @@ async def test_requests_go_to_the_highlighted_live_run(study: Path, monkeypatch:
             assert notices(pilot.app)[-1] == "run-0 has ended: only a live run can be controlled"
 
 
+async def test_crashed_run_is_resumed_in_a_background_process(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def refuse(words: Sequence[str], _: Path) -> None:
+        asked.append(tuple(words))
+        raise OSError(errno.EAGAIN, "no process can be started")
+
+    monkeypatch.setattr("esper.sanctum.run_changes.spawn_program", refuse)
+    crashed = write_segment(study / "crashed", 1, recording(events_of()[:40])).parent
+    (crashed / LOCK_FILE).touch()
+    write_checkpoint(checkpoint_path(crashed, 1, 1), example_checkpoint(1))
+    async with workspace(study, "P", size=ROOMY) as pilot:
+        assert "✖ crashed, can be resumed" in panel_text(pilot, RunDetails)
+        assert asked == [("--resume", str(crashed), "--detach", "--no-tui")]
+        assert notices(pilot.app)[-1] == "crashed cannot be resumed: no process can be started"
+
+
 async def test_new_and_growing_runs_appear_by_themselves(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("run_index.LIVE_READ_INTERVAL_S", "run_index.SCAN_INTERVAL_S", "run_curves.CHECK_S"):
         monkeypatch.setattr(f"esper.history.{name}", 0.0)
@@ -462,7 +484,7 @@ async def test_new_and_growing_runs_appear_by_themselves(study: Path, monkeypatc
             await read(pilot)
             assert names(pilot)[0] == "growing"
             assert "● growing" in panel_text(pilot, RunList)
-            assert "● 1 live" in panel_text(pilot, WorkspaceHeader)
+            assert "● 1 running" in panel_text(pilot, WorkspaceHeader)
             await type_(pilot, "home", "space")
             final = chart(pilot, "final accuracy/median")
             before = readout(final)

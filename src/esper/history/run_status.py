@@ -108,9 +108,10 @@ def _find_silence(state: RunState, silence: float, stopped: int | None) -> Anoma
         return None
     # A growth emits nothing while it trains the comparisons, tests the networks and writes them.
     is_finishing = state.search is not None and not state.search.trains_now
-    cadence = median(state.walls[-CADENCE_STEPS:]) if state.walls else None
-    if state.status != "running" or is_finishing:
-        cadence = None
+    # The first step of a process takes longer than the others: no step has its duration yet.
+    is_first = state.started is None or state.timing is None or state.timing.seq < state.started.seq
+    expects_events = state.status == "running" and not is_finishing and not is_first
+    cadence = median(state.walls[-CADENCE_STEPS:]) if state.walls and expects_events else None
     return check_stale(cadence, silence, Thresholds.from_recording(state.started).limits, stopped)
 
 

@@ -67,17 +67,19 @@ class Resumption:
         self.run = run
         self.output = ""
         """Last line that the command has printed; empty before it has ended."""
-        self._folder = Path(tempfile.mkdtemp(prefix="esper-resume-"))
         words = ["--resume", str(run), "--detach", "--no-tui", *(["--task", task] if task else [])]
-        self._process = spawn_program(words, self._folder / "output.log")
+        with tempfile.TemporaryDirectory(prefix="esper-resume-") as folder:  # both processes keep the file open
+            path = Path(folder) / "output.log"
+            self._process = spawn_program(words, path)
+            self._file = path.open(errors="replace")
 
     def poll(self) -> int | None:
         """Return the exit code of the command; None while the run is starting."""
         code = self._process.poll()
         if code is not None:
-            lines = (self._folder / "output.log").read_text(errors="replace").splitlines()
+            with self._file:
+                lines = self._file.read().splitlines()
             self.output = strip_control(lines[-1].removeprefix("esper-sanctum: ")) if lines else f"exit code {code}"
-            shutil.rmtree(self._folder)
         return code
 
 

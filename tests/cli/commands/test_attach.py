@@ -304,8 +304,13 @@ def test_detached_run_starts_and_resumes_from_a_script(tmp_path: Path) -> None:
         assert refused.returncode == 2  # the run has no checkpoint yet
         os.kill(holder.pid, signal.SIGTERM)
         wait_until(lambda: not is_live(directory))
-        resumed = run("--detach", "--no-tui", "--resume", str(directory), cwd=tmp_path)
-        assert (resumed.returncode, resumed.stdout) == (0, f"{directory}\n")
+        with started("--detach", "--no-tui", "--resume", str(directory), cwd=tmp_path) as resuming:
+            assert resuming.stderr is not None
+            assert resuming.stderr.readline().startswith("starting a background process, which loads torch first")
+            while resuming.poll() is None:  # the lock is handed over without a gap, before torch is loaded
+                assert is_live(directory)
+            output = resuming.communicate()[0]
+        assert (resuming.returncode, output) == (0, f"{directory}\n")
         assert is_live(directory)
         twice = run("--no-tui", "--resume", str(directory), cwd=tmp_path)
         assert twice.returncode == 2

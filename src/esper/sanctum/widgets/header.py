@@ -48,6 +48,8 @@ _MOMENTS = {
     "crashed": "of a crashed run",
 }
 """Notes on the moment that a replay shows. Keyed by the name of the status."""
+_STATES_WITHOUT_RATE = frozenset({"starting", "silent", "stuck", "crashed"})
+"""Names of the states of a run in which its last rate and its time left mean nothing."""
 _PRESENTS = {"running": "continues", "crashed": "has crashed"}
 """What a live run does while its past is shown. Keyed by the name of its status."""
 
@@ -162,7 +164,7 @@ class Header(Panel):
     def _progress(self, width: int) -> list[tuple[int, Line]]:
         """Return round, bar, step, rate and times, each with its order: the last is left out first.
 
-        A silent or crashed run has no rate.
+        A run that does not train has no rate.
         """
         started, state = self.state.started, self.state
         assert started is not None
@@ -182,7 +184,7 @@ class Header(Panel):
             step.append(f", next {in_step}" if wide else f" +{in_step}", "bright")
         rate = self.line("  ", "dim").append_cell(compact_cell(state.steps_per_second)).append(" env-steps/s", "dim")
         times = self.line("  ").extend(self._times(wide=wide))
-        rates = [(3, rate)] if self.view.status.anomaly is None else []
+        rates = [(3, rate)] if self.view.status.name not in _STATES_WITHOUT_RATE else []
         return [(0, round_), (4, bar), (1, step), *rates, (2, times)]
 
     def _times(self, *, wide: bool) -> Line:
@@ -194,7 +196,8 @@ class Header(Panel):
             )
             return self.line(elapsed).append(f" of {duration}", "dim")
         line = self.line(format_duration(state.elapsed))
-        if state.cause is not None or self.view.status.has_ended or self.view.status.anomaly is not None:
+        status = self.view.status
+        if state.cause is not None or status.has_ended or status.name in _STATES_WITHOUT_RATE:
             return line.append(" elapsed", "dim")
         line.append(" elapsed, " if wide else ", ", "dim")
         return line.append(format_duration(state.seconds_left)).append(" left", "dim")
