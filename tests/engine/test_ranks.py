@@ -35,6 +35,8 @@ from esper.history.history import open_history
 from esper.lanes.device_names import assign_lanes_to_rank
 from esper.process import RankInfo
 from esper.ranks import RankGroup, RankLostError, reduce_on_gpu
+from esper.recording.run_directory import RunDirectory
+from esper.recording.run_lock import RunLock
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json, make_decoder
 from esper.telemetry.state import Keyframe
@@ -287,6 +289,20 @@ def test_rank_0_decides_where_all_ranks_start() -> None:
     assert starts(new, (0, 1), again) == [again, again]  # torchrun has restarted the ranks of the other machine only
     assert starts(RunCompleteError("it is done"), (0, 0), again) == ["it is done"] * RANKS
     assert starts(CheckpointError("it is damaged"), (0, 0), again) == ["it is damaged"] * RANKS
+
+
+def test_a_decision_after_a_restart_can_lock_the_same_run(tmp_path: Path) -> None:
+    """Rank 0, which was not restarted, had locked the run when it decided first."""
+    config = Config(devices=("cpu:0",))
+    first = StartPoint(config, lock=RunLock(RunDirectory(tmp_path)))
+    engine = EngineThread(first, restart=lambda: StartPoint(config, lock=RunLock(RunDirectory(tmp_path))))
+
+    def agree(ranks: RankGroup) -> bool:
+        one = engine if ranks.rank == 0 else EngineThread(None)
+        start = one._agree_on_start(ranks, RankInfo(ranks.rank, RANKS, restarts=ranks.rank))
+        return start.lock is not None
+
+    assert together(RANKS, agree) == [True, *[False] * (RANKS - 1)]
 
 
 # Refused configurations

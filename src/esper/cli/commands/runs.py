@@ -105,7 +105,8 @@ def _parser() -> Parser:
         prog="esper-sanctum runs",
         description="Show the runs in a directory on one screen. If the output is no terminal, or with --no-tui, "
         "--filter, --sort or --json, print them instead, the most recently written first.",
-        epilog="A run is live while a process trains it, and crashed if its process exited without recording its end.",
+        epilog="A run is live while a process trains it, and crashed if its process exited without recording its end. "
+        "A live run is starting, running, silent, stuck, paused or held.",
     )
     parser.add_argument(
         "directory", nargs="?", type=Path, metavar="DIR", help=f"directory of the runs (default: {default})"
