@@ -348,7 +348,9 @@ async def test_read_only_viewer_cannot_resume(tmp_path: Path, command: StubComma
         assert "p resume" not in shown(app, Footer)
         await pilot.press("p")
         await pilot.pause()
-        assert "This view is read-only: attach without --read-only to control the run." in " ".join(notices(app))
+        assert notices(app)[-1] == "This view is read-only: attach without --read-only to control the run."
+        await pilot.press("F", "p")
+        await pilot.pause()
     assert command.words == []
 
 

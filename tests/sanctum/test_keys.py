@@ -13,7 +13,7 @@ from textual.drivers.headless_driver import HeadlessDriver
 from textual.widgets import DataTable, OptionList, Static
 
 from esper.control import RequestKind
-from esper.sanctum.actions.run import BROWSER_MESSAGE
+from esper.sanctum.actions.resume import BROWSER_MESSAGE
 from esper.sanctum.actions.sharing import NO_SELECTION_MESSAGE
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.bindings import KEYS, Availability, KeyCategory

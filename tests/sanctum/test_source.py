@@ -7,13 +7,15 @@ import pytest
 from esper.control import RequestKind
 from esper.history.history import open_history
 from esper.history.playback import Playback
+from esper.recording.run_directory import RunDirectory
+from esper.recording.run_lock import RunLock
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import LiveSource, ReplaySource
 from esper.sanctum.theme import DEFAULT_THEME
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.recording.recordings import recording
-from tests.sanctum.driving import header, opened, press, replay
+from tests.sanctum.driving import header, opened, press, replay, settle
 from tests.sanctum.sessions import FakeSession
 
 
@@ -132,6 +134,7 @@ def test_deleted_recording_ends_replay_with_a_message(tmp_path: Path) -> None:
 
 async def test_header_shows_whether_replay_follows_the_end(tmp_path: Path) -> None:
     source = recorded_part(tmp_path, 20)
+    lock = RunLock(RunDirectory(tmp_path))
     app = SanctumApp(source, theme=DEFAULT_THEME)
     async with opened(app) as pilot:
         assert "REPLAY following" in header(app)
@@ -139,3 +142,6 @@ async def test_header_shows_whether_replay_follows_the_end(tmp_path: Path) -> No
         assert "REPLAY paused round" in header(app)
         await press(pilot, "right_curly_bracket")
         assert "REPLAY following" in header(app)
+        lock.release()
+        await settle(pilot)
+        assert "REPLAY paused, of a crashed run" in header(app)

@@ -9,6 +9,9 @@ from esper.sanctum.run_changes import Resumption
 from esper.sanctum.source import AttachSource, RunSource
 from esper.sanctum.view import TOAST_SECONDS, ResumeRun
 
+BROWSER_MESSAGE = "This page only shows the run. It cannot control it."
+"""Notice in place of a request."""
+
 
 class ResumeActions(WorkspaceActions):
     """Resume a run from its dashboard, from a replay and from the workspace.
@@ -23,11 +26,17 @@ class ResumeActions(WorkspaceActions):
         """The run that is being resumed; None without one."""
 
     def on_resume_run(self, message: ResumeRun) -> None:
-        """Start to resume a run."""
+        """Start to resume a run, unless the dashboard only shows it."""
+        shows_run = self.view.has_run and not self.shows_workspace
+        requests = self.source.requests if shows_run else None
+        if self.refuse_in_browser(BROWSER_MESSAGE):
+            return
+        if requests is not None and requests.disabled_reason is not None:
+            self.notify(requests.disabled_reason, severity="warning")
+            return
         if self._resumption is not None:
             self.notify(f"{self._resumption.run.name} is being resumed; wait until it trains.", severity="warning")
             return
-        shows_run = self.view.has_run and not self.shows_workspace
         try:
             self._resumption = Resumption(message.path.absolute(), self.source.task if shows_run else None)
         except OSError as error:

@@ -9,16 +9,13 @@ import threading
 from types import FrameType
 
 from esper.control import ENDING_KINDS, RequestKind
-from esper.sanctum.actions.resume import ResumeActions
+from esper.sanctum.actions.resume import BROWSER_MESSAGE, ResumeActions
 from esper.sanctum.requests import ACKNOWLEDGEMENTS, PendingRequests, pause_cause
 from esper.sanctum.screens.dialogs import QuitDialog
 from esper.sanctum.source import RunSource, run_has_ended
 from esper.sanctum.view import ResumeRun
 from esper.sanctum.widgets.header import progress_in_step
 from esper.stop_signals import SignalHandler, replace_handlers, restore_handlers
-
-BROWSER_MESSAGE = "This page only shows the run. It cannot control it."
-"""Notice in place of a request."""
 
 
 class RunActions(ResumeActions):
@@ -39,9 +36,8 @@ class RunActions(ResumeActions):
 
     def action_pause(self) -> None:
         """Request a pause, or resume a paused or crashed run."""
-        requests, directory = self.source.requests, self.source.directory
-        accepts = not self.is_web and (requests is None or requests.disabled_reason is None)
-        if accepts and directory is not None and self.source.outcome.name == "crashed":
+        directory = self.source.directory
+        if directory is not None and self.source.outcome.name == "crashed":
             self.post_message(ResumeRun(directory))
             return
         self._request(RequestKind.RESUME if self.source.live_state.status == "paused" else RequestKind.PAUSE)
