@@ -121,8 +121,7 @@ class Run:
         resolve_policy_device(config.policy_device)
         saved = ranks.run_on_rank0(lambda: _read_saved(start))  # only it must see the run
         with ExitStack() as opened:
-            if start.lock:
-                opened.callback(start.lock.release)
+            opened.callback(start.release)
             self.ranks = ranks = reduce_on_gpu(ranks, config.policy_device)
             _check_gpus(lanes, rank_info, ranks)
             prepared = prepare_task(
@@ -144,8 +143,7 @@ class Run:
             )
             space = _plan_space(growth, config, profile) if growth else None
             self._command = start.command or command_digest(start.config, notes.name if notes else "")
-            self._begin(control)
-            self._open_directory(start, config)
+            self._open_directory(start, config, control)
             lock_warning = ranks.run_on_rank0(lambda: self._open_recording(config, notes, start.lock, opened))
             self.hub.subscribe(records)
             state = TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks, origin=origin)
@@ -215,12 +213,14 @@ class Run:
         self.pool.supervisor.seconds_since_stop = control.seconds_since_stop
         self._report_calls()
 
-    def _open_directory(self, start: StartPoint, config: Config) -> None:
-        """Open the run directory, which rank 0 creates for a new run, and the hub of another rank.
+    def _open_directory(self, start: StartPoint, config: Config, control: RequestQueue) -> None:
+        """Begin the run: open its directory, which rank 0 creates for a new run, and the hub of another rank.
 
         Raises:
+            StoppedError: A stop was requested before.
             RecordingError: Rank 0 cannot create or open it.
         """
+        self._begin(control)
 
         def open_on_rank0() -> Path:
             self.run_directory = start.directory or _new_directory(config)

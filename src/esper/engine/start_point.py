@@ -55,6 +55,11 @@ class StartPoint:
         """Directory of a run that was begun before, held open; None as for `lock`."""
         return self.lock.directory if self.lock else None
 
+    def release(self) -> None:
+        """Release the lock, if there is one."""
+        if self.lock:
+            self.lock.release()
+
     @property
     def is_new(self) -> bool:
         """True unless the run resumes from a checkpoint."""

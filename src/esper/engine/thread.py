@@ -223,8 +223,8 @@ class EngineThread:
 
         def decide() -> StartPoint:
             if restarted and not rank_info.restarts and self._restart:
-                if isinstance(self._start, StartPoint) and self._start.lock:
-                    self._start.lock.release()  # the decision locks the run that it chooses
+                if isinstance(self._start, StartPoint):
+                    self._start.release()  # the decision locks the run that it chooses
                 return self._restart()
             assert self._start is not None
             if isinstance(self._start, Exception):
