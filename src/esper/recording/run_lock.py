@@ -113,7 +113,7 @@ class RunLock:
     def mark_started(self) -> None:
         """Store that the run trains: until then, viewers show it as starting."""
         if self.warning is None:
-            with suppress(OSError):  # on a full disk: viewers show the run as starting until there is room
+            with suppress(OSError):  # of a disk that fails: viewers then show the run as starting, and it trains
                 self._write_holder(is_starting=False)
 
     def _write_holder(self, *, is_starting: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from esper.recording.segments import ReadError
 from esper.sanctum.actions.workspace import WorkspaceActions
 from esper.sanctum.run_changes import Resumption
 from esper.sanctum.source import AttachSource, RunSource
@@ -56,7 +57,10 @@ class ResumeActions(WorkspaceActions):
             return
         self.notify(f"{run.name} trains again, in a background process.", timeout=5)
         if self._shows(run) and not isinstance(self.source, AttachSource):  # which follows the run by itself
-            self.open_run(run)
+            try:
+                self.open_run(run)
+            except ReadError as error:
+                self.notify(str(error), severity="error")
 
     def _shows(self, run: Path) -> bool:
         directory = self.source.directory

@@ -98,8 +98,7 @@ class RunChangesScreen(WorkspaceBase):
         """Send a request to the highlighted run; a pause of a crashed run resumes it."""
         run = self.workspace.highlighted
         if run is not None and run.state == "crashed" and kind == RequestKind.PAUSE.value:
-            if not self._refuse_in_browser():
-                self.post_message(ResumeRun(Path(run.path)))
+            self.post_message(ResumeRun(Path(run.path)))
             return
         self._change(lambda run: self.workspace.request(run, RequestKind(kind)))
 
