@@ -71,6 +71,15 @@ if ! "$python" -c "import $IMPORTED" 2>/dev/null; then
   }
 fi
 
+# A lent machine brings its own torch. With an older one than the package requires, kept graphs give wrong results.
+oldest=$(sed -n 's/^ *"torch>=\([0-9.]*\)".*/\1/p' pyproject.toml)
+"$python" - "$oldest" <<'END' || exit 2
+import sys
+import torch
+if [int(part) for part in torch.__version__.split(".")[:2]] < [int(part) for part in sys.argv[1].split(".")]:
+    sys.exit(f"gpu_all.sh: torch {torch.__version__} is too old; install torch {sys.argv[1]} or newer")
+END
+
 has_cuda=0
 if ((!rehearse)); then
   if ! "$python" -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; then

@@ -1,10 +1,14 @@
-"""The methods of `benchmarks/gpu.py` compute the same results as the product's loop."""
+"""The methods of `benchmarks/gpu.py` compute the same results as the product's loop. `gpu_all.sh` checks torch."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -75,3 +79,21 @@ def test_batched_envs_match_single_envs(task: str, blueprint: str | None) -> Non
             stacked = {**batched.parameters, **batched.buffers}
             for name, value in weights(env).items():
                 torch.testing.assert_close(stacked[name][index].detach(), value, rtol=1e-9, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        ("2.14.1+cu130", "torch 2.14.1+cu130 is too old; install torch 2.15 or newer"),
+        ("2.15.0a0+git1", "torch finds no GPU; benchmarks/gpu_all.sh --rehearse runs on the CPU"),
+    ],
+)
+def test_script_refuses_torch_whose_kept_graphs_are_unsafe(version: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(
+        f"from types import SimpleNamespace\n__version__ = {version!r}\n"
+        "cuda = SimpleNamespace(is_available=lambda: False)\n"
+    )
+    script = Path(__file__).parents[1] / "benchmarks" / "gpu_all.sh"
+    environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(tmp_path), "OUT": str(tmp_path / "out")}
+    ended = subprocess.run([script, "plan"], env=environment, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (2, f"gpu_all.sh: {message}\n")
