@@ -5,8 +5,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
+import pytest
 
-from esper.process import resident_bytes
+from esper.process import host_memory, resident_bytes
 from esper.sweeps.memory import tree_memory
 
 PROGRAM = """
@@ -60,3 +61,30 @@ def test_memory_of_a_process_includes_its_children() -> None:
     assert whole is not None
     assert 200 << 20 < whole - own + (1 << 20) < 220 << 20
     assert tree_memory(child.pid) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "limit", "used", "cached"),
+    [
+        ("0::/job/step", "job", "memory.max", "memory.current", "inactive_file"),
+        ("0::/", "", "memory.max", "memory.current", "inactive_file"),
+        ("4:memory:/job", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ],
+)
+def test_memory_of_a_container_is_that_of_its_group(
+    line: str, folder: str, limit: str, used: str, cached: str, tmp_path: Path
+) -> None:
+    """The limit may be one of a parent; in a container, the file names groups that are not visible there."""
+    membership, root = tmp_path / "cgroup", tmp_path / "groups"
+    membership.write_text(f"9:name=systemd:/\n{line}\n")
+    step = root / "job" / "step"
+    step.mkdir(parents=True)
+    (step / "memory.max").write_text("max\n")
+    (step / "memory.current").write_text("1\n")
+    group = root / folder
+    group.mkdir(exist_ok=True)
+    (group / limit).write_text("5000000\n")
+    (group / used).write_text("4600000\n")
+    (group / "memory.stat").write_text(f"anon 7\n{cached} 100000\n")
+    assert host_memory(membership, root) == (500_000, 5_000_000)
+    assert host_memory(tmp_path / "none", root).total == psutil.virtual_memory().total

@@ -129,6 +129,54 @@ def resident_bytes(memory: Sequence[Any]) -> int:
     return sum(process.rss for process in memory) - sum(shared) + max(shared)
 
 
+class HostMemory(NamedTuple):
+    """Memory of a machine, or of a container on it, in bytes."""
+
+    available: int
+    """What processes can still get, without swapping."""
+    total: int
+
+
+_MEMORY_FILES = {
+    "": ("memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+"""Files with the limit and the use of a control group, of version 2 and of version 1, keyed by the name of the
+controller in /proc/self/cgroup; and the name, in `memory.stat`, of cached files that the kernel drops at the limit."""
+
+
+def host_memory(membership: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> HostMemory:
+    """Return the memory of this machine, or that of a control group of this process if less is available there.
+
+    The kernel kills the processes of a container at the limit of its group, even if the machine has memory left.
+
+    Args:
+        membership: File that names the control groups of this process.
+        root: Folder of all control groups.
+    """
+    import psutil  # not at the start of every command
+
+    machine = psutil.virtual_memory()
+    found = [HostMemory(machine.available, machine.total)]
+    lines = membership.read_text().splitlines() if membership.exists() else []  # only Linux has control groups
+    for controller, path in (line.split(":", 2)[1:] for line in lines):
+        if controller not in _MEMORY_FILES:
+            continue
+        base = root / controller
+        group = base / path.lstrip("/")
+        for folder in (group, *group.parents):
+            with suppress(OSError, ValueError, KeyError):  # it is not visible here, or has no limit
+                if folder.is_relative_to(base):
+                    found.append(_group_memory(folder, *_MEMORY_FILES[controller]))
+    return min(found)
+
+
+def _group_memory(folder: Path, limit_file: str, used_file: str, cached: str) -> HostMemory:
+    limit, used = int((folder / limit_file).read_text()), int((folder / used_file).read_text())
+    stats = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    return HostMemory(max(limit - used + int(stats[cached]), 0), limit)
+
+
 def cpu_seconds() -> float:
     """Return the CPU time of this process and its workers so far, in seconds. Workers that have ended count too."""
     import psutil  # not at the start of every command

@@ -13,6 +13,7 @@ import pytest
 from optuna.trial import TrialState
 
 from esper.config import ConfigError
+from esper.process import HostMemory
 from esper.recording.notes import RunNotes, read_notes
 from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
@@ -209,7 +210,7 @@ def test_run_waits_for_the_memory_that_the_largest_needed(tmp_path: Path, monkey
     running = SweepWorker(study, [("cuda:1",)], said.append, FakeRuns(), poll_s=0.01)
     free = {"host": 2**30, 5: 2**30}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    monkeypatch.setattr(worker, "available_memory", lambda: free["host"])
+    monkeypatch.setattr(worker, "host_memory", lambda: HostMemory(free["host"], 2**31))
     nvml = SimpleNamespace(
         nvmlDeviceGetHandleByIndex=int, nvmlDeviceGetMemoryInfo=lambda n: SimpleNamespace(free=free[n])
     )

@@ -32,13 +32,6 @@ def tree_memory(pid: int) -> int | None:
     return resident_bytes(found) if found else None
 
 
-def available_memory() -> int:
-    """Return the bytes that new processes can use without swapping."""
-    import psutil
-
-    return psutil.virtual_memory().available
-
-
 def reserved_gpu_memory(state: RunState) -> int | None:
     """Return the maximum bytes that a run had reserved on one GPU at its end; None without a GPU."""
     reserved = [device.reserved for device in state.devices.values() if device.reserved is not None]

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 from esper.config import ConfigError
 from esper.formatting import format_bytes, format_value
-from esper.process import NamedThread
+from esper.process import NamedThread, host_memory
 from esper.sweeps.jobs import JobDevices
 from esper.sweeps.measures import mean_over
-from esper.sweeps.memory import available_memory, free_gpu_memory
+from esper.sweeps.memory import free_gpu_memory
 from esper.sweeps.storage import storage_errors
 from esper.sweeps.study import GPU_MEMORY_ATTR, MEMORY_ATTR, ClaimedTrial, SweepStudy
 from esper.sweeps.trial_run import POLL_S, StartProcess, TrialOutcome, TrialRun, start_process
@@ -164,7 +164,7 @@ class SweepWorker:
 
     def _missing_memory(self, devices: JobDevices) -> str:
         """Return which memory is not free for another run, in words; empty if it is free, or was never measured."""
-        needed, free = self._study.needed_memory(MEMORY_ATTR), available_memory()
+        needed, free = self._study.needed_memory(MEMORY_ATTR), host_memory().available
         if free < needed:
             return f"a run of this study needs {format_bytes(needed)}, and {format_bytes(free)} are free"
         for lane in devices:
