@@ -21,6 +21,7 @@ from esper.envs.cuda_graphs import CudaGraphs, StreamMemory
 from esper.lanes.pool import EnvPool
 
 READ = torch.ops.aten._local_scalar_dense.default
+BATCH_NORM = torch.ops.aten.native_batch_norm.default
 
 
 class Tape(TorchDispatchMode):
@@ -37,7 +38,8 @@ class Tape(TorchDispatchMode):
             raise RuntimeError("a value is read while the stream is capturing")
         kwargs = kwargs or {}
         for declared, value in zip(func._schema.arguments, args, strict=False):
-            if declared.is_write:
+            # The schema of batch norm does not say that it updates its running statistics.
+            if declared.is_write or (func is BATCH_NORM and declared.name.startswith("running_")):
                 self._overwritten += [(tensor, tensor.clone()) for tensor in _tensors(value)]
         result = func(*args, **kwargs)
         if func._schema.is_mutable or not _is_view(result, (args, kwargs)):
@@ -45,8 +47,11 @@ class Tape(TorchDispatchMode):
         return result
 
     def undo(self) -> None:
-        """Restore all tensors, after a failure: a recording on a GPU runs nothing."""
+        """Restore all tensors, after a failure: a recording on a GPU runs nothing, so new ones are never written."""
         with torch.no_grad():
+            for func, _, _, results in self.operators:
+                for tensor in () if func._schema.is_mutable else results:
+                    tensor.fill_(float("nan") if tensor.is_floating_point() else 1)
             for tensor, value in reversed(self._overwritten):
                 tensor.copy_(value)
 
@@ -71,8 +76,14 @@ def _is_view(result: Any, given: Any) -> bool:
 
 
 @contextmanager
-def taped(pool: EnvPool, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tape]]:
-    """Context in which the envs of a pool on a CPU are trained by tapes. Yields the tapes."""
+def taped(
+    pool: EnvPool, monkeypatch: pytest.MonkeyPatch, failures: list[RuntimeError] | None = None
+) -> Iterator[list[Tape]]:
+    """Context in which the envs of a pool on a CPU are trained by tapes. Yields the tapes.
+
+    Args:
+        failures: Errors of the next recordings, one each. Each is removed when it is raised.
+    """
     tapes: list[Tape] = []
 
     def record(function: Callable[[], object], memory: StreamMemory) -> Tape:
@@ -80,6 +91,8 @@ def taped(pool: EnvPool, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tape]
         try:
             with tape:
                 function()
+                if failures:
+                    raise failures.pop(0)
         except RuntimeError:
             tape.undo()
             raise

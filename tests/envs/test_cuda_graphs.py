@@ -27,3 +27,13 @@ def test_garbage_collector_is_off_until_the_last_recording_ends(enabled: bool) -
     assert not gc.isenabled()
     second.__exit__(None, None, None)
     assert gc.isenabled() == enabled
+
+
+def test_nothing_runs_outside_recordings_while_one_lasts() -> None:
+    """torch cannot empty the cache of a GPU on which another thread records."""
+    calls: list[int] = []
+    with no_garbage_collection():
+        no_garbage_collection.run_outside(lambda: calls.append(1))
+    assert not calls
+    no_garbage_collection.run_outside(lambda: calls.append(2))
+    assert calls == [2]

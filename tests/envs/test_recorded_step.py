@@ -7,15 +7,16 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import cycle
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from esper.config import Config
 from esper.domain import Curve, Stage
 from esper.envs import cuda_graphs
+from esper.envs.cuda_graphs import CudaGraphs
 from esper.envs.env import Env
 from esper.envs.env_state import env_state_tensors
 from esper.envs.governor import LastGoodState
@@ -45,10 +46,16 @@ def few_samples(splits: Splits) -> Splits:
 
 
 @contextmanager
-def launched_and_recorded(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Iterator[tuple[Env, Env, list[Tape]]]:
-    """Two equal envs: one whose kernels are launched, and one that is recorded."""
+def launched_and_recorded(
+    monkeypatch: pytest.MonkeyPatch, failures: list[RuntimeError] | None = None, **options: Any
+) -> Iterator[tuple[Env, Env, list[Tape]]]:
+    """Two equal envs: one whose kernels are launched, and one that is recorded, except for some failures."""
     given: dict[str, Any] = {"task": small_epochs, "splits": few_samples, "steps": 40, **options}
-    with population(**given) as launched, population(**given) as recorded, taped(recorded, monkeypatch) as tapes:
+    with (
+        population(**given) as launched,
+        population(**given) as recorded,
+        taped(recorded, monkeypatch, failures) as tapes,
+    ):
         for pool in (launched, recorded):
             pool.reset(0)
         yield launched.envs[0], recorded.envs[0], tapes
@@ -158,33 +165,154 @@ def test_moved_tensors_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (graphs.recordings, replays(tapes)) == (2 * recorded, 10)
 
 
-def test_old_graphs_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    with launched_and_recorded(monkeypatch) as (*envs, _):
-        graphs = envs[1]._hosts.cuda_graphs
-        assert graphs
-        answers = cycle([True, False])  # it is short until graphs are dropped
-        monkeypatch.setattr(cuda_graphs, "is_memory_short", lambda _: next(answers))
-        for blueprint in BLUEPRINTS[:3]:
-            for slot in each_slot(envs):
-                slot.reset()
+class FakeMemory:
+    """Memory of a GPU. What was freed returns to the driver when torch empties its cache.
+
+    Args:
+        limit: Bytes that may be in use without a shortage.
+        used: Returns the bytes that are in use.
+    """
+
+    def __init__(self, limit: int, used: Callable[[], int]) -> None:
+        self._limit, self._used, self._reserved = limit, used, used()
+        self.emptied = 0
+
+    def missing(self, _: torch.device) -> int:
+        self._reserved = max(self._reserved, self._used())
+        return max(self._reserved - self._limit, 0)
+
+    def empty_cache(self) -> None:
+        self.emptied += 1
+        self._reserved = self._used()
+
+    @contextmanager
+    def installed(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMemory]:
+        with monkeypatch.context() as patch:
+            patch.setattr(cuda_graphs, "missing_memory", self.missing)
+            patch.setattr(torch.cuda, "empty_cache", self.empty_cache)
+            yield self
+
+
+def live_with(envs: Sequence[Env], blueprint: str, slots: Sequence[int] = (1,)) -> None:
+    """Train two epochs with seeds in some slots and in no others."""
+    for env in envs:
+        for index, slot in enumerate(env.network.slots):
+            slot.reset()
+            if index in slots:
                 slot.germinate(blueprint, Blend.ADD, Curve.LINEAR, 3, 1.0, make_generator(0, "seed"))
                 slot.tick()
-            synchronise(envs)
-            for step in range(2):
-                step_both(envs, step)
-            assert len(graphs._kept) == 1
-        assert graphs.take_notices() == [
-            "memory is short: CUDA graphs that were not used for longest make room, or kernels are launched"
-        ]
+    synchronise(envs)
+    for step in range(2):
+        step_both(envs, step)
+
+
+def graphs_of(env: Env) -> CudaGraphs:
+    graphs = env._hosts.cuda_graphs
+    assert graphs
+    return graphs
+
+
+SHORT = "memory is short: CUDA graphs that were not used for longest make room, or kernels are launched"
+
+
+def test_old_graphs_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is room for three topologies, with the bare host. Two are dropped at a time, but not the current one."""
+    with launched_and_recorded(monkeypatch) as (*envs, _):
+        graphs = graphs_of(envs[1])
+        memory = FakeMemory(3, lambda: len(graphs._kept))
+        with memory.installed(monkeypatch):
+            for blueprint in BLUEPRINTS[:4]:
+                live_with(envs, blueprint)
+        assert len(graphs._kept) == 3
+        assert graphs.take_notices() == [SHORT]
+        assert graphs.recordings >= 4 * 3
+
+
+def test_cached_memory_makes_room_before_graphs_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    with launched_and_recorded(monkeypatch) as (*envs, _):
+        used = 9
+        memory = FakeMemory(3, lambda: used)
+        used = 2
+        with memory.installed(monkeypatch):
+            for blueprint in BLUEPRINTS[:2]:
+                live_with(envs, blueprint)
+        assert memory.emptied == 1
+        assert len(graphs_of(envs[1])._kept) == 3
+
+
+def test_graphs_are_kept_where_a_drop_gains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs of a stream share memory. Recording continues once memory is free for another reason."""
+    with launched_and_recorded(monkeypatch) as (*envs, tapes):
+        graphs = graphs_of(envs[1])
+        for blueprint in BLUEPRINTS[:4]:
+            live_with(envs, blueprint)
+        recordings, used = graphs.recordings, 9
+        memory = FakeMemory(3, lambda: used)
+        with memory.installed(monkeypatch):
+            live_with(envs, BLUEPRINTS[4])
+            assert memory.emptied == 2
+            assert len(graphs._kept) == 1 + 4 - 2 + 1
+            replays(tapes)
+            live_with(envs, BLUEPRINTS[3])
+            assert replays(tapes) == 2 * 5  # two full batches, a smaller one, the summary and the validation
+            assert graphs.recordings == recordings
+            used = 2
+            memory.empty_cache()
+            live_with(envs, BLUEPRINTS[4])
+            assert graphs.recordings > recordings
+        assert graphs.take_notices() == [SHORT]
+
+
+def test_number_of_kept_topologies_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_graphs, "KEPT_PER_ENV", 2)
+    with launched_and_recorded(monkeypatch) as (*envs, _):
+        graphs = graphs_of(envs[1])
+        for blueprint in BLUEPRINTS[:4]:
+            live_with(envs, blueprint)
+        assert len(graphs._kept) == 2
         recordings = graphs.recordings
-        assert recordings > 0
-        monkeypatch.setattr(cuda_graphs, "is_memory_short", lambda _: True)
-        for slot in each_slot(envs):
-            slot.reset()
-        synchronise(envs)
-        for step in range(3):
-            step_both(envs, step)
-        assert graphs.recordings == recordings  # dropping graphs did not help, so nothing is recorded
+        for blueprint in BLUEPRINTS[2:4]:
+            live_with(envs, blueprint)
+        assert graphs.recordings == recordings
+
+
+UNRECORDABLE = "a CUDA graph cannot record the kernels, so they are launched one by one: "
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR",
+        "GET was unable to find an engine to execute this computation",
+        "Current cudaStreamCaptureStatus: cudaStreamCaptureStatusInvalidated",
+    ],
+)
+def test_error_of_a_library_in_a_recording_is_no_fault(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each seed is known, but not both together: their first calls are recorded. The second failure is reported."""
+    failures: list[RuntimeError] = []
+    with launched_and_recorded(monkeypatch, failures) as (*envs, _):
+        graphs = graphs_of(envs[1])
+        for slot in (0, 1):
+            live_with(envs, BLUEPRINTS[0], slots=[slot])
+        recordings = graphs.recordings
+        failures += [RuntimeError(error)] * 2
+        live_with(envs, BLUEPRINTS[0], slots=[0, 1])
+        assert not failures
+        assert graphs.take_notices() == [UNRECORDABLE + error]
+        assert graphs.recordings == recordings + 3  # all but the full batch
+
+
+def test_function_that_failed_in_one_topology_is_recorded_in_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [RuntimeError("out of luck")]
+    with launched_and_recorded(monkeypatch, failures) as (*envs, _):
+        graphs = graphs_of(envs[1])
+        live_with(envs, BLUEPRINTS[0])
+        assert not failures
+        live_with(envs, BLUEPRINTS[1])
+        recordings = graphs.recordings
+        live_with(envs, BLUEPRINTS[0])  # the full batch stays launched
+        assert graphs.take_notices() == [f"{UNRECORDABLE}out of luck"]
+        assert graphs.recordings == recordings == 3 + 4
 
 
 def dropped_loss(output: Tensor, y: Tensor) -> Tensor:
@@ -236,6 +364,40 @@ def test_dry_run_finds_what_waits_for_the_device(monkeypatch: pytest.MonkeyPatch
         "a CUDA graph cannot record the kernels, so they are launched one by one: "
         "a value is read while the stream is capturing"
     )
+
+
+def lazily_masked(task: Task) -> Task:
+    """Return a task whose hosts create a mask in their first call and keep it, as many models do."""
+
+    def model() -> nn.Module:
+        host, masks = task.model(), list[Tensor]()
+
+        def mask(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+            if not masks:
+                masks.append(torch.ones_like(output[:1]))
+            return output * masks[0]
+
+        host.register_forward_hook(mask)
+        return host
+
+    return replace(small_epochs(task), model=model)
+
+
+def test_first_call_after_the_dry_run_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask that the first call creates would not be written by a recording that fails."""
+    failures: list[RuntimeError] = []
+    with launched_and_recorded(monkeypatch, failures, task=lazily_masked) as (*others, _):
+        hosts, data = [env._hosts for env in others], others[0]._data
+        graphs = hosts[1].cuda_graphs = CudaGraphs(torch.device("cpu"))
+        measured, *envs = (Env(0, each, data, Config(), None) for each in (hosts[1], *hosts))
+        assert graph_problem(measured, graphs) is None
+        graphs.structures.add(0)
+        failures.append(RuntimeError("out of luck"))
+        for env in envs:
+            env.reset(env.key)
+        for step in range(3):
+            step_both(envs, step)
+        assert not failures
 
 
 def dry_run(monkeypatch: pytest.MonkeyPatch, **options: Any) -> str | None:

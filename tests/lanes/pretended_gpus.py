@@ -266,7 +266,7 @@ def pretended_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
         # The dry run compares numbers, and fake tensors have no address.
         patch.setattr(pool, "check_graphs", lambda *_: None)
         patch.setattr(cuda_graphs, "address_of", lambda tensor: (storage_id(tensor), tensor.storage_offset()))
-        patch.setattr(cuda_graphs, "is_memory_short", lambda _: False)
+        patch.setattr(cuda_graphs, "missing_memory", lambda _: 0)
         patch.setattr(nn.Module, "to", _to)
         patch.setattr(torch.autograd, "backward", _backward)
         yield gpus.waits

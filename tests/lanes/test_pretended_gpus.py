@@ -156,7 +156,7 @@ UNRECORDABLE = "a CUDA graph cannot record the kernels, so they are launched one
 def test_function_that_cannot_be_recorded_is_launched(
     error: str, notice: str | None, records_later: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only an error of the recording is survived. A lost device is recognised by torch's words."""
+    """On a lost device, the launch that follows fails too."""
 
     def end_fails(graph: Graph) -> None:
         graph._gpus.recording = None
@@ -169,7 +169,7 @@ def test_function_that_cannot_be_recorded_is_launched(
 
         def fails_in_the_second_call() -> Tensor:
             calls.append(torch.zeros(3, device=device))
-            if len(calls) == 2:
+            if len(calls) == 2 or (notice is None and len(calls) > 2):
                 raise RuntimeError(error)
             return calls[-1]
 
@@ -190,6 +190,28 @@ def test_function_that_cannot_be_recorded_is_launched(
         assert cuda_graphs.recordings == 2 * records_later
         assert cuda_graphs.take_notices() == [notice]
         assert cuda_graphs.take_notices() == []
+
+
+def test_recording_ends_if_the_task_exits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sys.exit` in the code of a task is a fault of its env; the stream must not stay in a recording."""
+    with pretended_gpus(monkeypatch):
+        device = torch.device("cuda:0")
+        cuda_graphs = CudaGraphs(device, [0])
+        exits = iter([None, SystemExit(1), None, None])
+
+        def may_exit() -> Tensor:
+            if error := next(exits):
+                raise error
+            return torch.zeros(3, device=device)
+
+        def run() -> Tensor:
+            return cuda_graphs.select(0, 0, [], [], list).run(("name",), may_exit)
+
+        run()
+        with pytest.raises(SystemExit):
+            run()
+        assert run().device == device
+        assert cuda_graphs.recordings == 1
 
 
 def test_a_gpu_has_at_most_four_streams(monkeypatch: pytest.MonkeyPatch) -> None:
