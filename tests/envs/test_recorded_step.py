@@ -15,14 +15,18 @@ from torch import Tensor, nn
 
 from esper.config import Config
 from esper.domain import Curve, Stage
-from esper.envs import cuda_graphs
+from esper.envs import cuda_graphs, graph_check
+from esper.envs import env as env_module
 from esper.envs.cuda_graphs import CudaGraphs
 from esper.envs.env import Env
 from esper.envs.env_state import env_state_tensors
 from esper.envs.governor import LastGoodState
 from esper.envs.graph_check import graph_problem
+from esper.envs.optimizer import lr_scale
 from esper.envs.stopwatch import PhaseTimer
-from esper.growth.blend import Blend
+from esper.growth import slot as slot_module
+from esper.growth.blend import Blend, BlendGate, blend_seed, straight_through
+from esper.growth.kept_modules import KeptModules
 from esper.growth.slot import Slot
 from esper.seeding import make_generator
 from esper.tasks.optimizers import AdamW
@@ -364,6 +368,68 @@ def test_dry_run_finds_what_waits_for_the_device(monkeypatch: pytest.MonkeyPatch
         "a CUDA graph cannot record the kernels, so they are launched one by one: "
         "a value is read while the stream is capturing"
     )
+
+
+def drawing(output: Tensor) -> Tensor:
+    """Return a tensor, times a number that Python draws."""
+    return output * (1 + random.random())
+
+
+def draw_in_gates(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = BlendGate.forward
+    monkeypatch.setattr(BlendGate, "forward", lambda gate, host: drawing(forward(gate, host)))
+
+
+def draw_in_training_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_module, "straight_through", lambda host, seed: straight_through(host, drawing(seed)))
+
+
+def draw_in_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    def blend(kind: Blend, *args: Any) -> Tensor:
+        blended = blend_seed(kind, *args)
+        return drawing(blended) if kind is Blend.MULTIPLY else blended
+
+    monkeypatch.setattr(slot_module, "blend_seed", blend)
+
+
+def draw_in_the_last_blueprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    def get_seed(kept: KeptModules, blueprint: str, *args: Any, **options: Any) -> nn.Module:
+        seed = get(kept, blueprint, *args, **options)
+        if blueprint == BLUEPRINTS[-1]:
+            seed.register_forward_hook(lambda *call: drawing(call[-1]))
+        return seed
+
+    get = KeptModules.get_seed
+    monkeypatch.setattr(KeptModules, "get_seed", get_seed)
+
+
+@pytest.mark.parametrize("draw", [draw_in_gates, draw_in_training_seeds, draw_in_products, draw_in_the_last_blueprint])
+def test_dry_run_enters_every_stage_blend_and_blueprint(
+    draw: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw(monkeypatch)
+    problem = dry_run(monkeypatch)
+    assert problem is not None
+    assert "differs between recorded and launched kernels" in problem
+
+
+def test_dry_run_plants_every_blueprint_and_state_somewhere() -> None:
+    """One slot has more blueprints than there are stages and blends, the other one a single one of its own."""
+    seeds = [seed for planted in graph_check._plantings(["abcdefghijkl", "m"]) for seed in planted]
+    assert {seed.blueprint for seed in seeds} == set("abcdefghijklm")
+    assert len({(seed.blend, seed.stage) for seed in seeds}) == len(Blend) * 3
+
+
+def test_dry_run_stays_in_the_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    scales: list[float] = []
+
+    def scale(step: int, steps: int) -> float:
+        scales.append(lr_scale(step, steps))
+        return scales[-1]
+
+    monkeypatch.setattr(env_module, "lr_scale", scale)
+    assert dry_run(monkeypatch, steps=1) is None
+    assert min(scales) > 0
 
 
 def lazily_masked(task: Task) -> Task:

@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from esper.domain import Op
+from esper.envs.cuda_graphs import CudaGraphs
 from esper.envs.env import Env
 from esper.lanes import gpu_workers
 from esper.lanes import pool as pool_module
 from esper.lanes.errors import FaultError
 from esper.lanes.gpu_workers import CONTEXT_BYTES, fitting_workers, useful_workers
+from esper.lanes.lane import Lane
 from esper.lanes.measurements import measure_launching
 from esper.lanes.pool import EnvPool
 from esper.policy.actions import Action
@@ -78,6 +80,27 @@ def test_gpu_that_waits_for_launches_has_workers(
         monkeypatch.setattr(pool_module, "check_graphs", lambda *_: "injected")
         with population(4, ("cuda:0", "cuda:1"), amp="fp16", scaler=scaler) as pool:
             assert set(started) == expected
+            assert pool.notices == ["the kernels of digits_impaired are launched one by one: injected"]
+
+
+def test_every_kind_of_gpu_has_a_dry_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    digits_profile()
+    checked: list[str] = []
+
+    def check(env: Env, lane: Lane, graphs: CudaGraphs) -> str | None:
+        checked.append(lane.name)
+        return "injected" if lane.name == "cuda:1" else None
+
+    with pretended_gpus(monkeypatch):
+        monkeypatch.setattr(pool_module, "check_graphs", check)
+        with population(3, ("cuda:0", "cuda:1", "cuda:2")) as pool:
+            assert checked == ["cuda:0"]
+            assert all(lane.cuda_graphs and lane.cuda_graphs.structures == {0} for lane in pool.lanes)
+        checked.clear()
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: str(device.index % 2))
+        with population(3, ("cuda:0", "cuda:1", "cuda:2")) as pool:
+            assert sorted(checked) == ["cuda:0", "cuda:1"]
+            assert not any(lane.cuda_graphs and lane.cuda_graphs.structures for lane in pool.lanes)
             assert pool.notices == ["the kernels of digits_impaired are launched one by one: injected"]
 
 

@@ -57,7 +57,8 @@ class Env:
         self.training = config.training
         self.counterfactual: CounterfactualName = config.counterfactual
         self._context_seed = config.context_seed or config.seed
-        self._steps = config.steps
+        self.steps = config.steps
+        """Steps of an episode."""
         self._envs_per_host = config.envs_per_host
         self.scaler = scaler
         self._hosts = hosts
@@ -207,7 +208,7 @@ class Env:
         self._seed_generators("training", step)
         optimizers = self.active_optimizers()
         for optimizer in optimizers:
-            optimizer.lr_scale = lr_scale(step, self._steps)
+            optimizer.lr_scale = lr_scale(step, self.steps)
         graphs = self._select_graphs(optimizers)
         if graphs is not None:
 

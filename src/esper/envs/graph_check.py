@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import cycle, product
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,13 +30,16 @@ _RELATIVE, _NOISE = 1e-3, 10.0
 may add in different orders."""
 _MAX_NOISE = 0.01
 """Allowed difference of the losses, scores and norms of two launched runs, relative to the largest value."""
+_STATES = tuple(product(Blend, (Stage.BLENDING, Stage.PROBATIONARY, Stage.TRAINING)))
+"""Blends and stages of the planted seeds. Each runs other kernels: alpha is below 1 in BLENDING, and 1 in PROBATIONARY.
+"""
 
 
 def graph_problem(env: Env, graphs: CudaGraphs) -> str | None:
     """Train an env with launched kernels and with CUDA graphs, from the same state, and compare the results.
 
-    This is done with the bare host and with a seed in each slot, in training and in evaluation mode. The env is changed
-    and must not be used afterwards.
+    This is done with the bare host and with a seed in each slot, in training and in evaluation mode, until each
+    blueprint and each of `_STATES` was planted somewhere. The env is changed and must not be used afterwards.
 
     Returns:
         Why the structure of the env is not trained by graphs; None if the results agree. The host waits for the device.
@@ -42,9 +47,8 @@ def graph_problem(env: Env, graphs: CudaGraphs) -> str | None:
     structure = env.context.structure
     _shorten(env)
     try:
-        for prepare in (None, _plant_seeds):
-            if prepare:
-                prepare(env)
+        for seeds in ((), *_plantings([slot.site.blueprints for slot in env.network.slots])):
+            _plant_seeds(env, seeds)
             launched, again = _play(env, graphs, recorded=False), _play(env, graphs, recorded=False)
             recorded = _play(env, graphs, recorded=True)
             problem = next(iter(graphs.take_notices()), None) or _difference(launched, again, recorded)
@@ -64,7 +68,8 @@ def _play(env: Env, graphs: CudaGraphs, *, recorded: bool) -> dict[str, Tensor]:
     scaler = env.scaler.state_dict() if env.scaler else None
     found: dict[str, Tensor] = {}
     for step in range(_EPOCHS):
-        trained, validated = env.run_epoch(step, PhaseTimer(), last=False)
+        # An episode may be shorter; after its last step, the learning rate would be negative.
+        trained, validated = env.run_epoch(min(step, env.steps - 1), PhaseTimer(), last=False)
         # The loss scale is so large that other differences would be small beside it.
         found[f"{_EPOCH} {step + 1}, training"] = torch.cat((trained[:3], trained[5:]))
         found[f"{_EPOCH} {step + 1}, validation"] = validated.clone()
@@ -105,12 +110,38 @@ def _difference(
     return None
 
 
-def _plant_seeds(env: Env) -> None:
-    """Plant a seed in each slot: in BLENDING, and in PROBATIONARY at alpha 1 in the odd slots."""
+class _Seed(NamedTuple):
+    """A seed to plant."""
+
+    blueprint: str
+    blend: Blend
+    stage: Stage
+
+
+def _plantings(sites: Sequence[Sequence[str]]) -> Iterator[list[_Seed]]:
+    """Yield a seed for each slot, until each blueprint and each of `_STATES` was planted somewhere.
+
+    Args:
+        sites: Blueprints of each slot.
+    """
+    states, left, missing = cycle(_STATES), len(_STATES), {name for names in sites for name in names}
+    while sites and (left > 0 or missing):
+        seeds: list[_Seed] = []
+        for blueprints in sites:
+            chosen = next((name for name in blueprints if name in missing), blueprints[0])
+            missing.discard(chosen)
+            seeds.append(_Seed(chosen, *next(states)))
+        left -= len(seeds)
+        yield seeds
+
+
+def _plant_seeds(env: Env, seeds: Sequence[_Seed]) -> None:
+    """Plant a seed in each slot, in place of those that were planted before; none without seeds."""
     generator = make_generator(0, "graph check")
-    for index, slot in enumerate(env.network.slots):
-        slot.germinate(slot.site.blueprints[0], Blend.ADD, Curve.LINEAR, INITIAL_RAMP_EPOCHS[0], 1.0, generator)
-        while slot.stage is not (Stage.PROBATIONARY if index % 2 else Stage.BLENDING):
+    for slot, seed in zip(env.network.slots, seeds, strict=False):
+        slot.reset()
+        slot.germinate(seed.blueprint, seed.blend, Curve.LINEAR, INITIAL_RAMP_EPOCHS[0], 1.0, generator)
+        while slot.stage is not seed.stage:
             slot.grad_norm = 1.0
             if slot.can_advance:
                 slot.advance()

@@ -148,27 +148,28 @@ class EnvPool:
         return env
 
     def _check_graphs(self) -> frozenset[int]:
-        """Return the structures whose kernels are recorded in CUDA graphs on GPUs, after a dry run on the first GPU."""
-        lane = next((lane for lane in self.lanes if lane.device.type == "cuda"), None)
-        if lane is None or lane.cuda_graphs is None:
-            return frozenset()
-        agreeing: set[int] = set()
-        for index, task in enumerate(structures_of(self.task)):
-            env = self._env_to_measure(lane, index) if task.cuda_graphs != "off" else None
-            if env is None or env.context.structure != index:
-                continue
-            try:
-                problem = check_graphs(env, lane, lane.cuda_graphs)
-            except FaultError:  # the first step reports the same fault
-                continue
-            if problem is None:
-                agreeing.add(index)
-            else:
-                self.notices.append(f"the kernels of {task.name} are launched one by one: {problem}")
+        """Return the structures whose kernels are recorded in CUDA graphs, after dry runs on a GPU of each kind."""
+        gpus = {device_kind(lane.device): lane for lane in reversed(self.lanes) if lane.cuda_graphs}.values()
+        tasks = structures_of(self.task) if gpus else ()
+        agreeing = {index for index in range(len(tasks)) if all(self._is_recordable(index, lane) for lane in gpus)}
         for hosts in self._hosts_on.values():
             if hosts.cuda_graphs:
                 hosts.cuda_graphs.structures |= agreeing
         return frozenset(agreeing)
+
+    def _is_recordable(self, structure: int, lane: Lane) -> bool:
+        """Return True if a dry run on a GPU agrees with launched kernels. If not, a notice says why."""
+        task = structures_of(self.task)[structure]
+        env = self._env_to_measure(lane, structure) if task.cuda_graphs != "off" else None
+        if env is None or lane.cuda_graphs is None or env.context.structure != structure:
+            return False
+        try:
+            problem = check_graphs(env, lane, lane.cuda_graphs)
+        except FaultError:  # the first step reports the same fault
+            return False
+        if problem is not None:
+            self.notices.append(f"the kernels of {task.name} are launched one by one: {problem}")
+        return problem is None
 
     def _required_workers(self) -> dict[Lane, int]:
         """Return the number of workers of each lane, without those that only keep a GPU busy."""
