@@ -119,6 +119,23 @@ def test_group_that_waits_for_the_last_one_was_not_launching_meanwhile(monkeypat
     assert found == pytest.approx({"train": 0.001, "validate": 0.002})
 
 
+def test_time_that_two_groups_share_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both blocks take five milliseconds. The second one begins two before the end of the first."""
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr("esper.envs.stopwatch.time.perf_counter", lambda: 0.0)
+    stopwatch = CudaPhaseTimer()
+    for phase, start in (("train", 0.0), ("validate", 3.0)):
+        Event.clock = start
+        stopwatch.begin()
+        Event.clock += 1.0
+        with stopwatch(phase):
+            Event.clock += 4.0
+    for _ in range(2):
+        stopwatch.read_cuda_events()
+    found = {phase: seconds for phase, seconds in stopwatch.pop_seconds().items() if seconds}
+    assert found == pytest.approx({"train": 0.005, "validate": 0.003})
+
+
 def test_stopwatch_times_cpu_by_the_clock() -> None:
     stopwatch = PhaseTimer()
     with stopwatch("train"):

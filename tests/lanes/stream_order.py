@@ -85,6 +85,8 @@ class StreamOrder:
         self._numbers = count(1)
         self._clocks = StreamSynchronizations()
         self._allocations: dict[int, Allocation] = {}
+        self.last: dict[int, int] = {}
+        """Number of the last launch on each stream."""
 
     def launch(self, stream: int, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Launch a kernel on a stream.
@@ -94,6 +96,7 @@ class StreamOrder:
         """
         now = Launch(stream, next(self._numbers), str(func))
         self._clocks.update_seq_num(stream, now.number)
+        self.last[stream] = now.number
         touched = Touched()
         shape_only = bool(FACTORY_FUNCTION_REGEX.match(func._schema.name))
         touched.parse_inputs(func._schema, args, kwargs, is_factory=shape_only)
@@ -128,7 +131,11 @@ class StreamOrder:
                 del self._allocations[key]
 
     def _is_done(self, stream: int, before: Launch) -> bool:
-        return self._clocks.is_ordered_after(stream, before.number, before.stream)
+        return self.has_waited(stream, before.number, before.stream)
+
+    def has_waited(self, stream: int, number: int, other: int) -> bool:
+        """Return True if kernels launched on a stream from now on wait for a launch on another stream."""
+        return self._clocks.is_ordered_after(stream, number, other)
 
     def record(self, event: int, stream: int) -> None:
         """Record an event on a stream, after the kernels launched on it."""

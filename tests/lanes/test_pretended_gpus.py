@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -14,12 +15,15 @@ from esper.domain import Op, Stage
 from esper.envs.cuda_graphs import CudaGraphs
 from esper.envs.env import Env
 from esper.envs.governor import LastGoodState
+from esper.lanes import runner
 from esper.lanes.errors import FaultError
+from esper.lanes.pool import PendingEpochs
 from esper.lanes.runner import MAX_STREAMS
 from esper.policy.actions import Action
 from esper.tasks.task import Task
 from tests.engine.populations import digits_profile, population, script
 from tests.lanes.pretended_gpus import Graph, Stream, pretended_gpus
+from tests.lanes.stream_order import StreamOrder
 
 GPUS = ("cuda:0", "cuda:1")
 STEPS = 12
@@ -82,6 +86,59 @@ def test_second_group_is_launched_before_the_first_is_waited_for(monkeypatch: py
             others()
             waits.clear()
         results()
+
+
+def test_second_group_does_not_wait_for_other_streams_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stream has an env of both groups. Its work is ordered, and that of other streams runs beside it."""
+    digits_profile()
+    with pretended_gpus(monkeypatch), population(2 * MAX_STREAMS, GPUS[:1]) as pool:
+        pool.reset(0)
+        streams: list[Any] = [*pool.lanes[0]._runner._streams]
+        order: StreamOrder = streams[0]._gpus.order
+        groups = pool.envs[:MAX_STREAMS], pool.envs[MAX_STREAMS:]
+        first = pool.start_step(dict.fromkeys(groups[0], Action(Op.WAIT)), 0)
+        reached = {stream.number: order.last[stream.number] for stream in streams}
+        second = pool.start_step(dict.fromkeys(groups[1], Action(Op.WAIT)), 0)
+        for stream in reached:
+            waited = {other for other, number in reached.items() if order.has_waited(stream, number, other)}
+            assert waited == {stream}
+        first()
+        second()
+
+
+def test_results_live_until_they_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of the second group would reuse their memory, on the stream that both groups share."""
+    digits_profile()
+    monkeypatch.setattr(runner, "MAX_STREAMS", 1)
+    with pretended_gpus(monkeypatch), population(2, GPUS[:1], lambda task: replace(task, cuda_graphs="off")) as pool:
+        pool.reset(0)
+        pending = [pool.start_step({env: Action(Op.WAIT)}, 0) for env in pool.envs]
+        for results in pending:
+            results()
+
+
+@pytest.mark.slow
+def test_groups_that_alternate_share_no_memory_unordered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two groups in every stage. Each is decided, and copied as the last good state, while the other is trained."""
+    digits_profile()
+    with pretended_gpus(monkeypatch), population(4, GPUS[:1], batches_and_a_half(1), steps=STEPS) as pool:
+        kept = {env: LastGoodState(env) for env in pool.envs}
+        pool.reset(0)
+        pending = dict[int, PendingEpochs]()
+        for step in range(STEPS):
+            for group in range(2):
+                envs = pool.envs[group::2]
+                if group in pending:
+                    pending.pop(group)()
+                    for env in envs:
+                        env.tick()
+                        kept[env].save()
+                pending[group] = pool.start_step(
+                    {env: script(env.index, step, env.network.slots) for env in envs}, step
+                )
+        for results in pending.values():
+            results()
+        assert {slot.stage for env in pool.envs for slot in env.network.slots} > {Stage.FOSSILIZED}
 
 
 def test_recorded_functions_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,16 @@ class _BlockGroup(NamedTuple):
     blocks: list[_Launched]
 
 
+class _MeasuredGroup(NamedTuple):
+    """Times of a group that the device has finished."""
+
+    origin: torch.cuda.Event
+    reached: float
+    """Time of the host when the device reached the origin."""
+    end: float
+    """End of the last block, in seconds since the origin."""
+
+
 class CudaPhaseTimer(PhaseTimer):
     """Sums the duration of the GPU work that blocks launch, measured with CUDA events on the streams it runs on.
 
@@ -137,8 +147,8 @@ class CudaPhaseTimer(PhaseTimer):
     def __init__(self) -> None:
         super().__init__()
         self._groups: deque[_BlockGroup] = deque()
-        self._reached: tuple[torch.cuda.Event, float] | None = None
-        """Origin of the group that was read last, and the time of the host when the device reached it."""
+        self._last: _MeasuredGroup | None = None
+        """The group that was read last."""
         self._idle: list[torch.cuda.Event] = []
 
     @contextmanager
@@ -161,19 +171,24 @@ class CudaPhaseTimer(PhaseTimer):
         self._groups.pop()
 
     def read_cuda_events(self) -> None:
-        """Add the durations of the oldest group. The caller has waited for all of its blocks."""
+        """Add the durations of the oldest group. The caller has waited for all of its blocks.
+
+        Two groups may run at the same time. The time that they share counts for the older one.
+        """
         origin, begun, blocks = self._groups.popleft()
-        if self._reached:
-            before, reached = self._reached
-            begun = max(begun, reached + before.elapsed_time(origin) / 1000)
-            self._idle.append(before)
-        self._reached = origin, begun
+        counted_until = 0.0
+        if self._last:
+            since = self._last.origin.elapsed_time(origin) / 1000
+            begun = max(begun, self._last.reached + since)
+            counted_until = self._last.end - since
+            self._idle.append(self._last.origin)
         spans: list[Span] = []
         for phase, start_event, end_event, launched in blocks:
-            start, end = origin.elapsed_time(start_event) / 1000, origin.elapsed_time(end_event) / 1000
+            start, end = (max(origin.elapsed_time(each) / 1000, counted_until) for each in (start_event, end_event))
             certain = min(max(start, launched - begun), end)
             spans += [Span(LAUNCH, start, certain), Span(phase, certain, end)]
             self._idle += [start_event, end_event]
+        self._last = _MeasuredGroup(origin, begun, max((span.end for span in spans), default=counted_until))
         for phase, seconds in split_overlaps(spans).items():
             self.add(phase, seconds)
 

@@ -4,11 +4,14 @@ On a GPU it only launches kernels. The envs are dealt to a few streams, so that 
 overlap; the stream of an env orders its steps. One thread launches, so more streams would hardly overlap more, and each
 costs an allocator cache and a workspace of cuBLAS. The next envs can be launched before the results of the last ones
 have been waited for, so that the GPU always has work. Before each task, the stream of the env waits for the default
-stream of the device, on which all other code launches (for example when a checkpoint is saved or restored). After the
-task, also if it failed, the default stream waits for the streams of all envs. No tensor that is used on several streams
-can be freed meanwhile: the data and the result buffers live as long as the runner, and the tensors of an env are used
-on its stream only, except its results. The default stream reads them, and the stream of the env waits for that before
-its next task, which is the first that could reuse their memory. So no tensor needs `record_stream`.
+stream of the device, on which all other code launches (for example when a checkpoint is saved or restored). That code
+uses an env when the host has waited for its results. So the default stream waits for the streams of the envs only if a
+task failed: otherwise, the next envs would wait for the slowest of the last ones.
+
+The results are copied to the host on a stream of their own, which waits for the streams of the envs. No tensor that is
+used on several streams can be freed meanwhile: the data and the result buffers live as long as the runner, and the
+tensors of an env are used on its stream only, except its results, which live until the host has waited for their copy.
+So no tensor needs `record_stream`.
 """
 
 from __future__ import annotations
@@ -108,6 +111,8 @@ class EnvRunner:
         """Streams of the GPU, created when the first envs use them; empty on a CPU."""
         self._stream_by_env: dict[int, torch.cuda.Stream] = {}
         """Stream of each env that has run, keyed by env index."""
+        self._copy_stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        """Stream of the GPU on which results are copied."""
 
     def enter_thread(self) -> None:
         """Prepare the calling thread: one intra-op thread, and the device current."""
@@ -127,7 +132,7 @@ class EnvRunner:
         """Launch a task for envs. On a CPU, the task has finished when this returns.
 
         The returned function waits for the GPU. Other launches may be waited for first: their ends were marked on the
-        default stream, which had joined the streams of this one.
+        same stream.
 
         Raises:
             FaultError: The task failed for an env.
@@ -138,11 +143,11 @@ class EnvRunner:
             for env in envs:
                 with self._stream_of(env):
                     results[env.index] = self.run_for_env(env, task, env)
-            self._join_streams()
-            buffer = self._idle_buffers.pop() if self._idle_buffers else ResultBuffer(self.device, self._size)
-            with self.stopwatch("fetch"):
-                buffer.start_copy(results)
-            buffer.mark_end()
+            with self._copying():
+                buffer = self._idle_buffers.pop() if self._idle_buffers else ResultBuffer(self.device, self._size)
+                with self.stopwatch("fetch"):
+                    buffer.start_copy(results)
+                buffer.mark_end()
         except Exception as error:
             self.stopwatch.discard()
             if not (isinstance(error, FaultError) and error.is_device_lost):
@@ -151,6 +156,7 @@ class EnvRunner:
 
         def wait() -> dict[int, HostResults]:
             found = buffer.wait()
+            results.clear()  # from now on, kernels of the envs may reuse their memory
             self.stopwatch.read_cuda_events()
             self._idle_buffers.append(buffer)
             return found
@@ -173,9 +179,21 @@ class EnvRunner:
             self.watch.end()
 
     def _join_streams(self) -> None:
-        """Make the default stream wait for the streams of all envs."""
+        """Make the default stream wait for the streams of all envs, and for all copies of results."""
+        for stream in (*self._streams, self._copy_stream):
+            if stream is not None:
+                torch.cuda.default_stream(self.device).wait_stream(stream)
+
+    @contextmanager
+    def _copying(self) -> Generator[None]:
+        """Context of the copy of results, which waits for all that the envs have launched."""
+        if self._copy_stream is None:
+            yield
+            return
         for stream in self._streams:
-            torch.cuda.default_stream(self.device).wait_stream(stream)
+            self._copy_stream.wait_stream(stream)
+        with torch.cuda.stream(self._copy_stream):
+            yield
 
     @contextmanager
     def _stream_of(self, env: Env) -> Generator[None]:
