@@ -13,7 +13,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-PARTS=(tests plan ppo wide family recall gpt squeezenet cifar memory cpu serial methods)
+PARTS=(tests plan ppo wide family recall gpt squeezenet cifar memory cpu serial methods failures)
 PACKAGED=(
   msgspec==0.22.0 textual==8.2.8 rich==15.0.0 zstandard==0.25.0 lazy-loader==0.6 nvidia-ml-py psutil==7.2.2
   platformdirs==4.14.5 safetensors==0.8.0 markdown-it-py mdurl mdit-py-plugins linkify-it-py uc-micro-py pygments
@@ -138,8 +138,15 @@ gpu=cuda:0
 ((has_cuda)) || gpu=cpu:0
 DEVICE=(--devices "$gpu")
 
+# Tests of recordings that fail: last and in a process of their own, because they may leave the GPU in a bad state.
+FAILURES=tests/cuda/test_failed_recordings.py
+
 part_tests() {
-  run 130 "$python" -m pytest -p no:cacheprovider -q -m cuda tests/cuda tests/test_gpu_benchmark.py
+  run 170 "$python" -m pytest -p no:cacheprovider -q -m cuda --ignore "$FAILURES" tests/cuda tests/test_gpu_benchmark.py
+  ((has_cuda)) || say "skipped: the tests marked cuda need CUDA"
+}
+part_failures() {
+  run 60 "$python" -m pytest -p no:cacheprovider -q -m cuda "$FAILURES"
   ((has_cuda)) || say "skipped: the tests marked cuda need CUDA"
 }
 part_plan() { engine 60 25 64 "${DEVICE[@]}" "${DIGITS_PLAN[@]}"; }

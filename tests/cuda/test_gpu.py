@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,18 +22,16 @@ from esper.envs.env_state import env_state_tensors, load_tensors
 from esper.envs.epoch_result import EpochResult
 from esper.envs.governor import LastGoodState
 from esper.growth.blend import Blend
-from esper.lanes.pool import EnvPool
+from esper.lanes.pool import EnvPool, PendingEpochs
 from esper.policy.actions import Action
 from esper.seeding import make_generator
 from esper.tasks.task import Task
+from esper.telemetry import events as ev
+from tests.cuda.gpu import GPU, NEEDS_GPU, side_stream
 from tests.engine.populations import digits_profile, live_on, measurements, play, population, script
 from tests.runs import LiveRun
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device"),
-]
-GPU = ("cuda:0",)
+pytestmark = NEEDS_GPU
 
 
 @contextmanager
@@ -198,44 +197,102 @@ def test_recorded_dropout_draws_the_numbers_of_launched_dropout() -> None:
         assert torch.equal(found, wanted)
 
 
-@contextmanager
-def side_stream() -> Iterator[None]:
-    """Another stream than the default one, on which no graph can be recorded."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        yield
-
-
-def test_function_that_waits_is_launched() -> None:
+def test_graph_survives_the_drop_of_another_one_of_its_stream() -> None:
+    """Matrix products use a workspace of cuBLAS, which torch must not free with the other graph."""
     device = torch.device(GPU[0])
-    ones_N = torch.ones(4, device=device)
-    torch.cuda.synchronize()
+    left_NN, right_NN = torch.rand(2, 640, 640, device=device)
     with side_stream():
         cuda_graphs = CudaGraphs(device)
-        graphs = cuda_graphs.select(0, 0, [], [], list)
-        for _ in range(3):
-            assert graphs.run(("item",), lambda: ones_N * ones_N.sum().item()).sum().item() == 16.0
-        assert cuda_graphs.recordings == 0
-        assert len(cuda_graphs.take_notices()) == 1
+
+        def product(topology: str) -> Tensor:
+            return cuda_graphs.select(0, 0, [topology], [], list).run(("product",), lambda: left_NN @ right_NN)
+
+        wanted = product("a").clone()
+        for topology in "abb":
+            product(topology)
+        assert cuda_graphs.recordings == 2
+        cuda_graphs._kept.popitem()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        overwritten = [torch.zeros(1 << 20, device=device) for _ in range(64)]
+        assert torch.equal(product("a"), wanted)
+        assert all(not zeros.any() for zeros in overwritten)
 
 
-def test_task_that_waits_is_launched_and_the_run_says_why() -> None:
-    def loss(output: Tensor, y: Tensor) -> Tensor:
-        return functional.cross_entropy(output, y) * max(output.abs().max().item(), 1.0)
+def test_two_groups_in_flight_match_one_group() -> None:
+    """Each stream has envs of both groups, and each group is launched before the other is waited for."""
+    options = {"envs": 8, "lanes": GPU, "amp": "off", "steps": 10}
+    with population(**options) as pool:
+        wanted = play(pool, 0, 10)
+    with population(**options) as pool:
+        pool.reset(0)
+        found: dict[int, list[EpochResult]] = {env.index: [] for env in pool.envs}
+        pending: list[PendingEpochs | None] = [None, None]
+        for step in range(11):
+            for group, results in enumerate(pending):
+                for env, epoch in results().items() if results else ():
+                    found[env.index].append(epoch.measured)
+                    env.tick()
+                envs = pool.envs[group::2] if step < 10 else []
+                actions = {env: script(env.index, step, env.network.slots) for env in envs}
+                pending[group] = pool.start_step(actions, step) if envs else None
+        assert pool.lanes[0].recorded_graphs
+    for index, steps in found.items():
+        assert_equal(steps, wanted[index])
 
-    with population(task=lambda task: replace(task, loss=loss, name="waits"), lanes=GPU) as pool:
-        assert [text.split(":")[0] for text in pool.notices] == ["the kernels of waits are launched one by one"]
-        assert play(pool, 0, 2)
-        assert pool.lanes[0].recorded_graphs == 0
+
+def test_new_combination_of_seeds_is_recorded_in_its_first_call() -> None:
+    with launched_and_recorded(amp="off", steps=40) as (launched, graphed):
+        found, wanted = (combined_seeds(pool) for pool in (graphed, launched))
+        assert_equal(found, wanted)
 
 
-def test_dropped_graphs_free_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first graphs of a stream are dropped, with all its memory, before the next ones are recorded."""
-    with population(envs=2, lanes=GPU, steps=12) as pool:
+def combined_seeds(pool: EnvPool) -> list[EpochResult]:
+    """Return the results of steps with a seed in one slot, in another one, and in both."""
+    pool.reset(0)
+    (env,) = pool.envs
+    results: list[EpochResult] = []
+    for chosen in ([0], [1], [0, 1]):
+        for index, slot in enumerate(env.network.slots):
+            slot.reset()
+            if index in chosen:
+                slot.germinate("conv_light", Blend.ADD, Curve.LINEAR, 3, 1.0, make_generator(0, "seed"))
+                slot.tick()
+        env.sync_optimizers()
+        for _ in range(2):
+            results += measurements(pool, [Action(Op.WAIT)], len(results))
+    return results
+
+
+def test_family_and_policy_share_the_gpu(tmp_path: Path) -> None:
+    """The policy decides and learns on the default stream while the other group is recorded and replayed."""
+    live = LiveRun(
+        tmp_path,
+        task="digits_family",
+        devices=GPU,
+        policy="ppo",
+        policy_device=GPU[0],
+        envs=8,
+        steps=6,
+        rounds=3,
+    ).start()
+    assert live.finish().status == "done"
+    assert live.run.pool.notices == []
+    assert live.run.pool.lanes[0].recorded_graphs
+    updates = [event for event in live.events if isinstance(event, ev.PolicyUpdated)]
+    assert [update.round for update in updates] == [1, 2, 3]
+    assert all(math.isfinite(update.policy_loss) for update in updates)
+
+
+def test_results_stay_the_same_when_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is room for some graphs, then old ones are dropped or kernels are launched."""
+    with population(envs=4, lanes=GPU, steps=12) as pool:
         wanted = play(pool, 0, 12)
-    monkeypatch.setattr(cuda_graphs_module, "is_memory_short", lambda _: True)
-    with population(envs=2, lanes=GPU, steps=12) as pool:
+    torch.cuda.empty_cache()
+    with population(envs=4, lanes=GPU, steps=12) as pool:
+        pool.reset(0)
+        limit = torch.cuda.mem_get_info(0)[0] - (64 << 20)
+        monkeypatch.setattr(cuda_graphs_module, "MIN_FREE_GPU", limit)
         for found, expected in zip(play(pool, 0, 12), wanted, strict=True):
             assert_equal(found, expected)
 
