@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,27 @@ def test_unwritable_run_keeps_its_results_in_the_cache(run: Path, monkeypatch: p
     other = run.parent / "other"
     other.mkdir()
     assert EffectStore(other).read() == []
+
+
+@pytest.mark.parametrize("place", ["esper/demo-faults", "telemetry/demo"])  # installed; in a checkout
+def test_effects_of_a_shipped_recording_are_kept_in_the_cache(
+    run: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = run.parent / ("esper" if place.startswith("esper") else "src/esper") / "recording" / "runs.py"
+    monkeypatch.setattr("esper.recording.runs.__file__", str(module))
+    shipped = run.parent / place
+    EffectStore(run).add(FIRST)
+    shutil.copytree(run, shipped)
+    for recording in (shipped, shipped / "events-00001.jsonl.zst"):
+        content = (shipped / RESULTS_FILE).read_bytes()
+        assert EffectStore(recording).read() == [FIRST]
+        EffectStore(recording).add(SECOND)
+        assert EffectStore(recording).read() == [FIRST, SECOND]
+        assert (shipped / RESULTS_FILE).read_bytes() == content
+    copied = run.parent / "copied"
+    shutil.copytree(shipped, copied)
+    EffectStore(copied).add(SECOND)  # this is how the effects that ship are recorded
+    assert (copied / RESULTS_FILE).read_bytes() != content
 
 
 def test_full_disk_raises_and_leaves_a_readable_store(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from esper.cli.commands.replay import find_demo
 from esper.history.address import find_moment, parse_moment
 from esper.history.history import History, open_history
+from esper.recording.runs import find_demo
 from esper.sanctum.view import GoToMoment
 from esper.telemetry import events as ev
 from tests.factory import example_run, stamp

@@ -346,6 +346,24 @@ async def test_delete_asks_first_and_refuses_a_live_run(study: Path) -> None:
                 assert "a process writes to it; stop the run first" in notices(pilot.app)[-1]
 
 
+async def test_run_that_ships_is_not_changed(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_notes(study / "run-1", RunNotes(tags=(BASELINE_TAG,)))
+    shipped = write_run(study, "demo")
+    monkeypatch.setattr("esper.recording.runs.__file__", str(study.parent / "src" / "esper" / "recording" / "runs.py"))
+    files = {path.name: path.read_bytes() for path in shipped.iterdir()}
+    async with workspace(study) as pilot:
+        for key in ("n", "p", "x", "delete"):
+            pilot.app.clear_notifications()
+            model(pilot).highlight("demo")
+            await type_(pilot, key)
+            assert isinstance(pilot.app.screen, WorkspaceScreen)
+            assert notices(pilot.app) == [
+                f"demo ships with the package and is not changed; copy {shipped} to change the copy"
+            ]
+    assert {path.name: path.read_bytes() for path in shipped.iterdir()} == files
+    assert read_notes(study / "run-1").tags == (BASELINE_TAG,)
+
+
 async def test_small_terminals_show_one_pane_at_a_time(study: Path) -> None:
     for size in ((45, 12), (60, 15), (80, 24)):
         async with workspace(study, "space", size=size) as pilot:

@@ -14,6 +14,7 @@ from platformdirs import user_cache_path
 from esper.disk import make_directory, read_regular
 from esper.effects.results import Simulation
 from esper.recording.run_directory import RunDirectory
+from esper.recording.runs import is_shipped
 from esper.telemetry.codec import DECODE_ERRORS, encode_json, make_decoder
 
 RESULTS_FILE = "what-if.jsonl"
@@ -33,8 +34,8 @@ class EffectStore:
     """Results of simulations of one recording.
 
     A result is written with one call and synced, so that a kill leaves at most one partial line, which is skipped, as
-    are lines of another version. If the directory of the run cannot be written, or is not at its path any more, results
-    go to the user's cache.
+    are lines of another version. If the directory of the run cannot be written, is not at its path any more, or ships
+    with the package, results go to the user's cache.
 
     Args:
         recording: Run directory, or one file of events.
@@ -45,8 +46,9 @@ class EffectStore:
         name = hashlib.blake2b(os.fsencode(recording.resolve()), digest_size=8).hexdigest()
         self._paths = directory / RESULTS_FILE, user_cache_path("esper-sanctum") / "what-if" / f"{name}.jsonl"
         self._directory: RunDirectory | None = None
-        with suppress(OSError):
-            self._directory = RunDirectory(directory)
+        if not is_shipped(directory):
+            with suppress(OSError):
+                self._directory = RunDirectory(directory)
         self._sizes: dict[Path, int] = {}
         self._simulations: dict[Path, list[Simulation]] = {}
 

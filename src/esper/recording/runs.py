@@ -58,6 +58,35 @@ def safe_run_name(recorded: str | None, fallback: str) -> str:
     return name if is_file_name else fallback
 
 
+def find_demo(*, faults: bool = False) -> Path:
+    """Return the run directory of a demo: inside an installed package, or at the root of a checkout.
+
+    Args:
+        faults: Return the run with faults instead of the one that learns.
+
+    Raises:
+        ReadError: The directory does not exist.
+    """
+    name = "demo-faults" if faults else "demo"
+    places = [directory / name for directory in _shipped_directories()]
+    for place in places:
+        if place.is_dir():
+            return place
+    raise ReadError(f"the demo is missing: directory {places[0]} not found; install the package again")
+
+
+def is_shipped(run: Path) -> bool:
+    """Return True if a run directory ships with the package, whose files no command changes."""
+    shipped = [directory / name for directory in _shipped_directories() for name in ("demo", "demo-faults")]
+    return run.resolve() in shipped
+
+
+def _shipped_directories() -> tuple[Path, Path]:
+    """Return the directories that may contain demos: the installed package, and `telemetry` of a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    return package, package.parents[1] / "telemetry"
+
+
 def list_runs(telemetry_dir: Path) -> list[Path]:
     """Return the run directories, the one written to last first; empty if the telemetry directory does not exist.
 

@@ -15,6 +15,7 @@ from esper.history.run_info import RunInfo
 from esper.history.run_status import LIVE_STATES, is_being_written
 from esper.process import spawn_program
 from esper.recording.notes import RunNotes, read_notes, write_notes
+from esper.recording.runs import is_shipped
 from esper.recording.segments import ReadError
 
 
@@ -26,9 +27,9 @@ def change_notes(run: RunInfo, change: Callable[[RunNotes], RunNotes]) -> None:
     """Replace the notes on a run by the result of a function of the stored ones.
 
     Raises:
-        RunChangeError: The notes cannot be read or written.
+        RunChangeError: The run ships with the package, or the notes cannot be read or written.
     """
-    directory = Path(run.path)
+    directory = changeable_directory(run)
     try:
         write_notes(directory, change(read_notes(directory)))
     except ReadError as error:
@@ -41,15 +42,25 @@ def delete_run(run: RunInfo) -> None:
     """Delete the directory of a run that no process writes to.
 
     Raises:
-        RunChangeError: The run is live, or the directory cannot be deleted.
+        RunChangeError: The run is live or ships with the package, or the directory cannot be deleted.
     """
-    directory = Path(run.path)
+    directory = changeable_directory(run)
     try:
         if is_being_written(directory, run.written, time.time()):
             raise RunChangeError(f"{directory} is not deleted: a process writes to it; stop the run first")
         shutil.rmtree(directory)
     except OSError as error:
         raise RunChangeError(f"cannot delete {directory}: {error.strerror}") from None
+
+
+def changeable_directory(run: RunInfo) -> Path:
+    """Return the directory of a run. Raises RunChangeError if it ships with the package."""
+    directory = Path(run.path)
+    if is_shipped(directory):
+        raise RunChangeError(
+            f"{run.title} ships with the package and is not changed; copy {directory} to change the copy"
+        )
+    return directory
 
 
 class Resumption:

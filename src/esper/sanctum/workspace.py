@@ -425,11 +425,12 @@ class Workspace:
     def toggle_baseline(self, run: RunInfo) -> None:
         """Make a run the baseline in place of another one, or no longer. Raises `RunChangeError`."""
         was_baseline = BASELINE_TAG in run.tags
-        for tagged in [info for info in self.index.runs if BASELINE_TAG in info.tags]:
-            self.change_notes(tagged, lambda notes: replace(notes, tags=_without_baseline(notes.tags)))
-        if not was_baseline:
+        former = [info for info in self.index.runs if BASELINE_TAG in info.tags]
+        if not was_baseline:  # first, because it may be refused
             self.change_notes(run, lambda notes: replace(notes, tags=(*notes.tags, BASELINE_TAG)))
-        elif self.baseline is None:
+        for tagged in former:
+            self.change_notes(tagged, lambda notes: replace(notes, tags=_without_baseline(notes.tags)))
+        if was_baseline and self.baseline is None:
             self.shows_difference = False
 
     def toggle_archived(self, run: RunInfo) -> None:

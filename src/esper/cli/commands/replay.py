@@ -17,7 +17,6 @@ from esper.cli.streams import print_text
 from esper.config import ConfigError
 from esper.formatting import suggest
 from esper.history.address import ViewAddress, parse_address
-from esper.recording.segments import ReadError
 
 if TYPE_CHECKING:
     from esper.history.divergence import GhostRun
@@ -189,6 +188,8 @@ def _env_and_view(address: ViewAddress, history: History) -> tuple[int | None, s
 
 def run_demo(arguments: Sequence[str]) -> int:
     """Show a recorded run that ships with the package, and say what to do next."""
+    from esper.recording.runs import find_demo
+
     parser = Parser(prog="esper-sanctum demo", description="Replay a recorded run that ships with the package")
     parser.add_argument("--faults", action="store_true", help="a run with faults: NaN gradients, overflows, rollbacks")
     options = parse_replay(parser, arguments)
@@ -197,20 +198,3 @@ def run_demo(arguments: Sequence[str]) -> int:
         other = "demo` shows a run that learns" if options.faults else "demo --faults` shows faults"
         print_text(f"next: `esper-sanctum` trains, `esper-sanctum {other}")
     return code
-
-
-def find_demo(*, faults: bool = False) -> Path:
-    """Return the run directory of a demo: inside an installed package, or at the root of a checkout.
-
-    Args:
-        faults: Return the run with faults instead of the one that learns.
-
-    Raises:
-        ReadError: The directory does not exist.
-    """
-    package, name = Path(__file__).resolve().parents[2], "demo-faults" if faults else "demo"
-    candidates = (package / name, package.parents[1] / "telemetry" / name)
-    for candidate in candidates:
-        if candidate.is_dir():
-            return candidate
-    raise ReadError(f"the demo is missing: directory {candidates[0]} not found; install the package again")

@@ -14,9 +14,9 @@ from esper.formatting import format_bytes
 from esper.history.run_info import RunInfo
 from esper.history.run_status import LIVE_STATES
 from esper.recording.notes import RunNotes, read_notes
-from esper.recording.runs import shortest_name
+from esper.recording.runs import is_shipped, shortest_name
 from esper.recording.segments import ReadError
-from esper.sanctum.run_changes import RunChangeError
+from esper.sanctum.run_changes import RunChangeError, changeable_directory
 from esper.sanctum.screens.dialogs import ConfirmDialog, QuitDialog
 from esper.sanctum.screens.workspace_base import WorkspaceBase
 from esper.sanctum.screens.workspace_dialogs import NotesDialog
@@ -56,8 +56,8 @@ class RunChangesScreen(WorkspaceBase):
         if run is None or self._refuse_in_browser():
             return
         try:
-            stored = read_notes(Path(run.path))
-        except ReadError as error:
+            stored = read_notes(changeable_directory(run))
+        except (ReadError, RunChangeError) as error:
             self.notify(str(error), severity="error", timeout=TOAST_SECONDS)
             return
 
@@ -83,6 +83,10 @@ class RunChangesScreen(WorkspaceBase):
         if run.state in LIVE_STATES:
             stop = self.view.key_names["workspace.stop"]
             self.notify(f"{run.title} is {run.state}: a live run is not deleted. {stop} stops it.", severity="warning")
+            return
+
+        if is_shipped(Path(run.path)):
+            self._change(self.workspace.delete)  # shows why this is impossible
             return
 
         def delete(is_confirmed: bool | None) -> None:
