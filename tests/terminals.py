@@ -81,6 +81,7 @@ class Terminal:
         arguments: Arguments of the program.
         cwd: Working directory.
         python: Options of the interpreter.
+        program: Another program than this one.
         controlling: True if the terminal is the controlling one, like a shell's: closing it sends SIGHUP.
         stderr: File descriptor for standard error; None for the terminal.
     """
@@ -90,6 +91,7 @@ class Terminal:
         *arguments: str,
         cwd: Path,
         python: Sequence[str] = (),
+        program: Sequence[str] = PROGRAM,
         controlling: bool = False,
         stderr: int | None = None,
     ) -> None:
@@ -100,7 +102,7 @@ class Terminal:
         self.output = b""
         self._closed = False
         self.process = subprocess.Popen(
-            [*(shell if controlling else ()), PROGRAM[0], *python, *PROGRAM[1:], *arguments],
+            [*(shell if controlling else ()), program[0], *python, *program[1:], *arguments],
             cwd=cwd,
             stdin=self._slave,
             stdout=self._slave,

@@ -1,6 +1,5 @@
 """Every key, live and in replay."""
 
-import os
 import re
 import signal
 import time
@@ -559,21 +558,21 @@ async def test_ctrl_c_in_a_browser_does_not_close_the_dashboard(
 async def test_ctrl_z_suspends_unless_the_run_trains_in_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent: list[tuple[int, int]] = []
-    monkeypatch.setattr(os, "killpg", lambda *arguments: sent.append(arguments))
-    monkeypatch.setattr(HeadlessDriver, "can_suspend", True)
+    suspended: list[None] = []
+    monkeypatch.setattr("esper.sanctum.actions.run.ResilientDriver", HeadlessDriver)
+    monkeypatch.setattr(HeadlessDriver, "suspend", lambda _: suspended.append(None), raising=False)
     app, session = live(RUN)
     async with opened(app) as pilot:
         await pilot.press("ctrl+z")
         assert "the run trains in this process. p pauses it" in notices(app)[-1]
-        assert sent == []
+        assert suspended == []
         await emit(pilot, session, ev.RunEnded(outcome="done"))
         await pilot.press("ctrl+z")
-        assert sent == [(os.getpgrp(), signal.SIGTSTP)]
+        assert len(suspended) == 1
     app, _ = replay(RUN, tmp_path)
     async with opened(app) as pilot:
         await pilot.press("ctrl+z")
-        assert len(sent) == 2
+        assert len(suspended) == 2
 
 
 async def test_playback_does_not_skip_the_time_of_a_suspension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

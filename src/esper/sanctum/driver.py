@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
+import termios
 import threading
-from typing import TYPE_CHECKING
+import tty
+from typing import TYPE_CHECKING, Any
 
 from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
@@ -49,10 +52,14 @@ class ResilientDriver(LinuxDriver):
         if not sys.__stderr__.isatty() and sys.__stdout__ is not None:  # as in `esper-sanctum demo 2>errors.txt`
             self._file = sys.__stdout__
         self._output = OutputThread(self._file.fileno(), self._file.encoding)
+        self._is_started = False
+        """True while this driver has the terminal."""
+        self._set_default_handlers()  # in place of Textual's
 
     def write(self, data: str) -> None:
-        """Queue data for the terminal."""
-        self._output.write(data)
+        """Queue data for the terminal; discard it while another program has the terminal."""
+        if self._is_started:
+            self._output.write(data)
 
     @property
     def closed(self) -> bool:
@@ -63,41 +70,96 @@ class ResilientDriver(LinuxDriver):
         """Return True if the screen must be redrawn: frames were dropped, and the terminal accepts output again."""
         return self._output.consume_dropped()
 
+    def start_application_mode(self) -> None:
+        """Take over the terminal. Ctrl+Z is a key before anything else changes.
+
+        The signal that it was would stop this process halfway, and leave such a terminal to the shell.
+        """
+        before = self._claim_terminal()
+        self._is_started = True
+        super().start_application_mode()
+        self.attrs_before = before
+        signal.signal(signal.SIGTSTP, self._sigtstp_application)
+        signal.signal(signal.SIGCONT, self._sigcont_application)
+
+    def disable_input(self) -> None:
+        """Stop reading keys."""
+        if self._is_started:
+            super().disable_input()
+
     def stop_application_mode(self) -> None:
-        """Clear the alternate screen, and restore the terminal.
+        """Clear the alternate screen, and restore the terminal, unless that was done.
 
         After a change of size, tmux shows rows of the alternate screen above the prompt.
         """
-        self.write("\x1b[H\x1b[J")
-        super().stop_application_mode()
+        if self._is_started:
+            self._set_default_handlers()
+            self.write("\x1b[H\x1b[J")
+            super().stop_application_mode()
+            self._is_started = False
 
     def resume_application_mode(self) -> None:
         """Take over the terminal again after the process was suspended, and have the screen redrawn."""
         super().resume_application_mode()
         self._output.mark_dropped()
 
+    def _set_default_handlers(self) -> None:
+        """Let a stop act at once, as before the terminal is taken over and after it is restored."""
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        signal.signal(signal.SIGCONT, signal.SIG_DFL)
+
     def close(self) -> None:
         """Restore the terminal, and wait for the output unless the terminal is frozen."""
         super().close()
         self._output.drain(EXIT_DRAIN_S)
 
-    def _sigtstp_application(self, *_: object) -> None:
-        # Textual sends SIGSTOP, which also stops a process that no shell can continue, as in `tmux new esper-sanctum`.
-        # The default action of SIGTSTP does nothing then.
-        if self._auto_restart:
-            self.suspend_application_mode()
-            self._must_signal_resume = True
-        handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        signal.raise_signal(signal.SIGTSTP)
-        signal.signal(signal.SIGTSTP, handler)
-        if self._must_signal_resume:  # nothing has stopped the process, so that SIGCONT does not resume it
+    def suspend(self) -> None:
+        """Restore the terminal, then stop the whole process group until the shell continues it.
+
+        A shell waits for the first process of the group, which may be a wrapper such as `uv run`. A wrapper stops at
+        once, and the shell takes the terminal, which a process in the background can no longer restore.
+        """
+        self.suspend_application_mode()
+        # Not SIGSTOP, which also stops a group that no shell can continue, as in `tmux new esper-sanctum`.
+        os.killpg(os.getpgrp(), signal.SIGTSTP)
+        # After the handler of a signal that has ended the stop, as of `kill %1`: that handler uses `call_soon` too.
+        self._loop.call_soon(self._loop.call_soon, self._resume)
+
+    def _resume(self) -> None:
+        if not (self.closed or self._app._exit):  # pyright: ignore[reportPrivateUsage] (nothing public says it as early)
             self.resume_application_mode()
 
+    def _restart(self) -> None:
+        self.suspend_application_mode()
+        self._resume()
+
+    def _sigtstp_application(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self.suspend)
+
     def _sigcont_application(self, *_: object) -> None:
-        # A closing terminal sends SIGCONT to all its processes, suspended or not. Textual would then start a second
-        # input thread, and later stop only one of the two.
-        if self._must_signal_resume or not self.closed:
-            super()._sigcont_application()  # pyright: ignore[reportUnknownMemberType] (untyped in Textual)
+        # The process was stopped by SIGSTOP, and other programs have used the terminal meanwhile.
+        self._loop.call_soon_threadsafe(self._restart)
+
+    def _claim_terminal(self) -> list[Any] | None:
+        """Turn the signals of keys off, once this process is in the foreground.
+
+        In the background, the kernel stops the process group here, until the shell brings it back.
+
+        Returns:
+            The attributes of the terminal before; None if it was closed, or the input is none.
+        """
+        while True:
+            try:
+                termios.tcflow(self.fileno, termios.TCOON)  # changes nothing
+                before = termios.tcgetattr(self.fileno)
+                changed = [*before]
+                changed[tty.LFLAG] &= ~termios.ISIG
+                termios.tcsetattr(self.fileno, termios.TCSANOW, changed)
+            except termios.error as error:
+                if error.args[0] != errno.EINTR:
+                    return None
+            else:
+                return before
 
 
 class BrowserDriver(WebDriver):

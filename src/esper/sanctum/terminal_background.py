@@ -41,7 +41,11 @@ class BackgroundQuery:
             return
         with suppress(OSError, termios.error):  # the terminal was closed: the dashboard will notice
             self._before = termios.tcgetattr(terminal)
-            tty.setcbreak(terminal, termios.TCSANOW)  # without an echo of the reply
+            mode = termios.tcgetattr(terminal)
+            mode[tty.LFLAG] &= ~(termios.ECHO | termios.ICANON)  # without an echo of the reply
+            # Ctrl+Z is a key like others, carried out later: the shell would receive the reply of a stopped process.
+            mode[tty.CC][termios.VSUSP] = bytes([os.fpathconf(terminal, "PC_VDISABLE")])
+            termios.tcsetattr(terminal, termios.TCSANOW, mode)
             os.write(terminal, _QUERY)
 
     def close(self) -> bytes:

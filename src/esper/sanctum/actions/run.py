@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import threading
 from types import FrameType
 
 from esper.control import ENDING_KINDS, RequestKind
 from esper.sanctum.actions.resume import BROWSER_MESSAGE, ResumeActions
+from esper.sanctum.driver import ResilientDriver
 from esper.sanctum.requests import ACKNOWLEDGEMENTS, PendingRequests, pause_cause
 from esper.sanctum.screens.dialogs import QuitDialog
 from esper.sanctum.source import RunSource, run_has_ended
@@ -141,8 +141,8 @@ class RunActions(ResumeActions):
                 f"Cannot suspend: the run trains in this process. {pause} pauses it; next time, start with --detach."
             )
             self.notify(message, severity="warning")
-        elif self._driver is not None and self._driver.can_suspend:
-            os.killpg(os.getpgrp(), signal.SIGTSTP)  # also a parent such as `uv run`, for which the shell waits
+        elif isinstance(self._driver, ResilientDriver):
+            self._driver.suspend()
 
     def on_load(self) -> None:
         """Handle TERM, INT and HUP in the event loop: the first stops the run, a second TERM or INT abandons it.
