@@ -165,9 +165,7 @@ def test_readout_names_position_median_quartiles_and_bounds() -> None:
     )
     assert chart.readout(2) == "round 2: median 93.1  quartiles 88.2 to 94.2  min 82.5"
     assert chart.readout() == "median –  quartiles 50.0 to 60.0  min 30.0"
-    smooth = chart.with_look(Look(smoothing=5))
-    assert smooth.title == "accuracy %, mean of 5 ─ by round"
-    assert "median 71.5" in smooth.readout(2)
+    assert "median 71.5" in chart.smoothed(5).readout(2)
 
 
 def test_band_cursor_and_marks_are_drawn_in_their_columns() -> None:

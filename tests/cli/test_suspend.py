@@ -76,6 +76,7 @@ def return_and_quit(terminal: Terminal) -> None:
     terminal.wait_for(PROMPT)
     terminal.type("echo a''b\n")
     terminal.wait_for("ab\r\n")
+    terminal.wait_for(PROMPT)
     assert not jobs(terminal)
 
 

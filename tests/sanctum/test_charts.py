@@ -2,17 +2,20 @@
 
 from collections.abc import Sequence
 
+import pytest
 from textual.pilot import Pilot
 
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.chart import ChartScreen
 from esper.sanctum.screens.env_detail import EnvDetailScreen
+from esper.sanctum.theme import DEFAULT_THEME, load_themes
+from esper.sanctum.widgets.chart import Curve, XAxis, percent
 from esper.sanctum.widgets.chart_panel import ChartPanel
-from esper.sanctum.widgets.heads import HeadNormChart
 from esper.sanctum.widgets.population_score import RoundScores
+from esper.sanctum.widgets.stacked_chart import StackedChart
 from esper.telemetry import events as ev
 from tests.factory import run_started, stamp
-from tests.sanctum.driving import ROOMY, live, notices, opened, press
+from tests.sanctum.driving import ROOMY, live, notices, opened, press, screen_text
 from tests.sanctum.population import episode_ended, population
 
 SCORES = (0.2, 0.5, 0.3, 0.9, 0.7, 0.8)
@@ -92,9 +95,9 @@ async def test_axis_and_smoothing_are_named_in_the_title() -> None:
     async with opened(app, size=ROOMY) as pilot:
         panel = await _focused(pilot, app)
         await press(pilot, "e", "z")
-        assert "logarithmic, mean of 5" in str(panel.border_title)
-        mean = sum(SCORES[-5:]) / 5
-        assert f"median {100 * mean:.1f}" in str(panel.border_subtitle)
+        assert "▸ mean of 5 ─ " in str(panel.border_title)
+        assert "logarithmic" in str(panel.border_title)
+        assert f"median {100 * SCORES[-1]:.1f}" in str(panel.border_subtitle)  # the measured value
         await press(pilot, "b")
         assert notices(app) == ["This chart is always by round."]
         await press(pilot, "e", "z", "z", "z")
@@ -102,16 +105,58 @@ async def test_axis_and_smoothing_are_named_in_the_title() -> None:
         assert "mean" not in str(panel.border_title)
 
 
-async def test_charts_with_equal_axes_share_the_cursor() -> None:
+async def test_charts_of_a_screen_share_cursor_and_zoom_and_leave_other_screens_alone() -> None:
     app, _ = live(population())
     async with opened(app, "2", size=ROOMY) as pilot:
-        chart = app.screen.query_one(HeadNormChart)
+        chart, *others = [panel for panel in app.screen.query(ChartPanel) if panel.display]
         chart.focus()
-        await press(pilot, "left")
+        await press(pilot, "left", "plus", "z")
         at = str(chart.border_subtitle).partition(":")[0]
         assert at.startswith("round ")
-        await press(pilot, "1")
-        assert str(app.screen.query_one(RoundScores).border_subtitle).startswith(f"{at}:")
+        assert all(str(other.border_subtitle).startswith(f"{at}:") for other in others)
+        assert all("zoomed, mean of 5 ─ " in str(panel.border_title) for panel in (chart, *others))
+        await press(pilot, "enter")
+        large = app.screen.query_one(ChartPanel)
+        assert (str(large.border_subtitle).partition(":")[0], "zoomed, mean of 5" in str(large.border_title)) == (
+            at,
+            True,
+        )
+        await press(pilot, "enter", "1")
+        scores = app.screen.query_one(RoundScores)
+        assert (scores.changes, str(scores.border_subtitle).startswith("median")) == ("", True)
+        await press(pilot, "2")
+        assert "zoomed, mean of 5 ─ " in str(chart.border_title)
+
+
+@pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 40)])
+async def test_changed_chart_says_so_and_reads_out_measured_values_at_every_width(size: tuple[int, int]) -> None:
+    app, _ = live(_rounds())
+    async with opened(app, size=size) as pilot:
+        panel = app.screen.query_one(RoundScores)
+        panel.focus()
+        await press(pilot, "plus", "z", "z")
+        assert "zoomed, mean of 20" in screen_text(app)
+        await press(pilot, "left")
+        assert f"round {len(SCORES)}: median {100 * SCORES[-1]:.1f}" in screen_text(app)
+        assert "zoomed, mean of 20" in screen_text(app)
+
+
+def test_labels_of_smoothed_areas_are_measured_values() -> None:
+    chart = StackedChart(
+        quantity=percent("stages"),
+        x_axis=XAxis("step", 1, 3),
+        curves=[Curve("a", range(1, 4), [0.2, 0.2, 0.9]), Curve("b", range(1, 4), [0.8, 0.8, 0.1])],
+        areas=("germinated", "training"),
+        letters=("a", "b"),
+        has_labels=True,
+    )
+    smooth, palette = chart.smoothed(3), load_themes()[DEFAULT_THEME]
+    frame = smooth.frame(60, 10)
+    assert frame is not None
+    text = [
+        "".join(segment.text for segment in row) for row in smooth.lines_in(frame, palette) if isinstance(row, list)
+    ]
+    assert any("90%" in line for line in text)
 
 
 async def test_enter_shows_the_chart_on_the_whole_screen_and_escape_returns() -> None:

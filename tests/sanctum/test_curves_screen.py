@@ -59,7 +59,7 @@ async def test_values_at_the_cursor_are_those_of_the_recording(tmp_path: Path) -
         accuracy = app.screen.query_one(CurveChart)
         for moves in (1, 4, 3):
             await press(pilot, *["left"] * moves)
-            cursor = app.view.charts.cursor_on("round")
+            cursor = app.view.charts_on(app.screen).cursor_on("round")
             assert cursor is not None
             step = round(cursor * steps)
             median, low, high, env, least, most = (
@@ -75,7 +75,7 @@ async def test_values_at_the_cursor_are_those_of_the_recording(tmp_path: Path) -
         final = chart_of(app, "final accuracy")
         final.focus()
         await press(pilot, "left", "left")
-        assert app.view.charts.cursor == ("round", 3.0)
+        assert app.view.charts_on(app.screen).cursor == ("round", 3.0)
         summary = run.summary.finished[2]
         assert readout(final).startswith(f"round 3: median {100 * summary.score.median:.1f}")
         kl = curves["kl/policy"]

@@ -1,4 +1,4 @@
-"""Choices of the user for all charts: cursor, zoom, x axis, smoothing and logarithmic axes."""
+"""Choices of the user for the charts of a screen: cursor, zoom, x axis, smoothing and logarithmic axes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SMOOTHINGS = (1, 5, 20, 100)
 
 @dataclass
 class ChartView:
-    """Choices of the user that all charts share. Each change increments `version`, so that charts are drawn again."""
+    """Choices of the user for the charts of a screen. Each change increments `version`: charts are then drawn again."""
 
     version: int = 0
     run_axis: str = AXES[0]

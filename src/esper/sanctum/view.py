@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from textual.message import Message
 
@@ -94,8 +95,8 @@ class ViewState:
     """Table of all keys, with the keys of the user."""
     can_leave: bool = False
     """True if the workspace was opened, to which a key returns."""
-    charts: ChartView = field(default_factory=ChartView)
-    """Choices of the user for all charts."""
+    chart_views: WeakKeyDictionary[object, ChartView] = field(default_factory=WeakKeyDictionary[object, ChartView])
+    """Choices of the user for the charts of each screen. A chart on the whole screen has those of its own screen."""
     frame_stats: FrameStats = field(default_factory=FrameStats)
     mark_group: str = DEFAULT_MARK_GROUP
     """Group of marks on the timeline, a key of `MARK_GROUPS`."""
@@ -118,6 +119,10 @@ class ViewState:
     def status(self) -> RunStatus:
         """Status of the run at present; in a replay, at the playhead."""
         return self.source.status(self.frame_stats.age)
+
+    def charts_on(self, screen: object) -> ChartView:
+        """Return the choices of the user for the charts of a screen."""
+        return self.chart_views.setdefault(screen, ChartView())
 
     @cached_property
     def what_if(self) -> WhatIf:

@@ -34,7 +34,9 @@ class NavigationActions(PlaybackActions):
         if isinstance(self.screen, ChartScreen):
             self.pop_screen()
         else:
-            self.push_screen(ChartScreen(self.view, request.panel.enlarged()))
+            screen = ChartScreen(self.view, request.panel.enlarged())
+            self.view.chart_views[screen] = request.panel.charts
+            self.push_screen(screen)
 
     def action_go(self, name: str) -> None:
         """Open the screen of a number key, and close all dialogs and env screens."""

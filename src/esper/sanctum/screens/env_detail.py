@@ -83,7 +83,7 @@ class EnvDetailScreen(RunScreen):
             later, earlier = [step for step in steps if step > selected], [step for step in steps if step < selected]
             steps = later[:1] if direction > 0 else earlier
         if steps:
-            self.view.charts.set_cursor("", None)
+            self.view.charts_on(self).set_cursor("", None)
             story.select_step(steps[-1])
         else:
             which = "the first" if direction < 0 else "the last"

@@ -191,7 +191,9 @@ class WorkspaceScreen(RunChangesScreen):
     def on_chart_panel_enlarged(self, request: ChartPanel.Enlarged) -> None:
         """Show a chart on the whole screen."""
         request.stop()  # the app would show it below the header of its run
-        self.app.push_screen(WorkspaceChartScreen(self.view, self.workspace, request.panel.enlarged()))
+        screen = WorkspaceChartScreen(self.view, self.workspace, request.panel.enlarged())
+        self.view.chart_views[screen] = request.panel.charts
+        self.app.push_screen(screen)
 
     def action_search(self) -> None:
         """Open the search for charts."""

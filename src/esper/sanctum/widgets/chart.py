@@ -131,8 +131,6 @@ class Look(NamedTuple):
     cursor: float | None = None
     """Position of the cursor on the x axis; None if it is not shown."""
     is_logarithmic: bool = False
-    smoothing: int = 1
-    """Number of points of the moving mean that is drawn in place of each curve."""
 
 
 class Frame(NamedTuple):
@@ -188,26 +186,30 @@ class Chart:
 
     def with_look(self, look: Look) -> Chart:
         """Return the chart as the user wants to see it. A logarithmic axis needs a positive value."""
-        curves = self.curves if self.band is None else [*self.curves, *self.band]
         if look.is_logarithmic:
             from esper.dots import min_positive
 
+            curves = [*self.curves, *(self.band or ())]
             look = look._replace(is_logarithmic=any(min_positive(curve.values) is not None for curve in curves))
-        if look.smoothing <= 1:
-            return replace(self, look=look)
+        return replace(self, look=look)
+
+    def smoothed(self, num_points: int) -> Chart:
+        """Return the chart with a moving mean in place of each curve, to be drawn; its values were not measured."""
+        if num_points <= 1:
+            return self
         from esper.dots import moving_mean
 
-        smooth = [replace(curve, values=moving_mean(curve.values, look.smoothing)) for curve in curves]
-        band = None if self.band is None else (smooth[-2], smooth[-1])
-        return replace(self, look=look, curves=smooth[: len(self.curves)], band=band)
+        curves = [
+            replace(curve, values=moving_mean(curve.values, num_points)) for curve in (*self.curves, *(self.band or ()))
+        ]
+        band = None if self.band is None else (curves[-2], curves[-1])
+        return replace(self, curves=curves[: len(self.curves)], band=band)
 
     @property
     def title(self) -> str:
-        """Names of the quantity and of the x axis, with everything that changes the curves."""
+        """Names of the quantity and of the x axis, and whether the y axis is logarithmic."""
         name = f"{self.quantity.name} {self.quantity.unit}".rstrip()
         notes = ", logarithmic" if self.look.is_logarithmic else ""
-        if self.look.smoothing > 1:
-            notes += f", mean of {self.look.smoothing}"
         return f"{name}{notes} ─ by {self.x_axis.title or self.x_axis.name}"
 
     @property

@@ -8,11 +8,13 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual.events import Click, Leave, MouseMove, MouseScrollDown, MouseScrollUp
 from textual.geometry import Size
 from textual.message import Message
 
 from esper.sanctum.bindings import KeyCategory, bindings
+from esper.sanctum.chart_view import ChartView
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart import Y_AXIS_COLUMNS, Chart, Frame, Look
 from esper.sanctum.widgets.panel import Line, Panel, Row
@@ -28,8 +30,8 @@ _PAN = 0.5
 class ChartPanel(Panel, can_focus=True):
     """A chart. Subclasses implement `chart`.
 
-    The x axes of all charts with equal names have one cursor and one zoom. While the panel has the focus, the keys of
-    the category "Chart" apply to it.
+    The x axes of all charts of a screen with equal names have one cursor and one zoom. While the panel has the focus,
+    the keys of the category "Chart" apply to it.
     """
 
     BINDINGS = bindings(KeyCategory.CHART)
@@ -40,6 +42,8 @@ class ChartPanel(Panel, can_focus=True):
         super().__init__(view, id=id)
         self.note = ""
         """Text after the title."""
+        self.changes = ""
+        """Text before the title: that only a part of the x axis is visible, or that the curves are smoothed."""
         self._drawn: tuple[Hashable, Hashable] = (None, None)
         """Key of the round, and of the steps, that `paced` returned last."""
         self._next_draw = 0.0
@@ -59,6 +63,11 @@ class ChartPanel(Panel, can_focus=True):
 
     class Left(Message):
         """Notice to the screen: the user leaves the chart."""
+
+    @property
+    def charts(self) -> ChartView:
+        """Choices of the user for the charts of this screen."""
+        return self.view.charts_on(self.screen)
 
     @property
     def is_ready(self) -> bool:
@@ -87,11 +96,11 @@ class ChartPanel(Panel, can_focus=True):
 
     def cursor_on(self, x_axis: str) -> float | None:
         """Return the position of the cursor on the x axis of this name; None if there is no cursor."""
-        return self.view.charts.cursor_on(x_axis)
+        return self.charts.cursor_on(x_axis)
 
     def place_cursor(self, x_axis: str, x: float | None) -> None:
         """Move the cursor, by key or click, to a position on the x axis of this name; None to remove it."""
-        self.view.charts.set_cursor(x_axis, x)
+        self.charts.set_cursor(x_axis, x)
 
     def update(self) -> None:
         """Draw the chart if anything changed, unless it is hidden, as on another page of a grid."""
@@ -105,7 +114,7 @@ class ChartPanel(Panel, can_focus=True):
     @property
     def chart_key(self) -> Hashable:
         """The part of the cache key that all charts need."""
-        return self.view.charts.version, self.has_focus, self.note
+        return self.charts.version, self.has_focus, self.note
 
     def paced(self, steps: Hashable) -> Hashable:
         """Return a key that changes with the round, and with `steps` once per interval while the run goes on.
@@ -142,21 +151,29 @@ class ChartPanel(Panel, can_focus=True):
         if chart is None:
             self.panel_title, self.panel_subtitle = self.name_in_title() or None, None
             return self.message(self.empty_message())
-        charts, x_axis = self.view.charts, chart.x_axis.name
+        charts, x_axis = self.charts, chart.x_axis.name
         cursor, window = self.cursor_on(x_axis), charts.windows.get(x_axis)
         is_logarithmic = chart.look.is_logarithmic ^ (chart.quantity.name in charts.logarithmic)
-        chart = self._shown = chart.with_look(Look(window, cursor, is_logarithmic, charts.smoothing))
-        frame = self._frame_of_plot = chart.frame(*size)
+        measured = chart.with_look(Look(window, cursor, is_logarithmic))
+        chart = self._shown = measured.smoothed(charts.smoothing)
+        changes = ["zoomed"] * (window is not None) + [f"mean of {charts.smoothing}"] * (charts.smoothing > 1)
+        self.changes = f"{', '.join(changes)} ─ " if changes else ""  # first: what does not fit is cut at the end
         focus = "▸ " if self.has_focus else ""
-        notes = [note for note in ("" if window is None else "zoomed", self.note) if note]
-        title = " ─ ".join([focus + self.name_in_title(), *notes])
-        readout = self.summary(chart) if cursor is None else chart.readout(cursor)
+        title = " ─ ".join([focus + self.changes + self.name_in_title(), *filter(None, [self.note])])
+        readout = self.summary(measured) if cursor is None else measured.readout(cursor)
         has_room = bool(self.styles.border_bottom[0])
         has_name = any(curve.name == chart.quantity.name for curve in chart.curves)
-        short = focus + (readout if has_name else f"{chart.quantity.name} ─ {readout}")
+        named = f"{chart.quantity.name} ─ {readout}"
+        short = focus + (readout if has_name or cell_len(named) > self.outer_size.width - 6 else named)
         self.panel_title = title if has_room or cursor is None else short
         self.panel_subtitle = readout if has_room or cursor is None else None
-        return chart.lines_in(frame, self.view.palette) if frame is not None else []
+        has_changes_above = bool(changes) and not has_room and cursor is not None  # the readout is the title
+        frame = self._frame_of_plot = chart.frame(size.width, size.height - has_changes_above)
+        plot = chart.lines_in(frame, self.view.palette) if frame is not None else []
+        if not has_changes_above:
+            return plot
+        rows = [line.row(size.width) if isinstance(line, Line) else line for line in plot]
+        return [self.line(f" {', '.join(changes)}", "dim").row(size.width), *rows]
 
     def plot_columns(self) -> range:
         """Return the columns of the panel's content that the plot occupies; empty if it was not drawn."""
@@ -198,7 +215,7 @@ class ChartPanel(Panel, can_focus=True):
         chart = self._shown
         if chart is None:
             return
-        charts = self.view.charts
+        charts = self.charts
         self.place_cursor(chart.x_axis.name, x)
         if x is not None and chart.look.window is not None:  # the visible part follows the cursor
             first, last = chart.look.window
@@ -222,10 +239,10 @@ class ChartPanel(Panel, can_focus=True):
         start, end = centre - (centre - first) * factor, centre + (last - centre) * factor
         axis = chart.x_axis
         if end - start >= axis.last - axis.first:
-            self.view.charts.set_window(axis.name, None)
+            self.charts.set_window(axis.name, None)
         elif end - start >= (axis.last - axis.first) / max(len(chart.positions), 1):
             shift = max(axis.first - start, 0.0) or min(axis.last - end, 0.0)
-            self.view.charts.set_window(axis.name, (start + shift, end + shift))
+            self.charts.set_window(axis.name, (start + shift, end + shift))
         self.update_screen()
 
     def action_pan(self, steps: int) -> None:
@@ -237,30 +254,30 @@ class ChartPanel(Panel, can_focus=True):
         first, last = chart.look.window
         wanted = steps * _PAN * (last - first)
         shift = min(max(wanted, chart.x_axis.first - first), chart.x_axis.last - last)
-        self.view.charts.set_window(chart.x_axis.name, (first + shift, last + shift))
+        self.charts.set_window(chart.x_axis.name, (first + shift, last + shift))
         self.update_screen()
 
     def action_whole_range(self) -> None:
         """Show the whole x axis."""
         if self._shown is not None:
-            self.view.charts.set_window(self._shown.x_axis.name, None)
+            self.charts.set_window(self._shown.x_axis.name, None)
             self.update_screen()
 
     def action_logarithmic(self) -> None:
         """Draw the quantity on a logarithmic axis, or no longer."""
         if self._shown is not None:
-            self.view.charts.toggle_logarithmic(self._shown.quantity.name)
+            self.charts.toggle_logarithmic(self._shown.quantity.name)
             self.update_screen()
 
     def action_smooth(self) -> None:
         """Draw a moving mean over more points, or the values themselves."""
-        self.view.charts.smooth_more()
+        self.charts.smooth_more()
         self.update_screen()
 
     def action_run_axis(self) -> None:
         """Choose the next x axis of charts over the whole run."""
         if self.HAS_RUN_AXES:
-            self.view.charts.next_run_axis()
+            self.charts.next_run_axis()
             self.update_screen()
         elif self._shown is not None:
             self.notify(f"This chart is always by {self._shown.x_axis.name}.", timeout=3)
@@ -288,7 +305,7 @@ class ChartPanel(Panel, can_focus=True):
         """Show the cursor at the pointer."""
         x = self._position_of_pointer(event)
         if x is not None and self._shown is not None:
-            self.view.charts.set_cursor(self._shown.x_axis.name, x)
+            self.charts.set_cursor(self._shown.x_axis.name, x)
             self.update_screen()
 
     def _position_of_pointer(self, event: Click | MouseMove) -> float | None:
@@ -298,7 +315,7 @@ class ChartPanel(Panel, can_focus=True):
     def on_leave(self, event: Leave) -> None:
         """Remove the cursor of the pointer; that of a focused chart stays."""
         if event.node is self and not self.has_focus and self._shown is not None:
-            self.view.charts.set_cursor("", None)
+            self.charts.set_cursor("", None)
             self.update_screen()
 
     def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:

@@ -192,13 +192,13 @@ class CurveChart(ChartPanel):
         return Curve(strip_control(label), xs, values, role, dotted)
 
     def _x_values(self, steps: NDArray[np.uint32]) -> NDArray[np.float64]:
-        return self.view.curves.x_values(steps, self.view.charts.run_axis)
+        return self.view.curves.x_values(steps, self.charts.run_axis)
 
     def _quantity(self) -> Quantity:
         return quantity_of(self.group.quantity, self.group.title, {self.state.score_name})
 
     def _x_axis(self) -> XAxis:
-        axis = self.view.charts.run_axis
+        axis = self.charts.run_axis
         # Charts of one round have an axis "step", too.
         return XAxis("run step" if axis == "step" else axis, *self._x_limits(), axis, axis == "time")
 

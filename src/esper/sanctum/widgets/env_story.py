@@ -58,7 +58,7 @@ class StepChart(ChartPanel, EpisodePanel):
 
     def place_cursor(self, x_axis: str, x: float | None) -> None:
         """Select a step: that of a decision if one is in the same column of the plot."""
-        self.view.charts.set_cursor(x_axis, None)
+        self.charts.set_cursor(x_axis, None)
         if x is None:
             self.select_step(None)
             return
@@ -69,7 +69,7 @@ class StepChart(ChartPanel, EpisodePanel):
     def on_leave(self, event: Leave) -> None:
         """Return the cursor from the pointer to the selected step."""
         if event.node is self:
-            self.view.charts.set_cursor(_AXIS_NAME, None)
+            self.charts.set_cursor(_AXIS_NAME, None)
             self.update()
 
     def cursor_column(self) -> int | None:
@@ -277,7 +277,7 @@ class SlotLanes(EnvPanel):
         """Return the key of the env, and the columns and the cursor of the chart above."""
         story = self.story
         story.update()
-        return super().cache_key(), story.plot_columns(), self.view.charts.version
+        return super().cache_key(), story.plot_columns(), story.charts.version
 
     def preferred_height(self) -> int:
         """Return one line for the heading, and those of the lanes that fit."""

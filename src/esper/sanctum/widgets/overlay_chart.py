@@ -173,7 +173,7 @@ class OverlayChart(WorkspaceChart):
 
     def chart(self) -> Chart | None:
         """Return the chart; None without a point."""
-        axis = self.view.charts.run_axis
+        axis = self.charts.run_axis
         found = self.workspace.curves(self.curve, axis)
         if not found:
             return None

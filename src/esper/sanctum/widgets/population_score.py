@@ -38,7 +38,7 @@ class PopulationChart(ChartPanel):
 
     def fitting(self, *titles: str) -> str:
         """Return the first of the titles that fits into the border, beside the last median if there is any."""
-        room = self.outer_size.width - 6
+        room = self.outer_size.width - 6 - cell_len(self.changes)
         beside = room - (0 if self.styles.border_bottom[0] else _MEDIAN_COLS)
         return next(
             (title for available in (beside, room) for title in titles if cell_len(title) <= available), titles[-1]
@@ -47,7 +47,7 @@ class PopulationChart(ChartPanel):
     def summary(self, chart: Chart) -> str:
         """Return the values of the last point; beside a ghost run, or beside the title without room, medians only."""
         readout = super().summary(chart)
-        room = self.outer_size.width - 6 - cell_len(self.name_in_title())
+        room = self.outer_size.width - 6 - cell_len(self.changes + self.name_in_title())
         if self.view.ghost is None and (self.styles.border_bottom[0] or cell_len(readout) <= room):
             return readout
         return replace(chart, curves=[curve for curve in chart.curves if curve.role != "dim"], band=None).readout()

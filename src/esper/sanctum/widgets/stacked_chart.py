@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 
@@ -38,10 +38,17 @@ class StackedChart(Chart):
     """True to write the first visible value beside the last one in the labels."""
     letters: Sequence[str] = ()
     """Letter of each area, repeated in it, because colour alone does not tell areas apart."""
+    measured: StackedChart | None = None
+    """The chart without the moving mean, whose values stand in the labels; None if nothing is smoothed."""
 
     def with_look(self, look: Look) -> Chart:
         """Return the chart as the user wants to see it. Its y axis is always linear."""
         return super().with_look(look._replace(is_logarithmic=False))
+
+    def smoothed(self, num_points: int) -> Chart:
+        """Return the chart with moving means as areas, and with the measured values in the labels."""
+        smooth = super().smoothed(num_points)
+        return smooth if smooth is self else replace(smooth, measured=self)
 
     def is_in_readout(self, value: float | None) -> bool:
         """Return True unless the fraction is 0, because there may be many areas."""
@@ -54,7 +61,8 @@ class StackedChart(Chart):
         draw = lru_cache(AreaPainter(palette, self.areas, self.letters).cell)
         labels = {frame.row(value): label for value, label in frame.axis.ticks}
         margins = [Line(palette) for _ in range(frame.height)]
-        place_labels(margins, list(self._labels(frame))[::-1], 0)  # reversed: the highest area comes first
+        labels_of_areas = list((self.measured or self)._labels(frame))
+        place_labels(margins, labels_of_areas[::-1], 0)  # the highest area comes first
         rows: list[Row] = []
         for y in range(frame.height):
             level = frame.height - 1 - y
