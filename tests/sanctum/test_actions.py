@@ -44,6 +44,7 @@ def test_actions_replace_only_these_names_of_textual() -> None:
         "get_line_filters",
         "get_system_commands",
         "notify",
+        "on_event",
         "run_action",
     }
 

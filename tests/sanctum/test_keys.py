@@ -1,5 +1,6 @@
 """Every key, live and in replay."""
 
+import asyncio
 import re
 import signal
 import time
@@ -9,13 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 from textual.drivers.headless_driver import HeadlessDriver
-from textual.widgets import DataTable, OptionList, Static
+from textual.widgets import DataTable, Input, OptionList, Static
 
 from esper.control import RequestKind
 from esper.sanctum.actions.resume import BROWSER_MESSAGE
 from esper.sanctum.actions.sharing import NO_SELECTION_MESSAGE
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.bindings import KEYS, Availability, KeyCategory
+from esper.sanctum.driver import parse_input
 from esper.sanctum.screens.checkpoint_picker import CheckpointPicker
 from esper.sanctum.screens.dialogs import QuitDialog
 from esper.sanctum.screens.env_detail import EnvDetailScreen
@@ -573,6 +575,43 @@ async def test_ctrl_z_suspends_unless_the_run_trains_in_this_process(
     async with opened(app) as pilot:
         await pilot.press("ctrl+z")
         assert len(suspended) == 2
+
+
+async def send_at_once(app: SanctumApp, text: str, switches: int = 0) -> None:
+    """Send keys as a terminal does after fast typing.
+
+    Args:
+        switches: Number of times that other tasks run between two keys; 0: none is handled before all have come.
+    """
+    for message in parse_input(text):
+        app.post_message(message)
+        for _ in range(switches):
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("keys", ["/", "g", "6/", "7/", "C", "\x10"])
+async def test_keys_in_one_burst_with_the_key_that_opens_an_input_reach_it(keys: str, tmp_path: Path) -> None:
+    text = "qr score>60 /z+s7q"  # most of these are commands
+    app, playback = replay(RUN, tmp_path, at_end=True)
+    async with opened(app) as pilot:
+        at, version = playback.position, app.view.charts_on(app.screen).version
+        for switches in range(12):
+            await send_at_once(app, f"{keys}{text}\x7f\x1b[DQ", switches)  # the last two characters change places
+            await until(pilot, lambda: isinstance(app.focused, Input) and "Q" in app.focused.value)
+            assert isinstance(app.focused, Input)
+            assert app.focused.value == f"{text[:-2]}Q{text[-2]}"
+            await press(pilot, "escape", "1")
+            assert not isinstance(app.focused, Input)
+            assert (playback.position, has_left(app), playback.playing) == (at, False, False)
+            assert app.view.charts_on(app.screen).version == version
+
+
+async def test_keys_after_a_pasted_text_are_handled_after_it(tmp_path: Path) -> None:
+    app, playback = replay(RUN, tmp_path)
+    async with opened(app) as pilot:
+        await send_at_once(app, "g\x1b[200~round:\x1b[201~3\r ")
+        await until(pilot, lambda: app.source.state.round == 3 and playback.playing)  # Space came after the dialog
+        assert len(app.screen_stack) == 1
 
 
 async def test_playback_does_not_skip_the_time_of_a_suspension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,6 +144,7 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, NextStepsActions,
                 self.exit()
             elif self._driver.consume_dropped():
                 self.screen.refresh()
+        self.call_later(self.handle_waiting_keys)  # a widget that was removed with a key does not report it
         now = time.monotonic()
         elapsed, self._ticked = min(now - self._ticked, MAX_FRAME_S), now
         changed = self.source.tick(elapsed) | self.poll_what_if()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from textual.app import App
+from textual.dom import DOMNode
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.drivers.web_driver import WebDriver
-from textual.events import Key
+from textual.events import Event, Key, Paste
+from textual.message import Message
 from textual.notifications import Notify
+from textual.screen import Screen
 from textual.widgets import Input
 
 from esper.sanctum.driver import BrowserDriver, ResilientDriver
@@ -19,6 +24,18 @@ from esper.sanctum.view import ViewState
 
 if TYPE_CHECKING:
     from textual.notifications import SeverityLevel
+
+
+class KeyHandled(Message):
+    """Follows a key through the widgets, and reaches the app right after it, or instead of it.
+
+    Args:
+        is_last: True for the second one, which follows the messages that the key has caused, such as `Submitted`.
+    """
+
+    def __init__(self, *, is_last: bool) -> None:
+        super().__init__()
+        self.is_last = is_last
 
 
 class BaseApp(App[None]):
@@ -38,6 +55,12 @@ class BaseApp(App[None]):
         self.source = source
         """Source of the shown run."""
         self._state = source.state
+        self._waiting_keys: deque[Key | Paste] = deque()
+        """Keys and pasted texts that were not handled yet."""
+        self._key_target: DOMNode | None = None
+        """Widget or screen that has the last key; None once the key was handled there and in all above it."""
+        self._opened = WeakSet[Screen[Any]]()
+        """Dialogs that have had a focus."""
 
     def begin_run(self, view: ViewState) -> None:
         """Show another run. Each base class with state of the run replaces it."""
@@ -96,15 +119,45 @@ class BaseApp(App[None]):
         if self.screen_stack:
             super().clear_selection()
 
-    def on_key(self, event: Key) -> None:
-        """Insert a character that was typed before its input had the focus: it was sent to the former widget.
+    async def on_event(self, event: Event) -> None:
+        """Handle keys and pasted texts one after another, each once the effect of the one before is there.
 
-        A terminal sends several characters at once if the user types quickly or the dashboard is busy.
+        Textual sends a key to the widget that has the focus when it arrives. A terminal sends several keys at once if
+        the user types quickly or the dashboard is busy: those after a key that opens an input would not reach it.
         """
-        field = self.focused
-        if isinstance(field, Input) and event.is_printable and event.character:  # an input keeps all that it receives
-            event.prevent_default()
-            field.insert_text_at_cursor(event.character)
+        if isinstance(event, (Key, Paste)) and not event.is_forwarded:
+            self._waiting_keys.append(event)
+            await self.handle_waiting_keys()
+        else:
+            await super().on_event(event)
+
+    async def handle_waiting_keys(self) -> None:
+        """Handle the waiting keys, as far as they are not to wait any longer."""
+        while self._waiting_keys and not self._must_keys_wait():
+            target = self.focused or self.screen
+            await super().on_event(self._waiting_keys.popleft())
+            if target.post_message(KeyHandled(is_last=False)):
+                self._key_target = target
+
+    def _must_keys_wait(self) -> bool:
+        """Return True while a widget has a key, or a dialog with an input opens, which has no focus yet."""
+        if self._key_target is not None and self._key_target.is_attached:
+            return True
+        screen = self.screen
+        if screen.focused is not None:
+            self._opened.add(screen)
+        is_opening = screen.is_modal and screen not in self._opened
+        return is_opening and (not screen.is_mounted or bool(screen.query(Input)))
+
+    async def on_key_handled(self, message: KeyHandled) -> None:
+        """Handle the next key, once the messages that the last one has caused are handled too."""
+        if message.is_last or not (self._key_target and self._key_target.post_message(KeyHandled(is_last=True))):
+            self._key_target = None
+            await self.handle_waiting_keys()
+
+    async def on_descendant_focus(self) -> None:
+        """Handle the keys that waited for the input of a dialog."""
+        await self.handle_waiting_keys()
 
     def on_notify(self, event: Notify) -> None:
         """Remove any notification with the same text; Textual then shows the new one."""
