@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pytest
 
 from esper.control import RequestKind
 from tests.runs import LiveRun
-from tests.terminals import ENTER_SCREEN, LEAVE_SCREEN, PROGRAM, TIMEOUT_S, Terminal
+from tests.terminals import ENTER_SCREEN, LEAVE_SCREEN, PROGRAM, Terminal, wait_until
 
 BASH = shutil.which("bash") or ""
 PROMPT = "at the prompt: "
@@ -49,13 +49,6 @@ def start(terminal: Terminal, wrapper: str, *arguments: str) -> None:
 def jobs(terminal: Terminal) -> list[psutil.Process]:
     """Return the wrapper, if there is one, and the program."""
     return psutil.Process(terminal.process.pid).children(recursive=True)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def assert_suspended(terminal: Terminal) -> None:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -27,16 +26,9 @@ from esper.telemetry.codec import encode_json
 from tests.factory import example_run
 from tests.recording.recordings import recording
 from tests.runs import only_run, recorded
-from tests.terminals import TIMEOUT_S, Terminal, printed, run, started
+from tests.terminals import TIMEOUT_S, Terminal, printed, run, started, wait_until
 
 LONG = ("--envs", "2", "--steps", "4", "--rounds", "100000", "--checkpoint-every", "0")
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def end(directory: Path) -> None:
