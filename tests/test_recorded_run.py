@@ -165,7 +165,7 @@ def test_growth_shows_its_candidates(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["show", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "growth           12 of 12 trials; 13 candidates: 8 done" in shown
-    assert "86.0% [83.5, 88.5] against 78.0%" in shown
+    assert "85.0% [82.5, 87.5] against 77.0% [74.5, 79.5] on the test split" in shown
     assert "rounds" not in shown
     assert main(["show", str(tmp_path), "--json"]) == 0
     assert '"candidates":' in capsys.readouterr().out

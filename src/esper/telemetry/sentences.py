@@ -26,6 +26,7 @@ UNLOGGED_EVENTS = frozenset(
         ev.EpisodeEnded,
         ev.DecisionExplained,
         ev.TrialStarted,
+        ev.CandidateMeasured,
     }
 )
 """Event types without a sentence. Nearly all events are of these types, so one set lookup skips them."""
