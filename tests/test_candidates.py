@@ -39,8 +39,8 @@ def test_candidate_must_be_clearly_better_than_the_host() -> None:
     lucky = candidate("norm@a:0", [HOST[0] + 0.1, HOST[1] - 0.09, *HOST[2:]])
     assert choose([host, lucky], "score") is host
     assert describe_answer([host, lucky], "score", 15) == (
-        "no candidate has a better score than your network, which has 70.5% [69.1, 71.9] on the test split; 1 candidate "
-        "was compared, in 5 fresh trainings each"
+        "no candidate has a better score than your network, which has 70.5% [69.1, 71.9] on the test split; "
+        "1 candidate was compared, in 5 fresh trainings each"
     )
     better = candidate("norm@a:0 depthwise@b:2", [score + 0.01 for score in HOST], 1.5)
     assert choose([host, lucky, better], "return") is better
