@@ -36,6 +36,11 @@ def suggest_nearest(word: str, names: Iterable[str], *, prefix: str = "") -> str
     return f"did you mean {prefix}{close[0]}?" if close else ""
 
 
+def join_alternatives(words: Sequence[str]) -> str:
+    """Return words as alternatives: `a`, `a or b`, `a, b or c`."""
+    return " or ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
 def install_command(extra: str) -> str:
     """Return the command that installs an optional dependency in the checkout.
 
