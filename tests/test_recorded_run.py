@@ -67,6 +67,22 @@ def test_events_of_an_excerpt_begin_in_the_round_of_its_keyframe(tmp_path: Path)
     assert list(esper.read_run(tmp_path / "excerpt").events(round=3)) == after[:1]
 
 
+def test_rounds_and_envs_that_do_not_exist_are_named_with_those_that_do(run: esper.RecordedRun, tmp_path: Path) -> None:
+    for number in (0, 9):
+        with pytest.raises(esper.ReadError, match=rf"^{run.name} has no round {number}; it has rounds 1 to 8$"):
+            run.decisions(round=number)
+    for number in (-1, 8):
+        with pytest.raises(esper.ReadError, match=rf"^{run.name} has no env {number}; it has envs 0 to 7$"):
+            run.events(env=number)  # before the first event is read
+    before = stamp([run_started(), ev.RoundStarted(round=3)])
+    write_segment(tmp_path / "excerpt", 2, recording(stamp([ev.RoundStarted(round=4)], first=2), fold(before)))
+    with pytest.raises(esper.ReadError, match=r"has no round 2; it has rounds 3 to 4$"):
+        esper.read_run(tmp_path / "excerpt").events(round=2)
+    write_segment(tmp_path / "started", 1, recording(stamp([run_started()])))
+    with pytest.raises(esper.ReadError, match=r"has no round 1; it has no round yet$"):
+        esper.read_run(tmp_path / "started").decisions(round=1)
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Directory with a Parquet file per table."""

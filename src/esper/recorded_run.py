@@ -18,6 +18,7 @@ from esper.history.history import open_history
 from esper.history.summary import RunSummary
 from esper.history.tables import TABLES, ColumnType, Row, Table
 from esper.recording.runs import resolve_run
+from esper.recording.segments import ReadError
 from esper.svg_plot import SvgPlot
 from esper.telemetry import events as ev
 
@@ -96,14 +97,30 @@ class RecordedRun:
     def events(
         self, kind: type[EventT] = ev.Event, *, round: int | None = None, env: int | None = None
     ) -> Iterator[EventT]:
-        """Yield events in order, without those that a restored checkpoint undid.
+        """Return an iterator over events in order, without those that a restored checkpoint undid.
 
         Args:
             kind: Type of the events, of `esper.telemetry.events`; by default all.
             round: Round, from 1; None: all. Events that do not name a round, such as anomalies, belong to the round in
                 progress.
-            env: Env; None: all. Events of no single env are left out if it is given.
+            env: Env, from 0; None: all. Events of no single env are left out if it is given.
+
+        Raises:
+            ReadError: The recording has no such round or env.
         """
+        first, last = (self._history.state_at(position) for position in (0, self._history.length))
+        self._check_number("round", round, range(max(first.round, 1), last.round + 1))
+        self._check_number("env", env, range(len(last.started.lanes) if last.started else 0))
+        return self._events(kind, round, env)
+
+    def _check_number(self, kind: str, number: int | None, known: range) -> None:
+        """Raise ReadError if a round or env is not one of the recording."""
+        if number is None or number in known:
+            return
+        found = f"{kind}s {known[0]} to {known[-1]}" if len(known) > 1 else f"{kind} {known[0]} only" if known else ""
+        raise ReadError(f"{self.name} has no {kind} {number}; it has {found or f'no {kind} yet'}")
+
+    def _events(self, kind: type[EventT], round: int | None, env: int | None) -> Iterator[EventT]:
         current = self._history.state_at(0).round  # above 0 in an excerpt
         for event in self._history.events():
             if isinstance(event, ev.RoundStarted):
@@ -116,7 +133,7 @@ class RecordedRun:
                 yield event
 
     def decisions(self, *, round: int | None = None, env: int | None = None) -> list[RecordedDecision]:
-        """Return the decisions of the policy, those to wait included. Arguments as for `events`."""
+        """Return the decisions of the policy, those to wait included. Arguments and errors as for `events`."""
         return [
             RecordedDecision(
                 step.round,
