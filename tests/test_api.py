@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from html import unescape
@@ -54,6 +55,21 @@ def test_setup_error_keeps_its_type(settings: dict[str, Any], wrong: dict[str, A
     with pytest.raises(error) as raised:
         esper.train(TASK, **{**settings, **wrong})
     assert type(raised.value) is error
+
+
+@pytest.mark.parametrize("function", [esper.check, esper.train])
+def test_traceback_of_a_fault_of_the_user_is_short_and_names_the_line(
+    function: Any, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    options = settings if function is esper.train else {}
+    with pytest.raises(esper.TaskError) as raised:
+        function(task(loss=broken), **options)
+    line = broken.__code__.co_firstlineno + 1
+    assert str(raised.value) == f"loss of task own: ArithmeticError: broken ({__file__}, line {line})"
+    printed = "".join(traceback.format_exception(raised.value))
+    assert printed.count("Traceback (most recent call last)") == 1
+    assert len(raised.traceback) == 2  # this line, and one of the package
+    assert isinstance(raised.value.__context__, ArithmeticError)  # for a debugger
 
 
 @pytest.mark.parametrize("function", [esper.check, esper.train, esper.grow])

@@ -8,16 +8,21 @@ from __future__ import annotations
 import signal
 import threading
 import traceback
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import wraps
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import msgspec
 
 from esper.code_places import find_own
-from esper.config import ConfigError
+from esper.config import ConfigError, TaskError
 from esper.formatting import suggest
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
 
 
 class TaskOrigin(msgspec.Struct, frozen=True):
@@ -91,6 +96,23 @@ def user_errors() -> tuple[type[BaseException], ...]:
     if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         return Exception, SystemExit
     return Exception, SystemExit, KeyboardInterrupt
+
+
+def with_short_errors(function: Callable[P, Result]) -> Callable[P, Result]:
+    """Decorate a function of the public interface: the traceback of a ConfigError or TaskError ends at its call.
+
+    The message is one sentence, with the line of the user's code. Frames of this package, and the exceptions that led
+    to it, would hide it. The last of them stays in `__context__` of the error, for a debugger.
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Result:
+        try:
+            return function(*args, **kwargs)
+        except (ConfigError, TaskError) as error:
+            raise error.with_traceback(None) from None
+
+    return call
 
 
 def describe_exception(error: BaseException) -> str:

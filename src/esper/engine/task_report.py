@@ -22,6 +22,7 @@ from esper.tasks.profile import TaskProfile
 from esper.tasks.splits import data_tensors, move_data
 from esper.tasks.task import Task
 from esper.telemetry.sentences import pluralise
+from esper.user_code import with_short_errors
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -88,6 +89,7 @@ class TaskReport:
         return html_text(str(self))
 
 
+@with_short_errors
 @restored_generators()
 def check(task: Task | str, data_dir: Path | None = None) -> TaskReport:
     """Run one epoch of a task's bare host on the CPU, and report the results.

@@ -34,6 +34,7 @@ from esper.tasks.losses import score_of
 from esper.tasks.registry import TASKS
 from esper.tasks.splits import Split, batches
 from esper.tasks.task import Task
+from esper.user_code import with_short_errors
 
 
 class GrownSlot(nn.Module):
@@ -140,6 +141,7 @@ def plant_grown(env: Env, seeds: Sequence[GrownSeed], random_seed: int) -> None:
     env.sync_optimizers()
 
 
+@with_short_errors
 def load_grown(directory: Path | str, task: Task | str) -> GrownModel:
     """Rebuild a harvested network as a module that can be trained further, on the CPU.
 
