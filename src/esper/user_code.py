@@ -131,8 +131,12 @@ def exception_text(error: BaseException) -> str:
         return f"(its message cannot be read: {type(other).__name__})"
 
 
-def describe_origin(error: BaseException) -> str:
-    """Return the file and line outside this package that raised an exception, in parentheses; empty without one."""
+def describe_origin(error: BaseException, *, libraries: bool = True) -> str:
+    """Return the file and line outside this package that raised an exception, in parentheses; empty without one.
+
+    Args:
+        libraries: Return the place in a library if there is none in the user's own code.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    found = find_own([(frame.filename, frame.lineno or 0, frame.name) for frame in frames])
+    found = find_own([(frame.filename, frame.lineno or 0, frame.name) for frame in frames], libraries=libraries)
     return f" ({found[0]}, line {found[1]})" if found else ""

@@ -68,6 +68,15 @@ class Jittery(Vae):
         return super().forward(x_BF * random.random())
 
 
+class Branching(Vae):
+    """A model whose operations depend on a value of its input, so that it has no program."""
+
+    def forward(self, x_BF: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if x_BF.sum() > 1e6:
+            x_BF = x_BF / 2
+        return super().forward(x_BF)
+
+
 def vae_task(model: type[Vae] = Vae) -> Task:
     """Return a task that reconstructs its inputs, with a slot at the encoder."""
 
