@@ -344,6 +344,8 @@ class Run:
         warnings = [f"{gpu} is not used: {reason}" for gpu, reason in unused.items()]
         for text in filter(None, [lock_warning, *warnings]):
             self.hub.emit(ev.Logged(severity="warning", text=text))
+        for text in self.pool.profile.warnings:  # the same in all ranks
+            self.hub.emit_global(ev.Logged(severity="warning", text=text))
         for text in self.pool.notices:
             self.hub.emit(ev.Logged(severity="info", text=text))
         for lane in self.pool.lanes:

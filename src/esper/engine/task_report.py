@@ -79,6 +79,7 @@ class TaskReport:
             f"  memory: {format_bytes(self.env_bytes)} per env without activations, "
             f"{format_bytes(self.data_bytes)} of data"
         )
+        lines += [f"  warning: {warning}" for warning in profile.warnings]
         lines.append(f"  time: {self.epoch_seconds:.3g} s per epoch of the bare host, on one CPU core")
         return "\n".join(lines)
 

@@ -27,6 +27,7 @@ from esper.growth.tensors import named_tensors
 from esper.isolation import isolated
 from esper.seeding import forked_generators, make_generator
 from esper.tasks.chance import measure_chance
+from esper.tasks.checks.axes import find_doubtful_layouts
 from esper.tasks.checks.causality import is_causal
 from esper.tasks.checks.functions import check_augment, check_functions, check_last_batch
 from esper.tasks.checks.pairing import check_pairing
@@ -127,6 +128,7 @@ class _Probe:
             raise self._user.error(
                 f"slots[{check.without_effect!r}]", "a seed there has no effect on the model's output"
             )
+        doubts = find_doubtful_layouts(self._perturbed_model().eval(), sites, self.batches[-1][0])
         return TaskProfile(
             sites=sites,
             blueprints=blueprints,
@@ -136,6 +138,7 @@ class _Probe:
             host_parameters=sum(parameter.numel() for parameter in model.parameters()),
             kernel_size=_largest_kernel(model),
             chance=self._chance(model),
+            warnings=tuple(f"{self._user.where(f'slots[{name!r}]')}: {doubt}" for name, doubt in doubts.items()),
         )
 
     # The model and its slots
