@@ -152,6 +152,18 @@ def test_trained_run_shows_its_recording(settings: dict[str, Any]) -> None:
     assert trained._repr_html_() == read._repr_html_()
 
 
+def test_own_settings_of_a_task_are_no_changed_settings(settings: dict[str, Any]) -> None:
+    """The recording has the settings of the task filled in, and its slots in the order of the forward pass."""
+    own = task(slots={"later": "3", "sooner": "1"}, samples_per_epoch=48)
+    shown = str(esper.train(own, **settings, training={"batch_size": 8}))
+    changed = [line.removeprefix("configuration").strip() for line in shown.splitlines() if " (default: " in line]
+    assert [line for line in changed if line.startswith(("training.", "slots"))] == [
+        "training.batch-size = 8 (default: 16)"
+    ]
+    shown = str(esper.train(own, **settings, slots=("sooner",)))
+    assert "slots = sooner (default: sooner later)" in shown
+
+
 def test_task_of_the_session_with_the_name_of_a_built_in_one_is_refused(settings: dict[str, Any]) -> None:
     """Worker processes and resumed runs would train the built-in task in its place."""
     with pytest.raises(esper.TaskError, match="the name 'digits' is that of a built-in task; choose another name"):

@@ -96,7 +96,7 @@ PYTHON = {
 
 EVENTS = {
     "RunStarted": "run task policy rounds steps slot_names lanes seed host_parameters structures score_name "
-    "chance_loss chance_score batches growth_interval versions search task_code config",
+    "chance_loss chance_score batches growth_interval versions search task_code task_defaults config",
     "RoundStarted": "round",
     "EpisodeStarted": "round env structure settings",
     "EnvStepped": "round step env op target train_loss train_score loss score reward reward_parts value "

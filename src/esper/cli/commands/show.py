@@ -86,7 +86,7 @@ def summary_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
 
 def _configuration_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     """Yield the settings that differ from their defaults for the task."""
-    defaults = flat_config(_default_config(summary.config))
+    defaults = flat_config(_default_config(summary.config)) | flat_config(summary.task_defaults)
     changed = [
         f"{key} = {format_config_value(value)} (default: {_format_default(key, defaults.get(key))})"
         for key, value in flat_config(summary.config).items()
@@ -106,7 +106,7 @@ def _default_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _format_default(key: str, default: Any) -> str:
-    """Format a default. The recording does not have those of a task that is the user's code."""
+    """Format a default. A recording may lack those of a task that is the user's code."""
     is_of_task = key == "slots" or key.startswith("training.")
     return "that of the task" if is_of_task and default in (None, []) else format_config_value(default)
 
