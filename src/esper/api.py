@@ -211,8 +211,7 @@ def what_if(
         telemetry_dir: Directory in which run names are looked up.
 
     Returns:
-        The effects of all decisions of an episode; with a change, both trajectories and their difference; with
-        `rounds`, mean effects. It prints as the command does.
+        Effects of all decisions, of a change, or means over `rounds`. The report prints as the command does.
 
     Raises:
         ConfigError: The question does not fit the recording, or this machine lacks a device.

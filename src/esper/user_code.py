@@ -115,6 +115,14 @@ def with_short_errors(function: Callable[P, Result]) -> Callable[P, Result]:
     return call
 
 
+def describe_type(value: object) -> str:
+    """Return the type of a value of the user's code for a message, such as "an int" or "the class module.Name"."""
+    if isinstance(value, type):
+        return f"the class {value.__module__}.{value.__qualname__}"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
+
+
 def describe_exception(error: BaseException) -> str:
     """Return the type and first line of an exception in the user's code, and the line that raised it."""
     text = (exception_text(error) or "no message").splitlines()[0]

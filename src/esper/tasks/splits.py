@@ -16,7 +16,7 @@ from torch import Tensor
 from esper.config import TaskError
 from esper.growth.network import count_samples
 from esper.growth.outputs import Nested, are_equal, list_tensors, map_tensors
-from esper.tasks.task import describe_type
+from esper.user_code import describe_type
 
 Split = tuple[Nested, Nested]
 """Inputs and targets of N samples: each a tensor [N, …], or a dict of such tensors."""

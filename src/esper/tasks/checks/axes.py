@@ -21,8 +21,8 @@ from esper.user_code import user_errors
 _SWAPPED = {Layout.BTC: Layout.BCL, Layout.BCL: Layout.BTC, Layout.BCHW: Layout.BHWC, Layout.BHWC: Layout.BCHW}
 """Layout with the channels in the other axis; the batch is in the first one."""
 _CHANNEL_ATTRIBUTES = ("out_channels", "num_features", "num_channels", "normalized_shape", "embedding_dim", "embed_dim")
-"""Attributes of modules with the number of channels of their output. The `out_features` of a linear layer are left out,
-because such a layer often mixes positions."""
+"""Attributes of modules with the number of channels of their output. The size of a linear layer is left out, because
+such a layer often mixes positions."""
 
 
 def find_doubtful_layouts(model: nn.Module, sites: Sequence[SlotSite], x: Nested) -> dict[str, str]:
