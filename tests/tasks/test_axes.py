@@ -67,6 +67,19 @@ class Mixer(nn.Module):
         return self.head(self.mix(x if x.shape[2] == self.mix.in_features else x.transpose(1, 2)).mean(1))
 
 
+class Spectrogram(nn.Module):
+    """A convolution over frequencies and times, whose output has the frequencies among its channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 3, 3, padding=1)
+        self.merge = nn.Flatten(1, 2)
+        self.head = nn.Linear(3 * SIGNAL_LENGTH, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.merge(self.conv(x.transpose(1, 2)[:, None])).mean(2))
+
+
 class ChannelsLast(nn.Module):
     """A picture model whose features are [B, H, W, C], as in a Swin transformer."""
 
@@ -128,6 +141,7 @@ RIGHT: dict[str, Callable[[], Task]] = {
     "convolution": lambda: signal_task(Signal, "BCL"),
     "fixed head": lambda: signal_task(lambda: Signal(is_flexible=False), "BCL"),
     "fixed length": lambda: signal_task(FixedLength, "BCL"),
+    "frequencies": lambda: signal_task(Spectrogram, "BCL", "merge"),
     "tokens": lambda: task(Causal, {"a": Slot("mix", layout="BTC")}, tokens),
     "mixed positions": lambda: signal_task(lambda: Mixer(SIGNAL_LENGTH), "BCL", "mix"),
     "few mixed positions": lambda: signal_task(lambda: Mixer(2), "BCL", "mix"),

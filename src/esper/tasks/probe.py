@@ -113,12 +113,13 @@ class _Probe:
         order = list(outputs[-1])
         layouts = {name: self._layout(name, *(found[name] for found in outputs)) for name in order}
         check_functions(self.task, model, self.splits, self.batches[-1])
-        check_pairing(self.task, self._perturbed_model().eval(), _spread(self.splits.train, _PAIRED_SAMPLES))
+        perturbed = self._perturbed_model().eval()
+        check_pairing(self.task, perturbed, _spread(self.splits.train, _PAIRED_SAMPLES))
         check_augment(self.task, model, self.splits)
         check_last_batch(self.task, self.splits)
         self._check_gradients(order)
         has_tokens = any(layout.canonical is Layout.BTC for layout in layouts.values())
-        causal = has_tokens and is_causal(self._perturbed_model().eval(), self.batches[-1][0])
+        causal = has_tokens and is_causal(perturbed, self.batches[-1][0])
         sites, blueprints = self._sites(order, layouts, {name: outputs[-1][name].shape for name in order}, causal)
         for site in sites:
             where = self._user.where(f"slots[{site.name!r}]")
@@ -128,7 +129,7 @@ class _Probe:
             raise self._user.error(
                 f"slots[{check.without_effect!r}]", "a seed there has no effect on the model's output"
             )
-        doubts = find_doubtful_layouts(self._perturbed_model().eval(), sites, self.batches[-1][0])
+        doubts = find_doubtful_layouts(perturbed, sites, self.batches[-1][0])
         return TaskProfile(
             sites=sites,
             blueprints=blueprints,

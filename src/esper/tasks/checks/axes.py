@@ -5,7 +5,7 @@ A wrong layout raises no error: a seed for `[B, T, C]` also runs on `[B, C, L]`,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import cast
 
@@ -39,30 +39,44 @@ def find_doubtful_layouts(model: nn.Module, sites: Sequence[SlotSite], x: Nested
     if not sites:
         return {}
     shapes = _slot_shapes(model, sites, x)
-    following: dict[str, set[int]] = {site.name: set() for site in sites}
-    for size in {size for tensor in list_tensors(x) for size in _position_sizes(tensor) if size > 1}:
-        for name, shape in _slot_shapes(model, sites, map_tensors(partial(_halve, size=size), x)).items():
-            pairs = zip(shapes[name], shape, strict=False)
-            following[name] |= {axis for axis, (before, after) in enumerate(pairs) if before != after}
+    sizes = {size for tensor in list_tensors(x) for size in tensor.shape[1:] if size > 1}
+    following = {size: _following_axes(model, sites, x, shapes, size) for size in sizes}
+    of_positions = {size for tensor in list_tensors(x) for size in _position_sizes(tensor)}
     found: dict[str, str] = {}
     for site in sites:
         shape, channel = shapes[site.name], site.layout.channel_axis
-        if reason := _find_reason(site, shape, following[site.name], model.get_submodule(site.module)):
+        axes = {axis for of_slots in following.values() for axis in of_slots[site.name]}
+        is_position = any(channel in following[size][site.name] for size in sizes & of_positions)
+        if reason := _find_reason(site, shape, axes, model.get_submodule(site.module), is_position=is_position):
             where = f"axis {channel} of the output of {site.module!r}, {list(shape)}"
             advice = f"did you mean layout={_SWAPPED[site.layout].value!r}?"
             found[site.name] = f"layout {site.layout} has the channels in {where}, but {reason}; {advice}"
     return found
 
 
-def _find_reason(site: SlotSite, shape: torch.Size, following: set[int], module: nn.Module) -> str:
+def _following_axes(
+    model: nn.Module, sites: Sequence[SlotSite], x: Nested, shapes: Mapping[str, torch.Size], size: int
+) -> dict[str, set[int]]:
+    """Return the axes of each slot whose size changes if the axes of the input of a given size are halved."""
+    halved = _slot_shapes(model, sites, map_tensors(partial(_halve, size=size), x))
+    pairs = {
+        site.name: zip(shapes[site.name], halved.get(site.name, shapes[site.name]), strict=False) for site in sites
+    }
+    return {name: {axis for axis, (old, new) in enumerate(pair) if old != new} for name, pair in pairs.items()}
+
+
+def _find_reason(
+    site: SlotSite, shape: torch.Size, following: set[int], module: nn.Module, *, is_position: bool
+) -> str:
     """Return why the channels of a slot are probably in another axis; empty if they are not.
 
     Args:
-        following: Axes whose size follows the size of the input; empty if the model runs for one size only.
+        following: Axes whose size follows that of an axis of the input; empty if the model runs for one size only.
+        is_position: True if the size of the channel axis follows that of an axis of the input that has positions.
     """
     positions = {*range(1, len(shape))} - {site.layout.channel_axis}
     fixed = positions - following
-    if site.layout.channel_axis in following and fixed:
+    if is_position and fixed:
         return f"its size follows the size of the input, and that of axis {min(fixed)} does not"
     declared = _declared_channels(module)
     if not following and declared != site.channels and declared in {shape[axis] for axis in positions}:
