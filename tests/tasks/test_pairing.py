@@ -78,6 +78,33 @@ def contrastive(output: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(-(output - y[None]).abs(), torch.arange(len(y)))
 
 
+class Named(nn.Module):
+    """A model that returns its output [B, 1] and its features by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(FEATURES, 4), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        features = self.body(x).relu()
+        return {"value": self.head(features), "features": features}
+
+
+def named_task() -> Task:
+    """Return a task with targets by name, [B], whose loss adds a term without targets."""
+
+    def data(_: Path | None = None) -> Splits:
+        return Splits(**{name: (x, {"value": x[:, 0]}) for name, (x, _) in vars(features()).items()})
+
+    def loss(output: dict[str, Tensor], y: dict[str, Tensor]) -> Tensor:
+        return (output["value"] - y["value"]).abs().mean() + output["features"].square().mean()
+
+    def score(output: dict[str, Tensor], y: dict[str, Tensor]) -> Tensor:
+        return closeness(output["value"], y["value"])
+
+    return task(Named, {"a": "body"}, data, loss=loss, score=score)
+
+
 SHAPES = "the output is torch.float32 of shape [8, 1], and the targets are torch.float32 of shape [8]; "
 ADVICE = "use y.reshape(output.shape) in place of y"
 REFUSED: dict[str, tuple[Callable[[], Task], str]] = {
@@ -102,6 +129,11 @@ REFUSED: dict[str, tuple[Callable[[], Task], str]] = {
         lambda: column_task(lambda output, y: (output[:, 0] - y).pow(2).mean(1), targets=lambda y: y[:, None]),
         "loss the output is torch.float32 of shape [8, 1], and the targets are torch.float32 of shape [8, 1]; give "
         "both sides of each operation the same shape",
+    ),
+    "dicts": (
+        named_task,
+        "loss the output is a dict with the shapes [8, 1] and [8, 4], and the targets are a dict with the shapes [8]; "
+        "give both sides of each operation the same shape",
     ),
     "classes in a column": (
         lambda: column_task(cross_entropy_of_column, hits_of_column, lambda y: (y[:, None] > 0).long(), CLASSES),

@@ -53,7 +53,7 @@ def check_pairing(task: Task, model: nn.Module, batch: Split) -> None:
         together = user.call(field, partial(function, output, targets)).double()
         if values := _values_of_pairs(function, output, targets, together):
             found = f"{values[0]:.3g} for samples alone, and {values[1]:.3g} for the same samples in a batch"
-            shapes = f"the output is {describe_value(output)}, and the targets are {describe_value(targets)}"
+            shapes = f"the output is {_describe_shapes(output)}, and the targets are {_describe_shapes(targets)}"
             problem = (
                 f"pairs each output with the targets of all samples (broadcasting), and returned {found}; {shapes}"
             )
@@ -99,6 +99,11 @@ def _are_close(values: Tensor, others: Tensor) -> bool:
 
 def _rolled(output: Nested) -> Nested:
     return map_tensors(lambda tensor: tensor.roll(1, 0), output)
+
+
+def _describe_shapes(value: Nested) -> str:
+    shapes = " and ".join(str(list(tensor.shape)) for tensor in list_tensors(value))
+    return describe_value(value) + ("" if isinstance(value, Tensor) else f" with the shapes {shapes}")
 
 
 def _advise(output: Any, targets: Any) -> str:
