@@ -116,7 +116,13 @@ class PlantingEvaluation:
         self._config = config
         self._lanes = lanes
         self._started = reporter.run_started(
-            "evaluation", config, pool, prepared.origin, policy=config.policy, lanes=pool.lane_by_env
+            "evaluation",
+            config,
+            pool,
+            prepared.origin,
+            policy=config.policy,
+            lanes=pool.lane_by_env,
+            task_defaults=prepared.defaults,
         )
 
     def recorder(self, run: str) -> StepRecorder | None:
