@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from esper.formatting import pluralise
 from esper.intervals import IntervalEstimate, t_interval
 from esper.scatter import pareto_front
 
@@ -214,7 +215,7 @@ def _describe_comparisons(candidates: Sequence[Candidate]) -> str:
     finalists = sum(one.is_fresh for one in own)
     trainings = f"in {max(len(one.fresh_scores) for one in candidates)} fresh trainings each"
     best = f"the best {finalists} of them " if finalists < len(own) else ""
-    return f"{len(own)} candidate{'s were' if len(own) != 1 else ' was'} compared, {best}{trainings}"
+    return f"{pluralise(len(own), 'candidate was', 'candidates were')} compared, {best}{trainings}"
 
 
 def _describe_late_gains(best: Candidate, host: Candidate, steps: int) -> str:

@@ -1,4 +1,4 @@
-"""Durations, sizes, numbers, tables, "did you mean" hints and advised commands as text."""
+"""Durations, sizes, numbers, counts, tables, "did you mean" hints and advised commands as text."""
 
 from __future__ import annotations
 
@@ -115,6 +115,17 @@ def ordinal(number: int) -> str:
     """Return a number as an ordinal: 1st, 2nd, 43rd, 111th."""
     ending = "th" if number // 10 % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
+
+
+def pluralise(count: int, one: str, more: str = "") -> str:
+    """Return a count with its noun, for example `1 env` or `2 envs`.
+
+    Args:
+        count: Number of things.
+        one: Singular of the noun.
+        more: Plural of the noun, if it is not the singular and an s.
+    """
+    return f"{count} {one if count == 1 else more or one + 's'}"
 
 
 def format_power(exponent: float) -> str:

@@ -20,11 +20,11 @@ from esper.cli.growth_lines import format_growth_round
 from esper.cli.options import NarrationDetail
 from esper.cli.streams import DISK_FULL_ERRNOS, print_text
 from esper.engine.resume_options import resume_options
-from esper.formatting import NOT_MEASURED, format_duration, format_number, strip_control
+from esper.formatting import NOT_MEASURED, format_duration, format_number, pluralise, strip_control
 from esper.health.incidents import group_incidents
 from esper.telemetry import events as ev
 from esper.telemetry.anomalies import anomaly_key
-from esper.telemetry.sentences import describe_event, pluralise, to_ascii
+from esper.telemetry.sentences import describe_event, to_ascii
 from esper.telemetry.state import MAX_ANOMALIES, Keyframe, Record, RunState
 
 QUEUE_POLL_S = 0.2

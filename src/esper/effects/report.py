@@ -11,11 +11,10 @@ import msgspec
 from esper.effects.change import UNCHANGED, Change, changes_of, describe_change, describe_choices
 from esper.effects.episode import GERMINATE, WAIT, choices_of
 from esper.effects.results import Effect, EpisodeResults, Simulation, Trajectory, effect
-from esper.formatting import APPROXIMATE, NOT_MEASURED, align_columns, html_text
+from esper.formatting import APPROXIMATE, NOT_MEASURED, align_columns, html_text, pluralise
 from esper.intervals import t_interval
 from esper.paying import HEADING, PAYS, PayingPlantings
 from esper.svg_plot import SvgPlot
-from esper.telemetry.sentences import pluralise
 
 STEPS_PER_GROUP = 10
 """Number of steps in one group of the effects by step."""

@@ -23,7 +23,7 @@ from esper.engine.growth import FRESH_HOSTS, MAX_FINALISTS, GrowthRequest, late_
 from esper.engine.step import StepResult
 from esper.engine.training_state import TrainingState
 from esper.envs.env import Env
-from esper.formatting import format_duration
+from esper.formatting import format_duration, pluralise
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.policy.agent import strip_prefix
 from esper.search.proposals import plan_of
@@ -31,7 +31,6 @@ from esper.search.search import PlanSearch
 from esper.seeding import EpisodeKey
 from esper.telemetry import events as ev
 from esper.telemetry.search_state import SearchState
-from esper.telemetry.sentences import pluralise
 
 NOT_FINITE = "its score is not finite"
 """Reason of a training that failed."""

@@ -12,7 +12,7 @@ import torch
 from esper.config import Config
 from esper.envs.env import Env
 from esper.envs.hosts import HostFactory
-from esper.formatting import format_bytes, html_text
+from esper.formatting import format_bytes, html_text, pluralise
 from esper.seeding import restored_generators
 from esper.tasks.data_loading import load_data
 from esper.tasks.family import settings_of_family, structures_of
@@ -21,7 +21,6 @@ from esper.tasks.probe import probe_task
 from esper.tasks.profile import TaskProfile
 from esper.tasks.splits import data_tensors, move_data
 from esper.tasks.task import Task
-from esper.telemetry.sentences import pluralise
 from esper.user_code import with_short_errors
 
 

@@ -8,6 +8,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from esper.domain import Rule
+from esper.formatting import pluralise
 from esper.health.causes import (
     WINDOW_STEPS,
     Candidate,
@@ -20,7 +21,6 @@ from esper.health.rules.envs import explosion_limit
 from esper.health.thresholds import Thresholds
 from esper.telemetry.anomalies import Anomaly
 from esper.telemetry.health_stats import EnvStepStats
-from esper.telemetry.sentences import pluralise
 from esper.telemetry.series import StepTrace
 from esper.telemetry.state import RunState
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import msgspec
 
+from esper.formatting import pluralise
 from esper.recording.segments import ReadError, Segment, is_packed
 from esper.telemetry import events as ev
 from esper.telemetry.codec import DECODE_ERRORS, make_decoder
@@ -137,7 +138,7 @@ class Notices:
         begin, before = self._missing.get(path, (first, 0))
         total = before + count
         self._missing[path] = begin, total
-        subject = f"{total} events are" if total > 1 else "1 event is"
+        subject = pluralise(total, "event is", "events are")
         self._messages["missing", path] = f"{subject} missing in {path}, from event {begin} on"
 
     def begin_file(self) -> None:

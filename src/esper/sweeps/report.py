@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from esper.formatting import NOT_MEASURED, align_columns, format_number
+from esper.formatting import NOT_MEASURED, align_columns, format_number, pluralise
 from esper.sweeps.jobs import JobDevices
 from esper.sweeps.plan import DIRECTIONS, ObjectiveName, Setting, SweepPlan, ValueRange, value_text
 from esper.sweeps.results import MeasureResult, SettingResult, StudyResults
-from esper.telemetry.sentences import pluralise
 
 FORMATS: dict[str, str] = {"return": ".4f", "score": ".4f", "parameters": ".2f"}
 UNITS = {"return": "return", "score": "score", "parameters": "parameters ×host"}
@@ -112,7 +111,7 @@ def _comparison(results: StudyResults) -> Iterator[str]:
 
 
 def _not_compared(count: int) -> str:
-    return f"{pluralise(count, 'setting')} {'is' if count == 1 else 'are'} not compared"
+    return f"{pluralise(count, 'setting is', 'settings are')} not compared"
 
 
 def _importance(results: StudyResults) -> Iterator[str]:

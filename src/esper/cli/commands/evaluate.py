@@ -29,13 +29,12 @@ from esper.evaluation.comparison import EvaluationReport, PairedDifference, Poli
 from esper.evaluation.figure import check_figure, draw_text, write_figure
 from esper.evaluation.journal import EvaluationJournal
 from esper.evaluation.results import EVALUATION_POLICIES, NEED_PPO, PPO, TRAINED
-from esper.formatting import align_columns
+from esper.formatting import align_columns, pluralise
 from esper.lanes.device_names import early_lanes
 from esper.paying import HEADING, PAYS
 from esper.policy.loading import POLICY_NAMES, check_policy_reference
 from esper.policy.plan import EXAMPLE, PLAN, PREFIX, split_plan
 from esper.process import RankInfo
-from esper.telemetry.sentences import pluralise
 
 JOURNALS = "evaluations"
 """Directory of the journals of evaluations, in the telemetry directory."""

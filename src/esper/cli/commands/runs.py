@@ -14,14 +14,13 @@ from esper.cli.progress import progress_bar
 from esper.cli.streams import print_json, print_text
 from esper.config import Config, ConfigError
 from esper.filter_terms import FilterError
-from esper.formatting import NOT_MEASURED, align_columns, format_age, format_bytes, format_number
+from esper.formatting import NOT_MEASURED, align_columns, format_age, format_bytes, format_number, pluralise
 from esper.history.run_filter import ARCHIVED_TERM, SORT_KEYS, parse_run_filter, sort_runs
 from esper.history.run_index import SAVE_INTERVAL_S, RunIndex, index_cache_path
 from esper.history.run_info import READING_STATE, UNREADABLE_STATE, RunInfo
 from esper.history.run_status import LIVE_STATES
 from esper.recording.runs import is_in_future
 from esper.telemetry.codec import encode_json
-from esper.telemetry.sentences import pluralise
 
 PROGRESS_INTERVAL_S = 0.2
 """Seconds between two updates of the progress bar."""

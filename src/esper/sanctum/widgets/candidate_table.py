@@ -22,12 +22,11 @@ from esper.candidates_report import (
     format_return,
     format_test,
 )
-from esper.formatting import NOT_MEASURED, strip_control
+from esper.formatting import NOT_MEASURED, pluralise, strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.symbols import wrap_cells
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel, Row
-from esper.telemetry.sentences import pluralise
 
 _CURSOR_COLS = 1
 _SCROLL_ROWS = 3

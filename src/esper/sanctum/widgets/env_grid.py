@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
-from esper.formatting import strip_control
+from esper.formatting import pluralise, strip_control
 from esper.sanctum.symbols import ellipsise
 from esper.sanctum.widgets.env_columns import STAGES_BY_PRIORITY
-from esper.telemetry.sentences import describe_context, pluralise
+from esper.telemetry.sentences import describe_context
 from esper.telemetry.state import EnvState
 
 _MAX_CELL_COLS, _MAX_CELL_ROWS = 24, 6

@@ -12,6 +12,7 @@ from esper.formatting import (
     format_bytes,
     format_config_value,
     format_duration,
+    pluralise,
     short_score_name,
     strip_control,
 )
@@ -24,7 +25,6 @@ from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line
 from esper.sanctum.widgets.workspace_panel import RunKeysPanel
 from esper.sanctum.workspace import Workspace
-from esper.telemetry.sentences import pluralise
 
 _LABEL_COLS = 11
 """Width of a label of a result."""
