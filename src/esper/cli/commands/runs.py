@@ -13,7 +13,7 @@ from esper.cli.options import EXIT_OK, Parser, print_warnings
 from esper.cli.progress import progress_bar
 from esper.cli.streams import print_json, print_text
 from esper.config import Config, ConfigError
-from esper.filter_terms import FilterError
+from esper.filters import FilterError
 from esper.formatting import NOT_MEASURED, align_columns, format_age, format_bytes, format_number, pluralise
 from esper.history.run_filter import ARCHIVED_TERM, SORT_KEYS, parse_run_filter, sort_runs
 from esper.history.run_index import SAVE_INTERVAL_S, RunIndex, index_cache_path
