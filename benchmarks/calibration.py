@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 import esper
 from esper.candidates import BARE_HOST, Candidate, Objective, choose
-from esper.formatting import align_columns
 from esper.intervals import fraction_interval, t_interval
+from esper.printed_table import PrintedTable
 
 HOSTS_OF_OLD_RULE = 5
 OBJECTIVES: tuple[Objective, ...] = ("return", "score")
@@ -187,7 +187,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--directory", type=Path, default=Path("telemetry/calibration"))
     options = parser.parse_args()
-    rows = [["task", "objective", "trials", "growths", "named", "95 %", "hosts only"]]
+    headings = ["task", "objective", "trials", "growths", "named", "95 %", "hosts only"]
+    rows: list[list[str]] = []
     for name in options.tasks:
         for objective in options.objective:
             cell = options.directory / f"{Path(name).stem}-{objective}-{options.trials}-{options.steps}"
@@ -205,7 +206,7 @@ def main() -> None:
                 Path(name).stem, objective, str(options.trials), str(len(answers)), str(sum(named)), interval.percent,
                 str(sum(hosts_only)),
             ])  # fmt: skip
-            print("\n".join(align_columns(rows, right=range(2, 7))), end="\n\n", flush=True)
+            print("\n".join(PrintedTable.from_cells(headings, rows, right=range(2, 7)).lines()), end="\n\n", flush=True)
 
 
 if __name__ == "__main__":

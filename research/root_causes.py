@@ -18,9 +18,9 @@ from esper.effects.change import UNCHANGED, without_decision
 from esper.effects.episode import WAIT, RecordedEpisode, read_round
 from esper.effects.results import Simulation
 from esper.effects.verdict import judge_cause
-from esper.formatting import align_columns
 from esper.health.causes import list_score_drops
 from esper.history.history import open_history
+from esper.printed_table import PrintedTable
 from esper.simulation.simulator import Job, Simulator
 from esper.tasks.prepare import prepare_task
 
@@ -117,7 +117,7 @@ def main() -> None:
     first, _, last = options.rounds.partition("-")
     rounds = range(int(first), int(last or first) + 1) if first else []
     head = ["run", "episodes with a drop", "exact", "drops", "confirmed, before", "confirmed, now"]
-    print(*align_columns([head, *(list(count(run, rounds)) for run in options.runs)]), sep="\n")
+    print(*PrintedTable.from_cells(head, [list(count(run, rounds)) for run in options.runs]).lines(), sep="\n")
 
 
 if __name__ == "__main__":

@@ -15,9 +15,10 @@ import pytest
 import esper
 from esper.cli.main import main
 from esper.effects.store import RESULTS_FILE
-from esper.formatting import html_table, html_text
+from esper.formatting import html_text
 from esper.history.history import open_history
 from esper.history.tables import TABLES, ColumnType
+from esper.printed_table import PrintedTable
 from esper.telemetry import events as ev
 from esper.telemetry.state import RunState
 from tests.effects.growing import growing_run
@@ -199,7 +200,7 @@ def test_recording_without_a_readable_event_is_refused(tmp_path: Path) -> None:
 
 def test_texts_are_escaped_in_html() -> None:
     text = "<script>alert(1)</script> & co"
-    assert f"<td>{escape(text)}</td>" in html_table([("run", text)])
+    assert f"<td>{escape(text)}</td>" in PrintedTable.from_cells(("", ""), [("run", text)]).html()
     assert html_text(text) == f"<pre>{escape(text)}</pre>"
 
 

@@ -1,4 +1,4 @@
-"""Durations, sizes, numbers, counts, tables, "did you mean" hints and advised commands as text."""
+"""Durations, sizes, numbers, counts, "did you mean" hints and advised commands as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 import html
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 NOT_MEASURED = "–"
@@ -136,29 +136,6 @@ def format_power(exponent: float) -> str:
 def scale_exponent(scale: float | None) -> float | None:
     """Return the base-2 logarithm of a loss scale; None if the scale is absent or not positive."""
     return None if scale is None or scale <= 0 else math.log2(scale)
-
-
-def align_columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
-    """Yield the rows of a table as lines of text with aligned columns, without control characters.
-
-    Args:
-        rows: Cells of each row.
-        right: Indices of the columns that are aligned to the right.
-    """
-    rows = [[strip_control(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [
-            cell.rjust(width) if index in right else cell.ljust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
-
-
-def html_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return the rows of a table as HTML, for notebooks."""
-    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f'<table style="text-align: left; white-space: pre; font-family: monospace">{lines}</table>'
 
 
 def html_text(text: str) -> str:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from esper.candidates import Candidate
 from esper.candidates_report import html_report, rank_candidates
-from esper.cli.commands.show import summary_rows
+from esper.cli.commands.show import summary_table
 from esper.effects.plantings import summarise_with_effects
-from esper.formatting import align_columns, html_table, suggest
+from esper.formatting import suggest
 from esper.history.curves import Point, RunCurves, split_name
 from esper.history.history import open_history
 from esper.history.summary import RunSummary
@@ -210,13 +210,13 @@ class RecordedRun:
         return _data_frame(library, table, rows)
 
     def __str__(self) -> str:
-        return "\n".join(align_columns(list(summary_rows(self.summary))))
+        return "\n".join(summary_table(self.summary).lines())
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        table, search = html_table(list(summary_rows(self.summary))), self.summary.search
+        table, search = summary_table(self.summary).html(), self.summary.search
         return table + (self.plot().svg if search is None else html_report(search.standings(), self.summary.score_name))
 
 

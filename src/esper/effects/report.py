@@ -11,9 +11,10 @@ import msgspec
 from esper.effects.change import UNCHANGED, Change, changes_of, describe_change, describe_choices
 from esper.effects.episode import GERMINATE, WAIT, choices_of
 from esper.effects.results import Effect, EpisodeResults, Simulation, Trajectory, effect
-from esper.formatting import APPROXIMATE, NOT_MEASURED, align_columns, html_text, pluralise
+from esper.formatting import APPROXIMATE, NOT_MEASURED, html_text, pluralise
 from esper.intervals import t_interval
 from esper.paying import HEADING, PAYS, PayingPlantings
+from esper.printed_table import PrintedTable
 from esper.svg_plot import SvgPlot
 
 STEPS_PER_GROUP = 10
@@ -141,7 +142,7 @@ class EpisodeReport(_OfEpisode, frozen=True, tag_field="answer", tag="episode", 
             return
         repeated = any(decision.repeats for decision in self.decisions)
         headings = ["step", "decision", "net return", self.score_name, "parameters", *_repeat_headings(repeated)]
-        rows = [headings]
+        rows: list[list[str]] = []
         for decision in self.decisions:
             worth = decision.effect
             others = [step for step in decision.seed if step != decision.step]
@@ -156,7 +157,7 @@ class EpisodeReport(_OfEpisode, frozen=True, tag_field="answer", tag="episode", 
             rows.append(
                 [str(decision.step), decision.decision + about, *cells, *_repeat_cells(decision.repeats, repeated)]
             )
-        yield from align_columns(rows, right=(0, 2, 3, 4, 6, 7))
+        yield from PrintedTable.from_cells(headings, rows, right=(0, 2, 3, 4, 6, 7)).lines()
         yield ""
         yield (
             "Effect of a decision: the episode minus the one without it, in which later decisions that have become "
@@ -244,12 +245,12 @@ class SampleReport(_Printable, frozen=True, tag_field="answer", tag="sample", kw
             if not groups:
                 continue
             yield ""
-            rows = [[titles[kind], "n", "effect on the net return", "pays", "costs"]]
-            for name, found in groups.items():
-                rows.append(
-                    [name, str(found.n), sign + _describe_mean(found), f"{found.pays:.0%}", f"{found.costs:.0%}"]
-                )
-            yield from align_columns(rows, right=(1, 3, 4))
+            headings = [titles[kind], "n", "effect on the net return", "pays", "costs"]
+            rows = [
+                [name, str(found.n), sign + _describe_mean(found), f"{found.pays:.0%}", f"{found.costs:.0%}"]
+                for name, found in groups.items()
+            ]
+            yield from PrintedTable.from_cells(headings, rows, right=(1, 3, 4)).lines()
         yield ""
         yield (
             "Effect: the episode minus the one without the decision, mean and 95 % t interval over the decisions. "

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from esper.formatting import NOT_MEASURED, align_columns, format_number, pluralise
+from esper.formatting import NOT_MEASURED, format_number, pluralise
+from esper.printed_table import PrintedTable
 from esper.sweeps.jobs import JobDevices
 from esper.sweeps.plan import DIRECTIONS, ObjectiveName, Setting, SweepPlan, ValueRange, value_text
 from esper.sweeps.results import MeasureResult, SettingResult, StudyResults
@@ -47,7 +48,7 @@ def _table(results: StudyResults) -> Iterator[str]:
     right = range(len(keys), len(head))
     head += [UNITS[name] for name in measures]
     head += ["minus best", "differs"] if has_difference else ["front"] if has_front else []
-    rows = [head]
+    rows: list[list[str]] = []
     for setting in results.settings:
         row = [value_text(setting.setting[key]) for key in keys]
         row.append(f"{setting.done}/{setting.seeds}")
@@ -59,7 +60,7 @@ def _table(results: StudyResults) -> Iterator[str]:
         elif has_front:
             row.append("yes" if setting.is_front else "")
         rows.append(row)
-    yield from align_columns(rows, list(right))
+    yield from PrintedTable.from_cells(head, rows, right).lines()
 
 
 def _measure_text(measure: MeasureResult | None, name: str) -> str:
@@ -141,10 +142,11 @@ def plan_text(plan: SweepPlan, jobs: Sequence[JobDevices], first: Setting | None
     for index, devices in enumerate(jobs):
         yield f"job {index}: {' '.join(devices)}"
     if plan.sampler == "grid":
-        rows = [["trial", "seed", *plan.vary]]
-        for trial, (seed, setting) in enumerate(itertools.product(plan.seeds, plan.grid())):
-            rows.append([str(trial), str(seed), *map(value_text, setting.values.values())])
-        yield from align_columns(rows, (0, 1))
+        rows = [
+            [str(trial), str(seed), *map(value_text, setting.values.values())]
+            for trial, (seed, setting) in enumerate(itertools.product(plan.seeds, plan.grid()))
+        ]
+        yield from PrintedTable.from_cells(["trial", "seed", *plan.vary], rows, right=(0, 1)).lines()
         return
     for key, values in plan.vary.items():
         yield f"{key}: {values if isinstance(values, ValueRange) else ', '.join(map(value_text, values))}"

@@ -14,7 +14,6 @@ from esper.cli.streams import print_json, print_text
 from esper.config import ConfigError
 from esper.formatting import (
     NOT_MEASURED,
-    align_columns,
     format_config_value,
     format_duration,
     format_number,
@@ -25,6 +24,7 @@ from esper.history.group_summary import METRICS, ComparedRun, mean_result, round
 from esper.history.run_groups import SEED_KEY, RunGroup, differing_keys, group_runs
 from esper.history.summary import RoundSummary, RunSummary, flat_config
 from esper.intervals import CONFIDENCE_LEVEL
+from esper.printed_table import PrintedTable
 from esper.recording.notes import read_notes
 from esper.recording.segments import ReadError
 from esper.telemetry.codec import encode_json
@@ -166,7 +166,7 @@ def _print_comparison(groups: Sequence[RunGroup[ComparedRun]], *, is_grouped: bo
     score = _score_name([run.summary for group in groups for run in group.runs])
     marks = "curve", *(curve_mark(index) for index in range(len(groups)))
     rows = [*_name_rows(groups, is_grouped=is_grouped), marks, *_table_rows(groups, score)]
-    print_text("\n".join(_wrap_columns(rows, width)))
+    print_text("\n".join(PrintedTable.from_cells([""] * len(rows[0]), rows).lines(width)))
     if any(len(group.runs) > 1 for group in groups):
         print_text(f"\n[low, high]: t interval of level {CONFIDENCE_LEVEL:.0%} of a cell, over the runs of its group")
     for title, value, spec in _CURVES:
@@ -178,26 +178,6 @@ def _print_comparison(groups: Sequence[RunGroup[ComparedRun]], *, is_grouped: bo
         of_groups = "; mean over the runs of each group" if is_grouped else ""
         print_text(f"\n{title.format(score=score)}, by round{of_groups}")
         print_text("\n".join(overlay_lines(curves, spec, width)))
-
-
-def _wrap_columns(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    """Yield the lines of a table. Columns that do not fit beside the headings continue in further blocks below.
-
-    Args:
-        rows: Heading and cells of each row.
-        width: Maximum length of a line; exceeded only by a block of one column.
-    """
-    lengths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    start = 1
-    while start < len(lengths):
-        stop, used = start + 1, lengths[0] + 2 + lengths[start]
-        while stop < len(lengths) and used + 2 + lengths[stop] <= width:
-            used += 2 + lengths[stop]
-            stop += 1
-        if start > 1:
-            yield ""
-        yield from align_columns([[row[0], *row[start:stop]] for row in rows])
-        start = stop
 
 
 def _name_rows(groups: Sequence[RunGroup[ComparedRun]], *, is_grouped: bool) -> Iterator[tuple[str, ...]]:
