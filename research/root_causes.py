@@ -21,7 +21,7 @@ from esper.effects.verdict import judge_cause
 from esper.health.causes import list_score_drops
 from esper.history.history import open_history
 from esper.printed_table import PrintedTable
-from esper.simulation.simulator import Job, Simulator
+from esper.simulation.simulator import SimulationJob, Simulator
 from esper.tasks.prepare import prepare_task
 
 MAX_GAP_STEPS = 3
@@ -61,11 +61,11 @@ def decision_behind_transition(episode: RecordedEpisode, step: int, slots: Seque
     return None
 
 
-def job_of(episode: RecordedEpisode, drops: Sequence[Named]) -> Job:
+def job_of(episode: RecordedEpisode, drops: Sequence[Named]) -> SimulationJob:
     """Return the simulation of an episode up to its last drop, without each decision that is named."""
     episode = episode._replace(steps=episode.steps[: drops[-1].step], ended=None)
     decisions = sorted({step for drop in drops for step in (drop.before, drop.now) if step is not None})
-    return Job(episode=episode, changes=[without_decision(episode, step) for step in decisions])
+    return SimulationJob(episode=episode, changes=[without_decision(episode, step) for step in decisions])
 
 
 class Count:

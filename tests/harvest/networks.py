@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.domain import Curve, Stage
+from esper.domain import AlphaCurve, Stage
 from esper.growth.blend import Blend
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
@@ -37,7 +37,7 @@ def grow_everywhere(task: Task, alpha: float = 0.75) -> tuple[Grown, GrowingNetw
     generator = torch.Generator().manual_seed(0)
     for index, slot in enumerate(network.slots):
         kind = Blend.ADD if slot.site.is_causal else BLENDS[index % len(BLENDS)]
-        slot.germinate(slot.site.blueprints[-1 - index], kind, Curve.LINEAR, 0, alpha, generator)
+        slot.germinate(slot.site.blueprints[-1 - index], kind, AlphaCurve.LINEAR, 0, alpha, generator)
         slot.stage = Stage.FOSSILIZED
         with torch.no_grad():
             for parameter in slot.parameters():

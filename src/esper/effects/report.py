@@ -38,7 +38,7 @@ class MeanEffect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Fraction of the effects below −0.005."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class EpisodeOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """End of an episode, and its course."""
 
     net_return: float
@@ -95,7 +95,7 @@ class _OfEpisode(_Printable, frozen=True, kw_only=True):
     """How exactly the episode was reproduced, in words."""
     exact: bool
     """True if every recorded value was reproduced; else the effects are approximate."""
-    recorded: Outcome
+    recorded: EpisodeOutcome
     """The episode as it was recorded, and simulated again."""
 
     @property
@@ -171,7 +171,7 @@ class ChangeReport(_OfEpisode, frozen=True, tag_field="answer", tag="change", kw
 
     change: str
     """The change in words."""
-    changed: Outcome
+    changed: EpisodeOutcome
     """The changed episode."""
     difference: Effect
     """Changed minus recorded."""
@@ -278,9 +278,9 @@ def mean_effect(values: Iterable[float]) -> MeanEffect | None:
     )
 
 
-def outcome(trajectory: Trajectory) -> Outcome:
+def outcome(trajectory: Trajectory) -> EpisodeOutcome:
     """Return the end of a trajectory, and its scores."""
-    return Outcome(
+    return EpisodeOutcome(
         net_return=trajectory.net_return,
         score=trajectory.final_score,
         parameter_ratio=trajectory.parameter_ratio,
@@ -415,7 +415,7 @@ def _negated(found: MeanEffect) -> MeanEffect:
     return msgspec.structs.replace(found, mean=-found.mean, low=low, high=high, pays=found.costs, costs=found.pays)
 
 
-def _describe_end(end: Outcome, score_name: str, sign: str) -> str:
+def _describe_end(end: EpisodeOutcome, score_name: str, sign: str) -> str:
     broken = ", broke down" if end.broke_down else ""
     return (
         f"net return {sign}{end.net_return:+.3f}, {score_name} {sign}{end.score:.1%}, "

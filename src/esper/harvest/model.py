@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from esper.config import TaskError
 from esper.disk import read_regular
-from esper.domain import Curve, Stage
+from esper.domain import AlphaCurve, Stage
 from esper.envs.env import Env
 from esper.envs.env_state import check_tensors, load_tensors
 from esper.growth.blend import Blend, BlendGate, blend_seed
@@ -136,7 +136,7 @@ def plant_grown(env: Env, seeds: Sequence[GrownSeed], random_seed: int) -> None:
     for seed in seeds:
         index, slot = slots[seed.slot]
         generator = make_generator(random_seed, "fixed", env.index, index)
-        slot.germinate(seed.blueprint, Blend(seed.blend), Curve.LINEAR, 0, seed.alpha, generator)
+        slot.germinate(seed.blueprint, Blend(seed.blend), AlphaCurve.LINEAR, 0, seed.alpha, generator)
         slot.stage = Stage.FOSSILIZED
     env.sync_optimizers()
 

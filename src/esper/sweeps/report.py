@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from esper.formatting import NOT_MEASURED, format_number, pluralise
 from esper.printed_table import PrintedTable
 from esper.sweeps.jobs import JobDevices
-from esper.sweeps.plan import DIRECTIONS, ObjectiveName, Setting, SweepPlan, ValueRange, value_text
+from esper.sweeps.plan import DIRECTIONS, ObjectiveName, SweepPlan, TrialSetting, ValueRange, value_text
 from esper.sweeps.results import MeasureResult, SettingResult, StudyResults
 
 FORMATS: dict[str, str] = {"return": ".4f", "score": ".4f", "parameters": ".2f"}
@@ -34,7 +34,7 @@ def results_text(results: StudyResults) -> Iterator[str]:
     yield from _comparison(results)
     yield from _importance(results)
     for trial in results.failed:
-        yield f"failed: trial {trial.trial} ({Setting(values=trial.setting)}, seed {trial.seed}): {trial.reason}"
+        yield f"failed: trial {trial.trial} ({TrialSetting(values=trial.setting)}, seed {trial.seed}): {trial.reason}"
 
 
 def _table(results: StudyResults) -> Iterator[str]:
@@ -89,7 +89,7 @@ def _comparison(results: StudyResults) -> Iterator[str]:
         return
     if len(measured) < 2:
         return
-    best = Setting(values=measured[0].setting)
+    best = TrialSetting(values=measured[0].setting)
     if results.indistinguishable is None:
         yield (
             f"the best mean is that of {best}; no setting can be compared with it, because that needs two random seeds "
@@ -125,7 +125,7 @@ def _importance(results: StudyResults) -> Iterator[str]:
         yield f"importance of the options: not computed, because {results.importance_problem}"
 
 
-def plan_text(plan: SweepPlan, jobs: Sequence[JobDevices], first: Setting | None) -> Iterator[str]:
+def plan_text(plan: SweepPlan, jobs: Sequence[JobDevices], first: TrialSetting | None) -> Iterator[str]:
     """Yield the lines that `--dry-run` prints.
 
     Args:
