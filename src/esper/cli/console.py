@@ -25,7 +25,7 @@ from esper.health.incidents import group_incidents
 from esper.telemetry import events as ev
 from esper.telemetry.anomalies import anomaly_key
 from esper.telemetry.sentences import describe_event, to_ascii
-from esper.telemetry.state import MAX_ANOMALIES, Keyframe, Record, RunState
+from esper.telemetry.state import MAX_ANOMALIES, Keyframe, Record, RunState, fold
 
 QUEUE_POLL_S = 0.2
 """Seconds between checks of the queue and of whether the run is still alive."""
@@ -93,12 +93,10 @@ class RunPrinter:
 
     def _handle(self, record: Record) -> Iterator[tuple[float, str, str]]:
         """Apply a record to the state, and yield time, severity and text of each line to print."""
+        self._state = state = fold(self._state, [record])
         if isinstance(record, Keyframe):
-            self._state = record.decode_state()
             self._finished = None
             return
-        state = self._state
-        state.apply(record)
         if state.search is not None:
             if isinstance(record, ev.RoundStarted) and record.round > 1:
                 yield record.time, "info", format_growth_round(state, record.round - 1)

@@ -15,9 +15,9 @@ from esper.history.history import open_history
 from esper.history.run_status import RunStatus, find_writer, judge_run
 from esper.history.summary import flat_config
 from esper.recording.notes import RunNotes, read_notes
+from esper.recording.reader import RecordingReader
 from esper.recording.segments import ReadError, list_segments, packed_path
-from esper.recording.tail import RecordingFollower
-from esper.telemetry.state import Keyframe, RunState
+from esper.telemetry.state import RunState
 
 READING_STATE = "reading"
 """State of a run whose recording was not read yet."""
@@ -101,7 +101,7 @@ class RunEnd:
 
     def __init__(self, run: Path) -> None:
         self._run = run
-        self._follower = RecordingFollower(run)
+        self._reader = RecordingReader(run, from_last_segment=True)
         self._state = RunState()
         self._last = self._state
         """Result of the last read."""
@@ -114,12 +114,8 @@ class RunEnd:
             OSError: The directory cannot be read.
         """
         try:
-            for record in self._follower.poll():
-                if isinstance(record, Keyframe):
-                    self._state = record.decode_state()
-                else:
-                    self._state.apply(record)
-            is_damaged = bool(self._follower.notices) or self._state.started is None
+            self._state = self._reader.fold_into(self._state)
+            is_damaged = bool(self._reader.notices.messages) or self._state.started is None
         except ReadError:
             is_damaged = True
         # An earlier segment may be intact.

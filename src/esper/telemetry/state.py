@@ -7,7 +7,7 @@ event: it uses no clock, no randomness and no files. The size of the state does 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, TypeAlias, final
 
 import msgspec
@@ -512,3 +512,13 @@ _STATE: msgspec.json.Decoder[RunState] = make_decoder(RunState)
 
 Record: TypeAlias = ev.AnyEvent | Keyframe
 """A line of a recording, and an item of a hub's subscriber queue."""
+
+
+def fold(state: RunState, records: Iterable[Record]) -> RunState:
+    """Return the state after some records. The given state is modified; the caller must not use it any more."""
+    for record in records:
+        if type(record) is Keyframe:
+            state = record.decode_state()
+        else:
+            state.apply(record)
+    return state
