@@ -25,6 +25,7 @@ from esper.health.detector import AnomalyDetector
 from esper.history.curve_store import CurveStore
 from esper.history.history import History, open_history
 from esper.history.playback import Playback
+from esper.history.run_cache import RunCache
 from esper.history.run_index import RunIndex
 from esper.history.run_log import RunLog
 from esper.process import freeze_loaded_objects
@@ -195,9 +196,9 @@ def measure_index(run: Path, directory: Path) -> Iterator[tuple[str, str]]:
     for number in range(INDEXED_RUNS):
         shutil.copytree(run, first / f"run-{number:03}")
     cache = directory / "index.sqlite"
-    duration = seconds(RunIndex(first, cache).poll)
+    duration = seconds(RunIndex(first, RunCache(cache)).poll)
     yield f"read {INDEXED_RUNS} runs", f"{duration:.2f} s, {duration / INDEXED_RUNS * 1e3:.0f} ms per run"
-    index = RunIndex(first, cache)
+    index = RunIndex(first, RunCache(cache))
     yield f"list {INDEXED_RUNS} cached runs (≤ 150)", f"{seconds(index.poll) * 1e3:.0f} ms"
     yield "scan them again", f"{seconds(index.poll) * 1e3:.0f} ms"
 

@@ -14,8 +14,9 @@ from esper.cli.streams import print_json, print_text
 from esper.config import Config, ConfigError
 from esper.filters import FilterError
 from esper.formatting import NOT_MEASURED, format_age, format_bytes, format_number, pluralise
+from esper.history.run_cache import RunCache, default_run_cache
 from esper.history.run_filter import ARCHIVED_TERM, SORT_KEYS, parse_run_filter, sort_runs
-from esper.history.run_index import SAVE_INTERVAL_S, RunIndex, index_cache_path
+from esper.history.run_index import SAVE_INTERVAL_S, RunIndex
 from esper.history.run_info import READING_STATE, UNREADABLE_STATE, RunInfo
 from esper.history.run_status import LIVE_STATES
 from esper.printed_table import PrintedColumn, PrintedTable
@@ -56,7 +57,7 @@ def print_runs(directory: Path, *, filter_text: str, sort_key: str, as_json: boo
         ConfigError: The filter or the key is invalid.
         OSError: The directory cannot be read.
     """
-    index = RunIndex(directory, index_cache_path(directory))
+    index = RunIndex(directory, RunCache(default_run_cache()))
     _read_all(index)
     infos = _select(index.runs, filter_text, sort_key)
     if as_json:
