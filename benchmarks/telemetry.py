@@ -136,7 +136,6 @@ def measure_reading(directory: Path) -> Iterator[tuple[str, str]]:
     yield "step back", f"{seconds(lambda: playback.step(-1)) * 1e3:.1f} ms"
     yield from measure_curves(history)
     yield from measure_log(history)
-    yield from measure_unread_log(directory, history.state_at(history.length).round)
 
 
 def measure_curves(history: History) -> Iterator[tuple[str, str]]:
@@ -172,22 +171,6 @@ def measure_log(history: History) -> Iterator[tuple[str, str]]:
         total = time.perf_counter() - start
         times = f"first hits {first * 1e3:.0f} ms, all {total * 1e3:.0f} ms"
         yield f"search {name} (first ≤ 1,000)", f"{times}, {log.num_lines:,} lines"
-
-
-def measure_unread_log(directory: Path, rounds: int) -> Iterator[tuple[str, str]]:
-    """Yield name and value of each measurement of a search right after the recording was opened."""
-    for percent in (100, 75, 50, 25):
-        history, log = open_history(directory, 0.0), RunLog()
-        log.set_filter(text=f"round {max(rounds * percent // 100, 1)} policy")
-        start, cpu = time.perf_counter(), time.process_time()
-        while not log.num_lines:
-            tick = time.perf_counter()
-            history.poll(READ_BUDGET_S)
-            log.update(history, (), SEARCH_SLICE_S)
-            time.sleep(max(TICK_S - (time.perf_counter() - tick), 0.0))
-        duration = f"{(time.perf_counter() - start) * 1e3:.0f} ms, CPU {(time.process_time() - cpu) * 1e3:.0f} ms"
-        yield f"search unread, hit at {percent} %", f"first hits {duration}, {100 * history.fraction_read:.0f} % read"
-        log.close()
 
 
 def measure_index(run: Path, directory: Path) -> Iterator[tuple[str, str]]:

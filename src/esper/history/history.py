@@ -84,8 +84,6 @@ class History:
         """Log lines of all events, and those that the first Keyframe holds."""
         self.readers: list[HistoryReader] = []
         """Objects that receive the events as they are read, and learn of rewinds."""
-        self.is_paused = False
-        """While True, `poll` reads nothing, because a search of the unread part needs the CPU."""
         self._reader = RecordingReader(path)
         self._state = RunState()
         """State at the end of the history."""
@@ -125,8 +123,6 @@ class History:
         Raises:
             ReadError: A file cannot be read, is not a recording, or holds events that this version cannot read.
         """
-        if self.is_paused:
-            return self.length
         kept = self.length
         for block in self._reader.blocks(within):
             kept = min(kept, self._append(block) if block.state is None else self._apply_keyframe(block, block.state))
@@ -249,16 +245,12 @@ class History:
 
     # Loading: the methods below add events to the end of the history.
 
-    def unread_segments(self) -> list[Path]:
-        """Return the plain paths of the segments that come after the one being read. Raises ReadError."""
-        return self._reader.paths_after()
-
     def is_undone(self, position: int) -> bool:
         """Return True if unread segments undo events before a position, because the run restored a checkpoint.
 
         Raises ReadError.
         """
-        segments = self.unread_segments()
+        segments = self._reader.paths_after()
         return bool(segments) and min(map(first_seq, segments)) < self.state_at(position).seq
 
     def _append(self, block: Block) -> int:
