@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import queue
-import statistics
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -277,9 +276,8 @@ def format_round(state: RunState, number: int) -> str:
     """
     total = state.started.rounds if state.started else NOT_MEASURED
     last = state.scores_by_round[-1]
-    mean_return = statistics.fmean(env.returns[-1] for env in state.envs)
     text = f"round {number}/{total}: {state.score_name} {last.median:.1%} ({last.minimum:.1%} to {last.maximum:.1%}), "
-    text += f"return {mean_return:+.3f}"
+    text += f"return {format_number(state.last_return, '+.3f')}"
     update = state.update
     if update is not None and update.round == number:
         text += f", KL {update.kl:.4f}, entropy {update.entropy:.2f}"

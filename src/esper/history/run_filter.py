@@ -8,7 +8,6 @@ selects archived runs; without it, they do not match. A text is searched for in 
 from __future__ import annotations
 
 import re
-import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -31,17 +30,16 @@ from esper.filters import (
 from esper.filters import complete_filter as complete
 from esper.filters import parse_filter as parse
 from esper.formatting import format_config_value, suggest
+from esper.history.measures import LISTED
 from esper.history.run_info import READING_STATE, UNREADABLE_STATE, RunInfo
 from esper.history.run_status import LIVE_STATES
 from esper.history.summary import flat_config
 
 RUN_STATES = (*LIVE_STATES, "done", "stopped", "failed", "crashed", UNREADABLE_STATE, READING_STATE)
 """States of runs, in the order in which they are sorted."""
-SMOOTHED_ROUNDS = 5
-"""Number of last rounds over which the smoothed score is the mean."""
 ARCHIVED_TERM = "archived"
 
-Measure: TypeAlias = Callable[[RunInfo], float | None]
+RunNumber: TypeAlias = Callable[[RunInfo], float | None]
 """Returns a number of a run; None if it was not measured."""
 
 _SECONDS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -52,20 +50,10 @@ def _age(info: RunInfo) -> float:
     return time.time() - info.written
 
 
-def _smoothed(info: RunInfo) -> float | None:
-    recent = info.scores[-SMOOTHED_ROUNDS:]
-    return statistics.fmean(recent) if recent else None
-
-
-NUMBERS: dict[str, Measure] = {
-    "best": lambda info: info.best_score,
-    "last": lambda info: info.last_score,
-    "smoothed": _smoothed,
-    "return": lambda info: info.last_return,
-    "parameters": lambda info: info.parameter_ratio,
+NUMBERS: dict[str, RunNumber] = {
+    **{name: measure.of_info for name, measure in LISTED.items() if measure.of_info},
     "round": lambda info: info.round,
     "rounds": lambda info: info.rounds,
-    "anomalies": lambda info: info.anomalies,
     "age": _age,
     "seed": lambda info: info.seed,
     "trial": lambda info: info.trial,
@@ -151,7 +139,7 @@ def _parse_age(name: str, text: str) -> float:
     return float(found[1]) * _SECONDS[found[2]]
 
 
-_PARSERS = {"best": parse_fraction, "last": parse_fraction, "smoothed": parse_fraction, "age": _parse_age}
+_PARSERS = {**{name: parse_fraction for name, measure in LISTED.items() if measure.unit == "%"}, "age": _parse_age}
 """Functions that parse what a number is compared with, keyed by its name, if it is no ordinary number."""
 
 
@@ -165,7 +153,7 @@ def _compare_setting(runs: Sequence[RunInfo], key: str, symbol: str, value: str)
     recorded = [info.config[key] for info in runs if key in info.config]
     if recorded and all(_as_number(found) is None for found in recorded):
         raise FilterError(f"'{key}' is not a number in any run; compare it with = or !=")
-    measure: Measure = lambda info: _as_number(info.config.get(key))  # noqa: E731
+    measure: RunNumber = lambda info: _as_number(info.config.get(key))  # noqa: E731
     return compare_number(measure)(key, symbol, value)
 
 
@@ -219,7 +207,7 @@ _SORT_VALUES: dict[str, Callable[[RunInfo], Any]] = {
 SORT_KEYS = tuple(_SORT_VALUES)
 """Keys to sort runs by, besides the configuration keys."""
 DESCENDING_KEYS = frozenset(
-    ("written", "started", "best", "last", "smoothed", "return", "parameters", "anomalies"),
+    ("written", "started", *LISTED),
 )
 """Sort keys whose order begins with the largest value, unless it is reversed."""
 

@@ -19,16 +19,14 @@ from esper.config import Config, ConfigError, RandomSeed, Section, choices, unit
 from esper.config_fields import ConfigField, list_fields
 from esper.config_files import format_validation_error, read_toml, resolve_config
 from esper.formatting import suggest
+from esper.history.measures import OBJECTIVES, ObjectiveName
 from esper.history.run_groups import PLACE_KEYS
 
 Value: TypeAlias = str | int | float
 """Value of a varied option."""
 SamplerName = Literal["grid", "random", "tpe"]
-ObjectiveName = Literal["return", "score", "parameters"]
 DIRECTIONS: dict[ObjectiveName, Literal["maximize", "minimize"]] = {
-    "return": "maximize",
-    "score": "maximize",
-    "parameters": "minimize",
+    name: "minimize" if measure.is_less_better else "maximize" for name, measure in OBJECTIVES.items()
 }
 """Direction of each objective."""
 MAX_OBJECTIVES = 2

@@ -6,9 +6,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from esper.formatting import NOT_MEASURED, format_number, pluralise
+from esper.history.measures import ObjectiveName
 from esper.printed_table import PrintedTable
 from esper.sweeps.jobs import JobDevices
-from esper.sweeps.plan import DIRECTIONS, ObjectiveName, SweepPlan, TrialSetting, ValueRange, value_text
+from esper.sweeps.plan import DIRECTIONS, SweepPlan, TrialSetting, ValueRange, value_text
 from esper.sweeps.results import MeasureResult, SettingResult, StudyResults
 
 FORMATS: dict[str, str] = {"return": ".4f", "score": ".4f", "parameters": ".2f"}
