@@ -46,9 +46,10 @@ def _one_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def _own_caches(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep what is read of the tests' runs out of the user's cache."""
+    """Keep what the tests read and compute out of the user's cache, and what is there out of the tests."""
     directory = tmp_path_factory.getbasetemp() / "cache"
-    monkeypatch.setattr("esper.history.run_cache.user_cache_path", lambda _: directory)
+    for module in ("history.run_cache", "effects.store"):
+        monkeypatch.setattr(f"esper.{module}.user_cache_path", lambda _: directory)
 
 
 @pytest.fixture(autouse=True)

@@ -216,7 +216,7 @@ KEYS: tuple[KeyBinding, ...] = (
         KeyCategory.OVERVIEW,
         "slash",
         "filter",
-        "filter envs: text, score<0.5, stage:blending, device:cuda:1, anomaly",
+        "filter envs: text, score<50%, stage:blending, device:cuda:1, anomaly",
         "filter",
         True,
     ),
