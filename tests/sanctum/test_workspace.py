@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-import queue
 import shutil
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -19,6 +18,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 import esper
+from esper.attach.client import RemoteRequestQueue
 from esper.checkpoint.catalog import checkpoint_path
 from esper.checkpoint.files import write_checkpoint
 from esper.control import RequestKind
@@ -432,21 +432,18 @@ async def test_commands_are_copied_for_the_selection(study: Path) -> None:
         assert pilot.app.clipboard == f"esper-sanctum compare {' '.join(runs)} --group-by"
 
 
-class FakeQueue:
-    """Stub of `RemoteRequestQueue` that refuses checkpoints."""
+class FakeQueue(RemoteRequestQueue):
+    """Queue without a thread, which refuses checkpoints."""
 
     asked: list[tuple[str, RequestKind]]
 
     def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
         self._run = directory.name
-        self.unacknowledged: set[RequestKind] = set()
-        self.refusals: queue.SimpleQueue[tuple[RequestKind | None, str]] = queue.SimpleQueue()
 
     def start(self) -> None: ...
 
-    def close(self) -> None: ...
-
-    def put(self, kind: RequestKind, origin: str) -> None:
+    def put(self, kind: RequestKind, origin: str, path: str | None = None, env: int | None = None) -> None:
         self.asked.append((self._run, kind))
         self.unacknowledged.add(kind)
         if kind is RequestKind.CHECKPOINT:
