@@ -12,7 +12,7 @@ from esper.config import ConfigError
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.bindings import KEYS, KeyBinding
 from esper.sanctum.keymap import PRESETS, apply_keys, find_conflicts, load_keys
-from esper.sanctum.screens.dialogs import QuitDialog
+from esper.sanctum.screens.dialogs import ChoiceDialog
 from esper.sanctum.screens.help import HelpScreen, MetricHelpScreen
 from esper.sanctum.screens.policy import UpdateChart
 from esper.sanctum.theme import DEFAULT_THEME
@@ -204,11 +204,11 @@ async def test_changed_quit_key_cancels_the_dialog_that_it_opens() -> None:
     app = app_with(apply_keys({"view.quit": "f10"}))
     async with opened(app) as pilot:
         await pilot.press("f10")
-        assert isinstance(app.screen, QuitDialog)
+        assert isinstance(app.screen, ChoiceDialog)
         await pilot.press("q")
-        assert isinstance(app.screen, QuitDialog)
+        assert isinstance(app.screen, ChoiceDialog)
         await pilot.press("f10")
-        assert not isinstance(app.screen, QuitDialog)
+        assert not isinstance(app.screen, ChoiceDialog)
 
 
 async def test_vim_preset_moves_in_the_table_and_keeps_the_arrows() -> None:

@@ -27,7 +27,7 @@ from esper.recording.notes import BASELINE_TAG, RunNotes, read_notes, write_note
 from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import LOCK_FILE, RunLock
 from esper.sanctum.app import WorkspaceApp
-from esper.sanctum.screens.dialogs import ConfirmDialog, QuitDialog
+from esper.sanctum.screens.dialogs import ChoiceDialog
 from esper.sanctum.screens.workspace import WorkspaceScreen
 from esper.sanctum.screens.workspace_base import WorkspaceChartScreen
 from esper.sanctum.screens.workspace_dialogs import KeyDialog, NotesDialog
@@ -331,13 +331,13 @@ async def test_delete_asks_first_and_refuses_a_live_run(study: Path) -> None:
         async with workspace(study, "delete") as pilot:  # live runs come first
             assert notices(pilot.app) == ["run-1 is running: a live run is not deleted. Q stops it."]
             await type_(pilot, "down", "delete")
-            assert isinstance(pilot.app.screen, ConfirmDialog)
+            assert isinstance(pilot.app.screen, ChoiceDialog)
             text = " ".join(screen_text_of(pilot).replace("│", " ").split())
             assert str(study)[-20:] in text.replace(" ", "")
             assert "KiB" in text
             await type_(pilot, "enter")  # the first answer is to cancel
             assert (study / "run-0").exists()
-            await type_(pilot, "delete", "down", "enter")
+            await type_(pilot, "delete", "D")
             assert not (study / "run-0").exists()
             assert names(pilot) == ["run-1", "run-2", "run-3"]
             with locked(study / "run-2"):  # meanwhile, it was resumed
@@ -461,7 +461,7 @@ async def test_requests_go_to_the_highlighted_live_run(study: Path, monkeypatch:
             await type_(pilot, "c")
             assert "live: No checkpoint: refused by the run." in notices(pilot.app)
             await type_(pilot, "Q")
-            assert isinstance(pilot.app.screen, QuitDialog)
+            assert isinstance(pilot.app.screen, ChoiceDialog)
             assert "live is live. End the run?" in screen_text_of(pilot)
             await type_(pilot, "c")
             assert FakeQueue.asked == [
