@@ -67,7 +67,7 @@ class GrowthScreen(RunScreen):
     """The envs, the charts of the population, and the blueprint table."""
 
     AUTO_FOCUS = "GrowthChart"
-    CATEGORIES = (KeyCategory.ROWS, KeyCategory.GROWTH)
+    CATEGORIES = (KeyCategory.ROWS, KeyCategory.ENVS, KeyCategory.GROWTH)
     BINDINGS = bindings(KeyCategory.GROWTH)
 
     def body(self) -> ComposeResult:

@@ -30,7 +30,7 @@ class LogScreen(SearchScreen):
     """The log lines, and a search box that opens on request."""
 
     AUTO_FOCUS = "LogList"
-    CATEGORIES = (KeyCategory.LOG,)
+    CATEGORIES = (KeyCategory.ROWS, KeyCategory.LOG)
 
     def body(self) -> ComposeResult:
         """Yield the log lines and the hidden search box."""
@@ -67,7 +67,7 @@ class LogList(Panel, can_focus=True):
 
     PANEL_TITLE = "log"
     METRICS = ("log",)
-    BINDINGS = bindings(KeyCategory.LOG)
+    BINDINGS = bindings(KeyCategory.ROWS, KeyCategory.LOG)
     _timer: Timer
     """Continues a search."""
 

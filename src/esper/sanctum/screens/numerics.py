@@ -68,7 +68,7 @@ class NumericsScreen(RunScreen):
     """All envs at the top; below them the selected env, the lanes, and the non-finite values."""
 
     AUTO_FOCUS = "LossScaleTable"
-    CATEGORIES = (KeyCategory.ROWS,)
+    CATEGORIES = (KeyCategory.ROWS, KeyCategory.ENVS)
 
     def body(self) -> ComposeResult:
         """Yield the env table, and a row of details."""

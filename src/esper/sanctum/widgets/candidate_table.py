@@ -43,7 +43,7 @@ _DETAIL_ROWS, _SHORT_DETAIL_ROWS = 3, 2
 class CandidateTable(Panel, can_focus=True):
     """One row per candidate, the best first; `view.selected_candidate` is the cursor, which follows its candidate."""
 
-    BINDINGS = bindings(KeyCategory.CANDIDATES)
+    BINDINGS = bindings(KeyCategory.ROWS, KeyCategory.CANDIDATES)
     METRICS = ("candidates",)
 
     def __init__(self, view: ViewState) -> None:

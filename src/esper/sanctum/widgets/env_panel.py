@@ -117,7 +117,7 @@ def ascending_steps(env: EnvState) -> list[StepTrace]:
 class EnvRowsPanel(Panel, can_focus=True):
     """Base class of a panel with one row per env below a line of headings; `view.selected_env` is the cursor."""
 
-    BINDINGS = bindings(KeyCategory.ROWS)
+    BINDINGS = bindings(KeyCategory.ROWS, KeyCategory.ENVS)
 
     def __init__(self, view: ViewState, *, id: str | None = None) -> None:
         super().__init__(view, id=id)

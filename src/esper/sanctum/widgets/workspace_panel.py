@@ -32,7 +32,7 @@ class RunKeysPanel(WorkspacePanel, can_focus=True):
     Subclasses implement `action_move`, `num_rows` and `rows_per_page`.
     """
 
-    BINDINGS = bindings(KeyCategory.RUNS)
+    BINDINGS = bindings(KeyCategory.ROWS, KeyCategory.RUNS)
 
     @property
     def num_rows(self) -> int:
