@@ -32,7 +32,6 @@ from esper.sanctum.screens.workspace import WorkspaceScreen
 from esper.sanctum.screens.workspace_base import WorkspaceChartScreen
 from esper.sanctum.screens.workspace_dialogs import KeyDialog, NotesDialog
 from esper.sanctum.theme import DEFAULT_THEME
-from esper.sanctum.widgets import run_columns
 from esper.sanctum.widgets.overlay_chart import GroupLegend, OverlayChart, RunScatterChart, WorkspaceChart
 from esper.sanctum.widgets.run_details import RunDetails
 from esper.sanctum.widgets.run_list import RunFilterBox, RunList
@@ -517,13 +516,13 @@ async def test_large_list_draws_only_what_is_visible_and_has_changed(
     for index in range(100):
         os.utime(write_segment(study / f"many-{index:03d}", 1, content), (NOW - 1e6 - index, NOW - 1e6 - index))
     drawn: list[str] = []
-    draw = run_columns.draw_row
+    draw = RunList.draw_row
 
-    def count(*arguments: Any, **options: Any) -> Any:
-        drawn.append(arguments[2].run)
-        return draw(*arguments, **options)
+    def count(*arguments: Any) -> Any:
+        drawn.append(arguments[1].run)
+        return draw(*arguments)
 
-    monkeypatch.setattr(run_columns, "draw_row", count)
+    monkeypatch.setattr(RunList, "draw_row", count)
     async with workspace(study) as pilot:
         height = pilot.app.screen.query_one(RunList).size.height
         assert len(set(drawn)) == height - 1
