@@ -88,7 +88,7 @@ class CandidateTable(RowList[str]):
         columns = self._fit_columns(size.width, search.revision, found)
         self.panel_title = f"candidates ─ by {search.info.objective} ↓"
         self.scroll_to_cursor([one.name for one in found], max(size.height - 1, 1))
-        self.panel_subtitle = f"{self._top + 1}–{self._top + self.num_visible} of {len(found)}"
+        self.panel_subtitle = self.position_text
         rows = [self.draw_heading(self.line(" " * (_CURSOR_COLS + MARK_COLS + 1), "head"), columns).row(size.width)]
         envs = self._training_envs()
         selected = found[self._cursor_index()]

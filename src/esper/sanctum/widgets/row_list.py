@@ -178,6 +178,11 @@ class RowList(ScrollPanel, Generic[KeyT]):
         self.num_visible = len(self._visible)
         return self._visible
 
+    @property
+    def position_text(self) -> str:
+        """Numbers of the visible rows, and the number of all: `1–20 of 64`."""
+        return f"{self._top + 1}–{self._top + self.num_visible} of {self.num_rows}"
+
     def cached_row(self, key: KeyT, width: int, draw: Callable[[], Line], *inputs: object) -> Row:
         """Return the row of an item, drawn again if the width, the theme or one of `inputs` has changed."""
         depends = width, self.view.palette.name, self.view.state_version, inputs
