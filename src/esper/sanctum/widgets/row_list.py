@@ -168,9 +168,13 @@ class RowList(ScrollPanel, Generic[KeyT]):
         """Sort by the column whose heading was clicked; reverse the order if the list is already sorted by it."""
         raise NotImplementedError
 
+    def set_keys(self, keys: Sequence[KeyT]) -> None:
+        """Set the keys of all rows, from top to bottom."""
+        self._keys, self.num_rows = keys, len(keys)
+
     def scroll_to_cursor(self, keys: Sequence[KeyT], room: int) -> Sequence[KeyT]:
         """Return the keys that fit into `room` rows, scrolled so that the selected item is one of them."""
-        self._keys, self.num_rows = keys, len(keys)
+        self.set_keys(keys)
         index = self._cursor_index()
         top, self._room = self._top if room == self._room else 0, room
         self._top = min(max(top, index - room + 1), index, max(len(keys) - room, 0))
