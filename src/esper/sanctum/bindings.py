@@ -272,9 +272,7 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.LOG, "v", "severity", "raise the minimum severity", "level", True),
     KeyBinding(KeyCategory.LOG, "e", "this env", "show only the selected env, or all envs", "env", True),
     KeyBinding(KeyCategory.LOG, "escape", "clear filter", "show all lines", "clear"),
-    KeyBinding(
-        KeyCategory.LOG, "enter", "go", "go to the moment and the env of the line; open a group", "choose", True
-    ),
+    KeyBinding(KeyCategory.LOG, "enter", "go", "go to the moment and the env of the line; open a group", "open", True),
     KeyBinding(KeyCategory.CURVES, "up", "up", "focus the chart above", "move_focus(-1)"),
     KeyBinding(KeyCategory.CURVES, "down", "down", "focus the chart below", "move_focus(1)"),
     KeyBinding(KeyCategory.CURVES, "pageup", "page up", "previous page", "page(-1)"),

@@ -141,10 +141,6 @@ class LogList(RowList[int]):
         self._cursor = None if key == self._followed_row() else (row.line.seq, row.num_lines > 1)
         self.update()
 
-    async def open_selected(self) -> None:
-        """Choose the selected row."""
-        self.action_choose()
-
     def key_at(self, x: int, y: int) -> int | None:  # noqa: ARG002 (rows are not side by side)
         """Return the number of the row in a line of the content; None if there is none."""
         return self._lines_shown[y] if y < len(self._lines_shown) else None
@@ -210,7 +206,7 @@ class LogList(RowList[int]):
         if text != self.filter.text:
             self._set_filter(text=text)
 
-    def action_choose(self) -> None:
+    async def action_open(self) -> None:
         """Go to the moment and the env of the selected line; open or close a group."""
         if not len(self._log):
             return

@@ -26,7 +26,6 @@ from esper.candidates_report import Column as ReportColumn
 from esper.formatting import NOT_MEASURED, strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.symbols import Cell, wrap_cells
-from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel, Row
 from esper.sanctum.widgets.row_list import Column, PlacedColumn, RowList, append_cells, fit_columns
 from esper.telemetry.sentences import pluralise
@@ -54,11 +53,6 @@ class CandidateTable(RowList[str]):
     BINDINGS = bindings(KeyCategory.CANDIDATES)
     METRICS = ("candidates",)
 
-    def __init__(self, view: ViewState) -> None:
-        super().__init__(view)
-        self._fitted: tuple[Hashable, tuple[PlacedColumn[Standing], ...]] = None, ()
-        """Columns that fit, after everything that they depend on."""
-
     def cache_key(self) -> Hashable:
         """Return a key that changes with the search, and with the cursor."""
         search = self.state.search
@@ -74,10 +68,6 @@ class CandidateTable(RowList[str]):
         self.view.selected_candidate = key
         self.update_screen()
 
-    async def open_selected(self) -> None:
-        """Open the env that trains the selected candidate."""
-        await self.action_open()
-
     def draw_lines(self, size: Size) -> list[Line] | list[Row]:
         """Draw the heading and the visible rows."""
         found, search = self.view.standings, self.state.search
@@ -85,7 +75,7 @@ class CandidateTable(RowList[str]):
             return self.message("this run is not a growth: it has no candidates")
         if not found:
             return self.message("no trial has started yet")
-        columns = self._fit_columns(size.width, search.revision, found)
+        columns = self.fitted((size.width, search.revision), lambda: self._fit_columns(size.width, found))
         self.panel_title = f"candidates ─ by {search.info.objective} ↓"
         self.scroll_to_cursor([one.name for one in found], max(size.height - 1, 1))
         self.panel_subtitle = self.position_text
@@ -104,14 +94,11 @@ class CandidateTable(RowList[str]):
         self.draw_scroll_arrows(rows, size.width)
         return rows
 
-    def _fit_columns(self, width: int, revision: int, found: Sequence[Standing]) -> tuple[PlacedColumn[Standing], ...]:
-        key = width, revision
-        if self._fitted[0] != key:
-            columns = [_column_of(column) for column in table_columns(found, self.state.score_name)]
-            num_first = 1 + sum(column.priority == 0 for column in columns)
-            room = width - _CURSOR_COLS - MARK_COLS - 2
-            self._fitted = key, fit_columns([_NAME_COLUMN, *columns], found, room, num_first)
-        return self._fitted[1]
+    def _fit_columns(self, width: int, found: Sequence[Standing]) -> tuple[PlacedColumn[Standing], ...]:
+        """Return the columns that fit into a width."""
+        columns = [_column_of(column) for column in table_columns(found, self.state.score_name)]
+        num_first = 1 + sum(column.priority == 0 for column in columns)
+        return fit_columns([_NAME_COLUMN, *columns], found, width - _CURSOR_COLS - MARK_COLS - 2, num_first)
 
     def _training_envs(self) -> dict[str, str]:
         """Return the envs that train a candidate now in words, keyed by candidate."""

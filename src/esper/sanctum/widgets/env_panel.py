@@ -127,7 +127,7 @@ class EnvRowsPanel(RowList[int]):
         self.view.selected_env = key
         self.update_screen()
 
-    async def open_selected(self) -> None:
+    async def action_open(self) -> None:
         """Open the selected env."""
         await self.run_action("app.open_env")
 

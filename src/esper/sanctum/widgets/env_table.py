@@ -53,8 +53,6 @@ class EnvTable(EnvRowsPanel):
         """True if envs with anomalies and the worst ones come first."""
         self._seconds_starting = 0
         """Seconds for which the run has been starting."""
-        self._layout: tuple[Hashable, env_columns.Layout] | None = None
-        """Layout of the columns, with everything that it depends on."""
 
     def on_mount(self) -> None:
         """Count the seconds until the run has started, because no event arrives before."""
@@ -127,9 +125,7 @@ class EnvTable(EnvRowsPanel):
     def _choose_layout(self, width: int, started: RunStarted) -> env_columns.Layout:
         """Return the layout of the columns, computed again if anything that it depends on has changed."""
         key = width, started.seq, len(self.state.blueprints), self.view.state_version
-        if self._layout is None or self._layout[0] != key:
-            self._layout = key, env_columns.choose_layout(width, started, self.state.blueprints)
-        return self._layout[1]
+        return self.fitted(key, lambda: env_columns.choose_layout(width, started, self.state.blueprints))
 
     def _filter_envs(self, severities: dict[int, str]) -> Sequence[EnvState]:
         """Return the envs to show. In follow mode, select the worst of them."""

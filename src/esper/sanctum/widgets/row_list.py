@@ -17,6 +17,7 @@ from esper.sanctum.widgets.panel import Line, Panel, Row
 
 ItemT = TypeVar("ItemT")
 KeyT = TypeVar("KeyT", bound=Hashable)
+LayoutT = TypeVar("LayoutT")
 
 SCROLL_ROWS = 3
 """Rows per turn of the mouse wheel."""
@@ -148,6 +149,8 @@ class RowList(ScrollPanel, Generic[KeyT]):
         self._visible: Sequence[KeyT] = ()
         self._heading_ranges: Sequence[tuple[range, str]] = ()
         """Columns of the terminal that each heading occupies, with the key by which a click sorts."""
+        self._fitted: tuple[Hashable, Any] = None, None
+        """Layout of the columns, after everything that it depends on."""
         self._row_cache: dict[KeyT, tuple[object, Row]] = {}
         """Cached rows, each with everything that it depends on."""
 
@@ -160,13 +163,19 @@ class RowList(ScrollPanel, Generic[KeyT]):
         """Move the cursor to an item."""
         raise NotImplementedError
 
-    async def open_selected(self) -> None:
-        """Open the item under the cursor, after a double click."""
+    async def action_open(self) -> None:
+        """Open the item under the cursor, also after a double click."""
         raise NotImplementedError
 
     def sort_by(self, key: str) -> None:
         """Sort by the column whose heading was clicked; reverse the order if the list is already sorted by it."""
         raise NotImplementedError
+
+    def fitted(self, key: Hashable, fit: Callable[[], LayoutT]) -> LayoutT:
+        """Return the layout that `fit` computes; the same object until `key` changes."""
+        if self._fitted[0] != key:
+            self._fitted = key, fit()
+        return self._fitted[1]
 
     def set_keys(self, keys: Sequence[KeyT]) -> None:
         """Set the keys of all rows, from top to bottom."""
@@ -246,7 +255,7 @@ class RowList(ScrollPanel, Generic[KeyT]):
         elif (key := self.key_at(offset.x, offset.y)) is not None:
             self.select(key)
             if event.chain == 2:
-                await self.open_selected()
+                await self.action_open()
 
 
 def append_cells(line: Line, columns: Sequence[PlacedColumn[Any]], cells: Iterable[Cell]) -> Line:

@@ -50,8 +50,6 @@ class RunList(RunKeysPanel, RowList[str], can_focus=True):
 
     def __init__(self, view: ViewState, workspace: Workspace) -> None:
         super().__init__(view, workspace)
-        self._fitted: tuple[Hashable, tuple[PlacedColumn[RunInfo], ...]] = None, ()
-        """Columns that fit, after everything that they depend on."""
         self._spark_ranges: Mapping[str | None, tuple[float, float]] = {}
         """Minimum and maximum of the sparklines, keyed by task."""
 
@@ -69,10 +67,6 @@ class RunList(RunKeysPanel, RowList[str], can_focus=True):
         self.workspace.highlight(key)
         self.update_screen()
 
-    async def open_selected(self) -> None:
-        """Open the highlighted run."""
-        self.action_open()
-
     def sort_by(self, key: str) -> None:
         """Sort by a column, or reverse the order."""
         self.workspace.reverse() if key == self.workspace.sort_key else self.workspace.sort_by(key)
@@ -85,7 +79,8 @@ class RunList(RunKeysPanel, RowList[str], can_focus=True):
         self._write_titles()
         if not runs:
             return [self.line(f" {self._empty_message()}", "dim")]
-        columns = self._fit_columns(width - 1)
+        depends_on = width, workspace.sort_key, tuple(map(id, runs))
+        columns = self.fitted(depends_on, lambda: self._fit_columns(width - 1))
         self.scroll_to_cursor([run.run for run in runs], max(height - 1, 1))
         sort_key = "written" if workspace.sort_key == "age" else workspace.sort_key
         heading = self.draw_heading(self.line(" " * _MARK_COLS), columns, sort_key, self._arrow)
@@ -111,27 +106,24 @@ class RunList(RunKeysPanel, RowList[str], can_focus=True):
         return append_cells(line, columns, (column.cell(run, width) for column, width in columns))
 
     def _fit_columns(self, width: int) -> tuple[PlacedColumn[RunInfo], ...]:
-        """Return the columns that fit; the same object while all that they depend on is the same."""
+        """Return the columns that fit into a width."""
         runs, sort_key = self.workspace.listed, self.workspace.sort_key
-        key = width, sort_key, tuple(map(id, runs))
-        if self._fitted[0] != key:
-            self._spark_ranges = run_columns.spark_ranges(runs)
-            longest = max(len(run.scores) for run in runs)
-            cols = min(max(longest, _MIN_SPARK_COLS), _MAX_SPARK_COLS)
-            title, spark = (
-                Column(
-                    "name", "run", _MIN_TITLE_COLS, _MAX_TITLE_COLS, self._title_cell, -1,
-                    is_elastic=True, good_cols=_GOOD_TITLE_COLS,
-                ),
-                Column(
-                    "smoothed", "by round", _MIN_SPARK_COLS, cols, self._spark_cell, run_columns.SPARK_PRIORITY,
-                    is_elastic=True,
-                ),
-            )  # fmt: skip
-            columns = [title, *run_columns.result_columns(runs, sort_key)]
-            columns.insert(next(place for place, column in enumerate(columns) if column.key == "best") + 1, spark)
-            self._fitted = key, fit_columns(columns, runs, width - _MARK_COLS, _NUM_FIRST_COLUMNS)
-        return self._fitted[1]
+        self._spark_ranges = run_columns.spark_ranges(runs)
+        longest = max(len(run.scores) for run in runs)
+        spark_cols = min(max(longest, _MIN_SPARK_COLS), _MAX_SPARK_COLS)
+        title, spark = (
+            Column(
+                "name", "run", _MIN_TITLE_COLS, _MAX_TITLE_COLS, self._title_cell, -1,
+                is_elastic=True, good_cols=_GOOD_TITLE_COLS,
+            ),
+            Column(
+                "smoothed", "by round", _MIN_SPARK_COLS, spark_cols, self._spark_cell, run_columns.SPARK_PRIORITY,
+                is_elastic=True,
+            ),
+        )  # fmt: skip
+        columns = [title, *run_columns.result_columns(runs, sort_key)]
+        columns.insert(next(place for place, column in enumerate(columns) if column.key == "best") + 1, spark)
+        return fit_columns(columns, runs, width - _MARK_COLS, _NUM_FIRST_COLUMNS)
 
     def _title_cell(self, run: RunInfo, width: int) -> Cell:
         is_bright = run.run == self.selected or self.workspace.group_of(run.run) is not None

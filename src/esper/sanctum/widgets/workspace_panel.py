@@ -29,7 +29,7 @@ class RunKeysPanel(WorkspacePanel, ScrollPanel, can_focus=True):
 
     BINDINGS = bindings(KeyCategory.RUNS)
 
-    def action_open(self) -> None:
+    async def action_open(self) -> None:
         """Open the highlighted run."""
         run = self.workspace.highlighted
         if run is not None:
