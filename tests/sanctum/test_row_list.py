@@ -7,12 +7,11 @@ import pytest
 from esper.sanctum.symbols import Cell
 from esper.sanctum.widgets.row_list import Column, fit_columns
 
-ITEMS = [("a long name of an item", "12", ""), ("b", "3", "")]
+ITEMS = [("a long name of an item", "12"), ("b", "3")]
 COLUMNS = (
     Column[tuple[str, ...]]("name", "name", 4, 30, lambda item, _: Cell(item[0]), 0, is_elastic=True, good_cols=10),
     Column[tuple[str, ...]]("extra", "extra", 5, 9, lambda item, _: Cell(item[1]), 2),
     Column[tuple[str, ...]]("number", "n", 2, 9, lambda item, _: Cell(item[1]), 1),
-    Column[tuple[str, ...]]("blank", "blank", 5, 9, lambda item, _: Cell(item[2]), 3),
 )
 
 
@@ -27,6 +26,6 @@ COLUMNS = (
     ],
 )
 def test_columns_fit_by_priority_once_the_name_has_a_good_width(width: int, widths: dict[str, int]) -> None:
-    placed = fit_columns(COLUMNS, ITEMS, width, num_first=2)
+    placed = fit_columns(COLUMNS, ITEMS, width, last_first=1)
     assert {column.key: cols for column, cols in placed} == widths
     assert sum(widths.values()) + len(widths) - 1 <= width

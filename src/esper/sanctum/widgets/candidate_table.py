@@ -35,8 +35,8 @@ _GOOD_NAME_COLS = 28
 """Width of a candidate's name for which less important columns are left out."""
 _MAX_COLS = 200
 """Maximum width of a column, more than any text needs."""
-_LEFT_OUT_LAST = ("return", "test %", ORIGIN, TRAININGS)
-"""Headings of the columns that are left out in a narrow terminal; the last one first."""
+_LESS_NEEDED = ("return", "test %", ORIGIN, TRAININGS)
+"""Headings of the columns that a narrow terminal leaves out, from the most to the least needed."""
 _MIN_COLS = {OUTCOME: len("▶ env 03")}
 """Minimum width of a column, keyed by its heading, by default the width of the heading."""
 _TRAINS_GLYPH = "▶"
@@ -81,7 +81,7 @@ class CandidateTable(RowList[str]):
         self.panel_subtitle = self.position_text
         rows = [self.draw_heading(self.line(" " * (_CURSOR_COLS + MARK_COLS + 1), "head"), columns).row(size.width)]
         envs = self._training_envs()
-        selected = found[self._cursor_index()]
+        selected = self.view.selected_standing
         for one in found[self._top : self._top + self.num_visible]:
             cells = [column.cell(one, width) for column, width in columns]
             if one.name in envs:
@@ -96,9 +96,8 @@ class CandidateTable(RowList[str]):
 
     def _fit_columns(self, width: int, found: Sequence[Standing]) -> tuple[PlacedColumn[Standing], ...]:
         """Return the columns that fit into a width."""
-        columns = [_column_of(column) for column in table_columns(found, self.state.score_name)]
-        num_first = 1 + sum(column.priority == 0 for column in columns)
-        return fit_columns([_NAME_COLUMN, *columns], found, width - _CURSOR_COLS - MARK_COLS - 2, num_first)
+        columns = [_NAME_COLUMN, *map(_column_of, table_columns(found, self.state.score_name))]
+        return fit_columns(columns, found, width - _CURSOR_COLS - MARK_COLS - 2, last_first=0)
 
     def _training_envs(self) -> dict[str, str]:
         """Return the envs that train a candidate now in words, keyed by candidate."""
@@ -119,11 +118,10 @@ class CandidateTable(RowList[str]):
 
     async def action_open(self) -> None:
         """Open the env that trains the selected candidate now, or trained it in this round."""
-        found, search = self.view.standings, self.state.search
-        if not found or search is None:
+        selected, search = self.view.selected_standing, self.state.search
+        if selected is None or search is None:
             return
-        name = found[self._cursor_index()].name
-        envs = [env for env, training in search.training.items() if training.candidate == name]
+        envs = [env for env, training in search.training.items() if training.candidate == selected.name]
         if not envs:
             self.notify("No env trains this candidate in this round.", timeout=3)
             return
@@ -140,7 +138,7 @@ def _column_of(column: ReportColumn) -> Column[Standing]:
         role = _OUTCOME_ROLES.get(one.outcome, "normal") if heading == OUTCOME else "normal"
         return Cell(text.replace("-", "−") if column.is_right else text, "absent" if text == NOT_MEASURED else role)
 
-    priority = _LEFT_OUT_LAST.index(heading) + 1 if heading in _LEFT_OUT_LAST else 0
+    priority = _LESS_NEEDED.index(heading) + 1 if heading in _LESS_NEEDED else 0
     return Column(heading, heading, min_cols, _MAX_COLS, cell, priority, is_right=column.is_right)
 
 

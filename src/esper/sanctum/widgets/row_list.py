@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from rich.segment import Segment
 from textual.events import Click
 
-from esper.formatting import NOT_MEASURED
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.symbols import Cell
 from esper.sanctum.view import ViewState
@@ -76,7 +75,7 @@ class Column(Generic[ItemT]):
     is_elastic: bool = field(default=False, kw_only=True)
     """True if the column is shown in its minimum width, and gets more from the room that other columns leave."""
     good_cols: int = field(default=0, kw_only=True)
-    """Width that an elastic column gets before the columns that are not among the first; 0 for its minimum."""
+    """Width that an elastic column gets before the less important columns; 0 for its minimum."""
 
 
 class PlacedColumn(NamedTuple, Generic[ItemT]):
@@ -87,22 +86,23 @@ class PlacedColumn(NamedTuple, Generic[ItemT]):
 
 
 def fit_columns(
-    columns: Sequence[Column[ItemT]], items: Sequence[ItemT], width: int, num_first: int
+    columns: Sequence[Column[ItemT]], items: Sequence[ItemT], width: int, last_first: int
 ) -> tuple[PlacedColumn[ItemT], ...]:
-    """Return the columns that fit, in the same order. Those whose cells are all blank are left out.
+    """Return the columns that fit, in the same order.
 
     Args:
         columns: The columns from left to right.
         items: All items of the list.
         width: Number of columns of the terminal, with a gap before each column but the first.
-        num_first: Number of columns, by priority, that get room before elastic columns reach their good width.
+        last_first: Highest priority of the columns that get room before elastic columns reach their good width.
     """
     by_priority = sorted(columns, key=lambda column: column.priority)
-    wanted: dict[str, int] = {}
-    for column in columns:
-        texts = {column.cell(item, column.max_cols).text for item in items}
-        if column.is_elastic or any(text.strip(f" {NOT_MEASURED}") for text in texts):
-            wanted[column.key] = min(max(column.min_cols, *map(len, texts)), column.max_cols)
+    wanted = {
+        column.key: min(
+            max([column.min_cols, *(len(column.cell(item, column.max_cols).text) for item in items)]), column.max_cols
+        )
+        for column in columns
+    }
     widths: dict[str, int] = {}
     room = width + 1
 
@@ -114,11 +114,9 @@ def fit_columns(
                 widths[column.key] += wider
                 room -= wider
 
-    for place, column in enumerate(by_priority):
-        if place == num_first:
+    for column in by_priority:
+        if column.priority > last_first:
             widen(lambda column: column.good_cols)
-        if column.key not in wanted:
-            continue
         needed = column.min_cols if column.is_elastic else wanted[column.key]
         if needed + 1 <= room:
             widths[column.key] = needed
@@ -168,8 +166,7 @@ class RowList(ScrollPanel, Generic[KeyT]):
         raise NotImplementedError
 
     def sort_by(self, key: str) -> None:
-        """Sort by the column whose heading was clicked; reverse the order if the list is already sorted by it."""
-        raise NotImplementedError
+        """Sort by the column whose heading was clicked, if the list can be sorted by columns."""
 
     def fitted(self, key: Hashable, fit: Callable[[], LayoutT]) -> LayoutT:
         """Return the layout that `fit` computes; the same object until `key` changes."""

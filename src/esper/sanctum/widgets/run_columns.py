@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from esper.formatting import format_age, format_config_value, strip_control
+from esper.formatting import NOT_MEASURED, format_age, format_config_value, strip_control
 from esper.history.run_info import RunInfo
 from esper.recording.notes import BASELINE_TAG
 from esper.sanctum.symbols import Cell, compact_cell, percent_cell
@@ -57,7 +57,9 @@ def sort_value(run: RunInfo, key: str) -> Cell:
 
 
 def result_columns(runs: Sequence[RunInfo], sort_key: str) -> list[Column[RunInfo]]:
-    """Return the columns for runs. A text that all share, such as the only task, is the first to be left out.
+    """Return the columns for runs, without those whose cells are all blank.
+
+    A text that all runs share, such as the only task, is the first to be left out.
 
     Args:
         runs: All runs of the list.
@@ -68,12 +70,13 @@ def result_columns(runs: Sequence[RunInfo], sort_key: str) -> list[Column[RunInf
         heading = sort_key.rpartition(".")[2]
         cols = min(len(heading) + 1, _MAX_SORT_COLS)
         columns.insert(0, Column(sort_key, heading, cols, _MAX_SORT_COLS, lambda run, _: sort_value(run, sort_key), 0))
-    return [
-        replace(column, priority=column.priority + _LAST)
-        if not column.is_right and len({column.cell(run, column.max_cols).text for run in runs}) == 1
-        else column
-        for column in columns
-    ]
+    shown: list[Column[RunInfo]] = []
+    for column in columns:
+        texts = {column.cell(run, column.max_cols).text for run in runs}
+        is_shared = not column.is_right and len(texts) == 1
+        if any(text.strip(f" {NOT_MEASURED}") for text in texts):
+            shown.append(replace(column, priority=column.priority + _LAST) if is_shared else column)
+    return shown
 
 
 def spark_ranges(runs: Sequence[RunInfo]) -> dict[str | None, tuple[float, float]]:

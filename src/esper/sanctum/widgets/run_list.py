@@ -34,8 +34,8 @@ _MARK_COLS = 5
 """Columns before the title: mark, baseline and state, with their gaps."""
 _MIN_TITLE_COLS, _GOOD_TITLE_COLS, _MAX_TITLE_COLS = 16, 26, 40
 _MIN_SPARK_COLS, _MAX_SPARK_COLS = 8, 20
-_NUM_FIRST_COLUMNS = 5
-"""Number of columns that get room before the title has its good width."""
+_LAST_FIRST_PRIORITY = 4
+"""Highest priority of the columns that get room before the title has its good width."""
 
 
 class RunList(RunKeysPanel, RowList[str], can_focus=True):
@@ -121,9 +121,10 @@ class RunList(RunKeysPanel, RowList[str], can_focus=True):
                 is_elastic=True,
             ),
         )  # fmt: skip
-        columns = [title, *run_columns.result_columns(runs, sort_key)]
-        columns.insert(next(place for place, column in enumerate(columns) if column.key == "best") + 1, spark)
-        return fit_columns(columns, runs, width - _MARK_COLS, _NUM_FIRST_COLUMNS)
+        columns = run_columns.result_columns(runs, sort_key)
+        place = next((place for place, column in enumerate(columns) if column.key == "written"), 0)
+        columns = [title, *columns[:place], spark, *columns[place:]]
+        return fit_columns(columns, runs, width - _MARK_COLS, _LAST_FIRST_PRIORITY)
 
     def _title_cell(self, run: RunInfo, width: int) -> Cell:
         is_bright = run.run == self.selected or self.workspace.group_of(run.run) is not None
