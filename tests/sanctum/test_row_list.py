@@ -9,7 +9,7 @@ from esper.sanctum.widgets.row_list import Column, fit_columns
 
 ITEMS = [("a long name of an item", "12"), ("b", "3")]
 COLUMNS = (
-    Column[tuple[str, ...]]("name", "name", 4, 30, lambda item, _: Cell(item[0]), 0, is_elastic=True, good_cols=10),
+    Column[tuple[str, ...]]("name", "name", 4, 22, lambda item, _: Cell(item[0]), 0, is_elastic=True, good_cols=10),
     Column[tuple[str, ...]]("extra", "extra", 5, 9, lambda item, _: Cell(item[1]), 2),
     Column[tuple[str, ...]]("number", "n", 2, 9, lambda item, _: Cell(item[1]), 1),
 )

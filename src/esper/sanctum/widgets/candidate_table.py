@@ -20,6 +20,7 @@ from esper.candidates_report import (
     format_percent,
     format_return,
     format_test,
+    label_of,
     table_columns,
 )
 from esper.candidates_report import Column as ReportColumn
@@ -96,7 +97,9 @@ class CandidateTable(RowList[str]):
 
     def _fit_columns(self, width: int, found: Sequence[Standing]) -> tuple[PlacedColumn[Standing], ...]:
         """Return the columns that fit into a width."""
-        columns = [_NAME_COLUMN, *map(_column_of, table_columns(found, self.state.score_name))]
+        longest = max(len(NAME), *(len(label_of(one.candidate)) for one in found))
+        name = Column(NAME, NAME, len(NAME), longest, _name_cell, -1, is_elastic=True, good_cols=_GOOD_NAME_COLS)
+        columns = [name, *map(_column_of, table_columns(found, self.state.score_name))]
         return fit_columns(columns, found, width - _CURSOR_COLS - MARK_COLS - 2, last_first=0)
 
     def _training_envs(self) -> dict[str, str]:
@@ -144,9 +147,6 @@ def _column_of(column: ReportColumn) -> Column[Standing]:
 
 def _name_cell(one: Standing, width: int) -> Cell:
     return Cell(fit_label(one.candidate, width), "bright" if one.name == BARE_HOST else "normal")
-
-
-_NAME_COLUMN = Column(NAME, NAME, len(NAME), _MAX_COLS, _name_cell, -1, is_elastic=True, good_cols=_GOOD_NAME_COLS)
 
 
 class CandidateDetail(Panel):

@@ -73,7 +73,8 @@ class Column(Generic[ItemT]):
     is_right: bool = field(default=False, kw_only=True)
     """True to align to the right; False to shorten texts that do not fit."""
     is_elastic: bool = field(default=False, kw_only=True)
-    """True if the column is shown in its minimum width, and gets more from the room that other columns leave."""
+    """True if the column is shown in its minimum width, and gets more, up to its maximum, from the room that other
+    columns leave. Its cells are not measured."""
     good_cols: int = field(default=0, kw_only=True)
     """Width that an elastic column gets before the less important columns; 0 for its minimum."""
 
@@ -92,17 +93,11 @@ def fit_columns(
 
     Args:
         columns: The columns from left to right.
-        items: All items of the list.
+        items: All items of the list, at least one.
         width: Number of columns of the terminal, with a gap before each column but the first.
         last_first: Highest priority of the columns that get room before elastic columns reach their good width.
     """
     by_priority = sorted(columns, key=lambda column: column.priority)
-    wanted = {
-        column.key: min(
-            max([column.min_cols, *(len(column.cell(item, column.max_cols).text) for item in items)]), column.max_cols
-        )
-        for column in columns
-    }
     widths: dict[str, int] = {}
     room = width + 1
 
@@ -110,14 +105,17 @@ def fit_columns(
         nonlocal room
         for column in by_priority:
             if column.is_elastic and column.key in widths:
-                wider = max(min(wanted[column.key], goal(column), widths[column.key] + room) - widths[column.key], 0)
+                wider = max(min(column.max_cols, goal(column), widths[column.key] + room) - widths[column.key], 0)
                 widths[column.key] += wider
                 room -= wider
 
     for column in by_priority:
         if column.priority > last_first:
             widen(lambda column: column.good_cols)
-        needed = column.min_cols if column.is_elastic else wanted[column.key]
+        needed = column.min_cols
+        if not column.is_elastic and needed < column.max_cols:
+            longest = max(len(column.cell(item, column.max_cols).text) for item in items)
+            needed = min(max(longest, needed), column.max_cols)
         if needed + 1 <= room:
             widths[column.key] = needed
             room -= needed + 1

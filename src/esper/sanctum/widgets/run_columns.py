@@ -57,7 +57,7 @@ def sort_value(run: RunInfo, key: str) -> Cell:
 
 
 def result_columns(runs: Sequence[RunInfo], sort_key: str) -> list[Column[RunInfo]]:
-    """Return the columns for runs, without those whose cells are all blank.
+    """Return the columns for runs in the widths that they need, without those whose cells are all blank.
 
     A text that all runs share, such as the only task, is the first to be left out.
 
@@ -73,9 +73,11 @@ def result_columns(runs: Sequence[RunInfo], sort_key: str) -> list[Column[RunInf
     shown: list[Column[RunInfo]] = []
     for column in columns:
         texts = {column.cell(run, column.max_cols).text for run in runs}
-        is_shared = not column.is_right and len(texts) == 1
         if any(text.strip(f" {NOT_MEASURED}") for text in texts):
-            shown.append(replace(column, priority=column.priority + _LAST) if is_shared else column)
+            cols = min(max(column.min_cols, *map(len, texts)), column.max_cols)
+            is_shared = not column.is_right and len(texts) == 1
+            priority = column.priority + _LAST * is_shared
+            shown.append(replace(column, min_cols=cols, max_cols=cols, priority=priority))
     return shown
 
 

@@ -109,11 +109,11 @@ class RunList(RunKeysPanel, RowList[str], can_focus=True):
         """Return the columns that fit into a width."""
         runs, sort_key = self.workspace.listed, self.workspace.sort_key
         self._spark_ranges = run_columns.spark_ranges(runs)
-        longest = max(len(run.scores) for run in runs)
-        spark_cols = min(max(longest, _MIN_SPARK_COLS), _MAX_SPARK_COLS)
+        title_cols = min(max(_MIN_TITLE_COLS, *(len(run.title) for run in runs)), _MAX_TITLE_COLS)
+        spark_cols = min(max(_MIN_SPARK_COLS, *(len(run.scores) for run in runs)), _MAX_SPARK_COLS)
         title, spark = (
             Column(
-                "name", "run", _MIN_TITLE_COLS, _MAX_TITLE_COLS, self._title_cell, -1,
+                "name", "run", _MIN_TITLE_COLS, title_cols, self._title_cell, -1,
                 is_elastic=True, good_cols=_GOOD_TITLE_COLS,
             ),
             Column(
