@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 import esper
 from esper.candidates import BARE_HOST, Candidate, Objective, choose
-from esper.formatting import align_columns
 from esper.intervals import fraction_interval, t_interval
+from esper.printed_table import PrintedTable
 
 HOSTS_OF_OLD_RULE = 5
 OBJECTIVES: tuple[Objective, ...] = ("return", "score")
@@ -54,7 +54,7 @@ def make_task(name: str, host: Callable[[], nn.Module], slots: dict[str, str], x
             for split, (first, last) in zip(("train", "validation", "test"), cuts, strict=True)
         }
     )
-    optimizer = esper.SGD(0.1 if name == "random_labels" else 0.05)
+    optimizer = esper.SGD({"random_labels": 0.1, "large_host": 0.02}.get(name, 0.05))
     return esper.Task(
         name=name, model=host, slots=slots, data=lambda _: splits, optimizer=optimizer, seed_optimizer=optimizer,
         batch_size=64,
@@ -64,7 +64,7 @@ def make_task(name: str, host: Callable[[], nn.Module], slots: dict[str, str], x
 SPLITS = {
     "random_labels": (512, 300),
     "linear": (2000, 500),
-    "large_host": (1500, 500),
+    "large_host": (3000, 500),
     "curved": (3000, 4000),
     "interactions": (3000, 4000),
 }
@@ -106,13 +106,13 @@ def linear(number: int) -> esper.Task:
 
 
 def large_host(number: int) -> esper.Task:
-    """Return a small problem with a host that is large enough."""
+    """Return a linear problem with noise, and a host that is large enough and trained long enough for it."""
     x, generator = draw("large_host", number, 8)
-    hidden = torch.tanh(x @ torch.randn(8, 6, generator=generator))
-    y = sample_labels(2 * hidden @ torch.randn(6, 3, generator=generator), generator)
+    logits_N = x @ torch.randn(8, generator=generator)
+    y = (torch.rand(len(x), generator=generator) < logits_N.sigmoid()).long()
 
     def host() -> nn.Module:
-        return nn.Sequential(nn.Linear(8, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 3))
+        return nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
 
     return make_task("large_host", host, {"a": "1", "b": "3"}, x, y)
 
@@ -187,7 +187,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--directory", type=Path, default=Path("telemetry/calibration"))
     options = parser.parse_args()
-    rows = [["task", "objective", "trials", "growths", "named", "95 %", "hosts only"]]
+    headings = ["task", "objective", "trials", "growths", "named", "95 %", "hosts only"]
+    rows: list[list[str]] = []
     for name in options.tasks:
         for objective in options.objective:
             cell = options.directory / f"{Path(name).stem}-{objective}-{options.trials}-{options.steps}"
@@ -205,7 +206,7 @@ def main() -> None:
                 Path(name).stem, objective, str(options.trials), str(len(answers)), str(sum(named)), interval.percent,
                 str(sum(hosts_only)),
             ])  # fmt: skip
-            print("\n".join(align_columns(rows, right=range(2, 7))), end="\n\n", flush=True)
+            print("\n".join(PrintedTable.from_cells(headings, rows, right=range(2, 7)).lines()), end="\n\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 #
 #   benchmarks/gpu_all.sh [--limit SECONDS] [PART ...]   # all parts, or those that are named, in the order given
 #   benchmarks/gpu_all.sh --rehearse [PART ...]          # the same with tiny sizes on the CPU
-#   benchmarks/gpu_all.sh --pack                         # build the folder of packages that a lent machine lacks
+#   benchmarks/gpu_all.sh --pack                         # build the folder of packages, for a machine without network
 #   benchmarks/gpu_all.sh --list                         # print the names of the parts
 #
 # Environment: OUT, the folder of the figures (default: ./gpu-figures); PYTHON, the interpreter (default: that of .venv,
@@ -71,7 +71,7 @@ if ! "$python" -c "import $IMPORTED" 2>/dev/null; then
   }
 fi
 
-# A lent machine brings its own torch. With an older one than the package requires, kept graphs give wrong results.
+# A GPU machine has its own torch. With an older one than the package requires, kept graphs give wrong results.
 oldest=$(sed -n 's/^ *"torch>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 "$python" - "$oldest" <<'END' || exit 2
 import sys

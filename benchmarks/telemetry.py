@@ -25,6 +25,7 @@ from esper.health.detector import AnomalyDetector
 from esper.history.curve_store import CurveStore
 from esper.history.history import History, open_history
 from esper.history.playback import Playback
+from esper.history.run_cache import RunCache
 from esper.history.run_index import RunIndex
 from esper.history.run_log import RunLog
 from esper.process import freeze_loaded_objects
@@ -135,7 +136,6 @@ def measure_reading(directory: Path) -> Iterator[tuple[str, str]]:
     yield "step back", f"{seconds(lambda: playback.step(-1)) * 1e3:.1f} ms"
     yield from measure_curves(history)
     yield from measure_log(history)
-    yield from measure_unread_log(directory, history.state_at(history.length).round)
 
 
 def measure_curves(history: History) -> Iterator[tuple[str, str]]:
@@ -173,31 +173,15 @@ def measure_log(history: History) -> Iterator[tuple[str, str]]:
         yield f"search {name} (first ≤ 1,000)", f"{times}, {log.num_lines:,} lines"
 
 
-def measure_unread_log(directory: Path, rounds: int) -> Iterator[tuple[str, str]]:
-    """Yield name and value of each measurement of a search right after the recording was opened."""
-    for percent in (100, 75, 50, 25):
-        history, log = open_history(directory, 0.0), RunLog()
-        log.set_filter(text=f"round {max(rounds * percent // 100, 1)} policy")
-        start, cpu = time.perf_counter(), time.process_time()
-        while not log.num_lines:
-            tick = time.perf_counter()
-            history.poll(READ_BUDGET_S)
-            log.update(history, (), SEARCH_SLICE_S)
-            time.sleep(max(TICK_S - (time.perf_counter() - tick), 0.0))
-        duration = f"{(time.perf_counter() - start) * 1e3:.0f} ms, CPU {(time.process_time() - cpu) * 1e3:.0f} ms"
-        yield f"search unread, hit at {percent} %", f"first hits {duration}, {100 * history.fraction_read:.0f} % read"
-        log.close()
-
-
 def measure_index(run: Path, directory: Path) -> Iterator[tuple[str, str]]:
     """Yield name and value of each measurement of the index of runs, with copies of a recording."""
     first = directory / "telemetry"
     for number in range(INDEXED_RUNS):
         shutil.copytree(run, first / f"run-{number:03}")
     cache = directory / "index.sqlite"
-    duration = seconds(RunIndex(first, cache).poll)
+    duration = seconds(RunIndex(first, RunCache(cache)).poll)
     yield f"read {INDEXED_RUNS} runs", f"{duration:.2f} s, {duration / INDEXED_RUNS * 1e3:.0f} ms per run"
-    index = RunIndex(first, cache)
+    index = RunIndex(first, RunCache(cache))
     yield f"list {INDEXED_RUNS} cached runs (≤ 150)", f"{seconds(index.poll) * 1e3:.0f} ms"
     yield "scan them again", f"{seconds(index.poll) * 1e3:.0f} ms"
 

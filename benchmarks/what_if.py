@@ -26,7 +26,7 @@ import psutil
 from esper.effects.change import Change, without_decision
 from esper.effects.episode import WAIT, RecordedEpisode, read_round
 from esper.history.history import open_history
-from esper.simulation.simulator import Job, Simulator
+from esper.simulation.simulator import SimulationJob, Simulator
 from esper.tasks.loading import load_task
 from esper.tasks.prepare import prepare_task
 
@@ -88,7 +88,7 @@ def measure_exactness(lanes: Sequence[str], count: int) -> None:
         with tempfile.TemporaryDirectory() as name:
             found = episodes_of(record(options, Path(name) / "runs", kind))[: -(-count // len(KINDS))]
             simulator = open_simulator(found, lanes, len(found))
-            results = list(simulator.simulate([Job(episode=episode) for episode in found], lambda _: None))
+            results = list(simulator.simulate([SimulationJob(episode=episode) for episode in found], lambda _: None))
             simulator.close()
         broken = sum(result.trajectory.broke_down for result in results)
         of_kind = sum(result.is_exact for result in results)
@@ -109,7 +109,7 @@ def measure_cost(turns: int) -> None:
 
     episode = min(found, key=lambda candidate: abs(len(decisions(candidate)) - DECISIONS))
     changes = decisions(episode)
-    jobs = {"unchanged": Job(episode=episode), "all": Job(episode=episode, changes=changes)}
+    jobs = {"unchanged": SimulationJob(episode=episode), "all": SimulationJob(episode=episode, changes=changes)}
     simulators = {
         lanes: open_simulator([episode], lanes, 1 + len(changes)) for lanes in (("cpu:0",), ("cpu:0", "cpu:1"))
     }

@@ -18,10 +18,10 @@ from esper.effects.change import UNCHANGED, without_decision
 from esper.effects.episode import WAIT, RecordedEpisode, read_round
 from esper.effects.results import Simulation
 from esper.effects.verdict import judge_cause
-from esper.formatting import align_columns
 from esper.health.causes import list_score_drops
 from esper.history.history import open_history
-from esper.simulation.simulator import Job, Simulator
+from esper.printed_table import PrintedTable
+from esper.simulation.simulator import SimulationJob, Simulator
 from esper.tasks.prepare import prepare_task
 
 MAX_GAP_STEPS = 3
@@ -61,11 +61,11 @@ def decision_behind_transition(episode: RecordedEpisode, step: int, slots: Seque
     return None
 
 
-def job_of(episode: RecordedEpisode, drops: Sequence[Named]) -> Job:
+def job_of(episode: RecordedEpisode, drops: Sequence[Named]) -> SimulationJob:
     """Return the simulation of an episode up to its last drop, without each decision that is named."""
     episode = episode._replace(steps=episode.steps[: drops[-1].step], ended=None)
     decisions = sorted({step for drop in drops for step in (drop.before, drop.now) if step is not None})
-    return Job(episode=episode, changes=[without_decision(episode, step) for step in decisions])
+    return SimulationJob(episode=episode, changes=[without_decision(episode, step) for step in decisions])
 
 
 class Count:
@@ -117,7 +117,7 @@ def main() -> None:
     first, _, last = options.rounds.partition("-")
     rounds = range(int(first), int(last or first) + 1) if first else []
     head = ["run", "episodes with a drop", "exact", "drops", "confirmed, before", "confirmed, now"]
-    print(*align_columns([head, *(list(count(run, rounds)) for run in options.runs)]), sep="\n")
+    print(*PrintedTable.from_cells(head, [list(count(run, rounds)) for run in options.runs]).lines(), sep="\n")
 
 
 if __name__ == "__main__":

@@ -48,8 +48,7 @@ def _one_thread() -> None:
 def _own_caches(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep what is read of the tests' runs out of the user's cache."""
     directory = tmp_path_factory.getbasetemp() / "cache"
-    for module in ("run_index", "curve_cache"):
-        monkeypatch.setattr(f"esper.history.{module}.user_cache_path", lambda _: directory)
+    monkeypatch.setattr("esper.history.run_cache.user_cache_path", lambda _: directory)
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from html import unescape
@@ -54,6 +55,21 @@ def test_setup_error_keeps_its_type(settings: dict[str, Any], wrong: dict[str, A
     with pytest.raises(error) as raised:
         esper.train(TASK, **{**settings, **wrong})
     assert type(raised.value) is error
+
+
+@pytest.mark.parametrize("function", [esper.check, esper.train])
+def test_traceback_of_a_fault_of_the_user_is_short_and_names_the_line(
+    function: Any, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    options = settings if function is esper.train else {}
+    with pytest.raises(esper.TaskError) as raised:
+        function(task(loss=broken), **options)
+    line = broken.__code__.co_firstlineno + 1
+    assert str(raised.value) == f"loss of task own: ArithmeticError: broken ({__file__}, line {line})"
+    printed = "".join(traceback.format_exception(raised.value))
+    assert printed.count("Traceback (most recent call last)") == 1
+    assert len(raised.traceback) == 2  # this line, and one of the package
+    assert isinstance(raised.value.__context__, ArithmeticError)  # for a debugger
 
 
 @pytest.mark.parametrize("function", [esper.check, esper.train, esper.grow])
@@ -134,6 +150,18 @@ def test_trained_run_shows_its_recording(settings: dict[str, Any]) -> None:
     assert read.curves()[f"final {read.summary.score_name}/median"].values == [trained.score]
     assert str(trained) == str(read)
     assert trained._repr_html_() == read._repr_html_()
+
+
+def test_own_settings_of_a_task_are_no_changed_settings(settings: dict[str, Any]) -> None:
+    """The recording has the settings of the task filled in, and its slots in the order of the forward pass."""
+    own = task(slots={"later": "3", "sooner": "1"}, samples_per_epoch=48)
+    shown = str(esper.train(own, **settings, training={"batch_size": 8}))
+    changed = [line.removeprefix("configuration").strip() for line in shown.splitlines() if " (default: " in line]
+    assert [line for line in changed if line.startswith(("training.", "slots"))] == [
+        "training.batch-size = 8 (default: 16)"
+    ]
+    shown = str(esper.train(own, **settings, slots=("sooner",)))
+    assert "slots = sooner (default: sooner later)" in shown
 
 
 def test_task_of_the_session_with_the_name_of_a_built_in_one_is_refused(settings: dict[str, Any]) -> None:

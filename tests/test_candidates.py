@@ -39,15 +39,15 @@ def test_candidate_must_be_clearly_better_than_the_host() -> None:
     lucky = candidate("norm@a:0", [HOST[0] + 0.1, HOST[1] - 0.09, *HOST[2:]])
     assert choose([host, lucky], "score") is host
     assert describe_answer([host, lucky], "score", 15) == (
-        "no candidate has a better score than your network, with 70.5% [69.1, 71.9] on the test split; 1 candidate was "
-        "compared, the best 1 of them in 5 fresh trainings each"
+        "no candidate has a better score than your network, which has 70.5% [69.1, 71.9] on the test split; "
+        "1 candidate was compared, in 5 fresh trainings each"
     )
     better = candidate("norm@a:0 depthwise@b:2", [score + 0.01 for score in HOST], 1.5)
     assert choose([host, lucky, better], "return") is better
     assert describe_answer([host, lucky, better], "score", 15) == (
         "norm in a at step 0, depthwise in b at step 2 has a better score than your network, by +1.0 [+1.0, +1.0] "
         "points: 71.5% [70.1, 72.9] against 70.5% [69.1, 71.9] on the test split, 1.5 times the parameters; 2 "
-        "candidates were compared, the best 2 of them in 5 fresh trainings each"
+        "candidates were compared, in 5 fresh trainings each"
     )
     assert "has a better return (score minus rent) than your network, by +0.010 [+0.010, +0.010]: " in describe_answer(
         [host, better], "return", 15
@@ -64,7 +64,7 @@ def test_answer_names_a_better_score_that_its_rent_outweighs() -> None:
     host = candidate(BARE_HOST, HOST)
     dear = candidate("norm@a:0", [score + 0.02 for score in HOST], 3.0, [score - 0.01 for score in HOST])
     answer = describe_answer([host, dear], "return", 15)
-    assert answer.startswith("no candidate has a better return (score minus rent) than your network, with 70.5% [")
+    assert answer.startswith("no candidate has a better return (score minus rent) than your network, which has 70.5% [")
     assert (
         "; norm in a at step 0 has a better score, 72.5% [71.1, 73.9], but not after its rent: --objective score "
         "chooses by the score alone; 1 candidate was compared" in answer
@@ -98,7 +98,7 @@ def test_answer_names_a_broken_host_and_a_better_wide_one() -> None:
     assert choose([broken, grown], "score") is grown
     assert describe_answer([broken, grown], "score", 15) == (
         "norm in a at step 0: 71.5% [70.1, 72.9] on the test split, 1.5 times the parameters; 1 candidate was "
-        "compared, the best 1 of them in 5 fresh trainings each; your network has broken down, so there is no "
+        "compared, in 5 fresh trainings each; your network has broken down, so there is no "
         "comparison"
     )
     assert describe_answer([broken], "score", 15).endswith("trained on fresh hosts: a weight is not finite")

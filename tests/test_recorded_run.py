@@ -15,9 +15,10 @@ import pytest
 import esper
 from esper.cli.main import main
 from esper.effects.store import RESULTS_FILE
-from esper.formatting import html_table, html_text
+from esper.formatting import html_text
 from esper.history.history import open_history
 from esper.history.tables import TABLES, ColumnType
+from esper.printed_table import PrintedTable
 from esper.telemetry import events as ev
 from esper.telemetry.state import RunState
 from tests.effects.growing import growing_run
@@ -65,6 +66,22 @@ def test_events_of_an_excerpt_begin_in_the_round_of_its_keyframe(tmp_path: Path)
     after = stamp([ev.Logged(severity="warning", text="late"), ev.RoundStarted(round=4)], first=3)
     write_segment(tmp_path / "excerpt", 2, recording(after, fold(before)))
     assert list(esper.read_run(tmp_path / "excerpt").events(round=3)) == after[:1]
+
+
+def test_rounds_and_envs_that_do_not_exist_are_named_with_those_that_do(run: esper.RecordedRun, tmp_path: Path) -> None:
+    for number in (0, 9):
+        with pytest.raises(esper.ReadError, match=rf"^{run.name} has no round {number}; it has rounds 1 to 8$"):
+            run.decisions(round=number)
+    for number in (-1, 8):
+        with pytest.raises(esper.ReadError, match=rf"^{run.name} has no env {number}; it has envs 0 to 7$"):
+            run.events(env=number)  # before the first event is read
+    before = stamp([run_started(), ev.RoundStarted(round=3)])
+    write_segment(tmp_path / "excerpt", 2, recording(stamp([ev.RoundStarted(round=4)], first=2), fold(before)))
+    with pytest.raises(esper.ReadError, match=r"has no round 2; it has rounds 3 to 4$"):
+        esper.read_run(tmp_path / "excerpt").events(round=2)
+    write_segment(tmp_path / "started", 1, recording(stamp([run_started()])))
+    with pytest.raises(esper.ReadError, match=r"has no round 1; it has no round yet$"):
+        esper.read_run(tmp_path / "started").decisions(round=1)
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +182,7 @@ def test_growth_shows_its_candidates(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["show", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "growth           12 of 12 trials; 13 candidates: 8 done" in shown
-    assert "86.0% [83.5, 88.5] against 78.0%" in shown
+    assert "85.0% [82.5, 87.5] against 77.0% [74.5, 79.5] on the test split" in shown
     assert "rounds" not in shown
     assert main(["show", str(tmp_path), "--json"]) == 0
     assert '"candidates":' in capsys.readouterr().out
@@ -183,7 +200,7 @@ def test_recording_without_a_readable_event_is_refused(tmp_path: Path) -> None:
 
 def test_texts_are_escaped_in_html() -> None:
     text = "<script>alert(1)</script> & co"
-    assert f"<td>{escape(text)}</td>" in html_table([("run", text)])
+    assert f"<td>{escape(text)}</td>" in PrintedTable.from_cells(("", ""), [("run", text)]).html()
     assert html_text(text) == f"<pre>{escape(text)}</pre>"
 
 

@@ -20,7 +20,7 @@ from esper.cli.main import main
 from esper.config import AmpName, Config, CounterfactualName, HorizonName, PolicyName, RewardName, ScalerName
 from esper.config_fields import list_fields
 from esper.control import RequestKind
-from esper.domain import HEADS, Curve, Op, Stage
+from esper.domain import HEADS, AlphaCurve, Op, Stage
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend
 from esper.history import address
 from esper.recorded_run import RecordedDecision, RecordedRun
@@ -96,7 +96,7 @@ PYTHON = {
 
 EVENTS = {
     "RunStarted": "run task policy rounds steps slot_names lanes seed host_parameters structures score_name "
-    "chance_loss chance_score batches growth_interval versions search task_code config",
+    "chance_loss chance_score batches growth_interval versions search task_code task_defaults config",
     "RoundStarted": "round",
     "EpisodeStarted": "round env structure settings",
     "EnvStepped": "round step env op target train_loss train_score loss score reward reward_parts value "
@@ -237,7 +237,7 @@ def test_surface_stored_values_are_unchanged() -> None:
         "ops": words(op.label for op in Op),
         "heads": words(HEADS),
         "stages": words(stage.label for stage in Stage),
-        "curves": words(curve.value for curve in Curve),
+        "curves": words(curve.value for curve in AlphaCurve),
         "blends": words(blend.value for blend in Blend),
         "styles": words(style.name for style in BLEND_STYLES),
         "tempos": words(INITIAL_RAMP_EPOCHS),

@@ -31,6 +31,7 @@ from esper.tasks.loading import resolve_task
 from esper.tasks.registry import get_built_in, is_built_in
 from esper.tasks.task import Task
 from esper.telemetry.state import RunState
+from esper.user_code import with_short_errors
 
 
 class TrainedRun(NamedTuple):
@@ -56,6 +57,7 @@ class TrainedRun(NamedTuple):
         return self.read()._repr_html_()  # pyright: ignore[reportPrivateUsage] (the protocol of notebooks)
 
 
+@with_short_errors
 def train(task: Task | str, **settings: Any) -> TrainedRun:
     """Train a population of networks on a task, as `esper-sanctum --no-tui` does, and print its progress.
 
@@ -114,6 +116,7 @@ class GrowthResult:
         return html_report(self._search.standings(), self.best.structure.score_name, self.answer)
 
 
+@with_short_errors
 def grow(
     task: Task | str,
     *,
@@ -173,6 +176,7 @@ def grow(
     return GrowthResult(growth, engine.directory)
 
 
+@with_short_errors
 def what_if(
     run: str = "last",
     *,
@@ -207,8 +211,7 @@ def what_if(
         telemetry_dir: Directory in which run names are looked up.
 
     Returns:
-        The effects of all decisions of an episode; with a change, both trajectories and their difference; with
-        `rounds`, mean effects. It prints as the command does.
+        Effects of all decisions, of a change, or means over `rounds`. The report prints as the command does.
 
     Raises:
         ConfigError: The question does not fit the recording, or this machine lacks a device.

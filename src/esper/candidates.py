@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from esper.formatting import pluralise
 from esper.intervals import IntervalEstimate, t_interval
 from esper.scatter import pareto_front
 
@@ -180,7 +181,7 @@ def describe_answer(candidates: Sequence[Candidate], objective: Objective, steps
         )
     own = host.test_interval.percent
     if best is host:
-        answer = f"no candidate has a better {aim} than your network, with {own} on the test split"
+        answer = f"no candidate has a better {aim} than your network, which has {own} on the test split"
         if cheaper := _better_score(candidates):
             assert cheaper.test_interval is not None
             answer += (
@@ -211,12 +212,10 @@ def _describe_comparisons(candidates: Sequence[Candidate]) -> str:
     own = [one for one in candidates if one.name not in (BARE_HOST, *COMPARED)]
     if not own:
         return "no other candidate was tried"
-    finalists = [one for one in own if one.is_fresh]
-    trainings = max((len(one.fresh_scores) for one in candidates), default=0)
-    return (
-        f"{len(own)} candidate{'s were' if len(own) != 1 else ' was'} compared, the best {len(finalists)} of them in "
-        f"{trainings} fresh trainings each"
-    )
+    finalists = sum(one.is_fresh for one in own)
+    trainings = f"in {max(len(one.fresh_scores) for one in candidates)} fresh trainings each"
+    best = f"the best {finalists} of them " if finalists < len(own) else ""
+    return f"{pluralise(len(own), 'candidate was', 'candidates were')} compared, {best}{trainings}"
 
 
 def _describe_late_gains(best: Candidate, host: Candidate, steps: int) -> str:

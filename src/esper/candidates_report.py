@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from esper.candidates import BARE_HOST, COMPARED, Candidate, Objective, Outcome, describe_candidate, front
-from esper.formatting import NOT_MEASURED, align_columns, format_number, html_table, strip_control
+from esper.formatting import NOT_MEASURED, format_number, html_text, strip_control
 from esper.intervals import IntervalEstimate
+from esper.printed_table import PrintedColumn, PrintedTable
 from esper.scatter import ScatterPoint, draw_scatter
 from esper.svg_plot import SvgPoint, SvgScatter
 
@@ -33,10 +33,10 @@ MARK_COLS = 3
 """Width of letter and mark of a candidate."""
 NAME, TRAININGS, ORIGIN, OUTCOME = "candidate", "trainings", "from", "outcome"
 """Headings of columns."""
-_MIN_NAME_COLS = 28
+_WANTED_NAME_COLS = 28
 """Width of a candidate's name for which other columns are left out."""
-_MIN_COLS = {OUTCOME: len("▶ env 03")}
-"""Minimum width of a column, keyed by its heading, by default the width of the heading."""
+_MIN_OUTCOME_COLS = len("▶ env 03")
+"""Width of the outcome, in whose place the dashboard shows the env that trains the candidate."""
 _ELLIPSIS = "…"
 
 
@@ -206,79 +206,40 @@ def select_rows(found: Sequence[Standing], limit: int) -> tuple[list[Standing], 
     return rows, len(found) - limit
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of the table, after mark and name of the candidate."""
-
-    heading: str
-    text_of: Callable[[Standing], str]
-    is_right: bool = True
-    """True if its cells are aligned to the right."""
+Column: TypeAlias = PrintedColumn[Standing]
+"""A column of the table."""
 
 
-def table_columns(found: Sequence[Standing], score_name: str) -> list[Column]:
-    """Return the columns of the table. The column of the test score is left out if no network was tested.
-
-    Args:
-        found: The candidates with their standings.
-        score_name: Name of the task's score.
-    """
+def _table(found: Sequence[Standing], score_name: str) -> PrintedTable[Standing]:
+    """Return the table of candidates, without their marks. The test score is left out if no network was tested."""
+    name = Column(
+        NAME,
+        lambda one: label_of(one.candidate),
+        shorten=lambda one, width: fit_label(one.candidate, width),
+        wanted_width=_WANTED_NAME_COLS,
+    )
     columns = [
-        Column(f"{strip_control(score_name)} %", lambda one: format_score(one.candidate)),
-        Column("return", lambda one: format_return(one.candidate)),
-        Column("params", lambda one: format_ratio(one.candidate)),
-        Column(TRAININGS, lambda one: str(one.candidate.trials)),
-        Column(ORIGIN, lambda one: one.candidate.origin, is_right=False),
-        Column(OUTCOME, lambda one: one.outcome, is_right=False),
+        name,
+        Column(strip_control(score_name), lambda one: format_score(one.candidate), unit="%", is_right=True),
+        Column("return", lambda one: format_return(one.candidate), is_right=True, priority=1),
+        Column("params", lambda one: format_ratio(one.candidate), is_right=True),
+        Column(TRAININGS, lambda one: str(one.candidate.trials), is_right=True, priority=4),
+        Column(ORIGIN, lambda one: one.candidate.origin, priority=3),
+        Column(OUTCOME, lambda one: one.outcome.ljust(_MIN_OUTCOME_COLS)),
     ]
     if any(format_test(one.candidate) != NOT_MEASURED for one in found):
-        columns.append(Column("test %", lambda one: format_test(one.candidate)))
-    return columns
+        columns.append(Column("test", lambda one: format_test(one.candidate), unit="%", is_right=True, priority=2))
+    return PrintedTable(columns, found)
 
 
-def fit_columns(
-    found: Sequence[Standing], score_name: str, width: int, *, gap: int = 2
-) -> tuple[list[tuple[Column, int]], int]:
-    """Return the columns that fit with their widths, and the width of the name.
-
-    The name has at least `_MIN_NAME_COLS` columns if it needs them; less important columns are left out for it.
+def result_columns(found: Sequence[Standing], score_name: str) -> Sequence[Column]:
+    """Return the columns after the name.
 
     Args:
         found: The candidates with their standings.
         score_name: Name of the task's score.
-        width: Number of columns of the table, without the marks.
-        gap: Number of columns before each column.
     """
-    columns = [
-        (
-            column,
-            max([_MIN_COLS.get(column.heading, len(column.heading)), *(len(column.text_of(one)) for one in found)]),
-        )
-        for column in table_columns(found, score_name)
-    ]
-    longest = max([len(NAME), *(len(label_of(one.candidate)) for one in found)])
-    for dropped in (TRAININGS, ORIGIN, "test %", "return", None):
-        room = width - sum(cells + gap for _, cells in columns)
-        if room >= min(longest, _MIN_NAME_COLS) or dropped is None:
-            break
-        columns = [(column, cells) for column, cells in columns if column.heading != dropped]
-    return columns, min(max(room, len(NAME)), longest)
-
-
-def table_rows(
-    found: Sequence[Standing], columns: Sequence[Column], name_width: int | None = None
-) -> Iterator[list[str]]:
-    """Yield the heading, and a row for each candidate.
-
-    Args:
-        found: The candidates with their standings.
-        columns: Columns after mark and name.
-        name_width: Maximum number of characters of a candidate's name; None for no limit.
-    """
-    yield ["", NAME, *(column.heading for column in columns)]
-    for one in found:
-        name = label_of(one.candidate) if name_width is None else fit_label(one.candidate, name_width)
-        yield [one.label, name, *(column.text_of(one) for column in columns)]
+    return _table(found, score_name).columns[1:]
 
 
 def _percent_interval(interval: IntervalEstimate) -> str:
@@ -299,13 +260,14 @@ def format_table(found: Sequence[Standing], score_name: str, *, width: int | Non
         limit: Maximum number of rows. A further line says how many candidates are left out.
     """
     shown, left_out = select_rows(found, limit)
-    columns, name_width = table_columns(shown, score_name), None
-    if width is not None:
-        fitted, name_width = fit_columns(shown, score_name, width - MARK_COLS - 2)
-        columns = [column for column, _ in fitted]
-    right = [index for index, column in enumerate(columns, 2) if column.is_right]
-    lines = list(align_columns(list(table_rows(shown, columns, name_width)), right=right))
+    lines = list(_marked_table(shown, score_name).lines(width))
     return [*lines, f"and {left_out} more"] if left_out else lines
+
+
+def _marked_table(found: Sequence[Standing], score_name: str) -> PrintedTable[Standing]:
+    """Return the table of candidates with their letters and marks."""
+    marks = Column("", lambda one: one.label)
+    return PrintedTable([marks, *_table(found, score_name).columns], found)
 
 
 def format_chart(found: Sequence[Standing], score_name: str, *, width: int, height: int = _PLOT_ROWS) -> list[str]:
@@ -365,11 +327,11 @@ def html_report(found: Sequence[Standing], score_name: str, answer: str | None =
         answer: The answer; None without one.
     """
     shown, left_out = select_rows(found, MAX_ROWS)
-    rows = list(table_rows(shown, table_columns(shown, score_name)))
-    rows += [["", f"and {left_out} more", *[""] * (len(rows[0]) - 2)]] if left_out else []
-    rows = [["", answer, *[""] * (len(rows[0]) - 2)], *rows] if answer else rows
+    parts = [html_text(answer)] if answer else []
+    parts.append(_marked_table(shown, score_name).html())
+    parts += [html_text(f"and {left_out} more")] if left_out else []
     picture = scatter_of(found, score_name)
-    return html_table(rows) + (picture.svg if picture is not None else "")
+    return "".join(parts) + (picture.svg if picture is not None else "")
 
 
 def scatter_of(found: Sequence[Standing], score_name: str) -> SvgScatter | None:

@@ -84,7 +84,7 @@ class Op(IntEnum):
         return self.name.lower()
 
 
-class Curve(Enum):
+class AlphaCurve(Enum):
     """Shape of a ramp of alpha: a monotone map of [0, 1] onto [0, 1]."""
 
     LINEAR = "linear"
@@ -95,16 +95,16 @@ class Curve(Enum):
 
     def value_at(self, t: float) -> float:
         """Return the value of the curve, 0 to 1, at the fraction `t` of the ramp, 0 to 1."""
-        if self is Curve.LINEAR:
+        if self is AlphaCurve.LINEAR:
             return t
-        if self is Curve.COSINE:
+        if self is AlphaCurve.COSINE:
             return 0.5 * (1.0 - math.cos(math.pi * t))
         # The logistic function, scaled to start at 0 and end at 1; tanh is the logistic function centred at 0.
         half = _STEEPNESS[self] / 4.0
         return 0.5 * (1.0 + math.tanh(half * (2.0 * t - 1.0)) / math.tanh(half))
 
 
-_STEEPNESS = {Curve.SIGMOID_GENTLE: 6.0, Curve.SIGMOID: 12.0, Curve.SIGMOID_SHARP: 24.0}
+_STEEPNESS = {AlphaCurve.SIGMOID_GENTLE: 6.0, AlphaCurve.SIGMOID: 12.0, AlphaCurve.SIGMOID_SHARP: 24.0}
 """Slope factor k of 1 / (1 + exp(−k (t − ½)))."""
 
 

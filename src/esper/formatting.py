@@ -1,4 +1,4 @@
-"""Durations, sizes, numbers, tables, "did you mean" hints and advised commands as text."""
+"""Durations, sizes, numbers, counts, "did you mean" hints and advised commands as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 import html
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 NOT_MEASURED = "–"
@@ -34,6 +34,11 @@ def suggest_nearest(word: str, names: Iterable[str], *, prefix: str = "") -> str
     """Return `did you mean …?` with the nearest valid name; empty if none is near. Arguments are as in `suggest`."""
     close = difflib.get_close_matches(word, list(names), n=1)
     return f"did you mean {prefix}{close[0]}?" if close else ""
+
+
+def join_alternatives(words: Sequence[str]) -> str:
+    """Return words as alternatives: `a`, `a or b`, `a, b or c`."""
+    return " or ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def install_command(extra: str) -> str:
@@ -112,6 +117,17 @@ def ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
+def pluralise(count: int, one: str, more: str = "") -> str:
+    """Return a count with its noun, for example `1 env` or `2 envs`.
+
+    Args:
+        count: Number of things.
+        one: Singular of the noun.
+        more: Plural of the noun, if it is not the singular and an s.
+    """
+    return f"{count} {one if count == 1 else more or one + 's'}"
+
+
 def format_power(exponent: float) -> str:
     """Return a power of two: 2^15, or 2^11.3 if the exponent is not an integer."""
     return f"2^{exponent:.{0 if float(exponent).is_integer() else 1}f}".replace("-", "−")
@@ -120,29 +136,6 @@ def format_power(exponent: float) -> str:
 def scale_exponent(scale: float | None) -> float | None:
     """Return the base-2 logarithm of a loss scale; None if the scale is absent or not positive."""
     return None if scale is None or scale <= 0 else math.log2(scale)
-
-
-def align_columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
-    """Yield the rows of a table as lines of text with aligned columns, without control characters.
-
-    Args:
-        rows: Cells of each row.
-        right: Indices of the columns that are aligned to the right.
-    """
-    rows = [[strip_control(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [
-            cell.rjust(width) if index in right else cell.ljust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
-
-
-def html_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return the rows of a table as HTML, for notebooks."""
-    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f'<table style="text-align: left; white-space: pre; font-family: monospace">{lines}</table>'
 
 
 def html_text(text: str) -> str:

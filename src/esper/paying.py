@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from esper.formatting import APPROXIMATE
+from esper.formatting import APPROXIMATE, pluralise
 from esper.intervals import IntervalEstimate, fraction_interval, ratio_interval
 
 PAYS = 0.005
@@ -53,7 +53,7 @@ class PayingPlantings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
             parts.append(f"{sign}{self.fraction.mean:.0%} [{low}, {high}]")
         if self.effect and with_effect:
             parts.append(f"mean effect {sign}{self.effect.signed}")
-        episodes = f"{self.episodes} episode{'s' if self.episodes > 1 else ''}"
+        episodes = pluralise(self.episodes, "episode")
         return f"{', '.join(parts)} ({f'exact, {episodes}' if is_exact else f'{self.exact} of {episodes} exact'})"
 
     def __str__(self) -> str:

@@ -10,14 +10,15 @@ from typing import Any, NamedTuple, TypeVar
 
 from esper.candidates import Candidate
 from esper.candidates_report import html_report, rank_candidates
-from esper.cli.commands.show import summary_rows
+from esper.cli.commands.show import summary_table
 from esper.effects.plantings import summarise_with_effects
-from esper.formatting import align_columns, html_table, suggest
+from esper.formatting import suggest
 from esper.history.curves import Point, RunCurves, split_name
 from esper.history.history import open_history
 from esper.history.summary import RunSummary
 from esper.history.tables import TABLES, ColumnType, Row, Table
 from esper.recording.runs import resolve_run
+from esper.recording.segments import ReadError
 from esper.svg_plot import SvgPlot
 from esper.telemetry import events as ev
 
@@ -96,14 +97,30 @@ class RecordedRun:
     def events(
         self, kind: type[EventT] = ev.Event, *, round: int | None = None, env: int | None = None
     ) -> Iterator[EventT]:
-        """Yield events in order, without those that a restored checkpoint undid.
+        """Return an iterator over events in order, without those that a restored checkpoint undid.
 
         Args:
             kind: Type of the events, of `esper.telemetry.events`; by default all.
             round: Round, from 1; None: all. Events that do not name a round, such as anomalies, belong to the round in
                 progress.
-            env: Env; None: all. Events of no single env are left out if it is given.
+            env: Env, from 0; None: all. Events of no single env are left out if it is given.
+
+        Raises:
+            ReadError: The recording has no such round or env.
         """
+        first, last = (self._history.state_at(position) for position in (0, self._history.length))
+        self._check_number("round", round, range(max(first.round, 1), last.round + 1))
+        self._check_number("env", env, range(len(last.started.lanes) if last.started else 0))
+        return self._events(kind, round, env)
+
+    def _check_number(self, kind: str, number: int | None, known: range) -> None:
+        """Raise ReadError if a round or env is not one of the recording."""
+        if number is None or number in known:
+            return
+        found = f"{kind}s {known[0]} to {known[-1]}" if len(known) > 1 else f"{kind} {known[0]} only" if known else ""
+        raise ReadError(f"{self.name} has no {kind} {number}; it has {found or f'no {kind} yet'}")
+
+    def _events(self, kind: type[EventT], round: int | None, env: int | None) -> Iterator[EventT]:
         current = self._history.state_at(0).round  # above 0 in an excerpt
         for event in self._history.events():
             if isinstance(event, ev.RoundStarted):
@@ -116,7 +133,7 @@ class RecordedRun:
                 yield event
 
     def decisions(self, *, round: int | None = None, env: int | None = None) -> list[RecordedDecision]:
-        """Return the decisions of the policy, those to wait included. Arguments as for `events`."""
+        """Return the decisions of the policy, those to wait included. Arguments and errors as for `events`."""
         return [
             RecordedDecision(
                 step.round,
@@ -193,13 +210,13 @@ class RecordedRun:
         return _data_frame(library, table, rows)
 
     def __str__(self) -> str:
-        return "\n".join(align_columns(list(summary_rows(self.summary))))
+        return "\n".join(summary_table(self.summary).lines())
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        table, search = html_table(list(summary_rows(self.summary))), self.summary.search
+        table, search = summary_table(self.summary).html(), self.summary.search
         return table + (self.plot().svg if search is None else html_report(search.standings(), self.summary.score_name))
 
 

@@ -8,16 +8,21 @@ from __future__ import annotations
 import signal
 import threading
 import traceback
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import wraps
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import msgspec
 
 from esper.code_places import find_own
-from esper.config import ConfigError
+from esper.config import ConfigError, TaskError
 from esper.formatting import suggest
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
 
 
 class TaskOrigin(msgspec.Struct, frozen=True):
@@ -93,6 +98,31 @@ def user_errors() -> tuple[type[BaseException], ...]:
     return Exception, SystemExit, KeyboardInterrupt
 
 
+def with_short_errors(function: Callable[P, Result]) -> Callable[P, Result]:
+    """Decorate a function of the public interface: the traceback of a ConfigError or TaskError ends at its call.
+
+    The message is one sentence, with the line of the user's code. Frames of this package, and the exceptions that led
+    to it, would hide it. The last of them stays in `__context__` of the error, for a debugger.
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Result:
+        try:
+            return function(*args, **kwargs)
+        except (ConfigError, TaskError) as error:
+            raise error.with_traceback(None) from None
+
+    return call
+
+
+def describe_type(value: object) -> str:
+    """Return the type of a value of the user's code for a message, such as "an int" or "the class module.Name"."""
+    if isinstance(value, type):
+        return f"the class {value.__module__}.{value.__qualname__}"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
+
+
 def describe_exception(error: BaseException) -> str:
     """Return the type and first line of an exception in the user's code, and the line that raised it."""
     text = (exception_text(error) or "no message").splitlines()[0]
@@ -109,8 +139,12 @@ def exception_text(error: BaseException) -> str:
         return f"(its message cannot be read: {type(other).__name__})"
 
 
-def describe_origin(error: BaseException) -> str:
-    """Return the file and line outside this package that raised an exception, in parentheses; empty without one."""
+def describe_origin(error: BaseException, *, libraries: bool = True) -> str:
+    """Return the file and line outside this package that raised an exception, in parentheses; empty without one.
+
+    Args:
+        libraries: Return the place in a library if there is none in the user's own code.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    found = find_own([(frame.filename, frame.lineno or 0, frame.name) for frame in frames])
+    found = find_own([(frame.filename, frame.lineno or 0, frame.name) for frame in frames], libraries=libraries)
     return f" ({found[0]}, line {found[1]})" if found else ""

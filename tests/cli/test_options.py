@@ -122,6 +122,7 @@ def test_an_option_changes_its_key_only(capsys: pytest.CaptureFixture[str]) -> N
     assert config_printed(capsys, "--ppo.clip=0.3") == {**before, "ppo.clip": 0.3}
 
 
+LEARNING_RATES = "--training.host-learning-rate, --training.seed-learning-rate or --ppo.learning-rate"
 REFUSED = {
     ("--ppo.learning-rate", "2"): "--ppo.learning-rate '2' is not valid: it must be a number <= 1.0",
     ("--ppo.learning-rate", "-1e-3"): "--ppo.learning-rate '-1e-3' is not valid: it must be a number > 0.0",
@@ -138,7 +139,9 @@ REFUSED = {
     ("--ppo.learning-rat", "1"): "unknown option --ppo.learning-rat; did you mean --ppo.learning-rate?",
     ("--pop.clip=0.3",): "unknown option --pop.clip; did you mean --ppo.clip?",
     ("--ppo.rent", "0"): "unknown option --ppo.rent; valid: --ppo.learning-rate, ",
-    ("--lerning-rate", "1"): "unknown option --lerning-rate; did you mean --ppo.learning-rate?",
+    ("--lerning-rate", "1"): f"unknown option --lerning-rate; did you mean {LEARNING_RATES}?",
+    ("--learning-rate", "1"): f"unknown option --learning-rate; did you mean {LEARNING_RATES}?",
+    ("--lr", "1"): f"unknown option --lr; did you mean {LEARNING_RATES}?",
     ("--zzz", "1"): "unknown option --zzz; list the valid ones with `esper-sanctum",
     ("--clip", "0.3"): "unknown option --clip; did you mean --ppo.clip?",
     ("--anomalies.recovery", "1"): "--anomalies.recovery '1' is not valid: it must be a number < 1.0",

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from esper.checkpoint.catalog import find_checkpoint
-from esper.domain import Curve, Op, Stage
+from esper.domain import AlphaCurve, Op, Stage
 from esper.envs import cuda_graphs as cuda_graphs_module
 from esper.envs.cuda_graphs import CudaGraphs
 from esper.envs.env_state import env_state_tensors, load_tensors
@@ -128,7 +128,7 @@ def life_of_seed(pool: EnvPool, blueprint: str, blend: Blend) -> list[EpochResul
     pool.reset(0)
     (env,) = pool.envs
     slot = env.network.slots[1]
-    slot.germinate(blueprint, blend, Curve.LINEAR, 5, 1.0, make_generator(0, "seed"))
+    slot.germinate(blueprint, blend, AlphaCurve.LINEAR, 5, 1.0, make_generator(0, "seed"))
     slot.tick()
     results: list[EpochResult] = []
     for step in range(14):
@@ -256,7 +256,7 @@ def combined_seeds(pool: EnvPool) -> list[EpochResult]:
         for index, slot in enumerate(env.network.slots):
             slot.reset()
             if index in chosen:
-                slot.germinate("conv_light", Blend.ADD, Curve.LINEAR, 3, 1.0, make_generator(0, "seed"))
+                slot.germinate("conv_light", Blend.ADD, AlphaCurve.LINEAR, 3, 1.0, make_generator(0, "seed"))
                 slot.tick()
         env.sync_optimizers()
         for _ in range(2):

@@ -21,8 +21,8 @@ def test_effect_is_the_difference_with_and_without() -> None:
 
 def test_approximate_result_without_a_known_cause_names_the_possible_ones() -> None:
     text = str(Reproduction(steps=8, differs_from=3, quantity="loss"))
-    assert text.startswith("approximate: loss differs from step 3 on (no cause was found; another processor can round")
-    assert "a network can have state besides its weights and buffers" in text
+    assert text.startswith("approximate: loss differs from step 3 on (no cause was found: another processor, or state")
+    assert "of the network outside its buffers" in text
     assert "state" not in str(Reproduction(steps=8, differs_from=3, quantity="loss", cause="recorded on cuda:0"))
 
 

@@ -48,6 +48,7 @@ from esper.checkpoint.manifest import (
 from esper.config import Config, PPOConfig, TaskError, TrainingConfig
 from esper.control import RequestKind
 from esper.domain import VERSION
+from esper.recording.run_lock import LOCK_FILE
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json
 from esper.telemetry.state import Keyframe, RunState
@@ -491,12 +492,15 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_checkpoint_of_other_shape_leaves_run_unchanged(stopped: Path, options: dict[str, Any], named: str) -> None:
-    before = {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()}
-    threads = set(threading.enumerate())
+    def contents() -> dict[Path, bytes]:
+        """Return the content of all files but the lock, which names the process that held it last."""
+        return {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file() and path.name != LOCK_FILE}
+
+    before, threads = contents(), set(threading.enumerate())
     with pytest.raises((CheckpointError, TaskError), match=named):
         LiveRun(stopped.parent, resume=find_checkpoint(stopped), **options)
     assert set(threading.enumerate()) <= threads
-    assert {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()} == before
+    assert contents() == before
 
 
 WEIGHT = "env.2.network.host.head.linear.weight"

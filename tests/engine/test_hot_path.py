@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.domain import Curve, Stage
+from esper.domain import AlphaCurve, Stage
 from esper.envs.env import Env
 from esper.growth import cpu_convolution
 from esper.growth.blend import Blend
@@ -75,7 +75,7 @@ def plant_everything(envs: Sequence[Env]) -> None:
     for env in envs:
         for slot in env.network.slots:
             for name in slot.site.blueprints:
-                slot.germinate(name, Blend.GATE, Curve.LINEAR, 3, 1.0, torch.Generator())
+                slot.germinate(name, Blend.GATE, AlphaCurve.LINEAR, 3, 1.0, torch.Generator())
                 env.sync_optimizers()
                 assert slot.schedule is not None
                 slot.schedule.tick()

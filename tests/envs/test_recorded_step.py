@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from esper.config import Config
-from esper.domain import Curve, Stage
+from esper.domain import AlphaCurve, Stage
 from esper.envs import cuda_graphs, graph_check
 from esper.envs import env as env_module
 from esper.envs.cuda_graphs import CudaGraphs
@@ -106,7 +106,7 @@ def test_every_seed_is_replayed_in_every_stage(blueprint: str, blend: Blend, mon
     """Alphas, learning rates and counts of Adam change between the replays."""
     with launched_and_recorded(monkeypatch, amp="fp16") as (*envs, tapes):
         for slot in each_slot(envs):
-            slot.germinate(blueprint, blend, Curve.LINEAR, 5, 1.0, make_generator(0, "seed"))
+            slot.germinate(blueprint, blend, AlphaCurve.LINEAR, 5, 1.0, make_generator(0, "seed"))
             slot.tick()
         synchronise(envs)
         stages = set[Stage]()
@@ -203,7 +203,7 @@ def live_with(envs: Sequence[Env], blueprint: str, slots: Sequence[int] = (1,)) 
         for index, slot in enumerate(env.network.slots):
             slot.reset()
             if index in slots:
-                slot.germinate(blueprint, Blend.ADD, Curve.LINEAR, 3, 1.0, make_generator(0, "seed"))
+                slot.germinate(blueprint, Blend.ADD, AlphaCurve.LINEAR, 3, 1.0, make_generator(0, "seed"))
                 slot.tick()
     synchronise(envs)
     for step in range(2):

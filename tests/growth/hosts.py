@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.domain import Curve, Stage
+from esper.domain import AlphaCurve, Stage
 from esper.growth.blend import Blend
 from esper.growth.blueprints import offered_blueprints
 from esper.growth.layers import initialise_
@@ -62,7 +62,7 @@ def grow(
     scramble: bool = True,
 ) -> None:
     """Bring a dormant slot to a stage by legal operations; `scramble` makes its seed differ from the identity."""
-    slot.germinate(blueprint, blend, Curve.LINEAR, 3, target, generator(seed))
+    slot.germinate(blueprint, blend, AlphaCurve.LINEAR, 3, target, generator(seed))
     if scramble:
         noise = generator(seed + 1)
         with torch.no_grad():

@@ -5,15 +5,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.domain import Curve
+from esper.domain import AlphaCurve
 from esper.growth.blend import BLEND_STYLES, AlphaSchedule, Blend, BlendGate, blend, straight_through
 from tests.growth.hosts import generator
 
-SIGMOIDS = [(Curve.SIGMOID_GENTLE, 6.0), (Curve.SIGMOID, 12.0), (Curve.SIGMOID_SHARP, 24.0)]
+SIGMOIDS = [(AlphaCurve.SIGMOID_GENTLE, 6.0), (AlphaCurve.SIGMOID, 12.0), (AlphaCurve.SIGMOID_SHARP, 24.0)]
 
 
-@pytest.mark.parametrize("curve", Curve)
-def test_curve_rises_from_exactly_zero_to_exactly_one(curve: Curve) -> None:
+@pytest.mark.parametrize("curve", AlphaCurve)
+def test_curve_rises_from_exactly_zero_to_exactly_one(curve: AlphaCurve) -> None:
     heights = [curve.value_at(i / 100) for i in range(101)]
     assert heights[0] == 0.0
     assert heights[-1] == 1.0
@@ -23,7 +23,7 @@ def test_curve_rises_from_exactly_zero_to_exactly_one(curve: Curve) -> None:
 
 @pytest.mark.parametrize(("curve", "steepness"), SIGMOIDS)
 @given(t=st.floats(0, 1))
-def test_sigmoid_curve_equals_scaled_logistic(curve: Curve, steepness: float, t: float) -> None:
+def test_sigmoid_curve_equals_scaled_logistic(curve: AlphaCurve, steepness: float, t: float) -> None:
     def logistic(u: float) -> float:
         return 1.0 / (1.0 + math.exp(-steepness * (u - 0.5)))
 
@@ -32,11 +32,13 @@ def test_sigmoid_curve_equals_scaled_logistic(curve: Curve, steepness: float, t:
 
 
 def test_cosine_curve_equals_closed_form() -> None:
-    assert Curve.COSINE.value_at(0.25) == pytest.approx((1 - math.cos(math.pi / 4)) / 2)
+    assert AlphaCurve.COSINE.value_at(0.25) == pytest.approx((1 - math.cos(math.pi / 4)) / 2)
 
 
-@given(start=st.floats(0, 1), target=st.floats(0, 1), steps=st.integers(0, 10), curve=st.sampled_from(Curve))
-def test_ramp_starts_at_start_and_ends_exactly_at_target(start: float, target: float, steps: int, curve: Curve) -> None:
+@given(start=st.floats(0, 1), target=st.floats(0, 1), steps=st.integers(0, 10), curve=st.sampled_from(AlphaCurve))
+def test_ramp_starts_at_start_and_ends_exactly_at_target(
+    start: float, target: float, steps: int, curve: AlphaCurve
+) -> None:
     ramp = AlphaSchedule(start=start, target=target, steps=steps, curve=curve)
     if steps:
         assert ramp.value == start

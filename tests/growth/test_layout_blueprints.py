@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.domain import Curve, Stage
+from esper.domain import AlphaCurve, Stage
 from esper.envs.env_state import load_tensors
 from esper.growth.blend import BLEND_STYLES, Blend, BlendGate
 from esper.growth.blueprints import BLUEPRINTS, blueprint, build_seed, offered_blueprints
@@ -110,7 +110,7 @@ def test_seed_planted_again_keeps_addresses_and_equals_a_new_one(
     slot = Slot(site("mid", 16, layout=layout), GateConfig())
     addresses: list[int] = []
     for random_seed in (3, 4):
-        slot.germinate(name, Blend.GATE, Curve.LINEAR, 3, 1.0, generator(random_seed))
+        slot.germinate(name, Blend.GATE, AlphaCurve.LINEAR, 3, 1.0, generator(random_seed))
         seed, gate = slot.planted
         if random_seed == 3:
             addresses = [parameter.data_ptr() for parameter in slot.parameters()]

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esper.domain import Curve, Stage
+from esper.domain import AlphaCurve, Stage
 from esper.growth.blend import ALPHA_TARGETS, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend
 from esper.growth.blueprints import offered_blueprints
 from esper.growth.layouts import Layout
@@ -31,7 +31,7 @@ def operations(draw: st.DrawFn) -> tuple:
             op,
             draw(st.sampled_from(offered_blueprints(Layout.BCHW, is_causal=False))),
             draw(st.sampled_from(Blend)),
-            draw(st.sampled_from(Curve)),
+            draw(st.sampled_from(AlphaCurve)),
             draw(st.sampled_from(INITIAL_RAMP_EPOCHS)),
             draw(st.sampled_from(ALPHA_TARGETS)),
             draw(st.integers(0, 99)),
@@ -41,11 +41,11 @@ def operations(draw: st.DrawFn) -> tuple:
             op,
             draw(st.sampled_from(ALPHA_TARGETS)),
             draw(st.sampled_from(RAMP_EPOCHS)),
-            draw(st.sampled_from(Curve)),
+            draw(st.sampled_from(AlphaCurve)),
             draw(st.none() | st.sampled_from(Blend)),
         )
     if op == "cull":
-        return op, draw(st.sampled_from(RAMP_EPOCHS)), draw(st.sampled_from(Curve)), "policy"
+        return op, draw(st.sampled_from(RAMP_EPOCHS)), draw(st.sampled_from(AlphaCurve)), "policy"
     if op == "gradient":
         return op, draw(st.sampled_from((0.5, 0.5, 0.5, None, math.nan, math.inf)))
     return (op,)
@@ -100,7 +100,7 @@ def test_slot_random_operations_stay_legal_and_consistent(sequence: list[tuple])
 
 def test_slot_full_lifecycle_tick_by_tick() -> None:
     slot = empty()
-    assert slot.germinate("conv_light", Blend.ADD, Curve.LINEAR, 3, 0.7, generator()).reason == "germinate"
+    assert slot.germinate("conv_light", Blend.ADD, AlphaCurve.LINEAR, 3, 0.7, generator()).reason == "germinate"
     assert slot.tick() == [StageTransition("mid", Stage.GERMINATED, Stage.TRAINING, "conv_light", "G1")]
     slot.grad_norm = 0.5
     for _ in range(2):
@@ -127,7 +127,7 @@ def test_slot_full_lifecycle_tick_by_tick() -> None:
 def test_cull_with_ramp_ends_in_embargo_then_dormant() -> None:
     slot = empty()
     grow(slot, Stage.PROBATIONARY)
-    move = slot.cull(3, Curve.LINEAR, "hurts")
+    move = slot.cull(3, AlphaCurve.LINEAR, "hurts")
     assert move is not None
     assert (move.before, move.after) == (Stage.PROBATIONARY, Stage.BLENDING)
     alphas, moves = [slot.alpha], []
@@ -151,7 +151,7 @@ def test_cull_is_immediate_without_ramp_or_before_blending() -> None:
     for stage in (Stage.TRAINING, Stage.PROBATIONARY):
         slot = empty(GateConfig(cull_age=1))
         grow(slot, stage)
-        move = slot.cull(0 if stage.is_blended else 5, Curve.COSINE, "policy")
+        move = slot.cull(0 if stage.is_blended else 5, AlphaCurve.COSINE, "policy")
         assert move is not None
         assert move.after is Stage.CULLED
 
@@ -162,36 +162,36 @@ def test_young_seed_rejects_cull_but_not_remove_seed() -> None:
     slot.tick()
     assert slot.age == 2
     with pytest.raises(IllegalTransitionError, match="cull"):
-        slot.cull(0, Curve.LINEAR, "policy")
+        slot.cull(0, AlphaCurve.LINEAR, "policy")
     assert slot.remove_seed("governor").reason == "governor"
 
 
 def test_set_alpha_immediately_and_by_ramp() -> None:
     slot = empty()
     grow(slot, Stage.PROBATIONARY, target=0.5)
-    move = slot.set_alpha(1.0, 0, Curve.COSINE)
+    move = slot.set_alpha(1.0, 0, AlphaCurve.COSINE)
     assert move is not None
     assert move.after is Stage.BLENDING
     assert slot.alpha == 1.0
     assert slot.tick()[0].after is Stage.PROBATIONARY
-    slot.set_alpha(0.5, 3, Curve.LINEAR)
+    slot.set_alpha(0.5, 3, AlphaCurve.LINEAR)
     with pytest.raises(IllegalTransitionError, match="alpha at target"):
-        slot.set_alpha(0.7, 0, Curve.LINEAR)
+        slot.set_alpha(0.7, 0, AlphaCurve.LINEAR)
     slot.tick()
     slot.tick()
     assert slot.alpha == 0.5
-    assert slot.set_alpha(0.7, 0, Curve.LINEAR) is None
+    assert slot.set_alpha(0.7, 0, AlphaCurve.LINEAR) is None
 
 
 def test_set_alpha_with_new_blend_adds_and_removes_gate() -> None:
     slot = empty()
     grow(slot, Stage.PROBATIONARY)
     seed_only = slot.parameter_count
-    slot.set_alpha(1.0, 0, Curve.LINEAR, Blend.GATE)
+    slot.set_alpha(1.0, 0, AlphaCurve.LINEAR, Blend.GATE)
     assert slot.gate is not None
     assert slot.parameter_count == seed_only + 8 * 8 + 8 + 8 + 1
     slot.tick()
-    slot.set_alpha(1.0, 0, Curve.LINEAR, Blend.MULTIPLY)
+    slot.set_alpha(1.0, 0, AlphaCurve.LINEAR, Blend.MULTIPLY)
     assert slot.gate is None
     assert slot.parameter_count == seed_only
 
@@ -243,7 +243,7 @@ def test_lifecycle_state_reload_continues_identically(stage: Stage, blend: Blend
 def test_lifecycle_state_during_cull_still_culls() -> None:
     slot, copy = empty(), empty()
     grow(slot, Stage.PROBATIONARY)
-    slot.cull(3, Curve.LINEAR, "hurts")
+    slot.cull(3, AlphaCurve.LINEAR, "hurts")
     copy.load_lifecycle_state(json.loads(json.dumps(slot.lifecycle_state())))
     while slot.stage is not Stage.DORMANT:
         assert slot.tick() == copy.tick()
@@ -255,7 +255,7 @@ def test_blend_gate_added_after_reload_is_identical() -> None:
     grow(slot, Stage.PROBATIONARY)
     copy.load_lifecycle_state(slot.lifecycle_state())
     for one in (slot, copy):
-        one.set_alpha(1.0, 0, Curve.LINEAR, Blend.GATE)
+        one.set_alpha(1.0, 0, AlphaCurve.LINEAR, Blend.GATE)
     assert slot.gate is not None
     assert copy.gate is not None
     assert torch.equal(slot.gate.hidden.weight, copy.gate.hidden.weight)

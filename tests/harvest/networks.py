@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.domain import Curve, Stage
+from esper.domain import AlphaCurve, Stage
 from esper.growth.blend import Blend
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
@@ -37,7 +37,7 @@ def grow_everywhere(task: Task, alpha: float = 0.75) -> tuple[Grown, GrowingNetw
     generator = torch.Generator().manual_seed(0)
     for index, slot in enumerate(network.slots):
         kind = Blend.ADD if slot.site.is_causal else BLENDS[index % len(BLENDS)]
-        slot.germinate(slot.site.blueprints[-1 - index], kind, Curve.LINEAR, 0, alpha, generator)
+        slot.germinate(slot.site.blueprints[-1 - index], kind, AlphaCurve.LINEAR, 0, alpha, generator)
         slot.stage = Stage.FOSSILIZED
         with torch.no_grad():
             for parameter in slot.parameters():
@@ -66,6 +66,15 @@ class Jittery(Vae):
 
     def forward(self, x_BF: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return super().forward(x_BF * random.random())
+
+
+class Branching(Vae):
+    """A model whose operations depend on a value of its input, so that it has no program."""
+
+    def forward(self, x_BF: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if x_BF.sum() > 1e6:
+            x_BF = x_BF / 2
+        return super().forward(x_BF)
 
 
 def vae_task(model: type[Vae] = Vae) -> Task:

@@ -20,7 +20,7 @@ from esper.growth.layers import FastBatchNorm2d, Float32GroupNorm, PointwiseConv
 from esper.growth.network import call_model
 from esper.harvest import grown as grown_module
 from esper.harvest.model import grown_seeds, load_grown
-from esper.harvest.program import use_plain_layers
+from esper.harvest.program import describe_export_error, use_plain_layers
 from esper.harvest.structure import (
     CARD_FILE,
     STRUCTURE_FILE,
@@ -31,6 +31,44 @@ from esper.harvest.structure import (
 from esper.tasks import load_task
 from tests.harvest.networks import grow_everywhere, vae_task
 from tests.tasks.models import CLASSES, FEATURES, task
+
+CONSTANT = """Constraints violated (batch)! For more information, run with TORCH_LOGS="+dynamic".
+  - You marked batch as dynamic but your code specialized it to be a constant (3). If you're using mark_dynamic, stop.
+
+User stack:
+  File "/home/ann/net.py", line 7, in forward
+    return self.mix(x).reshape(3, -1)
+  File "{torch}/functional.py", line 9, in reshape
+Suggested fixes:
+  batch = 3
+
+The error above occurred when calling torch.export.export. If you would like to view some more information, read."""
+CHECKS = """Could not guard on data-dependent expression u0 > 2 (unhinted: u0 > 2).  (Size-like symbols: none)
+
+For C++ stack trace, run with TORCHDYNAMO_EXTENDED_DEBUG_CPP=1
+
+The following call raised this error:
+  File "/home/ann/net.py", line 8, in forward
+    if count > 2:
+
+To fix the error, insert one of the following checks before this call:
+  1. torch._check(count > 2)
+  2. torch._check(count <= 2)
+"""
+EXPORT_ERRORS = {
+    CONSTANT: "RuntimeError: Constraints violated (batch) (/home/ann/net.py, line 7); You marked batch as dynamic but "
+    "your code specialized it to be a constant (3)",
+    CHECKS: "RuntimeError: Could not guard on data-dependent expression u0 > 2 (/home/ann/net.py, line 8); To fix the "
+    "error, insert one of the following checks before this call: torch._check(count > 2), torch._check(count <= 2)",
+    "no\nmore": "RuntimeError: no",
+    "": "RuntimeError: no message",
+}
+
+
+@pytest.mark.parametrize(("message", "sentence"), EXPORT_ERRORS.items(), ids=["constant", "checks", "plain", "empty"])
+def test_error_of_the_exporter_is_one_sentence_with_line_and_advice(message: str, sentence: str) -> None:
+    error = RuntimeError(message.replace("{torch}", str(Path(torch.__file__).parent)))
+    assert describe_export_error(error) == sentence
 
 
 @pytest.fixture

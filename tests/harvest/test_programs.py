@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from esper.harvest.structure import PROGRAM_FILE
 from esper.tasks import load_task
 from esper.tasks.data_loading import load_data
 from esper.tasks.splits import take
-from tests.harvest.networks import Jittery, grow_everywhere, vae_task
+from tests.harvest.networks import Branching, Jittery, grow_everywhere, vae_task
 from tests.tasks.test_real_models import GPT, MODELS, MODULE, NEEDS
 
 pytestmark = pytest.mark.slow
@@ -70,3 +71,13 @@ def test_program_with_a_constant_for_a_random_number_is_refused(tmp_path: Path) 
     assert problem is not None
     assert problem.startswith("the outputs of the program differ from those of the model by")
     assert not (tmp_path / "jittery" / PROGRAM_FILE).exists()
+
+
+def test_model_without_a_program_is_told_reason_line_and_advice(tmp_path: Path) -> None:
+    problem = grow_everywhere(vae_task(Branching))[0].save(tmp_path / "branching")
+    line = Branching.forward.__code__.co_firstlineno + 1
+    assert problem is not None
+    assert problem.startswith("GuardOnDataDependentSymNode: Could not guard on data-dependent expression ")
+    assert f" ({inspect.getfile(Branching)}, line {line}); consider using " in problem
+    assert "\n" not in problem
+    assert "TORCH" not in problem

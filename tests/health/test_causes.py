@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from esper.health.causes import Candidate, ScoreDrop, list_score_drops
+from esper.health.causes import PossibleCause, ScoreDrop, list_score_drops
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, run_started
 from tests.health.episodes import GOOD, blended, choices, cull, planting, removed, slots
@@ -20,7 +20,7 @@ def drops(*changes: dict[str, object]) -> list[ScoreDrop]:
     return list_score_drops(episode(*changes), NAMES)
 
 
-def only_candidate(*changes: dict[str, object]) -> Candidate:
+def only_candidate(*changes: dict[str, object]) -> PossibleCause:
     (drop,) = drops(*changes)
     (candidate,) = drop.candidates
     return candidate

@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.history import curve_cache, run_curves
+from esper.history.curve_cache import event_files, load_curves
 from esper.history.curve_store import AXES, CurveStore
 from esper.history.history import History, open_history
+from esper.history.run_cache import RunCache
 from esper.history.run_curves import RunCurveLibrary
 from esper.recording import segments
 from esper.telemetry.events import AnyEvent
@@ -81,13 +83,13 @@ def test_curves_are_those_of_the_recording_the_second_time_from_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = write_run(tmp_path / "run")
-    library = RunCurveLibrary(tmp_path / "cache")
+    library = RunCurveLibrary(RunCache(tmp_path / "cache"))
     assert (library.names(run), library.fraction_read, len(library.curve(run, MEDIAN).steps)) == ([], 0.0, 0)
     assert read(library, run) == expected(run)
     assert not library.poll(math.inf)  # nothing has changed
 
     monkeypatch.setattr(run_curves, "History", None)
-    again = RunCurveLibrary(tmp_path / "cache")
+    again = RunCurveLibrary(RunCache(tmp_path / "cache"))
     assert read(again, run) == expected(run)
     assert len(again.curve(run, "loss/env 00").steps) == len(again.curve(run, "other/median").steps) == 0
     assert again.notices == []
@@ -99,7 +101,7 @@ def test_polls_without_time_read_everything_in_the_end_small_runs_first(
     monkeypatch.setattr(segments, "READ_CHUNK_BYTES", 2000)
     sizes = {"large": len(RUN), "small": 20, "middle": 40}
     runs = {name: write_run(tmp_path / name, RUN[:size]) for name, size in sizes.items()}
-    library = RunCurveLibrary(None)
+    library = RunCurveLibrary(RunCache(None))
     finished: list[str] = []
     seen, fractions = [library.version], [0.0]
     for run in runs.values():
@@ -122,7 +124,7 @@ def test_polls_without_time_read_everything_in_the_end_small_runs_first(
 
 def test_live_run_grows_and_is_cached_when_it_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, cache = write_run(tmp_path / "run", RUN[:20], ended=False), tmp_path / "cache"
-    library = RunCurveLibrary(cache)
+    library = RunCurveLibrary(RunCache(cache))
     assert read(library, run) == expected(run)
     append(run, RUN[20:30])
     assert library.poll(math.inf)
@@ -142,11 +144,11 @@ def test_live_run_grows_and_is_cached_when_it_has_ended(tmp_path: Path, monkeypa
     monkeypatch.setattr(run_curves, "is_being_written", lambda *_: False)
     library.poll(math.inf)
     assert curves(library, run) == expected(run)
-    assert len(list(cache.iterdir())) == 1
+    assert load_curves(RunCache(cache), run, event_files(run)) is not None
 
 
 def test_resumed_run_shows_its_old_curves_until_the_new_ones_are_read(tmp_path: Path) -> None:
-    run, library = write_run(tmp_path / "run"), RunCurveLibrary(tmp_path / "cache")
+    run, library = write_run(tmp_path / "run"), RunCurveLibrary(RunCache(tmp_path / "cache"))
     before = read(library, run)
     undone = 40
     after = stamp(RUN[undone : undone + 10], first=undone + 1, start=START + 1000)
@@ -165,8 +167,8 @@ def test_damaged_cache_is_read_again_from_the_recording(
     """`flip`: bits of the byte that are inverted; 0 cuts the file there."""
     folder = tmp_path_factory.mktemp("runs")
     run = write_run(folder / "run", RUN[:30])
-    wanted = read(RunCurveLibrary(folder / "cache"), run)
-    (file,) = (folder / "cache").iterdir()
+    wanted = read(RunCurveLibrary(RunCache(folder / "cache")), run)
+    file = folder / "cache"
     content = bytearray(file.read_bytes())
     index = int(position * len(content))
     if flip:
@@ -175,25 +177,27 @@ def test_damaged_cache_is_read_again_from_the_recording(
         del content[index:]
     file.write_bytes(content)
 
-    library = RunCurveLibrary(folder / "cache")
+    library = RunCurveLibrary(RunCache(folder / "cache"))
     read(library, run)  # the damage of an array shows when it is requested
     assert read(library, run) == wanted
-    assert read(RunCurveLibrary(folder / "cache"), run) == wanted
+    assert read(RunCurveLibrary(RunCache(folder / "cache")), run) == wanted
 
 
 def test_cache_that_cannot_be_written_is_reported_once(tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file")
+    (tmp_path / "cache").mkdir()
     runs = [write_run(tmp_path / name) for name in "ab"]
-    library = RunCurveLibrary(tmp_path / "cache")
+    cache = RunCache(tmp_path / "cache")
+    library = RunCurveLibrary(cache)
     assert [read(library, run) for run in runs] == [expected(run) for run in runs]
-    assert len(library.notices) == 1
-    assert "cannot be written (Not a directory)" in library.notices[0]
+    assert library.notices == []
+    assert cache.notice is not None
+    assert "(unable to open database file)" in cache.notice
 
 
 def test_runs_that_cannot_be_read_are_named_and_do_not_stop_the_others(tmp_path: Path) -> None:
     good, bad, gone = write_run(tmp_path / "good"), tmp_path / "bad", tmp_path / "gone"
     write_segment(bad, 1, b"no recording\n" * 10)
-    library = RunCurveLibrary(tmp_path / "cache")
+    library = RunCurveLibrary(RunCache(tmp_path / "cache"))
     for run in (bad, gone):
         library.names(run)
     assert read(library, good) == expected(good)
@@ -205,9 +209,9 @@ def test_runs_that_cannot_be_read_are_named_and_do_not_stop_the_others(tmp_path:
 
 def test_number_of_runs_and_of_cached_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_curves, "MAX_RUNS", 2)
-    monkeypatch.setattr(curve_cache, "MAX_FILES", 2)
+    monkeypatch.setattr(curve_cache, "MAX_RUNS", 2)
     runs = [write_run(tmp_path / name, RUN[:20]) for name in "abc"]
-    library = RunCurveLibrary(tmp_path / "cache")
+    library = RunCurveLibrary(RunCache(tmp_path / "cache"))
     for run in runs[:2]:
         read(library, run)
     version = library.version
@@ -216,4 +220,5 @@ def test_number_of_runs_and_of_cached_files_is_bounded(tmp_path: Path, monkeypat
     assert library.version > version
     assert len(library.curve(runs[0], MEDIAN).steps)
     assert not library.names(runs[1])
-    assert len(list((tmp_path / "cache").iterdir())) == 2
+    cached = [load_curves(RunCache(tmp_path / "cache"), run, event_files(run)) is not None for run in runs]
+    assert cached == [False, True, True]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.filter_terms import FilterError, IncompleteFilterError
+from esper.filters import FilterError, IncompleteFilterError
 from esper.history.run_filter import RUN_STATES, SORT_KEYS, complete_filter, parse_run_filter, sort_runs
 from esper.history.run_info import RunInfo
 from esper.history.run_status import LIVE_STATES
@@ -83,6 +83,7 @@ def matching(text: str) -> str:
         "halved": "b",
         "entropy": "b",
         "base": "a",
+        "best!=nan best>0.6": "a",
         "archived": "e",
         "archived task=digits": "",
     }.items(),
@@ -104,7 +105,7 @@ def test_live_runs_include_paused_ones() -> None:
         "entropy-coef<1": "unknown key 'entropy-coef'; did you mean ppo.entropy-coef?",
         "zzz=1": "unknown key 'zzz'; valid: best, last, smoothed, return, parameters, .*, or any configuration key",
         "task<3": "'task' is not a number in any run; compare it with = or !=",
-        "best<x": "expected a number after 'best', as in best<0.5; got 'x'",
+        "best<x": "expected a number after 'best', as in best<50%; got 'x'",
         "age<2y": r"expected a number with a unit after 'age' \(s, min, h, d, w\), as in age<2d; got '2y'",
         "tags:x": "unknown filter 'tags:'; did you mean tag?",
         "state:over": "unknown state 'over'; valid: live, starting, running",

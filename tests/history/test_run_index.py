@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from esper.history import run_index
-from esper.history.run_index import RunIndex, index_cache_path
+from esper.history import run_cache, run_index
+from esper.history.run_cache import RunCache
+from esper.history.run_index import RunIndex
 from esper.history.run_info import RunEnd
 from esper.recording.notes import NOTES_FILE, RunNotes, write_notes
 from esper.recording.run_directory import RunDirectory
@@ -62,7 +63,7 @@ def test_run_becomes_silent_in_the_index_without_new_events(folder: Path, monkey
     make(folder, "resumed", stopped)
     training, resumed = (RunLock(RunDirectory(path)) for path in (make(folder, "a", RUN[:60]), folder / "resumed"))
     training.mark_started()
-    index = RunIndex(folder, None)
+    index = RunIndex(folder, RunCache(None))
     index.poll()
     assert states(index) == {"resumed": "starting", "a": "running"}
     later = time.time() + 60.0
@@ -83,7 +84,7 @@ def test_index_reads_live_runs_first_then_the_newest(folder: Path, read: list[st
     write_notes(folder / "b", RunNotes(name="named"))
     (folder / "no run").mkdir()
     (folder / "loop").symlink_to(folder / "loop")
-    index = RunIndex(folder, None)
+    index = RunIndex(folder, RunCache(None))
 
     assert not index.is_complete
     assert index.poll(within=1.0 if os.environ.get("SLOW") else 0.5)
@@ -102,7 +103,7 @@ def test_index_reads_live_runs_first_then_the_newest(folder: Path, read: list[st
 def test_unread_run_is_listed_with_its_notes(folder: Path) -> None:
     for name in "ab":
         write_notes(make(folder, name, RUN), RunNotes(name=f"run {name}", tags=("x",)))
-    index = RunIndex(folder, None)
+    index = RunIndex(folder, RunCache(None))
 
     while len(index.runs) < 2:
         index.poll(within=0)
@@ -118,7 +119,7 @@ def test_cached_runs_are_not_read_again_until_their_files_change(tmp_path: Path,
         (make(folder, name, RUN, age=10) / "checkpoints").mkdir()
     lock = RunLock(RunDirectory(make(folder, "live", RUN[:60])))
     lock.mark_started()
-    first = RunIndex(folder, cache)
+    first = RunIndex(folder, RunCache(cache))
     first.poll()
     read.clear()
     write_segment(folder / "changed", 1, recording(RUN[:60]))
@@ -126,7 +127,7 @@ def test_cached_runs_are_not_read_again_until_their_files_change(tmp_path: Path,
     (folder / "grown" / "checkpoints" / "tensors").write_bytes(bytes(10_000))
     shutil.rmtree(folder / "gone")
 
-    second = RunIndex(folder, cache)
+    second = RunIndex(folder, RunCache(cache))
     second.poll()
 
     assert sorted(read) == ["changed", "live"]
@@ -137,7 +138,7 @@ def test_cached_runs_are_not_read_again_until_their_files_change(tmp_path: Path,
     assert after["grown"].bytes == (before["grown"].bytes or 0) + 10_000
     assert "gone" not in after
     lock.release()
-    assert "gone" not in {row[0] for row in sqlite3.connect(cache).execute("SELECT run FROM runs")}
+    assert b"gone" not in {row[0] for row in sqlite3.connect(cache).execute("SELECT run FROM entries")}
     second.poll()
     cache.unlink()
     second.poll()  # nothing has changed since
@@ -147,7 +148,7 @@ def test_cached_runs_are_not_read_again_until_their_files_change(tmp_path: Path,
 def test_live_run_is_read_on_at_intervals(folder: Path, read: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     directory = make(folder, "a", RUN[:30])
     segment = directory / "events-00001.jsonl"
-    lock, index = RunLock(RunDirectory(directory)), RunIndex(folder, None)
+    lock, index = RunLock(RunDirectory(directory)), RunIndex(folder, RunCache(None))
     index.poll()
     with segment.open("ab") as file:
         file.write(lines(RUN[30:]))
@@ -168,7 +169,7 @@ def test_live_run_is_read_on_at_intervals(folder: Path, read: list[str], monkeyp
 
 
 def test_notes_are_seen_at_once_and_deleted_runs_disappear(folder: Path) -> None:
-    index = RunIndex(folder, None)
+    index = RunIndex(folder, RunCache(None))
     assert not index.poll()
     assert index.is_complete
     directory = make(folder, "a", RUN)
@@ -189,39 +190,60 @@ def test_notes_are_seen_at_once_and_deleted_runs_disappear(folder: Path) -> None
     assert index.runs == []
 
 
-@pytest.mark.parametrize("damage", ["no database", "damaged row", "no directory"])
-def test_unusable_cache_is_reported_once(damage: str, tmp_path: Path, folder: Path) -> None:
+@pytest.mark.parametrize("damage", ["no database", "damaged value", "other tables"])
+def test_damaged_cache_is_made_again(damage: str, tmp_path: Path, folder: Path, read: list[str]) -> None:
     make(folder, "a", RUN)
     cache = tmp_path / "cache" / "runs.sqlite"
-    RunIndex(folder, cache).poll()
+    RunIndex(folder, RunCache(cache)).poll()
     if damage == "no database":
         cache.write_bytes(b"diary" * 1000)
-    elif damage == "damaged row":
-        with sqlite3.connect(cache) as connection:
-            connection.execute("UPDATE runs SET info = ?", (b"\xc1",))
     else:
-        shutil.rmtree(cache.parent)
-        cache.parent.write_text("")
+        with sqlite3.connect(cache) as connection:
+            connection.execute(
+                "UPDATE entries SET content = 7"
+                if damage == "damaged value"
+                else "ALTER TABLE entries RENAME content TO c"
+            )
 
-    index = RunIndex(folder, cache)
+    for _ in range(3):
+        index = RunIndex(folder, RunCache(cache))
+        index.poll()
+        index.poll()
+        assert states(index) == {"a": "done"}
+        assert index.notices == []
+
+    assert read == ["a", "a"]
+
+
+def test_cache_that_cannot_be_used_is_reported_once(tmp_path: Path, folder: Path) -> None:
+    make(folder, "a", RUN)
+    (tmp_path / "cache").write_text("")
+    index = RunIndex(folder, RunCache(tmp_path / "cache" / "runs.sqlite"))
     for _ in range(3):
         index.poll()
 
     assert states(index) == {"a": "done"}
     [notice] = index.notices
-    assert notice.startswith(f"cannot use {cache}, which keeps what was read of the runs (")
+    assert notice.startswith(
+        f"cannot use {tmp_path / 'cache' / 'runs.sqlite'}, which keeps what was read of the runs ("
+    )
 
 
 def test_cache_belongs_to_the_directory_and_the_version(
     tmp_path: Path, folder: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert index_cache_path(Path("telemetry")) == index_cache_path(folder) != index_cache_path(tmp_path)
+    cache = RunCache(tmp_path / "runs.sqlite")
     make(folder, "a", RUN)
-    RunIndex(folder, index_cache_path(folder)).poll()
-    relative = RunIndex(Path("telemetry"), index_cache_path(folder))
+    (tmp_path / "others").mkdir()
+    make(tmp_path / "others", "a", RUN[:60], age=10)
+    RunIndex(folder, cache).poll()
+    relative = RunIndex(Path("telemetry"), cache)
     relative.poll()
     assert (relative.runs[0].path, read) == ("telemetry/a", ["a"])
-    monkeypatch.setattr(run_index, "CACHE_FORMAT", "another")
-    RunIndex(folder, index_cache_path(folder)).poll()
-    assert read == ["a", "a"]
+    others = RunIndex(Path("others"), cache)
+    others.poll()
+    assert (states(others), read) == ({"a": "crashed"}, ["a", "a"])
+    monkeypatch.setattr(run_cache, "FORMAT", "another")
+    RunIndex(folder, cache).poll()
+    assert read == ["a", "a", "a"]

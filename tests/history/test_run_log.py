@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import math
-import threading
-import time
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,8 +11,6 @@ from esper.domain import Severity
 from esper.history.history import History, open_history
 from esper.history.log_database import LOG_CATEGORIES, MAX_SEQ, MIN_SEQ, LogDatabase, LogFilter
 from esper.history.run_log import LogRow, RunLog
-from esper.history.unread_log import UnreadLog
-from esper.recording.segments import list_segments
 from esper.telemetry import events as ev
 from esper.telemetry.log_lines import LogLine
 from esper.telemetry.sentences import UNLOGGED_EVENTS
@@ -277,99 +272,20 @@ def test_newest_lines_follow_those_that_the_history_has_read(tmp_path: Path) -> 
     assert seqs(log) == list(range(1, 61))
 
 
-def write_three_segments(folder: Path) -> list[ev.AnyEvent]:
-    run = example_run(rounds=6)
-    parts = [0, len(run) // 3, 2 * len(run) // 3, len(run)]
-    for number, (start, stop) in enumerate(pairwise(parts), start=1):
-        write_segment(folder, number, recording(run[start:stop], fold(run[:start])))
-    return run
-
-
-def test_log_is_filled_in_several_threads_while_it_is_searched() -> None:
-    expected = messages(8192)
-    log = LogDatabase()
-    threads = [
-        threading.Thread(
-            target=lambda part: [log.add_unread(expected[start : start + 64]) for start in range(part, 8192, 256)],
-            args=(64 * number,),
-        )
-        for number in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        assert len(log.groups(LogFilter(), MIN_SEQ, MAX_SEQ)) <= 8192
-    assert stored(log) == expected
-
-
-def test_unread_segments_are_searched_before_the_history_reads_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("esper.recording.segments.READ_CHUNK_BYTES", 4096)
-    run = write_three_segments(tmp_path)
-    expected = [line.seq for line in fold(run).log if "policy update" in line.text]
-    history = open_history(tmp_path, 0.0)
-    length = history.length
-    log = RunLog()
-    log.set_filter(text="policy update")
-    log.update(history, (), 1.0)
-    while not log.num_lines:  # a thread reads the last two segments
-        history.poll(0.0)
-        log.update(history, (), 1.0)
-    assert history.length == length  # reading waits for the first line
-    while len(seqs(log)) < 3:
-        log.update(history, (), 1.0)
-    history.poll(0.0)
-    assert seqs(log)[-1] == expected[-1]
-    fractions: list[float] = []
-    while not history.is_fully_read:
-        history.poll(0.0)
-        log.update(history, (), 1.0)
-        fractions.append(log.fraction_searched)
-        found = seqs(log)
-        assert found == sorted(set(found))  # no line is found twice
-    assert fractions[-1] == 1
-    assert seqs(log) == expected
-    log.close()
-
-
-def test_closing_a_search_lets_the_history_read_on(tmp_path: Path) -> None:
-    write_three_segments(tmp_path)
-    history, log = open_history(tmp_path, 0.0), RunLog()
-    log.set_filter(text="no line has this text")
-    log.update(history, (), 1.0)
-    log.close()
-    history.poll()
-    assert history.is_fully_read
-
-
-def test_lines_of_unread_segments_that_were_undone_are_left_out(tmp_path: Path) -> None:
-    run = write_three_segments(tmp_path)
-    restored = fold(run[: len(run) // 2])
-    again = stamp([ev.Logged(severity="info", text="after the restore")], first=restored.seq + 1)
-    write_segment(tmp_path, 4, recording(again, restored))
-    log = LogDatabase()
-    unread = UnreadLog(list_segments(tmp_path)[1:], log)
-    while len(unread.ranges) < 3:
-        time.sleep(0.01)
-    assert [line.seq for line in stored(log)] == [
-        line.seq for line in fold(again, restored).log if line.seq > len(run) // 3
-    ]
-
-
-def test_groups_stay_whole_while_the_history_reads_unread_segments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_search_continues_as_the_recording_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("esper.recording.segments.READ_CHUNK_BYTES", 2048)
-    write_three_segments(tmp_path)
+    write_segment(tmp_path, 1, recording(example_run(rounds=6)))
     expected = rows(search(open_history(tmp_path), category="seeds"))
     assert any(row.num_lines > 1 for row in expected)
     history, log = open_history(tmp_path, 0.0), RunLog()
-    search(history, log, category="seeds")
-    while log._unread_log is None or log._unread_log.is_reading:
-        search(history, log)
+    log.set_filter(category="seeds")
+    read_until: list[float] = []
     while not history.is_fully_read:
         history.poll(0.0)
         search(history, log)
-        assert log.num_lines <= sum(row.num_lines for row in expected)
+        assert rows(log) == rows(search(history, category="seeds"))
+        read_until.append(log.read_until or math.inf)
+    assert read_until == sorted(read_until)
+    assert len(set(read_until)) > 3
+    assert log.fraction_searched == 1
     assert rows(log) == expected

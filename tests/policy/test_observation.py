@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from esper.domain import Curve, Op
+from esper.domain import AlphaCurve, Op
 from esper.growth.blend import BLEND_STYLES
 from esper.policy.actions import Action
 from esper.policy.masks import ActionMasks, write_masks
@@ -81,7 +81,7 @@ def test_seed_measurements_change_only_its_slice(slot: int) -> None:
     seed = env.slots[slot]
     seed.record_contribution(-0.3, 0.01)
     seed.grad_norm = 7.0
-    seed.set_alpha(0.5, 5, Curve.LINEAR) if seed.can_set_alpha else seed.tick()
+    seed.set_alpha(0.5, 5, AlphaCurve.LINEAR) if seed.can_set_alpha else seed.tick()
     after, _ = observe(env)
     moved = torch.zeros_like(before, dtype=torch.bool)
     moved[slot_slice(slot)] = True

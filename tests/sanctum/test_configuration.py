@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,8 +19,9 @@ CONFIG = Config(envs=8, slots=("early", "mid"), ppo=PPOConfig(gamma=0.97))
 STARTED = msgspec.structs.replace(run_started(2), config=msgspec.json.decode(msgspec.json.encode(CONFIG)))
 
 
-def test_settings_that_differ_from_the_defaults_come_first() -> None:
-    settings = list_settings(flat_config(STARTED.config))
+@pytest.mark.parametrize("config", [STARTED.config, msgspec.to_builtins(CONFIG)], ids=["recording", "live run"])
+def test_settings_that_differ_from_the_defaults_come_first(config: dict[str, Any]) -> None:
+    settings = list_settings(flat_config(config))
     changed = {setting.key: (setting.value, setting.default) for setting in settings if setting.group == CHANGED}
     assert changed == {"envs": ("8", "16"), "ppo.gamma": ("0.97", "1.0")}
     assert [setting.group for setting in settings[:3]] == [CHANGED, CHANGED, OF_TASK]

@@ -94,7 +94,7 @@ async def test_log_says_how_much_was_searched(tmp_path: Path, monkeypatch: pytes
     app, _ = live(run, recorded_in=tmp_path)
     async with opened(app, "6") as pilot:
         log = app.screen.query_one(LogList)
-        assert "· searched" in subtitle(log)
+        assert "· searched up to " in subtitle(log)
         await pilot.press("slash", *"rolled", "enter")
         while "env 02 was rolled back" not in log.text:
             await settle(pilot)

@@ -10,7 +10,7 @@ from esper.effects.change import Change
 from esper.effects.episode import RecordedEpisode, read_round
 from esper.effects.results import Simulation
 from esper.history.history import open_history
-from esper.simulation.simulator import Job, Simulator
+from esper.simulation.simulator import SimulationJob, Simulator
 from esper.tasks import load_task
 from esper.tasks.prepare import prepare_task
 from tests.runs import LiveRun
@@ -111,7 +111,7 @@ def simulate(
         found[0].config, prepare_task(found[0].config, load_task(task) if task else None), lanes, num_plays, Path()
     )
     try:
-        jobs = [Job(episode=episode, changes=changes, repeat=repeat) for episode in found]
+        jobs = [SimulationJob(episode=episode, changes=changes, repeat=repeat) for episode in found]
         results = list(simulator.simulate(jobs, lambda _: None))
     finally:
         simulator.close()

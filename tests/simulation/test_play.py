@@ -8,7 +8,7 @@ from esper.cli.main import main
 from esper.effects.change import without_steps
 from esper.effects.episode import read_round
 from esper.history.history import open_history
-from esper.simulation.simulator import Job, Simulator
+from esper.simulation.simulator import SimulationJob, Simulator
 from esper.tasks.prepare import prepare_task
 
 
@@ -19,8 +19,8 @@ def test_play_begins_after_the_others_have_ended(tmp_path: Path) -> None:
     short, whole = read_round(open_history(run), 1).values()
     short = short._replace(steps=short.steps[:2], ended=None)
     jobs = [
-        Job(episode=short, changes=[without_steps([1])]),  # ends after step 2
-        Job(episode=whole, changes=[without_steps([4])]),  # begins with step 4
+        SimulationJob(episode=short, changes=[without_steps([1])]),  # ends after step 2
+        SimulationJob(episode=whole, changes=[without_steps([4])]),  # begins with step 4
     ]
     simulator = Simulator(whole.config, prepare_task(whole.config), ["cpu:0"], 4, tmp_path)
     found = list(simulator.simulate(jobs, lambda _: None))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from esper.config import TaskError
@@ -74,6 +76,85 @@ def rows_of(rows: list[Any]) -> Any:
             return rows[index]
 
     return Rows()
+
+
+class TwoInputs(nn.Module):
+    """A model with two inputs and two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(3, 8)
+        self.classes, self.value = nn.Linear(8, 4), nn.Linear(8, 1)
+
+    def forward(self, near: Tensor, far: Tensor) -> dict[str, Tensor]:
+        hidden = self.body(near + far).relu()
+        return {"class": self.classes(hidden), "value": self.value(hidden).squeeze(-1)}
+
+
+def named_items(count: int) -> list[Any]:
+    draw = torch.Generator().manual_seed(0)
+    return [
+        (
+            {"near": torch.rand(3, generator=draw), "far": torch.rand(3, generator=draw).numpy()},
+            {"class": index % 4, "value": index / count},
+        )
+        for index in range(count)
+    ]
+
+
+def test_data_set_of_dicts_is_stacked_by_key_and_trains() -> None:
+    items = named_items(24)
+
+    def loss(output: dict[str, Tensor], y: dict[str, Tensor]) -> Tensor:
+        return F.cross_entropy(output["class"], y["class"]) + F.mse_loss(output["value"], y["value"])
+
+    def score(output: dict[str, Tensor], y: dict[str, Tensor]) -> Tensor:
+        return (output["class"].argmax(1) == y["class"]).float()
+
+    def data(_: object) -> Splits:
+        return Splits(train=rows_of(items), validation=rows_of(items), test=rows_of(items[:5]))
+
+    splits = data(None)
+    inputs, targets = splits.test
+    assert {name: list(tensor.shape) for name, tensor in inputs.items()} == {"near": [5, 3], "far": [5, 3]}
+    assert torch.equal(inputs["near"], torch.stack([x["near"] for x, _ in items[:5]]))
+    assert targets["class"].tolist() == [0, 1, 2, 3, 0]
+    assert targets["value"].dtype is torch.float32
+    own = task(TwoInputs, {"body": "body"}, data, loss=loss, score=score)
+    probe_task(own, (splits,))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda x, y: {"x": x, "y": y}, "item 2 of the split 'train' is a dict; return a pair, inputs and targets"),
+        (lambda x, y: (x, y, 1), "item 2 of the split 'train' is a tuple of 3; return a pair, inputs and targets"),
+        (
+            lambda x, y: ({"near": x["near"]}, y),
+            "item 2 of the split 'train' has the keys near, and item 0 has the keys near, far",
+        ),
+        (lambda x, y: (x["near"], y), "item 2 of the split 'train' has no keys, and item 0 has the keys near, far"),
+    ],
+)
+def test_item_of_another_structure_is_named(change: Callable[[Any, Any], Any], sentence: str) -> None:
+    items = named_items(4)
+    items[2] = change(*items[2])
+    other = rows_of(named_items(2))
+    with pytest.raises(TaskError) as error:
+        load_data(task(data=lambda _: Splits(train=rows_of(items), validation=other, test=other)), None)
+    assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize("probability", [1.0, 0.5])
+def test_random_transform_of_one_input_of_a_dict_is_refused(probability: float) -> None:
+    class NoisyDicts(Noisy):
+        def __getitem__(self, index: int) -> Any:
+            x, y = super().__getitem__(index)
+            return {"clean": self.x[index], "noisy": x}, y
+
+    x, y = features().train
+    with pytest.raises(ValueError, match="differs between two readings"):
+        Splits(train=NoisyDicts(x, y, probability), validation=(x, y), test=(x, y))  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("width", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "uint64"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from esper.telemetry.sentences import describe_event, format_lanes, pluralise
+from esper.telemetry.sentences import describe_event, format_lanes
 from tests.factory import run_started
 
 
@@ -32,8 +32,3 @@ def test_run_start_sentence_gives_the_env_assignment() -> None:
     severity, text = describe_event(started) or ("", "")
     assert severity == "info"
     assert text == f"run {started.run}: ppo on digits_impaired, 5 envs on cpu:0 ×3, cpu:1 ×2"
-
-
-def test_counts_of_one_are_singular() -> None:
-    assert [pluralise(count, "env") for count in (0, 1, 2)] == ["0 envs", "1 env", "2 envs"]
-    assert [pluralise(count, "quantity", "quantities") for count in (1, 2)] == ["1 quantity", "2 quantities"]

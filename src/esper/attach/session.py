@@ -8,10 +8,10 @@ from queue import SimpleQueue
 
 from esper.attach.client import RemoteRequestQueue
 from esper.process import NamedThread
+from esper.recording.reader import RecordingReader
 from esper.recording.run_directory import RunDirectory, RunDirectoryError
 from esper.recording.run_lock import is_live
 from esper.recording.segments import ReadError
-from esper.recording.tail import RecordingFollower
 from esper.telemetry.state import Keyframe, Record, RunState
 
 RECORDING_POLL_S = 0.1
@@ -37,7 +37,7 @@ class AttachedRun:
         """Reason, as one sentence, why the run can no longer be followed; None while it can."""
         self.run_directory: RunDirectory | None = None
         """Run directory, held open; None before the run is followed."""
-        self._tail = RecordingFollower(directory)
+        self._reader = RecordingReader(directory, from_last_segment=True)
         self._is_closed = False
         self._is_live = True
         """A process trained the run when its records were read last."""
@@ -46,7 +46,7 @@ class AttachedRun:
     @property
     def notices(self) -> list[str]:
         """Sentences about parts of the recording that could not be read, or were skipped."""
-        return self._tail.notices
+        return self._reader.notices.messages
 
     @property
     def is_engine_alive(self) -> bool:
@@ -78,9 +78,10 @@ class AttachedRun:
                 was_there, is_there = is_there, self._is_there(directory, live=live)
                 if not is_there:
                     if was_there and live:
-                        self.notices.append(f"{self.directory} was moved or replaced; the run waits until it is back")
+                        text = f"{self.directory} was moved or replaced; the run waits until it is back"
+                        self._reader.notices.replace(("moved", time.monotonic()), text)
                     continue
-                for record in self._tail.poll():
+                for record in self._reader.records():
                     self.records.put(record)
                 self._is_live = live
         except ReadError as error:
@@ -100,11 +101,6 @@ class AttachedRun:
 
     def _fold_existing(self) -> None:
         """Fold the existing recording into one Keyframe, because a screen would take too long to apply every event."""
-        state = RunState()
-        for record in self._tail.poll():
-            if isinstance(record, Keyframe):
-                state = record.decode_state()
-            else:
-                state.apply(record)
+        state = self._reader.fold_into(RunState())
         if state.seq:
             self.records.put(Keyframe.from_state(state))

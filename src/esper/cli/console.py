@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import queue
-import statistics
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -20,12 +19,12 @@ from esper.cli.growth_lines import format_growth_round
 from esper.cli.options import NarrationDetail
 from esper.cli.streams import DISK_FULL_ERRNOS, print_text
 from esper.engine.resume_options import resume_options
-from esper.formatting import NOT_MEASURED, format_duration, format_number, strip_control
+from esper.formatting import NOT_MEASURED, format_duration, format_number, pluralise, strip_control
 from esper.health.incidents import group_incidents
 from esper.telemetry import events as ev
 from esper.telemetry.anomalies import anomaly_key
-from esper.telemetry.sentences import describe_event, pluralise, to_ascii
-from esper.telemetry.state import MAX_ANOMALIES, Keyframe, Record, RunState
+from esper.telemetry.sentences import describe_event, to_ascii
+from esper.telemetry.state import MAX_ANOMALIES, Keyframe, Record, RunState, fold
 
 QUEUE_POLL_S = 0.2
 """Seconds between checks of the queue and of whether the run is still alive."""
@@ -93,12 +92,10 @@ class RunPrinter:
 
     def _handle(self, record: Record) -> Iterator[tuple[float, str, str]]:
         """Apply a record to the state, and yield time, severity and text of each line to print."""
+        self._state = state = fold(self._state, [record])
         if isinstance(record, Keyframe):
-            self._state = record.decode_state()
             self._finished = None
             return
-        state = self._state
-        state.apply(record)
         if state.search is not None:
             if isinstance(record, ev.RoundStarted) and record.round > 1:
                 yield record.time, "info", format_growth_round(state, record.round - 1)
@@ -279,9 +276,8 @@ def format_round(state: RunState, number: int) -> str:
     """
     total = state.started.rounds if state.started else NOT_MEASURED
     last = state.scores_by_round[-1]
-    mean_return = statistics.fmean(env.returns[-1] for env in state.envs)
     text = f"round {number}/{total}: {state.score_name} {last.median:.1%} ({last.minimum:.1%} to {last.maximum:.1%}), "
-    text += f"return {mean_return:+.3f}"
+    text += f"return {format_number(state.last_return, '+.3f')}"
     update = state.update
     if update is not None and update.round == number:
         text += f", KL {update.kl:.4f}, entropy {update.entropy:.2f}"

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast, get_args
@@ -16,7 +17,7 @@ from esper.checkpoint.manifest import config_from_manifest, read_manifest
 from esper.cli.streams import print_text
 from esper.config import Config, ConfigError
 from esper.config_fields import ConfigField, list_fields
-from esper.formatting import install_command, strip_control, suggest, suggest_nearest
+from esper.formatting import install_command, join_alternatives, strip_control, suggest
 from esper.policy.loading import is_own_policy
 from esper.recording.runs import resolve_run
 from esper.tasks import TASK_NAMES, check_task_reference, own_values
@@ -57,8 +58,9 @@ def print_warnings(sentences: Iterable[str]) -> None:
         print_text(f"esper-sanctum: {strip_control(sentence)}", sys.stderr)
 
 
-_OTHER_NAMES = {"--headless": "--no-tui"}
-"""Options here, keyed by the dissimilar names that users may know from other programs."""
+_LEARNING_RATES = ("--training.host-learning-rate", "--training.seed-learning-rate", "--ppo.learning-rate")
+_OTHER_NAMES = {"--headless": ("--no-tui",), "--learning-rate": _LEARNING_RATES, "--lr": _LEARNING_RATES}
+"""Options here, keyed by the names that users may know from other programs."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -104,14 +106,18 @@ class Parser(argparse.ArgumentParser):
     def _nearest_option(self, name: str) -> str:
         """Return a suggestion: same key in a table, else nearest key of the same table, else nearest option."""
         known = [option for action in self._actions for option in action.option_strings]
-        if (meant := _OTHER_NAMES.get(name)) in known:
-            return f"did you mean {meant}?"
+        others = {other: meant for other, meant in _OTHER_NAMES.items() if {*meant} <= {*known}}
+        if name in others:
+            return f"did you mean {join_alternatives(others[name])}?"
         if without_table := [option for option in known if option.endswith(f".{name.removeprefix('--')}")]:
-            return f"did you mean {' or '.join(without_table)}?"
+            return f"did you mean {join_alternatives(without_table)}?"
         table, dot, key = name.partition(".")
         if in_table := [option.removeprefix(table + dot) for option in known if dot and option.startswith(table + dot)]:
             return suggest(key, in_table, prefix=table + dot)
-        return suggest_nearest(name, known) or f"list the valid ones with `{self.prog} --help`"
+        nearest = get_close_matches(name, [*others, *known], n=1)
+        if nearest:
+            return f"did you mean {join_alternatives(others.get(nearest[0], nearest))}?"
+        return f"list the valid ones with `{self.prog} --help`"
 
 
 class _HelpAll(argparse.Action):

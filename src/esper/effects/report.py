@@ -11,11 +11,11 @@ import msgspec
 from esper.effects.change import UNCHANGED, Change, changes_of, describe_change, describe_choices
 from esper.effects.episode import GERMINATE, WAIT, choices_of
 from esper.effects.results import Effect, EpisodeResults, Simulation, Trajectory, effect
-from esper.formatting import APPROXIMATE, NOT_MEASURED, align_columns, html_text
+from esper.formatting import APPROXIMATE, NOT_MEASURED, html_text, pluralise
 from esper.intervals import t_interval
 from esper.paying import HEADING, PAYS, PayingPlantings
+from esper.printed_table import PrintedTable
 from esper.svg_plot import SvgPlot
-from esper.telemetry.sentences import pluralise
 
 STEPS_PER_GROUP = 10
 """Number of steps in one group of the effects by step."""
@@ -38,7 +38,7 @@ class MeanEffect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Fraction of the effects below −0.005."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class EpisodeOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """End of an episode, and its course."""
 
     net_return: float
@@ -95,7 +95,7 @@ class _OfEpisode(_Printable, frozen=True, kw_only=True):
     """How exactly the episode was reproduced, in words."""
     exact: bool
     """True if every recorded value was reproduced; else the effects are approximate."""
-    recorded: Outcome
+    recorded: EpisodeOutcome
     """The episode as it was recorded, and simulated again."""
 
     @property
@@ -142,7 +142,7 @@ class EpisodeReport(_OfEpisode, frozen=True, tag_field="answer", tag="episode", 
             return
         repeated = any(decision.repeats for decision in self.decisions)
         headings = ["step", "decision", "net return", self.score_name, "parameters", *_repeat_headings(repeated)]
-        rows = [headings]
+        rows: list[list[str]] = []
         for decision in self.decisions:
             worth = decision.effect
             others = [step for step in decision.seed if step != decision.step]
@@ -157,7 +157,7 @@ class EpisodeReport(_OfEpisode, frozen=True, tag_field="answer", tag="episode", 
             rows.append(
                 [str(decision.step), decision.decision + about, *cells, *_repeat_cells(decision.repeats, repeated)]
             )
-        yield from align_columns(rows, right=(0, 2, 3, 4, 6, 7))
+        yield from PrintedTable.from_cells(headings, rows, right=(0, 2, 3, 4, 6, 7)).lines()
         yield ""
         yield (
             "Effect of a decision: the episode minus the one without it, in which later decisions that have become "
@@ -171,7 +171,7 @@ class ChangeReport(_OfEpisode, frozen=True, tag_field="answer", tag="change", kw
 
     change: str
     """The change in words."""
-    changed: Outcome
+    changed: EpisodeOutcome
     """The changed episode."""
     difference: Effect
     """Changed minus recorded."""
@@ -245,12 +245,12 @@ class SampleReport(_Printable, frozen=True, tag_field="answer", tag="sample", kw
             if not groups:
                 continue
             yield ""
-            rows = [[titles[kind], "n", "effect on the net return", "pays", "costs"]]
-            for name, found in groups.items():
-                rows.append(
-                    [name, str(found.n), sign + _describe_mean(found), f"{found.pays:.0%}", f"{found.costs:.0%}"]
-                )
-            yield from align_columns(rows, right=(1, 3, 4))
+            headings = [titles[kind], "n", "effect on the net return", "pays", "costs"]
+            rows = [
+                [name, str(found.n), sign + _describe_mean(found), f"{found.pays:.0%}", f"{found.costs:.0%}"]
+                for name, found in groups.items()
+            ]
+            yield from PrintedTable.from_cells(headings, rows, right=(1, 3, 4)).lines()
         yield ""
         yield (
             "Effect: the episode minus the one without the decision, mean and 95 % t interval over the decisions. "
@@ -278,9 +278,9 @@ def mean_effect(values: Iterable[float]) -> MeanEffect | None:
     )
 
 
-def outcome(trajectory: Trajectory) -> Outcome:
+def outcome(trajectory: Trajectory) -> EpisodeOutcome:
     """Return the end of a trajectory, and its scores."""
-    return Outcome(
+    return EpisodeOutcome(
         net_return=trajectory.net_return,
         score=trajectory.final_score,
         parameter_ratio=trajectory.parameter_ratio,
@@ -415,7 +415,7 @@ def _negated(found: MeanEffect) -> MeanEffect:
     return msgspec.structs.replace(found, mean=-found.mean, low=low, high=high, pays=found.costs, costs=found.pays)
 
 
-def _describe_end(end: Outcome, score_name: str, sign: str) -> str:
+def _describe_end(end: EpisodeOutcome, score_name: str, sign: str) -> str:
     broken = ", broke down" if end.broke_down else ""
     return (
         f"net return {sign}{end.net_return:+.3f}, {score_name} {sign}{end.score:.1%}, "

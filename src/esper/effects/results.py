@@ -36,10 +36,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.parameter_ratios[-1]
 
 
-_UNKNOWN_CAUSE = (
-    "no cause was found; another processor can round otherwise, and a network can have state besides its weights and "
-    "buffers"
-)
+_UNKNOWN_CAUSE = "no cause was found: another processor, or state of the network outside its buffers"
 
 
 class Reproduction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -23,7 +23,7 @@ from esper.engine.growth import FRESH_HOSTS, MAX_FINALISTS, GrowthRequest, late_
 from esper.engine.step import StepResult
 from esper.engine.training_state import TrainingState
 from esper.envs.env import Env
-from esper.formatting import format_duration
+from esper.formatting import format_duration, pluralise
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.policy.agent import strip_prefix
 from esper.search.proposals import plan_of
@@ -31,13 +31,12 @@ from esper.search.search import PlanSearch
 from esper.seeding import EpisodeKey
 from esper.telemetry import events as ev
 from esper.telemetry.search_state import SearchState
-from esper.telemetry.sentences import pluralise
 
 NOT_FINITE = "its score is not finite"
 """Reason of a training that failed."""
 
 
-class Job(NamedTuple):
+class TrainingJob(NamedTuple):
     """A training that is to be done."""
 
     candidate: str
@@ -70,7 +69,7 @@ class GrowthDirector:
         self.fresh_scores = FreshScores()
         self.networks: dict[str, BestNetwork] = {}
         self.has_ended = False
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[TrainingJob] = deque()
         """Trainings that come before new candidates: those of a round that failed, and those on fresh hosts."""
         self._is_searching = True
         self._started = 0
@@ -80,7 +79,7 @@ class GrowthDirector:
         self._round_seconds = 0.0
         """Duration of the steps of this round, or of the last one at the start of a round."""
         self._longest_round = 0.0
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, TrainingJob] = {}
         """Trainings of this round that have not ended, keyed by env index."""
         self._best: dict[int, BestNetwork] = {}
         """Best network of each training of this round, keyed by env index."""
@@ -116,14 +115,16 @@ class GrowthDirector:
                 ev.TrialStarted(round=number, env=env, candidate=job.candidate, origin=job.origin, fresh=job.fresh)
             )
 
-    def _next_jobs(self, envs: int) -> list[Job]:
-        jobs: list[Job] = []
+    def _next_jobs(self, envs: int) -> list[TrainingJob]:
+        jobs: list[TrainingJob] = []
         while self._waiting and len(jobs) < envs:
             jobs.append(self._waiting.popleft())
         if jobs or not self._is_searching:
             return jobs
         left = self._trials_left(envs)
-        jobs = [Job(*proposal) for proposal in self._search.next_candidates(min(left, envs))] if left > 0 else []
+        jobs = (
+            [TrainingJob(*proposal) for proposal in self._search.next_candidates(min(left, envs))] if left > 0 else []
+        )
         self._started += len(jobs)
         if not jobs:
             if left > 0:
@@ -171,7 +172,7 @@ class GrowthDirector:
                 count -= 1
         names = self._search.finalists(count)
         self._waiting.extend(
-            Job(name, self._candidate(name).origin, number)
+            TrainingJob(name, self._candidate(name).origin, number)
             for number in range(1, FRESH_HOSTS + 1)
             for name in names
             if number not in self._candidate(name).fresh_hosts  # of this growth, when it had a smaller budget
@@ -226,7 +227,7 @@ class GrowthDirector:
             elif self._improves_no_more(episode):
                 self._end_training(episode, "done")
 
-    def _is_worse(self, episode: Episode, job: Job) -> bool:
+    def _is_worse(self, episode: Episode, job: TrainingJob) -> bool:
         """Report the objective of a trial, and return True if the search prunes it."""
         step, value = episode.view.step, self._value(episode)
         is_last = step == self._training.config.steps
@@ -315,7 +316,7 @@ class GrowthDirector:
         taken = agent.actions[episode.env.index][: episode.view.step]
         return plan_of(taken, [site.name for site in profile.sites], profile.blueprints)
 
-    def _keep(self, job: Job, network: BestNetwork) -> None:
+    def _keep(self, job: TrainingJob, network: BestNetwork) -> None:
         """Keep the network of a candidate: the best one on fresh hosts, or else that of its trial."""
         known = self.networks.get(job.candidate)
         is_first_fresh = job.fresh is not None and len(self._candidate(job.candidate).fresh_scores) == 1
@@ -404,8 +405,8 @@ class GrowthDirector:
         self.fresh_scores.load_state_dict(stored["fresh-scores"], strip_prefix("fresh-score.", tensors))
         self.networks = load_networks(stored["networks"], strip_prefix("network.", tensors))
         self._best = load_networks(stored["best"], strip_prefix("best.", tensors))
-        self._waiting = deque(Job(*job) for job in stored["waiting"])
-        self._jobs = {env: Job(*job) for env, job in stored["jobs"]}
+        self._waiting = deque(TrainingJob(*job) for job in stored["waiting"])
+        self._jobs = {env: TrainingJob(*job) for env, job in stored["jobs"]}
         self._is_searching, self._started = stored["searching"], stored["started"]
         self._seconds, self._round_seconds = stored["seconds"], stored["round-seconds"]
         self._longest_round, self.has_ended = stored["longest-round"], stored["ended"]

@@ -18,6 +18,7 @@ from esper.engine.host_training import train_envs
 from esper.engine.reporter import control_requested
 from esper.engine.training_state import TrainingState
 from esper.envs.env import Env
+from esper.formatting import pluralise
 from esper.harvest.grown import Grown
 from esper.harvest.model import plant_grown
 from esper.harvest.structure import GrownSeed, HarvestError, Provenance
@@ -29,7 +30,6 @@ from esper.seeding import EpisodeKey
 from esper.tasks.splits import Splits
 from esper.tasks.task import Task
 from esper.telemetry import events as ev
-from esper.telemetry.sentences import pluralise
 from esper.user_code import user_errors
 
 _MAX_NAME_CHARS = 60

@@ -15,11 +15,11 @@ import torch
 from esper.config import TaskError
 from esper.engine.fresh_scores import NetworkScores, measure_env
 from esper.envs.env import Env
+from esper.formatting import pluralise
 from esper.intervals import crossed_interval
 from esper.lanes.pool import EnvPool
 from esper.policy.actions import WAIT_DECISION
 from esper.seeding import EpisodeKey
-from esper.telemetry.sentences import pluralise
 
 MAX_DOUBLINGS = 4
 """Number of times that `choose_steps` doubles the steps."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import msgspec
 import torch
@@ -194,6 +194,7 @@ def run_started(
     *,
     policy: str,
     lanes: list[str],
+    task_defaults: dict[str, Any],
     search: ev.SearchInfo | None = None,
 ) -> ev.RunStarted:
     """Build the event of the start of a run.
@@ -202,6 +203,7 @@ def run_started(
         origin: Source of the task; None for a built-in one.
         policy: Name of the policy for display.
         lanes: Lane of each env of all ranks.
+        task_defaults: Slots and settings of the task itself.
         search: The search of a growth; None for another run.
     """
     env, profile = pool.envs[0], pool.profile
@@ -224,6 +226,7 @@ def run_started(
         versions=versions(),
         search=search,
         task_code=dict(origin.digests) if origin else {},
+        task_defaults=task_defaults,
         config=msgspec.to_builtins(config),
     )
 

@@ -131,7 +131,7 @@ class Run:
                 accept_changed=accept_changed_task,
                 ranks=ranks,
             )
-            task, data, profile, config, origin = prepared
+            task, data, profile, config, origin, defaults = prepared
             if growth:
                 config = self._configure_growth(growth, saved, prepared, lanes, control)
             self.pool = EnvPool(task, profile, data, lanes, config, ranks.env_range(config.envs), spawner)
@@ -155,7 +155,7 @@ class Run:
                 interactive=interactive and ranks.is_single,
             )
             self._restore(start)
-            self._emit_run_started(config)
+            self._emit_run_started(config, defaults)
             self._emit_notices(config, lock_warning if ranks.rank == 0 else None)
             self._opened = opened.pop_all()
             """Resources of the run, closed in reverse order at its end."""
@@ -181,7 +181,7 @@ class Run:
             ConfigError: The limit of parameters is not valid.
             StoppedError: A stop was requested meanwhile.
         """
-        task, data, profile, config, _ = prepared
+        task, data, profile, config, _, _ = prepared
         check_is_one_structure(task)
         check_samples(task.name, data[0])
         growth.request.info(profile.host_parameters)  # checks the limit before anything is written
@@ -321,7 +321,7 @@ class Run:
             self.hub = FirstRankEventHub(recorder, detector, self.ranks)
         return lock.warning
 
-    def _emit_run_started(self, config: Config) -> None:
+    def _emit_run_started(self, config: Config, defaults: dict[str, Any]) -> None:
         builtins = msgspec.to_builtins(config)
         lanes = [lane for of_rank in self.ranks.all_gather_object(self.pool.lane_by_env) for lane in of_rank]
         manifest: dict[str, Any] = {"run": self.directory.name, "config": builtins, "versions": reporter.versions()}
@@ -335,6 +335,7 @@ class Run:
             self.trainer.state.origin,
             policy="search" if director else policy_label(config.policy),
             lanes=lanes,
+            task_defaults=defaults,
             search=director.search_state.info if isinstance(director, GrowthDirector) else None,
         )
         self.hub.emit_global(started)
@@ -344,6 +345,8 @@ class Run:
         warnings = [f"{gpu} is not used: {reason}" for gpu, reason in unused.items()]
         for text in filter(None, [lock_warning, *warnings]):
             self.hub.emit(ev.Logged(severity="warning", text=text))
+        for text in self.pool.profile.warnings:  # the same in all ranks
+            self.hub.emit_global(ev.Logged(severity="warning", text=text))
         for text in self.pool.notices:
             self.hub.emit(ev.Logged(severity="info", text=text))
         for lane in self.pool.lanes:

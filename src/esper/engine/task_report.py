@@ -12,7 +12,7 @@ import torch
 from esper.config import Config
 from esper.envs.env import Env
 from esper.envs.hosts import HostFactory
-from esper.formatting import format_bytes, html_text
+from esper.formatting import format_bytes, html_text, pluralise
 from esper.seeding import restored_generators
 from esper.tasks.data_loading import load_data
 from esper.tasks.family import settings_of_family, structures_of
@@ -21,7 +21,7 @@ from esper.tasks.probe import probe_task
 from esper.tasks.profile import TaskProfile
 from esper.tasks.splits import data_tensors, move_data
 from esper.tasks.task import Task
-from esper.telemetry.sentences import pluralise
+from esper.user_code import with_short_errors
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -78,6 +78,7 @@ class TaskReport:
             f"  memory: {format_bytes(self.env_bytes)} per env without activations, "
             f"{format_bytes(self.data_bytes)} of data"
         )
+        lines += [f"  warning: {warning}" for warning in profile.warnings]
         lines.append(f"  time: {self.epoch_seconds:.3g} s per epoch of the bare host, on one CPU core")
         return "\n".join(lines)
 
@@ -88,6 +89,7 @@ class TaskReport:
         return html_text(str(self))
 
 
+@with_short_errors
 @restored_generators()
 def check(task: Task | str, data_dir: Path | None = None) -> TaskReport:
     """Run one epoch of a task's bare host on the CPU, and report the results.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from esper.domain import Curve, Stage
+from esper.domain import AlphaCurve, Stage
 from esper.envs.cuda_graphs import CudaGraphs
 from esper.envs.env import Env
 from esper.envs.env_state import env_state_tensors
@@ -140,7 +140,7 @@ def _plant_seeds(env: Env, seeds: Sequence[_Seed]) -> None:
     generator = make_generator(0, "graph check")
     for slot, seed in zip(env.network.slots, seeds, strict=False):
         slot.reset()
-        slot.germinate(seed.blueprint, seed.blend, Curve.LINEAR, INITIAL_RAMP_EPOCHS[0], 1.0, generator)
+        slot.germinate(seed.blueprint, seed.blend, AlphaCurve.LINEAR, INITIAL_RAMP_EPOCHS[0], 1.0, generator)
         while slot.stage is not seed.stage:
             slot.grad_norm = 1.0
             if slot.can_advance:

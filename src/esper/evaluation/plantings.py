@@ -20,7 +20,7 @@ from esper.engine.step import StepResult, tick_slots
 from esper.evaluation.journal import EvaluationJournal
 from esper.lanes.pool import EnvPool
 from esper.paying import PayingPlantings, count_paying
-from esper.simulation.simulator import Job, Simulator
+from esper.simulation.simulator import SimulationJob, Simulator
 from esper.tasks.prepare import PreparedTask
 from esper.telemetry import events as ev
 
@@ -116,7 +116,13 @@ class PlantingEvaluation:
         self._config = config
         self._lanes = lanes
         self._started = reporter.run_started(
-            "evaluation", config, pool, prepared.origin, policy=config.policy, lanes=pool.lane_by_env
+            "evaluation",
+            config,
+            pool,
+            prepared.origin,
+            policy=config.policy,
+            lanes=pool.lane_by_env,
+            task_defaults=prepared.defaults,
         )
 
     def recorder(self, run: str) -> StepRecorder | None:
@@ -157,7 +163,9 @@ class PlantingEvaluation:
                 self._simulate(run, simulator, jobs, on_step)
         return [self._journal.recall(_effects_part(run, env), EpisodePlantings, _is_stored) for env in self._envs]
 
-    def _simulate(self, run: str, simulator: Simulator, jobs: Sequence[Job], on_step: Callable[[int], None]) -> None:
+    def _simulate(
+        self, run: str, simulator: Simulator, jobs: Sequence[SimulationJob], on_step: Callable[[int], None]
+    ) -> None:
         """Simulate episodes, and store the effects of each as soon as all are known."""
         by_env = {job.episode.env: job for job in jobs}
         simulations: dict[int, list[Simulation]] = {env: [] for env in by_env}
@@ -172,11 +180,14 @@ class PlantingEvaluation:
     def _envs(self) -> range:
         return range(self._num_episodes)
 
-    def _missing(self, run: str) -> list[Job]:
+    def _missing(self, run: str) -> list[SimulationJob]:
         """Return the jobs of the episodes whose effects the journal does not have."""
         envs = [env for env in self._envs if not self._journal.has(_effects_part(run, env))]
         episodes = [self._episode(run, env) for env in envs]
-        return [Job(episode=episode, changes=[without_seed(seed) for seed in episode.seeds]) for episode in episodes]
+        return [
+            SimulationJob(episode=episode, changes=[without_seed(seed) for seed in episode.seeds])
+            for episode in episodes
+        ]
 
     def _episode(self, run: str, env: int) -> RecordedEpisode:
         found = self._journal.recall(_steps_part(run, env), HeldOutSteps, _is_stored)

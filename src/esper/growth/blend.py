@@ -12,7 +12,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from esper.domain import Curve
+from esper.domain import AlphaCurve
 from esper.growth.layers import global_avg_pool, starts_at_zero
 from esper.growth.layouts import Layout
 
@@ -40,7 +40,7 @@ class AlphaSchedule(msgspec.Struct, kw_only=True):
     steps: int
     epochs_started: int = 0
     """Number of epochs of the ramp that have started."""
-    curve: Curve
+    curve: AlphaCurve
 
     @property
     def finished(self) -> bool:
@@ -73,7 +73,7 @@ class Blend(enum.Enum):
 class BlendStyle(NamedTuple):
     """One choice of the policy's style head: the curve of the first ramp, and the blend."""
 
-    curve: Curve
+    curve: AlphaCurve
     blend: Blend
 
     @property
@@ -83,10 +83,10 @@ class BlendStyle(NamedTuple):
 
 
 BLEND_STYLES = (
-    BlendStyle(Curve.LINEAR, Blend.ADD),
-    BlendStyle(Curve.LINEAR, Blend.MULTIPLY),
-    BlendStyle(Curve.SIGMOID, Blend.ADD),
-    BlendStyle(Curve.LINEAR, Blend.GATE),
+    BlendStyle(AlphaCurve.LINEAR, Blend.ADD),
+    BlendStyle(AlphaCurve.LINEAR, Blend.MULTIPLY),
+    BlendStyle(AlphaCurve.SIGMOID, Blend.ADD),
+    BlendStyle(AlphaCurve.LINEAR, Blend.GATE),
 )
 """Choices of the style head, in its order."""
 

@@ -13,7 +13,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from esper.domain import Curve, Stage
+from esper.domain import AlphaCurve, Stage
 from esper.growth.blend import Alpha, AlphaSchedule, Blend, BlendGate, blend_seed, straight_through
 from esper.growth.kept_modules import KeptModules
 from esper.growth.lifecycle import (
@@ -165,7 +165,7 @@ class Slot(nn.Module):
     # Operations
 
     def germinate(
-        self, blueprint: str, blend: Blend, curve: Curve, tempo: int, target: float, generator: torch.Generator
+        self, blueprint: str, blend: Blend, curve: AlphaCurve, tempo: int, target: float, generator: torch.Generator
     ) -> StageTransition:
         """Plant a seed and prepare its first ramp.
 
@@ -191,7 +191,9 @@ class Slot(nn.Module):
         self.schedule.tick()
         return self._transition_to(Stage.BLENDING, "advance")
 
-    def set_alpha(self, target: float, steps: int, curve: Curve, blend: Blend | None = None) -> StageTransition | None:
+    def set_alpha(
+        self, target: float, steps: int, curve: AlphaCurve, blend: Blend | None = None
+    ) -> StageTransition | None:
         """Start a ramp to a new alpha target, and change the blend if one is given.
 
         A change to or from GATE changes the slot's parameters.
@@ -209,7 +211,7 @@ class Slot(nn.Module):
             self._set_blend(blend)
         return self._start_ramp(target, steps, curve, "set_alpha")
 
-    def cull(self, steps: int, curve: Curve, reason: str) -> StageTransition | None:
+    def cull(self, steps: int, curve: AlphaCurve, reason: str) -> StageTransition | None:
         """Remove the seed at once if `steps` is 0 or it is not blended; else ramp alpha to 0 and remove it then.
 
         Args:
@@ -286,7 +288,7 @@ class Slot(nn.Module):
             return [self.remove_seed(self._cull_reason)]
         return []
 
-    def _start_ramp(self, target: float, steps: int, curve: Curve, reason: str) -> StageTransition | None:
+    def _start_ramp(self, target: float, steps: int, curve: AlphaCurve, reason: str) -> StageTransition | None:
         self.schedule = AlphaSchedule(start=self.alpha, target=target, steps=steps, curve=curve)
         self.schedule.tick()
         return self._transition_to(Stage.BLENDING, reason) if self.stage is Stage.PROBATIONARY else None

@@ -49,20 +49,21 @@ def harvest_checkpoint(
         env = _best_env(episodes)
     elif not 0 <= env < len(episodes):
         raise ConfigError(f"--env {env} does not exist: {path} has the envs 0 to {len(episodes) - 1}")
-    task, data, profile, _, _ = prepare_task(
+    prepared = prepare_task(
         msgspec.structs.replace(trained, task=task_reference or trained.task),
         None,
         SavedTask(trained.task, checkpoint.origin),
         accept_changed=accept_changed_task,
     )
+    task = prepared.task
     check_is_one_structure(task)
-    hosts = HostFactory(task, profile, torch.device("cpu"), trained.seed)
+    hosts = HostFactory(task, prepared.profile, torch.device("cpu"), trained.seed)
     network = hosts.build_network(env // trained.envs_per_host, GateConfig())
     _load_network(network, env, checkpoint, path)
     at = checkpoint.step_number
     return Grown.build(
         task,
-        data[0],
+        prepared.data[0],
         grown_seeds(network.slots),
         named_tensors(network),
         Provenance(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from esper.config import TaskError
 from esper.disk import read_regular
-from esper.domain import Curve, Stage
+from esper.domain import AlphaCurve, Stage
 from esper.envs.env import Env
 from esper.envs.env_state import check_tensors, load_tensors
 from esper.growth.blend import Blend, BlendGate, blend_seed
@@ -34,6 +34,7 @@ from esper.tasks.losses import score_of
 from esper.tasks.registry import TASKS
 from esper.tasks.splits import Split, batches
 from esper.tasks.task import Task
+from esper.user_code import with_short_errors
 
 
 class GrownSlot(nn.Module):
@@ -135,11 +136,12 @@ def plant_grown(env: Env, seeds: Sequence[GrownSeed], random_seed: int) -> None:
     for seed in seeds:
         index, slot = slots[seed.slot]
         generator = make_generator(random_seed, "fixed", env.index, index)
-        slot.germinate(seed.blueprint, Blend(seed.blend), Curve.LINEAR, 0, seed.alpha, generator)
+        slot.germinate(seed.blueprint, Blend(seed.blend), AlphaCurve.LINEAR, 0, seed.alpha, generator)
         slot.stage = Stage.FOSSILIZED
     env.sync_optimizers()
 
 
+@with_short_errors
 def load_grown(directory: Path | str, task: Task | str) -> GrownModel:
     """Rebuild a harvested network as a module that can be trained further, on the CPU.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from esper.formatting import pluralise
 from esper.harvest.structure import PROGRAM_FILE, STRUCTURE_FILE, WEIGHTS_FILE, GrownStructure
 
 
@@ -43,7 +44,7 @@ def describe_structure(structure: GrownStructure) -> str:
 
 def _count_seeds(structure: GrownStructure) -> str:
     count = len(structure.seeds)
-    return "no seeds" if count == 0 else "1 seed" if count == 1 else f"{count} seeds"
+    return "no seeds" if count == 0 else pluralise(count, "seed")
 
 
 def _format_scores(structure: GrownStructure) -> str:

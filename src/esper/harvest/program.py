@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from esper.code_places import find_own
 from esper.config import TaskError
 from esper.growth.cpu_convolution import Convolution
 from esper.growth.layers import FastBatchNorm2d, Float32GroupNorm, PointwiseConv
@@ -30,7 +32,7 @@ from esper.process import python_command
 from esper.seeding import forked_generators
 from esper.tasks.loading import absolute_reference, load_task
 from esper.tasks.task import Task
-from esper.user_code import describe_exception, user_errors
+from esper.user_code import describe_origin, exception_text, user_errors
 
 SAMPLE_ROWS = 3
 """Number of rows of the batch for the export. `torch.export` would fix the size of a batch of one row."""
@@ -86,11 +88,35 @@ def _export(directory: Path, task: Task, sample: Nested) -> str | None:
         difference = significant_difference(found, expected)
     except user_errors() as error:  # the exporter and the model raise errors of any type; all are reported
         path.unlink(missing_ok=True)
-        return describe_exception(error)
+        return describe_export_error(error)
     if difference is not None:
         path.unlink()
         return f"the outputs of the program differ from those of the model by {difference:.2g}"
     return None
+
+
+def describe_export_error(error: BaseException) -> str:
+    """Return reason and advice of an error of the exporter, and the line of the user's code, as one sentence.
+
+    The message of the exporter has many lines. Most of them are about its logs.
+    """
+    lines = exception_text(error).splitlines() or ["no message"]
+    reason = _LOGS.sub("", lines[0]).rstrip(" .!")
+    matches = [(found, line[found.end() :]) for line in lines[1:] if (found := _ADVICE.match(line))]
+    reasons = [text.split(". ")[0].rstrip(" .:") for found, text in matches if not found["number"]]
+    choices = [text for found, text in matches if found["number"]]
+    places = [(file, int(line), "") for file, line in _PLACE.findall("\n".join(lines))]
+    place = find_own(places, libraries=False)
+    where = f" ({place[0]}, line {place[1]})" if place else describe_origin(error, libraries=False)
+    sentence = "; ".join((f"{type(error).__name__}: {reason}{where}", *reasons))
+    return f"{sentence}: {', '.join(choices)}" if choices else sentence
+
+
+_LOGS = re.compile(r"\s*(\(unhinted: |For more information).*")
+"""End of a first line that has no reason."""
+_ADVICE = re.compile(r"\s*(- |(?P<number>\d+)\. |(?=consider |To fix the error))")
+"""Beginning of a line that has a reason or an advice; with a number, one of several changes."""
+_PLACE = re.compile(r'^ *File "(.+)", line (\d+), in ', re.MULTILINE)
 
 
 def _write_program(model: nn.Module, sample: Nested, path: Path) -> None:

@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from esper.domain import Curve, Op
+from esper.domain import AlphaCurve, Op
 from esper.telemetry import events as ev
 from esper.telemetry.series import StepTrace
 
@@ -40,7 +40,7 @@ _MOVING_OPS = frozenset({Op.ADVANCE.label, Op.SET_ALPHA.label, Op.CULL.label})
 """Ops that can move an alpha."""
 
 
-class Candidate(NamedTuple):
+class PossibleCause(NamedTuple):
     """A decision that can have caused a symptom."""
 
     round: int
@@ -65,7 +65,7 @@ class ScoreDrop(NamedTuple):
     env: int
     best: float
     score: float
-    candidates: list[Candidate]
+    candidates: list[PossibleCause]
     """Strongest evidence first; empty if the training itself may be the cause."""
 
 
@@ -129,7 +129,7 @@ def drop_starts(trace: Sequence[StepTrace]) -> list[tuple[int, float]]:
 
 def find_drop_candidates(
     trace: Sequence[StepTrace], best: float, slots: Sequence[str], round_: int, env: int
-) -> list[Candidate]:
+) -> list[PossibleCause]:
     """Return the decisions that can have caused the drop of the score in the last step of a trace.
 
     Args:
@@ -144,7 +144,7 @@ def find_drop_candidates(
     return _candidates(trace, slots, witness, round_, env)
 
 
-def find_candidates(trace: Sequence[StepTrace], slots: Sequence[str], round_: int, env: int) -> list[Candidate]:
+def find_candidates(trace: Sequence[StepTrace], slots: Sequence[str], round_: int, env: int) -> list[PossibleCause]:
     """Return the decisions that can have caused another symptom in the last step of a trace.
 
     Args:
@@ -162,7 +162,7 @@ def has_moves(trace: Sequence[StepTrace], slots: Sequence[str]) -> bool:
 
 def _candidates(
     trace: Sequence[StepTrace], slots: Sequence[str], witness: Sequence[float], round_: int, env: int
-) -> list[Candidate]:
+) -> list[PossibleCause]:
     """Return the decisions behind the last moves, strongest evidence first.
 
     Args:
@@ -172,13 +172,13 @@ def _candidates(
     for move in _recent_moves(trace, slots):
         part = witness[move.step_index] * move.size * move.weight
         by_decision.setdefault(move.decision_index, []).append((part, move))
-    found: list[Candidate] = []
+    found: list[PossibleCause] = []
     for moves in by_decision.values():
         evidence = sum(part for part, _ in moves)
         if evidence >= _MIN_EVIDENCE:
             _, main = max(moves, key=lambda weighed: weighed[0])
             made, text = trace[main.decision_index], _describe(trace, main)
-            found.append(Candidate(round_, trace[main.step_index].step, env, text, evidence, made.step, made.seq))
+            found.append(PossibleCause(round_, trace[main.step_index].step, env, text, evidence, made.step, made.seq))
     return sorted(found, key=lambda candidate: (-candidate.evidence, -candidate.decision_step))
 
 
@@ -234,9 +234,9 @@ def _first_alpha(step: StepTrace, planted: StepTrace | None, start: float, repor
     choices = {head: choice.choice for head, choice in chosen.decision.items()}
     try:
         if step.op == Op.ADVANCE.label:
-            steps, curve = int(choices["tempo"]), Curve(choices["style"].rpartition("_")[0])
+            steps, curve = int(choices["tempo"]), AlphaCurve(choices["style"].rpartition("_")[0])
         else:
-            steps, curve = int(choices["alpha_speed"]), Curve(choices["alpha_curve"])
+            steps, curve = int(choices["alpha_speed"]), AlphaCurve(choices["alpha_curve"])
         target = 0.0 if step.op == Op.CULL.label else float(choices["alpha_target"])
     except (KeyError, ValueError):  # a damaged recording
         return reported

@@ -8,9 +8,10 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from esper.domain import Rule
+from esper.formatting import pluralise
 from esper.health.causes import (
     WINDOW_STEPS,
-    Candidate,
+    PossibleCause,
     drop_starts,
     find_candidates,
     find_drop_candidates,
@@ -20,7 +21,6 @@ from esper.health.rules.envs import explosion_limit
 from esper.health.thresholds import Thresholds
 from esper.telemetry.anomalies import Anomaly
 from esper.telemetry.health_stats import EnvStepStats
-from esper.telemetry.sentences import pluralise
 from esper.telemetry.series import StepTrace
 from esper.telemetry.state import RunState
 
@@ -48,7 +48,7 @@ class RootCause(NamedTuple):
 
     symptom: Finding | None
     """None if the env has no symptom."""
-    candidates: list[Candidate]
+    candidates: list[PossibleCause]
     """Strongest evidence first: the first one is the one to test."""
     note: str
     """Sentence that replaces the candidates; empty if there are any, and if decisions are not the matter."""
@@ -100,7 +100,7 @@ def find_root_cause(state: RunState, env: int) -> RootCause:
     return RootCause(symptom, candidates, note, linked, of_episode, earlier)
 
 
-def _candidates_of(symptom: _Symptom, trace: list[StepTrace], slots: Sequence[str], env: int) -> list[Candidate]:
+def _candidates_of(symptom: _Symptom, trace: list[StepTrace], slots: Sequence[str], env: int) -> list[PossibleCause]:
     if symptom.best is not None:
         return find_drop_candidates(trace, symptom.best, slots, symptom.finding.round, env)
     return find_candidates(trace, slots, symptom.finding.round, env)

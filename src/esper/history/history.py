@@ -14,19 +14,18 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import Protocol
 
 from esper.history.keyframe_index import IndexEntry, KeyframeIndex, compress_state
 from esper.history.log_database import LogDatabase
 from esper.history.timeline import Marks, RecordedClock
-from esper.recording.decoder import DecodedSegment, Notices, UnreadableLine, partial_line_message
-from esper.recording.segments import ReadError, first_seq, fraction_read, list_segments, packed_path, plain_path
+from esper.recording.decoder import DecodedSegment
+from esper.recording.reader import Block, RecordingReader
+from esper.recording.segments import ReadError, first_seq, packed_path
 from esper.telemetry import events as ev
-from esper.telemetry.codec import DECODE_ERRORS
 from esper.telemetry.events import ClockChanged, EnvStepped, PhaseTimed, RoundStarted
 from esper.telemetry.log_lines import LogLine
-from esper.telemetry.state import Keyframe, RunState
+from esper.telemetry.state import RunState
 
 __all__ = ["History", "HistoryReader", "ReadError", "open_history"]
 
@@ -83,37 +82,34 @@ class History:
         """Marks of notable events, and bookmarks of the user."""
         self.log = LogDatabase()
         """Log lines of all events, and those that the first Keyframe holds."""
-        self._segment = DecodedSegment(plain_path(path))
-        """Segment that is being read."""
-        self._offset = 0
-        """Bytes of the segment that were read."""
-        self._complete = False
-        """The segment was read to its end after it was finished."""
-        self.is_fully_read = False
-        """The last poll read everything that was recorded."""
-        self.fraction_read = 0.0
-        """Fraction of the recording that was read, by the bytes of its files; 1 after the first complete poll."""
         self.readers: list[HistoryReader] = []
         """Objects that receive the events as they are read, and learn of rewinds."""
-        self.is_paused = False
-        """While True, `poll` reads nothing, because a search of the unread part needs the CPU."""
+        self._reader = RecordingReader(path)
         self._state = RunState()
         """State at the end of the history."""
         self._index = KeyframeIndex()
         self._clock = RecordedClock()
+        self._keyframe_positions: set[int] = set()
+        self._segment = self._reader.segment
+        """Segment of the last block of records."""
         self._resuming = True
-        """The next event is the first one of the history, or the first one after a Keyframe."""
-        self._is_damaged = False
-        """A segment could not be unpacked completely, or does not end as a recording does."""
-        self._skipped = 0
-        """Number of unreadable lines since the last event."""
-        self._notices = Notices(path)
-        self._index_here(starts_segment=True)
+        """The next event is the first one of the history, of a segment, or after a Keyframe."""
+        self._index_here(self._segment, 0, starts_segment=True)
 
     @property
     def notices(self) -> list[str]:
         """Sentences for the user about what is damaged, missing or was skipped."""
-        return self._notices.messages
+        return self._reader.notices.messages
+
+    @property
+    def is_fully_read(self) -> bool:
+        """True if the last poll has read everything that was recorded."""
+        return self._reader.is_fully_read
+
+    @property
+    def fraction_read(self) -> float:
+        """Fraction of the recording that was read, by the bytes of its files; 1 after the first complete poll."""
+        return self._reader.fraction_read
 
     def poll(self, within: float = math.inf) -> int:
         """Read further events.
@@ -127,18 +123,9 @@ class History:
         Raises:
             ReadError: A file cannot be read, is not a recording, or holds events that this version cannot read.
         """
-        if self.is_paused:
-            return self.length
-        kept, deadline, paths = self.length, perf_counter() + within, self._paths()
-        self.is_fully_read = True
-        for path in paths:
-            if self.is_fully_read and path > self._segment.path:
-                self._begin_segment(path)
-            if path == self._segment.path:
-                kept = min(kept, self._read_segment(deadline))
-        self._update_fraction_read(paths)
-        if self.is_fully_read:
-            self._notices.check(has_start=self._state.started is not None, is_intact=not self._is_damaged)
+        kept = self.length
+        for block in self._reader.blocks(within):
+            kept = min(kept, self._append(block) if block.state is None else self._apply_keyframe(block, block.state))
         return kept
 
     def state_at(self, position: int) -> RunState:
@@ -148,6 +135,10 @@ class History:
         for event in self._entry_events(index, position):
             state.apply(event)
         return state
+
+    def has_keyframe(self, position: int) -> bool:
+        """Return True if a Keyframe replaces the state after the first `position` events."""
+        return position in self._keyframe_positions
 
     def events(self, start: int = 0, stop: int | None = None) -> Iterator[ev.AnyEvent]:
         """Yield the events from position `start` to `stop`, by default the current end."""
@@ -254,88 +245,26 @@ class History:
 
     # Loading: the methods below add events to the end of the history.
 
-    def _paths(self) -> list[Path]:
-        """Return the plain paths of the existing segments."""
-        try:
-            if not self.path.is_dir():
-                return [plain_path(self.path)]
-            paths = list_segments(self.path)
-        except OSError as error:
-            raise ReadError(f"cannot read {self.path}: {error.strerror}") from error
-        if not paths and not (self.path / "run.json").exists():
-            raise ReadError(f"{self.path} is not a run: it contains neither run.json nor events-00001.jsonl")
-        return paths
-
-    def unread_segments(self) -> list[Path]:
-        """Return the plain paths of the segments that come after the one being read. Raises ReadError."""
-        return [path for path in self._paths() if path > self._segment.path]
-
     def is_undone(self, position: int) -> bool:
         """Return True if unread segments undo events before a position, because the run restored a checkpoint.
 
         Raises ReadError.
         """
-        segments = self.unread_segments()
+        segments = self._reader.paths_after()
         return bool(segments) and min(map(first_seq, segments)) < self.state_at(position).seq
 
-    def _update_fraction_read(self, paths: list[Path]) -> None:
-        if self.is_fully_read:
-            self.fraction_read = 1.0
-        elif self.fraction_read < 1:  # what a run writes later is read at once
-            try:
-                fraction = fraction_read(paths, self._segment, self._offset)
-            except OSError as error:
-                raise ReadError(f"cannot read {self.path}: {error.strerror}") from error
-            self.fraction_read = max(self.fraction_read, min(fraction, 0.99))
-
-    def _begin_segment(self, path: Path) -> None:
-        """Begin to read another segment."""
-        if self._offset and self._segment.remainder(self._offset):
-            path_before = self._segment.path
-            self._notices.replace(("partial line", path_before), partial_line_message(path_before))
-        self._segment = DecodedSegment(path)
-        self._offset, self._complete, self._resuming = 0, False, True
-        self._notices.begin_file()
-        self._index_here(starts_segment=True)
-
-    def _read_segment(self, deadline: float) -> int:
-        """Read the segment until its end or the deadline. Returns the position up to which the history is unchanged."""
-        kept = self.length
-        if self._complete:
-            return kept
-        is_finished = self._segment.is_finished  # checked before reading, because more may be appended until then
-        found_keyframe = True
-        while found_keyframe:
-            found_keyframe = False
-            for end, text, content in self._segment.scan(self._offset, len(self._state.envs)):
-                if isinstance(content, UnreadableLine):
-                    self._skip(end, content)
-                    self._offset = end
-                elif isinstance(content, Keyframe):
-                    self._offset = end
-                    kept = min(kept, self._apply_keyframe(end, text, content))
-                    found_keyframe = True  # scan again, with the number of envs in the Keyframe
-                    break
-                else:
-                    kept = min(kept, self._append(text, content))
-                    self._offset = end
-                if perf_counter() > deadline:
-                    self.is_fully_read = False
-                    return kept
-        self._complete = is_finished
-        self._report_damage()
-        return kept
-
-    def _append(self, text: bytes, events: list[ev.AnyEvent]) -> int:
-        """Add events, one per line of the text. Returns the position up to which the history is unchanged."""
-        kept, last = self.length, self._state.time
+    def _append(self, block: Block) -> int:
+        """Add events. Returns the position up to which the history is unchanged."""
+        events, kept, last = block.events, self.length, self._state.time
+        if block.segment is not self._segment:  # it does not open with a readable Keyframe
+            self._segment, self._resuming = block.segment, True
+            self._index_here(block.segment, block.start, starts_segment=True)
         if self._resuming:
             last = _time_before_change(events[0])
-            kept = self._resume(events[0].seq, last)
+            kept = self._resume(block, last)
         if self._index.is_due(self.length):
-            self._index_here(starts_segment=False)
-        self._notices.check_new_types(text, events)
-        self._check_sequence(events)
+            self._index_here(block.segment, block.start, starts_segment=False)
+        self._check_sequence(block)
         length, offset = self.length, self._clock.wall_offset_s
         apply, add_mark = self._state.apply, self.marks.add_for_event  # looked up once, for speed
         recent, new_lines = self._state.log, list[LogLine]()
@@ -367,46 +296,43 @@ class History:
             reader.read(start, events)
         return kept
 
-    def _check_sequence(self, events: Sequence[ev.AnyEvent]) -> None:
+    def _check_sequence(self, block: Block) -> None:
         """Report gaps in the numbers of events, except those left by unreadable lines."""
-        last, skipped, self._skipped = self._state.seq, self._skipped, 0
+        events, last, skipped = block.events, self._state.seq, block.num_skipped
         if not last or events[-1].seq - last == len(events):
             return
+        notices = self._reader.notices
         for event in events:
             if event.seq > last + 1 + skipped:
-                self._notices.add_missing(self._segment.path, last + 1, event.seq - last - 1 - skipped)
+                notices.add_missing(block.segment.path, last + 1, event.seq - last - 1 - skipped)
             last, skipped = event.seq, 0
 
-    def _resume(self, seq: int, time: float) -> int:
+    def _resume(self, block: Block, time: float) -> int:
         """Prepare for the first event of all, or after a Keyframe. Returns the position up to which nothing changed."""
-        kept = self.length
+        kept, seq = self.length, block.events[0].seq
         if seq <= self._state.seq:  # the Keyframe of a restore was unreadable
             kept = self._rewind(seq - 1)
             self._state = self.state_at(kept)
-            self._index_here(starts_segment=True)
+            self._index_here(block.segment, block.start, starts_segment=True)
         self._clock.set_offset(self.length, time - self.duration)
         self._resuming = False
         return kept
 
-    def _apply_keyframe(self, end: int, text: bytes, keyframe: Keyframe) -> int:
+    def _apply_keyframe(self, block: Block, state: RunState) -> int:
         """Continue from the state of a Keyframe. Returns the position up to which the history is unchanged."""
-        try:
-            state = keyframe.decode_state()
-        except DECODE_ERRORS as error:
-            self._skip(end, UnreadableLine(None, str(error)))
-            return self.length
         # A single file may be an excerpt or a later part of a run, but a run directory holds the start of the run.
-        if keyframe.seq > self._state.seq and (self.length or self.path.is_dir()):
-            missing = f"events {self._state.seq + 1} to {keyframe.seq} are missing"
-            self._notices.replace(("gap", self._segment.path), f"{missing} before {self._segment.path}")
-        self._notices.check_new_types(text, [keyframe])
-        kept = self._rewind(keyframe.seq)
-        self._state = state
+        if state.seq > self._state.seq and (self.length or self.path.is_dir()):
+            missing = f"events {self._state.seq + 1} to {state.seq} are missing"
+            path = block.segment.path
+            self._reader.notices.replace(("gap", path), f"{missing} before {path}")
+        kept = self._rewind(state.seq)
+        self._segment, self._state = block.segment, state
+        self._keyframe_positions.add(self.length)
         self.log.extend(
             line for line in state.log if line.seq > self.log.last_seq
         )  # those before the start of an excerpt, or in a gap
         self._resuming = True
-        self._index_here(starts_segment=True)
+        self._index_here(block.segment, block.end, starts_segment=True)
         return kept
 
     def _rewind(self, seq: int) -> int:
@@ -422,6 +348,7 @@ class History:
             self._index.truncate_after(index)
             del self.steps[bisect_right(self.steps, position) :]
             del self.rounds[bisect_left(self.rounds, position) :]
+            self._keyframe_positions = {kept for kept in self._keyframe_positions if kept <= position}
             self.marks.truncate_after(position)
             self._clock.truncate_after(position)
             self.log.truncate_after(seq)
@@ -430,35 +357,20 @@ class History:
                 reader.rewind(position)
         return position
 
-    def _index_here(self, starts_segment: bool) -> None:
-        """Add the state at the end of the history to the index."""
+    def _index_here(self, segment: DecodedSegment, offset: int, *, starts_segment: bool) -> None:
+        """Add the state at the end of the history, which the segment has at an offset, to the index."""
         self._index.append(
             IndexEntry(
                 position=self.length,
                 seq=self._state.seq,
                 elapsed=self.duration,
-                segment=self._segment,
-                offset=self._offset,
+                segment=segment,
+                offset=offset,
                 envs=len(self._state.envs),
                 starts_segment=starts_segment,
                 state=compress_state(self._state),
             )
         )
-
-    def _skip(self, end: int, bad: UnreadableLine) -> None:
-        """Report the line that ends at an offset as skipped. Raises ReadError if the file is not a recording."""
-        segment = self._segment
-        self._skipped += 1
-        self._notices.skip(bad, (segment.path, end), lambda: segment.describe_line(end))
-
-    def _report_damage(self) -> None:
-        """Report damage of the segment, now read to its end."""
-        segment = self._segment
-        for packed in segment.damaged_paths:
-            self._notices.replace(packed, f"{packed} is damaged and could not be unpacked completely")
-        beginning = b'{"type":"'
-        remainder = segment.remainder(self._offset)[: len(beginning)]
-        self._is_damaged |= bool(segment.damaged_paths) or not beginning.startswith(remainder)
 
 
 def _time_before_change(event: ev.AnyEvent) -> float:

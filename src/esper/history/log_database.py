@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import weakref
 from collections.abc import Iterable
-from threading import Lock
 from typing import Any, NamedTuple, get_args
 
 from msgspec.structs import astuple
@@ -71,7 +70,7 @@ class LogFilter(NamedTuple):
 class LogDatabase:
     """Log lines by event number: those that a history has read, and those of later events that are known already.
 
-    Threads can share the object. Ranges of events exclude their first number and include their last.
+    Ranges of events exclude their first number and include their last.
     """
 
     def __init__(self) -> None:
@@ -79,7 +78,6 @@ class LogDatabase:
         """Event number of the last line that the history has read; 0 if it has read none."""
         self.num_rewinds = 0
         """Number of times that the history has dropped lines, or read lines that are not in order."""
-        self._lock = Lock()
         self._connection = sqlite3.connect(":memory:", check_same_thread=False)
         self._connection.execute(
             'CREATE TABLE lines (seq INTEGER PRIMARY KEY, time, severity, kind, text, env, "group", step, folded)'
@@ -89,10 +87,9 @@ class LogDatabase:
     def extend(self, lines: Iterable[LogLine]) -> None:
         """Add lines that the history has read."""
         if rows := _to_rows(lines):
-            with self._lock:
-                self.num_rewinds += rows[0][0] <= self.last_seq
-                self.last_seq = rows[-1][0]
-                self._insert(rows)
+            self.num_rewinds += rows[0][0] <= self.last_seq
+            self.last_seq = rows[-1][0]
+            self._insert(rows)
 
     def truncate_after(self, seq: int) -> None:
         """Drop lines that the history has read, of events after number `seq`, because these events were undone."""
@@ -103,9 +100,7 @@ class LogDatabase:
 
     def add_unread(self, lines: Iterable[LogLine]) -> None:
         """Add lines that the history has not read; those that it has read are left out."""
-        rows = _to_rows(lines)
-        with self._lock:
-            self._insert([row for row in rows if row[0] > self.last_seq])
+        self._insert([row for row in _to_rows(lines) if row[0] > self.last_seq])
 
     def drop_unread(self) -> None:
         """Drop the lines that the history has not read."""
@@ -166,12 +161,11 @@ class LogDatabase:
             connection.executemany("INSERT OR REPLACE INTO lines VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def _drop(self, begin: int, end: int) -> None:
-        with self._lock, self._connection as connection:
+        with self._connection as connection:
             connection.execute("DELETE FROM lines WHERE seq > ? AND seq <= ?", (begin, end))
 
     def _select(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        with self._lock:
-            return self._connection.execute(sql, values).fetchall()
+        return self._connection.execute(sql, values).fetchall()
 
 
 def _to_rows(lines: Iterable[LogLine]) -> list[tuple[Any, ...]]:

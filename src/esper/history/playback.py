@@ -188,6 +188,8 @@ class Playback:
         self.state.apply(event)
         self.position += 1
         self._next = None
+        if self.history.has_keyframe(self.position):  # the time of the state is that of the restore
+            self.state = self.history.state_at(self.position)
 
 
 def _boundary(boundaries: Sequence[int], position: int, delta: int, end: int) -> int:

@@ -7,9 +7,10 @@ from pathlib import Path
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
 
-from esper.history.curve_cache import CachedCurves, CacheError, CurveCache, Signature, event_files
+from esper.history.curve_cache import CachedCurves, CacheError, Signature, event_files, load_curves, store_curves
 from esper.history.curve_store import CurvePoints, CurveStore, StepAxes, env_of
 from esper.history.history import History
+from esper.history.run_cache import RunCache
 from esper.history.run_status import is_being_written
 from esper.recording.segments import ReadError
 
@@ -29,11 +30,11 @@ class RunCurveLibrary:
     The curves of an ended run are cached when it has been read completely. Not thread-safe.
 
     Args:
-        cache: Directory of the cache, usually `default_curve_cache`; None for no cache.
+        cache: Cache of the curves of ended runs.
     """
 
-    def __init__(self, cache: Path | None) -> None:
-        self._cache = CurveCache(cache)
+    def __init__(self, cache: RunCache) -> None:
+        self._cache = cache
         self._runs: dict[Path, _RequestedRun] = {}
         """From the run that was requested longest ago to the newest."""
         self.version = 0
@@ -41,9 +42,8 @@ class RunCurveLibrary:
 
     @property
     def notices(self) -> list[str]:
-        """Sentences for the user: why the cache is not used, and which runs cannot be read."""
-        problems = [run.problem for run in self._runs.values()]
-        return [text for text in (self._cache.notice, *problems) if text is not None]
+        """Sentences for the user: which runs cannot be read."""
+        return [run.problem for run in self._runs.values() if run.problem is not None]
 
     @property
     def fraction_read(self) -> float:
@@ -144,7 +144,7 @@ class _RequestedRun:
             return 1.0
         return self._history.fraction_read if self._history is not None else 0.0
 
-    def check(self, cache: CurveCache) -> bool:
+    def check(self, cache: RunCache) -> bool:
         """Look for new events, and for cached curves of an ended run. Returns True if curves may have changed."""
         self.next_check = monotonic() + CHECK_S
         try:
@@ -157,13 +157,13 @@ class _RequestedRun:
         if (signature, is_live) == (self._signature, self._is_live):
             return False
         self._signature, self._is_live, self.problem = signature, is_live, None
-        if not is_live and self._history is None and (cached := cache.load(self._path, signature)):
+        if not is_live and self._history is None and (cached := load_curves(cache, self._path, signature)):
             self._cached, self.is_unread = cached, False
             return True
         self.is_unread = True
         return False
 
-    def read(self, within: float, cache: CurveCache) -> bool:
+    def read(self, within: float, cache: RunCache) -> bool:
         """Read further events for a number of seconds. Returns True if curves may have changed."""
         deadline = perf_counter() + within
         if self._history is None:
@@ -182,13 +182,13 @@ class _RequestedRun:
                 self._keep(cache)
         return (changed and self._cached is None) or not self.is_unread
 
-    def _keep(self, cache: CurveCache) -> None:
+    def _keep(self, cache: RunCache) -> None:
         """Cache the curves of an ended run, and drop its history, unless the files have changed since the check."""
         try:
             signature = event_files(self._path)
         except OSError:
             return  # the next check reports it
-        if signature == self._signature and (cached := cache.store(self._path, signature, self._store)):
+        if signature == self._signature and (cached := store_curves(cache, self._path, signature, self._store)):
             self._cached, self._history, self._store = cached, None, CurveStore()
 
     def _fail(self, problem: str) -> bool:
@@ -223,5 +223,5 @@ class _RequestedRun:
         return self._store.axes
 
     def _read_again(self) -> None:
-        """Read the recording, because the file of the cache has changed or is damaged."""
+        """Read the recording, because the cache has changed or is damaged."""
         self._cached, self.is_unread = None, True

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
-import sqlite3
 import time
-from collections.abc import Generator
-from contextlib import closing, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, perf_counter
 
 import msgspec
-from platformdirs import user_cache_path
 
-from esper.domain import VERSION
+from esper.history.run_cache import RunCache
 from esper.history.run_info import (
     READING_STATE,
     RunEnd,
@@ -36,10 +32,8 @@ SCAN_INTERVAL_S = 1.0
 """Minimum seconds between two scans of the directory, unless a poll has no time limit."""
 SAVE_INTERVAL_S = 2.0
 """Minimum seconds between two writes to the cache while runs are being read."""
-CACHE_FORMAT = f"{VERSION}/3"
-"""Format of the cached information. The number increases when RunInfo, or the way it is computed, changes."""
-_LOCK_TIMEOUT_S = 1.0
-"""Seconds to wait for another process that writes to the cache."""
+INFO = "info"
+"""Kind of the values in the cache."""
 
 
 class _RunFiles(msgspec.Struct, frozen=True, array_like=True):
@@ -57,6 +51,13 @@ class _RunFiles(msgspec.Struct, frozen=True, array_like=True):
     def written(self) -> float:
         """Time of the last write to the events, in seconds since the epoch."""
         return max(written for _, _, written in self.events) / 1e9
+
+
+class _CachedRun(msgspec.Struct, array_like=True):
+    """Value of a run in the cache: the information, and the files from which it was read."""
+
+    files: _RunFiles
+    info: RunInfo
 
 
 @dataclass
@@ -103,12 +104,6 @@ class _Run:
         return False
 
 
-def index_cache_path(telemetry_dir: Path) -> Path:
-    """Return the path of the cache of an index, which the user's cache directory has for each telemetry directory."""
-    name = hashlib.blake2b(os.fsencode(telemetry_dir.resolve()), digest_size=8).hexdigest()
-    return user_cache_path("esper-sanctum") / "runs" / f"{name}.sqlite"
-
-
 class RunIndex:
     """Information about all runs of a directory. `poll` scans the directory and reads the runs that have changed.
 
@@ -116,16 +111,14 @@ class RunIndex:
 
     Args:
         telemetry_dir: Directory that contains the runs.
-        cache: SQLite file with the information of an earlier index, see `index_cache_path`; None for no cache.
+        cache: Cache with the information of an earlier index.
     """
 
-    def __init__(self, telemetry_dir: Path, cache: Path | None) -> None:
-        self.notices: list[str] = []
-        """Sentences for the user about a cache that cannot be used."""
+    def __init__(self, telemetry_dir: Path, cache: RunCache) -> None:
         self._telemetry_dir = telemetry_dir
         self._cache = cache
-        self._cached: dict[str, tuple[_RunFiles, bytes]] | None = None
-        """Rows of the cache that are not in use yet, keyed by run; None before it was read."""
+        self._cached: dict[str, bytes] | None = None
+        """Values of the cache that are not in use yet, keyed by run; None before it was read."""
         self._runs: dict[str, _Run] = {}
         self._to_scan: list[str] = []
         """Names of the entries of the directory that the current scan has not reached."""
@@ -139,6 +132,11 @@ class RunIndex:
         """Runs that the cache has and the directory does not have any more."""
         self._sorted: list[RunInfo] | None = []
         """Value of `runs`; None if it is out of date."""
+
+    @property
+    def notices(self) -> list[str]:
+        """Sentences for the user about a cache that cannot be used."""
+        return [self._cache.notice] if self._cache.notice else []
 
     @property
     def runs(self) -> list[RunInfo]:
@@ -193,7 +191,7 @@ class RunIndex:
         """Continue the scan of the directory, or begin another one if it is due. Return True if a run has changed."""
         changed, now = False, monotonic()
         if self._cached is None:
-            self._cached = self._load()
+            self._cached = self._cache.load_all(INFO, self._telemetry_dir)
         if is_unlimited or (not self._to_scan and now - self._scanned_at >= SCAN_INTERVAL_S):
             self._scanned_at = now
             self._to_scan = _list_directories(self._telemetry_dir)
@@ -223,15 +221,13 @@ class RunIndex:
         if known is not None:
             known.files = files
             return known.judge_again()
-        assert self._cached is not None
-        read_files, content = self._cached.pop(name, (None, b""))
-        info = self._decode(content) if read_files else None
-        if info is None:
+        cached = self._load(name)
+        if cached is None:
             info = RunInfo(run=name, path=str(directory), state=READING_STATE, written=files.written)
             self._runs[name] = _Run(with_notes(info) if files.notes else info, files)
         else:
-            info = msgspec.structs.replace(info, path=str(directory))
-            self._runs[name] = _Run(info, files, read_files, is_saved=read_files == files)
+            info = msgspec.structs.replace(cached.info, path=str(directory))
+            self._runs[name] = _Run(info, files, cached.files, is_saved=cached.files == files)
         return True
 
     def _read(self, run: _Run, now: float) -> None:
@@ -253,71 +249,38 @@ class RunIndex:
             run.end = None
         run.read_files, run.is_saved = files, False
 
-    # The cache. Each use opens it again, so that any thread may poll.
-
-    def _load(self) -> dict[str, tuple[_RunFiles, bytes]]:
-        """Return the rows of the cache that have the format of this version."""
-        if self._cache is None:
-            return {}
-        decode = msgspec.msgpack.Decoder(_RunFiles).decode
-        with self._checked_cache():
-            if self._cache.exists():
-                with closing(sqlite3.connect(self._cache, timeout=_LOCK_TIMEOUT_S)) as connection:
-                    rows = connection.execute("SELECT run, files, info FROM runs WHERE format = ?", (CACHE_FORMAT,))
-                    return {run: (decode(files), info) for run, files, info in rows}
-        return {}
-
-    def _decode(self, content: bytes) -> RunInfo | None:
-        """Return cached information; None, after a notice, if it is damaged."""
-        with self._checked_cache():
-            return _decode_info(content)
+    def _load(self, name: str) -> _CachedRun | None:
+        """Return what the cache has of a run, and forget it here; None if it has nothing, or damage."""
+        assert self._cached is not None
+        with suppress(*DECODE_ERRORS):
+            return _decode_cached(self._cached.pop(name, b""))
         return None
 
     def _save(self) -> None:
         """Write changed information to the cache."""
         self._saved_at = monotonic()
         unsaved = {name: run for name, run in self._runs.items() if not run.is_saved and _can_be_saved(run)}
-        if self._cache is None or not (unsaved or self._removed):
-            return
-        encode = msgspec.msgpack.Encoder().encode
-        with self._checked_cache():
-            self._cache.parent.mkdir(parents=True, exist_ok=True)
-            with closing(sqlite3.connect(self._cache, timeout=_LOCK_TIMEOUT_S)) as connection, connection:
-                connection.execute("CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, format, files, info)")
-                connection.execute("DELETE FROM runs WHERE format != ?", (CACHE_FORMAT,))
-                removed = [(name,) for name in self._removed if name.isprintable()]  # as in _can_be_saved
-                connection.executemany("DELETE FROM runs WHERE run = ?", removed)
-                connection.executemany(
-                    "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?)",
-                    [
-                        (name, CACHE_FORMAT, encode(run.files), encode(msgspec.structs.replace(run.info, path="")))
-                        for name, run in unsaved.items()
-                    ],
-                )
-            self._removed = []
-            for run in unsaved.values():
-                run.is_saved = True
-
-    @contextmanager
-    def _checked_cache(self) -> Generator[None]:
-        """Work without the cache, after a notice, if it cannot be used."""
-        try:
-            yield
-        except (OSError, sqlite3.Error, *DECODE_ERRORS) as error:
-            if self._cache is not None:
-                reason = error.strerror if isinstance(error, OSError) else error
-                self.notices.append(
-                    f"cannot use {self._cache}, which keeps what was read of the runs ({reason}); every start reads "
-                    "all runs again until this file is writable, or deleted if it is damaged"
-                )
-            self._cache, self._cached = None, {}
+        if self._removed:
+            self._cache.remove(INFO, [self._telemetry_dir / name for name in self._removed])
+        if unsaved:
+            encode = msgspec.msgpack.Encoder().encode
+            values = {
+                self._telemetry_dir / name: {
+                    "": encode(_CachedRun(run.files, msgspec.structs.replace(run.info, path="")))
+                }
+                for name, run in unsaved.items()
+            }
+            self._cache.store(INFO, values)
+        self._removed = []
+        for run in unsaved.values():
+            run.is_saved = True
 
 
-_decode_info = msgspec.msgpack.Decoder(RunInfo).decode
+_decode_cached = msgspec.msgpack.Decoder(_CachedRun).decode
 
 
 def _can_be_saved(run: _Run) -> bool:
-    """Return True if the information stays valid until files of the run change, and is text that SQLite can store."""
+    """Return True if the information stays valid until files of the run change, and its text can be encoded."""
     is_current = run.read_files == run.files and not run.files.is_live
     return is_current and run.info.problem is None and run.info.run.isprintable()
 

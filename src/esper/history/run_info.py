@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
 from contextlib import suppress
 from pathlib import Path
 from stat import S_ISREG
@@ -15,9 +14,9 @@ from esper.history.history import open_history
 from esper.history.run_status import RunStatus, find_writer, judge_run
 from esper.history.summary import flat_config
 from esper.recording.notes import RunNotes, read_notes
+from esper.recording.reader import RecordingReader
 from esper.recording.segments import ReadError, list_segments, packed_path
-from esper.recording.tail import RecordingFollower
-from esper.telemetry.state import Keyframe, RunState
+from esper.telemetry.state import RunState
 
 READING_STATE = "reading"
 """State of a run whose recording was not read yet."""
@@ -70,11 +69,12 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_score: float | None = None
     """Last of `scores`."""
     last_return: float | None = None
-    """Undiscounted return of the last finished episode, mean over the envs."""
+    """Undiscounted return of the last finished round, mean over the envs."""
     parameter_ratio: float | None = None
-    """Parameters of host and seeds at the last step, relative to those of the bare host; mean over the envs."""
+    """Parameters of host and seeds at the end of the last finished round, relative to those of the bare host; mean over
+    the envs."""
     anomalies: int | None = None
-    """Number of anomalies; of more than 200, the oldest are not counted."""
+    """Number of occurrences of anomalies."""
     bytes: int | None = None
     """Size of all files in the directory, including checkpoints; absent while it is unknown."""
     started: float | None = None
@@ -101,7 +101,7 @@ class RunEnd:
 
     def __init__(self, run: Path) -> None:
         self._run = run
-        self._follower = RecordingFollower(run)
+        self._reader = RecordingReader(run, from_last_segment=True)
         self._state = RunState()
         self._last = self._state
         """Result of the last read."""
@@ -114,12 +114,8 @@ class RunEnd:
             OSError: The directory cannot be read.
         """
         try:
-            for record in self._follower.poll():
-                if isinstance(record, Keyframe):
-                    self._state = record.decode_state()
-                else:
-                    self._state.apply(record)
-            is_damaged = bool(self._follower.notices) or self._state.started is None
+            self._state = self._reader.fold_into(self._state)
+            is_damaged = bool(self._reader.notices.messages) or self._state.started is None
         except ReadError:
             is_damaged = True
         # An earlier segment may be intact.
@@ -186,8 +182,6 @@ def _recorded_values(state: RunState) -> dict[str, Any]:
     started = state.started
     assert started is not None
     best_scores = [env.best_score for env in state.envs if env.best_score is not None]
-    ratios = [env.latest.parameter_ratio for env in state.envs if env.latest]
-    returns = [env.returns[-1] for env in state.envs if env.returns]
     scores = [final.median for final in state.scores_by_round]
     return {
         "task": started.task,
@@ -202,9 +196,9 @@ def _recorded_values(state: RunState) -> dict[str, Any]:
         "best_score": max(best_scores, default=None),
         "scores": scores,
         "last_score": scores[-1] if scores else None,
-        "last_return": statistics.fmean(returns) if returns else None,
-        "parameter_ratio": statistics.fmean(ratios) if ratios else None,
-        "anomalies": sum(anomaly.count for anomaly in state.anomalies.values()),
+        "last_return": state.last_return,
+        "parameter_ratio": state.last_parameter_ratio,
+        "anomalies": state.num_anomalies,
         "started": state.start_time,
         "duration": state.elapsed,
     }

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from esper.history.history import History
 from esper.history.log_database import MAX_SEQ, MIN_SEQ, LogDatabase, LogFilter
-from esper.history.unread_log import UnreadLog
 from esper.telemetry.log_lines import LogLine
 
 MIN_GROUP_LINES = 3
@@ -57,8 +56,8 @@ def group_rows(lines: Sequence[LogLine]) -> list[LogRow]:
 class RunLog:
     """Rows of the log lines of a run that match a filter, found from the newest line backwards, in time slices.
 
-    Covers the lines that a history has read, those of unread segments, and the newest lines of a live run. Equal lines
-    of a step form one row, unless a text is searched: then every line has its own.
+    Covers the lines that a history has read, and the newest lines of a live run. Equal lines of a step form one row,
+    unless a text is searched: then every line has its own.
     """
 
     def __init__(self) -> None:
@@ -79,13 +78,8 @@ class RunLog:
         self._read_until = 0
         self._num_rewinds = 0
         """`last_seq` and `num_rewinds` of the log when it was searched last."""
-        self._unread_log: UnreadLog | None = None
-        self._num_unread_ranges = 0
-        """Number of ranges of the unread log that were added to `_pending`."""
         self._newest: LogLine | None = None
         """Line that `update` was given last, of those that the history had not read."""
-        self._paused: History | None = None
-        """History that reads nothing until the unread log has found the first line."""
         self._fraction_read = 1.0
 
     def __len__(self) -> int:
@@ -97,6 +91,12 @@ class RunLog:
         return bisect_right(self._firsts, self._log.last_seq)
 
     @property
+    def read_until(self) -> float | None:
+        """Time of the last line that the history has read; None if it has read everything, or no line yet."""
+        last = self._log.last_seq
+        return self._log.line(last).time if last and self._fraction_read < 1 else None
+
+    @property
     def last_seq(self) -> int:
         """Event number of the newest line; 0 if there are no lines."""
         return self._log.newest_seq
@@ -104,16 +104,14 @@ class RunLog:
     @property
     def is_waiting(self) -> bool:
         """True if further calls of `update` may find rows although the history does not change."""
-        return self._unread_log is not None or bool(self._pending)
+        return bool(self._pending)
 
     @property
     def fraction_searched(self) -> float:
         """Fraction of the run that was searched."""
-        fraction, last = self._fraction_read, max(self.last_seq, 1)
-        if self._unread_log is not None:  # the segment that the history reads now counts as one more
-            fraction += (1 - fraction) * self._num_unread_ranges / (self._unread_log.num_segments + 1)
+        last = max(self.last_seq, 1)
         pending = sum(max(min(end, last) - max(begin, 0), 0) for begin, end in self._pending)
-        return fraction * max(1 - pending / last, 0)
+        return self._fraction_read * max(1 - pending / last, 0)
 
     def set_filter(self, **changes: Any) -> None:
         """Change conditions of the filter, and search again."""
@@ -130,7 +128,6 @@ class RunLog:
         """
         if history is not None:
             self._follow(history)
-            self._follow_unread(history)
         self._add_newest(newest)
         deadline = perf_counter() + within
         while self._pending:
@@ -141,9 +138,6 @@ class RunLog:
             self._search(start, end)
             if perf_counter() > deadline:
                 break
-        if self._unread_log is not None and history is not None:
-            may_find = self._unread_log.is_reading or len(self._unread_log.ranges) > self._num_unread_ranges
-            self._paused, history.is_paused = history, may_find and not self.num_lines
 
     def _follow(self, history: History) -> None:
         """Search lines that the history has read since the last call."""
@@ -158,18 +152,6 @@ class RunLog:
         self._read_until, self._num_rewinds = log.last_seq, log.num_rewinds
         self._fraction_read = history.fraction_read
 
-    def _follow_unread(self, history: History) -> None:
-        """Search the segments that the history has not read, once there is something to search for."""
-        if history.fraction_read == 1:
-            self.close()
-        elif self._unread_log is None and self.filter != LogFilter():
-            self._unread_log = UnreadLog(history.unread_segments(), self._log)
-        if self._unread_log is not None:
-            ranges = self._unread_log.ranges[self._num_unread_ranges :]
-            self._num_unread_ranges += len(ranges)
-            for begin, end in ranges:
-                self._add_pending(begin, end)
-
     def _add_newest(self, newest: Sequence[LogLine]) -> None:
         """Search the newest lines of a live run that are not read from its recording."""
         known = self._log.last_seq
@@ -178,23 +160,12 @@ class RunLog:
                 known = self._newest.seq
             else:  # the run restored a checkpoint
                 self._newest = None
-                self.close()
                 self._log.drop_unread()
                 self._restart()
-        if self._unread_log is not None and self._unread_log.ranges:
-            known = max(known, self._unread_log.ranges[0][1])
         if lines := [line for line in newest if line.seq > known]:
             self._newest = lines[-1]
             self._log.add_unread(lines)
             self._add_pending(lines[0].seq - 1, MAX_SEQ)
-
-    def close(self) -> None:
-        """Stop reading the segments that the history has not read."""
-        if self._unread_log is not None:
-            self._unread_log.stop()
-            self._unread_log, self._num_unread_ranges = None, 0
-        if self._paused is not None:
-            self._paused.is_paused, self._paused = False, None
 
     def row(self, number: int) -> LogRow:
         """Return a row, given its number from 0, the oldest first."""

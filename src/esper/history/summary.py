@@ -102,6 +102,8 @@ class RunSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     host_parameters: int
     versions: dict[str, str]
     config: dict[str, Any]
+    task_defaults: dict[str, Any] = {}
+    """Part of the configuration that the task itself sets: its slots and settings; absent if it is not known."""
     started: float
     """Time of the first event, in seconds since the epoch."""
     duration: float
@@ -179,6 +181,7 @@ def summarise(history: History, now: float) -> RunSummary | None:
         host_parameters=started.host_parameters,
         versions=started.versions,
         config=started.config,
+        task_defaults=started.task_defaults,
         started=state.start_time,
         duration=history.duration,
         rounds=started.rounds,

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from esper.config import ConfigError
-from esper.domain import HEADS_BY_OP, Curve, Op
+from esper.domain import HEADS_BY_OP, AlphaCurve, Op
 from esper.formatting import suggest
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 
-ALPHA_CURVES = tuple(Curve)
+ALPHA_CURVES = tuple(AlphaCurve)
 """Choices of the alpha_curve head, in its order."""
 
 

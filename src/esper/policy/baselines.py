@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from esper.domain import HEADS, HEADS_BY_OP, Curve, Op
+from esper.domain import HEADS, HEADS_BY_OP, AlphaCurve, Op
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, Blend
 from esper.growth.slot import Slot
 from esper.policy.actions import WAIT_DECISION, Action, Decision, head_sizes
@@ -168,7 +168,7 @@ def germinate_action(slot: int, blueprint: int) -> Action:
         Op.GERMINATE,
         slot,
         blueprint,
-        style=BLEND_STYLES.index((Curve.LINEAR, Blend.ADD)),
+        style=BLEND_STYLES.index((AlphaCurve.LINEAR, Blend.ADD)),
         tempo=INITIAL_RAMP_EPOCHS.index(min(INITIAL_RAMP_EPOCHS)),
         alpha_target=ALPHA_TARGETS.index(max(ALPHA_TARGETS)),
     )

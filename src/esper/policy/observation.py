@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.domain import Curve, Op, Stage
+from esper.domain import AlphaCurve, Op, Stage
 from esper.growth.blend import RAMP_EPOCHS, Blend
 from esper.growth.blueprints.properties import measure_properties
 from esper.growth.site import SlotSite
@@ -49,7 +49,7 @@ BASE_GROUPS = {
 BASE_FEATURES = sum(BASE_GROUPS.values())
 PLACE_FEATURES = 4
 """Number of features of a slot's place, which come first."""
-SLOT_FEATURES = PLACE_FEATURES + len(OBSERVED_STAGES) + len(Blend) + len(Curve) + 14
+SLOT_FEATURES = PLACE_FEATURES + len(OBSERVED_STAGES) + len(Blend) + len(AlphaCurve) + 14
 BLUEPRINT_FEATURES = 7
 """Number of features of a blueprint in a slot."""
 MIN_RENT_WEIGHT = 1e-4
@@ -67,7 +67,7 @@ def _one_hot(choices: Iterable[object]) -> dict[object, tuple[float, ...]]:
     return {choice: tuple(float(choice is other) for other in known) for choice in (*known, None)}
 
 
-_STAGES, _BLENDS, _CURVES, _OPS = map(_one_hot, (OBSERVED_STAGES, Blend, Curve, Op))
+_STAGES, _BLENDS, _CURVES, _OPS = map(_one_hot, (OBSERVED_STAGES, Blend, AlphaCurve, Op))
 
 
 class ObservationShape(NamedTuple):

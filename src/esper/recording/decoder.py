@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import msgspec
 
+from esper.formatting import pluralise
 from esper.recording.segments import ReadError, Segment, is_packed
 from esper.telemetry import events as ev
 from esper.telemetry.codec import DECODE_ERRORS, make_decoder
@@ -137,12 +138,20 @@ class Notices:
         begin, before = self._missing.get(path, (first, 0))
         total = before + count
         self._missing[path] = begin, total
-        subject = f"{total} events are" if total > 1 else "1 event is"
+        subject = pluralise(total, "event is", "events are")
         self._messages["missing", path] = f"{subject} missing in {path}, from event {begin} on"
 
     def begin_file(self) -> None:
         """Begin another file, which another version of the program may have written."""
         self._types_in_file = set()
+
+    def add_types(self, records: Sequence[Record]) -> set[type[Record]]:
+        """Note the types of records that were read, and return those of which the file had none before."""
+        new: set[type[Record]] = set(map(type, records)) - self._types_in_file
+        if new:
+            self._types_in_file |= new
+            self._types_read |= {kind.__name__ for kind in new}
+        return new
 
     def check_new_types(self, text: bytes, records: Sequence[Record]) -> None:
         """Check the first record of each type in a file for fields of a newer version.
@@ -151,15 +160,13 @@ class Notices:
             text: Lines of the records.
             records: One record per line.
         """
-        new = set(map(type, records)) - self._types_in_file
+        new = self.add_types(records)
         if not new:
             return
-        self._types_in_file |= new
         for line, record in zip(text.split(b"\n"), records, strict=False):
             kind = type(record)
             if kind in new:
                 new.remove(kind)
-                self._types_read.add(kind.__name__)
                 if fields := unknown_fields(line, record):
                     skipped = f"fields of {kind.__name__} that a newer version wrote were skipped: {', '.join(fields)}"
                     self._messages.setdefault(kind.__name__, skipped)
@@ -193,17 +200,18 @@ class Notices:
         if self._damaged >= MAX_UNREADABLE_LINES and not self._types_read:
             raise self._not_a_recording()
 
-    def check(self, *, has_start: bool, is_intact: bool) -> None:
+    def check(self, *, has_start: bool, is_intact: Callable[[], bool]) -> None:
         """Check, at the end of a file, that it is a recording of this version.
 
         Args:
             has_start: The start of the run was read.
-            is_intact: The files could be unpacked, and the text after the last line may be the start of a record.
+            is_intact: Returns True if the file could be unpacked, and the text after the last line may be the start of
+                a record; called only if no record was read.
 
         Raises:
             ReadError: The file is not a recording, or another version wrote it.
         """
-        if not self._types_read and (self._damaged or not is_intact):
+        if not self._types_read and (self._damaged or not is_intact()):
             raise self._not_a_recording()
         for type_name, (count, message) in self._unread_types.items():
             # A single line may be damaged; several of one type are not. Without the first event there is no run.

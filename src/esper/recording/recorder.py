@@ -22,7 +22,7 @@ from esper.recording.run_directory import RunDirectory
 from esper.recording.segments import SegmentWriter, compress_segment, list_segments, segment_number, segment_path
 from esper.telemetry.codec import encode_json, encode_lines
 from esper.telemetry.events import SCHEMA_VERSION
-from esper.telemetry.state import Keyframe, Record, RunState
+from esper.telemetry.state import Keyframe, Record, RunState, fold
 
 MAX_SEGMENT_BYTES = 64 << 20
 """Size at which a segment is finished."""
@@ -240,7 +240,7 @@ class Recorder:
         else:
             segment = self._segment or self._begin_segment(folder, Keyframe.from_state(self._state, first.time))
             segment.append(encode_lines(self._batch))
-        self._state = _fold(self._state, self._batch)
+        self._state = fold(self._state, self._batch)
         self._batch = []
         if self._segment is not None and self._segment.size >= MAX_SEGMENT_BYTES:
             self._begin_segment(folder, Keyframe.from_state(self._state))
@@ -285,7 +285,7 @@ class Recorder:
                 # No event arrived since the command: the thread that sent it is the only one that emits events.
                 pending = [*self._batch, *self._incoming.copy()]
                 command.keyframe = Keyframe.from_state(
-                    _fold(Keyframe.from_state(self._state).decode_state(), pending) if pending else self._state
+                    fold(Keyframe.from_state(self._state).decode_state(), pending) if pending else self._state
                 )
             command.done.set()
 
@@ -341,16 +341,6 @@ class _RecorderCommand:
         self.done = threading.Event()
         self.written = False
         self.keyframe: Keyframe | None = None
-
-
-def _fold(state: RunState, records: Iterable[Record]) -> RunState:
-    """Return the state after the records. The given state is modified; the caller must not use it any more."""
-    for record in records:
-        if type(record) is Keyframe:
-            state = record.decode_state()
-        else:
-            state.apply(record)
-    return state
 
 
 def _write_error(directory: Path, error: OSError) -> str:

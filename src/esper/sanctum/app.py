@@ -16,6 +16,7 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.widgets import Input
 
+from esper.formatting import pluralise
 from esper.recording.segments import ReadError
 from esper.sanctum.actions.diagnosis import DiagnosisActions
 from esper.sanctum.actions.next_steps import NextStepsActions
@@ -30,7 +31,6 @@ from esper.sanctum.source import NoRunSource, RunSource
 from esper.sanctum.symbols import CharsetFilter, detect_charset, key_name
 from esper.sanctum.theme import find_theme, load_themes
 from esper.sanctum.view import MAX_FRAME_S, ViewState
-from esper.telemetry.sentences import pluralise
 
 TICK_INTERVAL_S = 0.2
 """Seconds between two updates from the source."""

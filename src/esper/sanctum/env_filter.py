@@ -1,9 +1,9 @@
-"""Filter and sort order of the envs.
+"""Filter and sort order of the envs, in the language of `esper.filters`.
 
-A filter is a list of terms separated by spaces; an env must match all of them. A term is a comparison (`score<0.5`; the
-task's name of the score is another word for it, and a number above 1 is a percentage: `accuracy<50`),
-`stage:blending`, `device:cuda:1`, `blueprint:norm`, `op:cull`, `anomaly`, an env number, or a text in the env's row.
-For a family of tasks also its structure, by name or by number from 1 (`structure:2`), and its settings: `noise>0`,
+The keys are numbers of an env: `score<50%`, for which the task's name of the score is another word. The kinds of words
+are `stage:blending`, also by its symbol (`stage:b`), `device:cuda:1`, `blueprint:norm` and `op:cull`. The flag
+`anomaly` selects envs with one. A text is an env number, or is searched for in the env's row.
+A family of tasks also has its structure, by name or by number from 1 (`structure:2`), and its settings: `noise>0`,
 `source:level`.
 Before its first step in an episode, an env is judged by its last step in the previous episode.
 """
@@ -17,42 +17,33 @@ from functools import partial
 from heapq import nsmallest
 from typing import TypeAlias
 
-from esper.filter_terms import (
-    FilterError,
-    IncompleteFilterError,
-    check_choice,
-    number_test,
-    parse_number,
-    split_comparison,
-)
-from esper.formatting import short_score_name, suggest
+from esper.filters import Predicate, Vocabulary, Words, compare_number, parse_fraction, parse_number
+from esper.filters import parse_filter as parse
+from esper.formatting import short_score_name
 from esper.sanctum.symbols import OPS, STAGES
 from esper.telemetry.events import EnvStepped, SlotReading
 from esper.telemetry.state import EnvState, RunState
 
-EnvPredicate: TypeAlias = Callable[[EnvState, str | None], bool]
-"""Returns True if an env matches. Arguments: the env, and the severity of its worst anomaly or None."""
-
-
+ANOMALY = "anomaly"
 Measure: TypeAlias = Callable[[EnvState], float | None]
 """Returns a number of an env; None if it was not measured."""
-KindTerm: TypeAlias = Callable[[str], EnvPredicate]
-"""Returns the predicate of the text after a colon."""
 
 
 @dataclass(frozen=True)
 class EnvFilter:
-    """A filter that the user has confirmed."""
+    """A filter of envs."""
 
     text: str
-    passes: EnvPredicate
+    """Filter as the user typed it."""
+    passes: Callable[[EnvState, str | None], bool]
+    """Returns True if an env matches. Arguments: the env, and the severity of its worst anomaly or None."""
 
     def matching(self, state: RunState, severities: Mapping[int, str]) -> frozenset[int]:
         """Return the indices of the envs that match, given the result of `ViewState.severity_by_env`."""
         return frozenset(env.env for env in state.envs if self.passes(env, severities.get(env.env)))
 
 
-def _of_step(value: Callable[[EnvStepped], float | None]) -> Callable[[EnvState], float | None]:
+def _of_step(value: Callable[[EnvStepped], float | None]) -> Measure:
     return lambda env: value(env.latest) if env.latest else None
 
 
@@ -70,17 +61,12 @@ NUMERIC_FIELDS: dict[str, Measure] = {
     "skipped": _of_step(lambda step: step.skipped_batches),
 }
 """Numbers that a filter can compare and the table can sort by. None if not measured."""
-_FRACTIONS = frozenset({"score", "best"})
-"""Fractions that the screens show as percentages: a filter may compare them with 0.5, 50% or 50."""
 
 
-def _score_words(score: str) -> list[str]:
-    """Return further words for `score` in filters: the name of the task's score, and its short form."""
-    return ["-".join(name.lower().split()) for name in (score, short_score_name(score))]
-
-
-def parse_filter(text: str, state: RunState) -> EnvPredicate:
+def parse_filter(text: str, state: RunState) -> EnvFilter:
     """Parse a filter; an empty filter matches every env. The beginning of a keyword is not searched for as a text.
+
+    Which texts are terms does not depend on the rows: a filter that was valid once stays valid in the next step.
 
     Args:
         text: Filter as the user typed it.
@@ -89,117 +75,67 @@ def parse_filter(text: str, state: RunState) -> EnvPredicate:
     Raises:
         FilterError: A term is invalid; `IncompleteFilterError` if more text can make it valid.
     """
+    holds = parse(text, _vocabulary(state))
+    needs_anomaly = ANOMALY in text.lower().split()
+    return EnvFilter(text, lambda env, severity: (severity is not None or not needs_anomaly) and holds(env))
+
+
+def _vocabulary(state: RunState) -> Vocabulary[EnvState]:
+    """Return everything that a filter of the envs of a run can name."""
     lanes, structures = (state.started.lanes, state.started.structures) if state.started else ((), ())
     contexts = [env.context for env in state.envs if env.context]
     settings = list(contexts[0].settings) if contexts else []
-    numbers = {name.lower(): _setting(name) for name in settings}
-    numbers |= dict.fromkeys(_score_words(state.score_name), NUMERIC_FIELDS["score"]) | NUMERIC_FIELDS
-    kinds: dict[str, KindTerm] = {
-        "stage": _at_stage,
-        "device": partial(_on_device, lanes),
-        "blueprint": _of_blueprint,
-        "op": _with_op,
+    score = state.score_name
+    score_words = ["-".join(name.lower().split()) for name in (score, short_score_name(score))]
+    fractions = ("score", "best")
+    keys = {name.lower(): compare_number(partial(_setting_number, name)) for name in settings}
+    keys |= dict.fromkeys(score_words, compare_number(NUMERIC_FIELDS["score"], parse_fraction))
+    keys |= {
+        name: compare_number(measure, parse_fraction if name in fractions else parse_number)
+        for name, measure in NUMERIC_FIELDS.items()
     }
-    kinds |= {name.lower(): partial(_with_setting, name) for name in settings}
+    stages = {symbol.glyph.lower(): name for name, symbol in STAGES.items()}
+    kinds: dict[str, Words[EnvState]] = {
+        "stage": Words(lambda env: [slot.stage for slot in _slots(env)], choices=list(STAGES), synonyms=stages),
+        "device": Words(lambda env: [env.lane], choices=lanes, fits=str.startswith),
+        "blueprint": Words(lambda env: [slot.blueprint for slot in _slots(env)], fits=str.__contains__),
+        "op": Words(lambda env: [env.latest.op] if env.latest else [], choices=list(OPS)),
+    }
+    kinds |= {name.lower(): Words(partial(_setting_words, name)) for name in settings}
     if structures:
-        kinds["structure"] = partial(_of_structure, [structure.name for structure in structures])
-    terms = [_term(word, lanes, numbers, kinds) for word in text.lower().split()]
-    return lambda env, severity: all(term(env, severity) for term in terms)
+        names = [structure.name for structure in structures]
+        numbers = {str(number): name for number, name in enumerate(names, 1)}
+        words_of: Callable[[EnvState], list[str]] = lambda env: [env.context.structure] if env.context else []  # noqa: E731
+        kinds["structure"] = Words(words_of, choices=names, synonyms=numbers)
+    return Vocabulary(
+        keys=keys,
+        kinds=kinds,
+        flags=[ANOMALY],
+        is_text=lambda word: ":" in word and any(word in lane for lane in lanes),
+        search=_search,
+    )
 
 
-def _term(
-    word: str, lanes: Sequence[str], numbers: Mapping[str, Measure], kinds: Mapping[str, KindTerm]
-) -> EnvPredicate:
-    """Return the predicate of a term.
-
-    Args:
-        word: The term.
-        lanes: Lane names of the run.
-        numbers: Numbers that can be compared, keyed by name.
-        kinds: Terms with a colon, keyed by the word before it.
-    """
-    if word == "anomaly":
-        return lambda _, severity: severity is not None
-    if compared := split_comparison(word):
-        return _comparison(*compared, numbers)
-    kind, colon, value = word.partition(":")
-    if colon and kind in kinds:
-        return kinds[kind](value)
-    if colon and not any(word in lane for lane in lanes):
-        raise FilterError(f"unknown filter '{kind}:'; {suggest(kind, kinds)}")
+def _search(word: str) -> Predicate[EnvState]:
+    """Return the predicate of an env number, or of a text in the row of an env."""
     if word.isdecimal():
         number = int(word)
-        return lambda env, _: env.env == number
-    terms = (*(f"{name}<…" for name in numbers), *(f"{kind}:…" for kind in kinds), "anomaly")
-    if longer := [term for term in terms if term.startswith(word.removesuffix("!"))]:
-        raise IncompleteFilterError(f"'{word}' is incomplete; possible: {', '.join(longer)}")
-    return lambda env, _: word in _row_text(env)
+        return lambda env: env.env == number
+    return lambda env: word in _row_text(env)
 
 
-def _comparison(name: str, symbol: str, value: str, numbers: Mapping[str, Measure]) -> EnvPredicate:
-    if name not in numbers:
-        raise FilterError(f"unknown number '{name}'; {suggest(name, numbers)}")
-    measure = numbers[name]
-    is_fraction = measure in [NUMERIC_FIELDS[name] for name in _FRACTIONS]
-    holds = number_test(symbol, parse_number(name, value, is_fraction=is_fraction))
-    return lambda env, _: holds(measure(env))
+def _slots(env: EnvState) -> Sequence[SlotReading]:
+    return env.latest.slots if env.latest else ()
 
 
-def _at_stage(value: str) -> EnvPredicate:
-    check_choice(value, list(STAGES), "stage")
-    return _any_slot(lambda slot: slot.stage == value)
+def _setting_number(name: str, env: EnvState) -> float | None:
+    found = env.context.settings.get(name) if env.context else None
+    return found if isinstance(found, float) else None
 
 
-def _of_blueprint(value: str) -> EnvPredicate:
-    if not value:
-        raise IncompleteFilterError("'blueprint:' needs a name, as in blueprint:norm")
-    return _any_slot(lambda slot: value in (slot.blueprint or ""))
-
-
-def _any_slot(holds: Callable[[SlotReading], bool]) -> EnvPredicate:
-    return lambda env, _: env.latest is not None and any(map(holds, env.latest.slots))
-
-
-def _with_op(value: str) -> EnvPredicate:
-    check_choice(value, list(OPS), "op")
-    return lambda env, _: env.latest is not None and env.latest.op == value
-
-
-def _on_device(lanes: Sequence[str], value: str) -> EnvPredicate:
-    if not value or not any(lane.startswith(value) for lane in lanes):
-        error = FilterError if value else IncompleteFilterError
-        raise error(f"unknown device '{value}'; {suggest(value, dict.fromkeys(lanes))}")
-    exact = value in lanes
-    return lambda env, _: env.lane == value if exact else env.lane.startswith(value)
-
-
-def _of_structure(structures: Sequence[str], value: str) -> EnvPredicate:
-    names = {name.lower(): name for name in structures} | {str(at): name for at, name in enumerate(structures, 1)}
-    check_choice(value, list(names), "structure")
-    return lambda env, _: env.context is not None and env.context.structure == names[value]
-
-
-def _with_setting(name: str, value: str) -> EnvPredicate:
-    if not value:
-        raise IncompleteFilterError(f"'{name}:' needs a value")
-
-    def holds(env: EnvState, _: str | None) -> bool:
-        found = _setting_of(env, name)
-        return found is not None and (found.lower() if isinstance(found, str) else f"{found:g}") == value
-
-    return holds
-
-
-def _setting(name: str) -> Measure:
-    def value(env: EnvState) -> float | None:
-        found = _setting_of(env, name)
-        return found if isinstance(found, float) else None
-
-    return value
-
-
-def _setting_of(env: EnvState, name: str) -> float | str | None:
-    return env.context.settings.get(name) if env.context else None
+def _setting_words(name: str, env: EnvState) -> list[str]:
+    found = env.context.settings.get(name) if env.context else None
+    return [] if found is None else [found if isinstance(found, str) else f"{found:g}"]
 
 
 def _row_text(env: EnvState) -> str:
@@ -209,8 +145,8 @@ def _row_text(env: EnvState) -> str:
         words += [env.context.structure, *map(str, env.context.settings.values())]
     if env.latest is not None:
         words.append(env.latest.op)
-        for slot in env.latest.slots:
-            words += [slot.stage, slot.blueprint or ""]
+    for slot in _slots(env):
+        words += [slot.stage, slot.blueprint or ""]
     return " ".join(words).lower()
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from esper.config import AnomalyConfig
 from esper.health.rules import lanes
+from esper.history.measures import BEST, LAST_PARAMETERS, LAST_RETURN, LAST_SCORE
 
 
 class MetricHelp(NamedTuple):
@@ -274,7 +275,8 @@ METRIC_HELP: dict[str, MetricHelp] = {
     ),
     "run details": MetricHelp(
         "results, notes and configuration of the highlighted run; first the settings that differ from the baseline, or "
-        "without one from the defaults (in parentheses)",
+        f"without one from the defaults (in parentheses). Best score: {BEST.definition}; last score: "
+        f"{LAST_SCORE.definition}; mean return: {LAST_RETURN.definition}; parameters: {LAST_PARAMETERS.definition}",
         "as in the list",
         "few differences of the settings, and results that runs with other random seeds repeat",
         "press {keys[workspace.baseline]} on another run to compare with it",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -16,7 +16,7 @@ CHANGED, OF_TASK, DEFAULTS = "differ from the defaults", "settings of the task",
 """Headings of the groups of settings, in their order."""
 
 
-class Setting(NamedTuple):
+class ShownSetting(NamedTuple):
     """A key of the configuration."""
 
     group: str
@@ -32,7 +32,7 @@ class Setting(NamedTuple):
         return text.lower() in f"{self.key} {self.value} {self.description}".lower()
 
 
-def list_settings(config: Mapping[str, Any]) -> list[Setting]:
+def list_settings(config: Mapping[str, Any]) -> list[ShownSetting]:
     """Return all settings of a run, ordered by group.
 
     The recording does not have the defaults of a task: its slots and training settings are a group of their own.
@@ -42,13 +42,19 @@ def list_settings(config: Mapping[str, Any]) -> list[Setting]:
     """
     defaults = flat_config(msgspec.json.decode(msgspec.json.encode(Config())))
     descriptions = {field.key: field.description for field in list_fields(Config)}
-    settings: list[Setting] = []
-    for key, value in config.items():
+    settings: list[ShownSetting] = []
+    for key, recorded in config.items():
+        value = _as_list(recorded)
         default, group, shown_default = defaults.get(key), DEFAULTS, ""
         if (key == "slots" or key.startswith("training.")) and default in (None, []):
             group = OF_TASK
         elif value not in (None, default):
             group, shown_default = CHANGED, format_config_value(default)
         text = strip_control(format_config_value(value))
-        settings.append(Setting(group, key, text, shown_default, descriptions.get(key, "")))
+        settings.append(ShownSetting(group, key, text, shown_default, descriptions.get(key, "")))
     return sorted(settings, key=lambda setting: (CHANGED, OF_TASK, DEFAULTS).index(setting.group))
+
+
+def _as_list(value: Any) -> Any:
+    """Return a tuple as a list: a live run has tuples where its recording has lists."""
+    return [*cast("tuple[object, ...]", value)] if isinstance(value, tuple) else value

@@ -20,7 +20,7 @@ from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import is_live
 from esper.recording.segments import ReadError
 from esper.sanctum.requests import PendingRequests, RemotePendingRequests, RequestSink
-from esper.telemetry.state import Keyframe, Record, RunState
+from esper.telemetry.state import Record, RunState, fold
 
 CURVE_BUDGET_S = 0.04
 """Maximum seconds per tick spent on reading curves."""
@@ -94,8 +94,6 @@ class LiveSource:
         """Present state of the run; differs from `state` while the past is shown."""
         self.playback: Playback | None = None
         """Playhead of the past; None while the present is shown."""
-        self.notices: Sequence[str] = ()
-        """Messages about damaged or skipped parts of the recording. The sequence only grows."""
         self._messages: list[str] = []
         self.curves = CurveStore()
         """Curves of the run, read while panels ask for them."""
@@ -122,6 +120,11 @@ class LiveSource:
     def alive(self) -> bool:
         """True if the engine runs, or has not been started yet."""
         return not self._started or self._run.is_engine_alive
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """Messages about damaged or skipped parts of the recording; none, because this process writes it."""
+        return ()
 
     @property
     def writer(self) -> RunWriter | None:
@@ -179,10 +182,7 @@ class LiveSource:
         count = records.qsize()
         for _ in range(count):
             record = records.get_nowait()
-            if isinstance(record, Keyframe):
-                self.live_state = record.decode_state()
-            else:
-                self.live_state.apply(record)
+            self.live_state = fold(self.live_state, [record])
             self.requests.mark_answered(record)
         wants_curves = self._wants_curves()
         try:
@@ -298,8 +298,12 @@ class AttachSource(LiveSource):
         super().__init__(session, task)
         self.session = session
         self.requests = RemotePendingRequests(session.control, read_only=session.read_only)
-        self.notices = session.notices
         self._writer: RunWriter | None = RunWriter()
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """Messages about damaged or skipped parts of the recording."""
+        return self.session.notices
 
     @property
     def writer(self) -> RunWriter | None:

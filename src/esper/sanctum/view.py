@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from textual.message import Message
 
 from esper.candidates_report import Standing
-from esper.formatting import format_duration
+from esper.formatting import format_duration, pluralise
 from esper.health.incidents import Incident, group_incidents
 from esper.health.thresholds import Thresholds
 from esper.history.curve_store import CurveStore
@@ -27,7 +27,6 @@ from esper.sanctum.what_if import WhatIf
 from esper.telemetry.anomalies import Anomaly
 from esper.telemetry.events import AnomalyFound, RunStarted
 from esper.telemetry.search_state import SearchState
-from esper.telemetry.sentences import pluralise
 from esper.telemetry.state import RunState
 
 TOAST_SECONDS = 8.0

@@ -16,12 +16,12 @@ from msgspec.structs import replace
 
 from esper.control import RequestKind
 from esper.formatting import strip_control
-from esper.history.curve_cache import default_curve_cache
 from esper.history.curve_store import AXES
+from esper.history.run_cache import RunCache, default_run_cache
 from esper.history.run_curves import MAX_RUNS, RunCurveLibrary
 from esper.history.run_filter import DESCENDING_KEYS, RunFilter, parse_run_filter, sort_runs
 from esper.history.run_groups import GroupCurve, RunGroup, difference_curve, group_curve, group_runs, round_means
-from esper.history.run_index import RunIndex, index_cache_path
+from esper.history.run_index import RunIndex
 from esper.history.run_info import RunInfo
 from esper.intervals import CONFIDENCE_LEVEL, joint_level
 from esper.recording.notes import BASELINE_TAG, RunNotes
@@ -89,8 +89,9 @@ class Workspace:
 
     def __init__(self, telemetry_dir: Path, *, uses_cache: bool = True) -> None:
         self.telemetry_dir = telemetry_dir
-        self.index = RunIndex(telemetry_dir, index_cache_path(telemetry_dir) if uses_cache else None)
-        self.library = RunCurveLibrary(default_curve_cache() if uses_cache else None)
+        cache = RunCache(default_run_cache() if uses_cache else None)
+        self.index = RunIndex(telemetry_dir, cache)
+        self.library = RunCurveLibrary(cache)
         self.was_read = False
         """True after all runs were read once."""
         self.version = 0

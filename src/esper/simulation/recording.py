@@ -15,7 +15,7 @@ from esper.lanes.devices import resolve_devices
 from esper.policy.loading import is_own_policy
 from esper.policy.plan import split_plan
 from esper.process import available_cores
-from esper.simulation.simulator import Job, Simulator
+from esper.simulation.simulator import SimulationJob, Simulator
 from esper.tasks.loading import load_task
 from esper.tasks.prepare import prepare_task
 from esper.tasks.registry import get_built_in, is_built_in
@@ -63,7 +63,7 @@ class RecordingSimulator:
         known = self._store.read()
         self.results = [EpisodeResults(episode, known, self._simulator.software) for episode, _ in episodes]
         self._jobs = [
-            (Job(episode=episode, changes=missing, repeat=repeat), results)
+            (SimulationJob(episode=episode, changes=missing, repeat=repeat), results)
             for repeat in range(1 + repeats)
             for (episode, changes), results in zip(episodes, self.results, strict=True)
             if (missing := _missing(changes, results, repeat)) or not results.get(UNCHANGED, repeat)

@@ -36,7 +36,7 @@ PLAYS_PER_LANE = 4
 """Maximum number of episodes of each lane that run at the same time: more would delay the first results."""
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationJob(msgspec.Struct, frozen=True, kw_only=True):
     """An episode to be simulated, and its changes. The unchanged episode is always simulated first."""
 
     episode: RecordedEpisode
@@ -60,7 +60,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 class _Planned:
     """A change of a job, with its play."""
 
-    job: Job
+    job: SimulationJob
     digest: str
     """Digest of the simulated steps of the episode."""
     change: Change
@@ -108,7 +108,7 @@ class Simulator:
         """Stop the threads and workers of the lanes."""
         self._players.close()
 
-    def simulate(self, jobs: Sequence[Job], on_step: Callable[[int], None]) -> Iterator[Simulation]:
+    def simulate(self, jobs: Sequence[SimulationJob], on_step: Callable[[int], None]) -> Iterator[Simulation]:
         """Play the unchanged episodes of some jobs, then their changes, and so on for the next jobs.
 
         Args:
@@ -130,7 +130,7 @@ class Simulator:
 
     def _simulate_batch(
         self,
-        batch: Sequence[Job],
+        batch: Sequence[SimulationJob],
         agents: Mapping[tuple[str, str] | None, Agent | None],
         on_step: Callable[[int], None],
     ) -> Iterator[Simulation]:
@@ -153,13 +153,13 @@ class Simulator:
                 for planned in part:
                     yield self._result(planned)
 
-    def _unchanged(self, job: Job, on_step: Callable[[int], None]) -> Play:
+    def _unchanged(self, job: SimulationJob, on_step: Callable[[int], None]) -> Play:
         """Return the play of the recorded decisions, which keeps the snapshots that the changes need."""
         play = self._recorded(job, self._scaler_before(job.episode, on_step))
         play.keep = {change.first_step - 1 for change in job.changes if not _has_fallback(change)}
         return play
 
-    def _recorded(self, job: Job, scaler: Mapping[str, Any] | None) -> Play:
+    def _recorded(self, job: SimulationJob, scaler: Mapping[str, Any] | None) -> Play:
         """Return the play of the recorded decisions, beginning with a state of the loss scaler."""
         script = [choices_of(step) for step in job.episode.steps]
         return Play(key=_key(job, self._config), script=script, steps=job.num_steps, scaler=scaler)
@@ -180,13 +180,13 @@ class Simulator:
         for previous in reversed(_rolled_back(episode)):
             digest = previous.digest(len(previous.steps))
             if digest not in self._scalers:
-                play = self._recorded(Job(episode=previous), scaler or _recorded_scaler(previous))
+                play = self._recorded(SimulationJob(episode=previous), scaler or _recorded_scaler(previous))
                 self._players.run([play], on_step)
                 self._scalers[digest] = play.end_scaler
             scaler = self._scalers[digest]
         return scaler or _recorded_scaler(episode)
 
-    def _check_choices(self, job: Job) -> None:
+    def _check_choices(self, job: SimulationJob) -> None:
         """Raise ConfigError if a choice of an episode or of its changes does not exist."""
         slots, blueprints = [site.name for site in self._prepared.profile.sites], self._prepared.profile.blueprints
         for step in job.episode.steps:
@@ -247,7 +247,7 @@ def _recorded_scaler(episode: RecordedEpisode) -> Mapping[str, Any] | None:
     return {"scale": scale.scale, "_growth_tracker": scale.growth_tracker} if scale else None
 
 
-def _script(job: Job, change: Change) -> Script:
+def _script(job: SimulationJob, change: Change) -> Script:
     """Return the decisions of a changed episode; None where they are left to what follows."""
     recorded = [choices_of(step) for step in job.episode.steps]
     last = max(change.decisions, default=0)
@@ -268,7 +268,7 @@ def _has_fallback(change: Change) -> bool:
     return _fallback_of(change) is not None
 
 
-def _key(job: Job, config: Config) -> EpisodeKey:
+def _key(job: SimulationJob, config: Config) -> EpisodeKey:
     """Return the key of the draws of a job: those of its episode, or of another random seed for a repeat."""
     seed = config.seed
     if job.repeat:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from esper.history.history import History
+from esper.history.measures import OBJECTIVES, ObjectiveName
 from esper.history.summary import RoundSummary, summarise_round
-from esper.sweeps.plan import ObjectiveName
 from esper.telemetry import events as ev
 from esper.telemetry.state import RunState
-
-MEASURES: dict[ObjectiveName, Callable[[RoundSummary], float]] = {
-    "return": lambda finished: finished.episode_return,
-    "score": lambda finished: finished.score.median,
-    "parameters": lambda finished: finished.parameter_ratio,
-}
-"""Measure of a finished round, keyed by the name that it has in the file of a sweep."""
 
 
 class RunMeasures:
@@ -76,4 +69,6 @@ def mean_over(rounds: Sequence[RoundSummary], objective: ObjectiveName, over: in
         objective: The measure.
         over: Number of rounds.
     """
-    return statistics.fmean(map(MEASURES[objective], rounds[-over:]))
+    value = OBJECTIVES[objective].of_round
+    assert value is not None
+    return statistics.fmean(map(value, rounds[-over:]))

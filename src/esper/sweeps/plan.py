@@ -19,16 +19,14 @@ from esper.config import Config, ConfigError, RandomSeed, Section, choices, unit
 from esper.config_fields import ConfigField, list_fields
 from esper.config_files import format_validation_error, read_toml, resolve_config
 from esper.formatting import suggest
+from esper.history.measures import OBJECTIVES, ObjectiveName
 from esper.history.run_groups import PLACE_KEYS
 
 Value: TypeAlias = str | int | float
 """Value of a varied option."""
 SamplerName = Literal["grid", "random", "tpe"]
-ObjectiveName = Literal["return", "score", "parameters"]
 DIRECTIONS: dict[ObjectiveName, Literal["maximize", "minimize"]] = {
-    "return": "maximize",
-    "score": "maximize",
-    "parameters": "minimize",
+    name: "minimize" if measure.is_less_better else "maximize" for name, measure in OBJECTIVES.items()
 }
 """Direction of each objective."""
 MAX_OBJECTIVES = 2
@@ -100,7 +98,7 @@ class ValueRange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class TrialSetting:
     """Values of the varied options, keyed like `ppo.gamma`, in the order of the file."""
 
     values: Mapping[str, Value]
@@ -146,13 +144,13 @@ class SweepPlan:
         """Number of runs of the whole study."""
         return self.settings * len(self.seeds)
 
-    def grid(self) -> Iterator[Setting]:
+    def grid(self) -> Iterator[TrialSetting]:
         """Yield the settings of a grid: the value of the last option changes first."""
         axes = [cast("tuple[Value, ...]", values) for values in self.vary.values()]
         for values in itertools.product(*axes):
-            yield Setting(values=dict(zip(self.vary, values, strict=True)))
+            yield TrialSetting(values=dict(zip(self.vary, values, strict=True)))
 
-    def config(self, setting: Setting, seed: int = 0) -> Config:
+    def config(self, setting: TrialSetting, seed: int = 0) -> Config:
         """Return the configuration of a run. Raises ConfigError if values do not fit together."""
         options = {**self.run, **setting.values, "seed": seed}
         return resolve_config(self.file, {}, table=nest(options))
@@ -384,11 +382,11 @@ def _check_values(plan: SweepPlan) -> Config:
 def _check_value(plan: SweepPlan, single: dict[str, Value], others: Sequence[dict[str, Value]]) -> Config:
     """Check a value of an option, alone or with a value of another one. Return a configuration with it."""
     try:
-        return plan.config(Setting(values=single))
+        return plan.config(TrialSetting(values=single))
     except ConfigError:
         for other in others:
             with suppress(ConfigError):
-                return plan.config(Setting(values={**other, **single}))
+                return plan.config(TrialSetting(values={**other, **single}))
         raise
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from esper.formatting import NOT_MEASURED, align_columns, format_number
+from esper.formatting import NOT_MEASURED, format_number, pluralise
+from esper.history.measures import ObjectiveName
+from esper.printed_table import PrintedTable
 from esper.sweeps.jobs import JobDevices
-from esper.sweeps.plan import DIRECTIONS, ObjectiveName, Setting, SweepPlan, ValueRange, value_text
+from esper.sweeps.plan import DIRECTIONS, SweepPlan, TrialSetting, ValueRange, value_text
 from esper.sweeps.results import MeasureResult, SettingResult, StudyResults
-from esper.telemetry.sentences import pluralise
 
 FORMATS: dict[str, str] = {"return": ".4f", "score": ".4f", "parameters": ".2f"}
 UNITS = {"return": "return", "score": "score", "parameters": "parameters ×host"}
@@ -34,7 +35,7 @@ def results_text(results: StudyResults) -> Iterator[str]:
     yield from _comparison(results)
     yield from _importance(results)
     for trial in results.failed:
-        yield f"failed: trial {trial.trial} ({Setting(values=trial.setting)}, seed {trial.seed}): {trial.reason}"
+        yield f"failed: trial {trial.trial} ({TrialSetting(values=trial.setting)}, seed {trial.seed}): {trial.reason}"
 
 
 def _table(results: StudyResults) -> Iterator[str]:
@@ -48,7 +49,7 @@ def _table(results: StudyResults) -> Iterator[str]:
     right = range(len(keys), len(head))
     head += [UNITS[name] for name in measures]
     head += ["minus best", "differs"] if has_difference else ["front"] if has_front else []
-    rows = [head]
+    rows: list[list[str]] = []
     for setting in results.settings:
         row = [value_text(setting.setting[key]) for key in keys]
         row.append(f"{setting.done}/{setting.seeds}")
@@ -60,7 +61,7 @@ def _table(results: StudyResults) -> Iterator[str]:
         elif has_front:
             row.append("yes" if setting.is_front else "")
         rows.append(row)
-    yield from align_columns(rows, list(right))
+    yield from PrintedTable.from_cells(head, rows, right).lines()
 
 
 def _measure_text(measure: MeasureResult | None, name: str) -> str:
@@ -89,7 +90,7 @@ def _comparison(results: StudyResults) -> Iterator[str]:
         return
     if len(measured) < 2:
         return
-    best = Setting(values=measured[0].setting)
+    best = TrialSetting(values=measured[0].setting)
     if results.indistinguishable is None:
         yield (
             f"the best mean is that of {best}; no setting can be compared with it, because that needs two random seeds "
@@ -112,7 +113,7 @@ def _comparison(results: StudyResults) -> Iterator[str]:
 
 
 def _not_compared(count: int) -> str:
-    return f"{pluralise(count, 'setting')} {'is' if count == 1 else 'are'} not compared"
+    return f"{pluralise(count, 'setting is', 'settings are')} not compared"
 
 
 def _importance(results: StudyResults) -> Iterator[str]:
@@ -125,7 +126,7 @@ def _importance(results: StudyResults) -> Iterator[str]:
         yield f"importance of the options: not computed, because {results.importance_problem}"
 
 
-def plan_text(plan: SweepPlan, jobs: Sequence[JobDevices], first: Setting | None) -> Iterator[str]:
+def plan_text(plan: SweepPlan, jobs: Sequence[JobDevices], first: TrialSetting | None) -> Iterator[str]:
     """Yield the lines that `--dry-run` prints.
 
     Args:
@@ -142,10 +143,11 @@ def plan_text(plan: SweepPlan, jobs: Sequence[JobDevices], first: Setting | None
     for index, devices in enumerate(jobs):
         yield f"job {index}: {' '.join(devices)}"
     if plan.sampler == "grid":
-        rows = [["trial", "seed", *plan.vary]]
-        for trial, (seed, setting) in enumerate(itertools.product(plan.seeds, plan.grid())):
-            rows.append([str(trial), str(seed), *map(value_text, setting.values.values())])
-        yield from align_columns(rows, (0, 1))
+        rows = [
+            [str(trial), str(seed), *map(value_text, setting.values.values())]
+            for trial, (seed, setting) in enumerate(itertools.product(plan.seeds, plan.grid()))
+        ]
+        yield from PrintedTable.from_cells(["trial", "seed", *plan.vary], rows, right=(0, 1)).lines()
         return
     for key, values in plan.vary.items():
         yield f"{key}: {values if isinstance(values, ValueRange) else ', '.join(map(value_text, values))}"

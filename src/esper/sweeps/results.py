@@ -16,20 +16,16 @@ import msgspec
 import optuna
 from optuna.trial import TrialState
 
-from esper.history.group_summary import METRICS
+from esper.history.measures import OBJECTIVES, ObjectiveName
 from esper.intervals import differ_from_best, t_interval
 from esper.sweeps.parameters import make_distributions
-from esper.sweeps.plan import DIRECTIONS, ObjectiveName, SweepPlan, Value
+from esper.sweeps.plan import DIRECTIONS, SweepPlan, Value
 from esper.sweeps.study import REASON_ATTR, RUN_ATTR, SweepStudy, TrialInfo
 
 MIN_IMPORTANCE_SETTINGS = 10
 """Minimum number of settings with a result for the importance of options: fewer say nothing."""
 IMPORTANCE_EVALUATOR = "PED-ANOVA"
-LIMITS: dict[str, tuple[float, float]] = {
-    "return": METRICS["last_return"].limits,
-    "score": METRICS["last_score"].limits,
-    "parameters": METRICS["last_parameter_ratio"].limits,
-}
+LIMITS = {name: measure.limits for name, measure in OBJECTIVES.items()}
 """Minimum and maximum of each measure."""
 
 

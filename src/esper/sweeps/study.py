@@ -31,7 +31,7 @@ from esper.search.sampling import NumberedSampler, silence_optuna
 from esper.sweeps.measures import mean_over
 from esper.sweeps.parameters import make_distributions, suggest_value
 from esper.sweeps.paths import FileLock, StudyPaths
-from esper.sweeps.plan import DIRECTIONS, Setting, SweepPlan
+from esper.sweeps.plan import DIRECTIONS, SweepPlan, TrialSetting
 from esper.sweeps.run_lookup import ABANDONED_S, find_run, is_left_alone
 from esper.sweeps.storage import storage_errors
 
@@ -62,7 +62,7 @@ class TrialInfo:
     group: int
     """Index of the setting in the grid, or number of the trial that drew it."""
     seed: int
-    setting: Setting
+    setting: TrialSetting
     """Values of the varied options; empty until they are drawn."""
 
     @property
@@ -174,7 +174,9 @@ class SweepStudy:
                     continue
                 num_drawn += 1
                 is_complete = frozen.params.keys() == self.plan.vary.keys()
-                settings[number] = Setting(values={key: frozen.params[key] for key in self.plan.vary if is_complete})
+                settings[number] = TrialSetting(
+                    values={key: frozen.params[key] for key in self.plan.vary if is_complete}
+                )
             group, seed = attrs.get(SETTING_ATTR, number), attrs.get(SEED_ATTR, self.plan.seeds[0])
             if (group, seed) not in known and group in settings:
                 known.add((group, seed))
@@ -208,7 +210,7 @@ class SweepStudy:
             if seed != drawn.seed and (drawn.group, seed) not in known:
                 self._enqueue(drawn.setting, {SETTING_ATTR: drawn.group, SEED_ATTR: seed})
 
-    def _enqueue(self, setting: Setting, attrs: dict[str, Any]) -> None:
+    def _enqueue(self, setting: TrialSetting, attrs: dict[str, Any]) -> None:
         self._study.enqueue_trial(dict(setting.values), user_attrs=attrs)
 
     def claim(self) -> ClaimedTrial | None:
@@ -283,7 +285,7 @@ class SweepStudy:
             asked.set_user_attr(SEED_ATTR, info.seed)
             infos = {(other.group, other.seed): other for other in self.trials()}
             self._add_other_seeds(infos[info.group, info.seed], infos.keys())
-        return ClaimedTrial(self, info, Setting(values=values), asked, lock)
+        return ClaimedTrial(self, info, TrialSetting(values=values), asked, lock)
 
     def needed_memory(self, key: str) -> int:
         """Return the maximum of MEMORY_ATTR or GPU_MEMORY_ATTR over the trials; 0 before the first was measured."""
@@ -306,7 +308,7 @@ class ClaimedTrial:
         lock: Lock by which other processes see that this one works on it.
     """
 
-    def __init__(self, study: SweepStudy, info: TrialInfo, setting: Setting, trial: Trial, lock: FileLock) -> None:
+    def __init__(self, study: SweepStudy, info: TrialInfo, setting: TrialSetting, trial: Trial, lock: FileLock) -> None:
         self.number = info.trial
         """Number in the notes of its run."""
         self.seed = info.seed
@@ -383,9 +385,9 @@ def _difference(before: Any, value: Any) -> str:
     return f"was {before}, now {value}"
 
 
-def first_random_setting(plan: SweepPlan) -> Setting:
+def first_random_setting(plan: SweepPlan) -> TrialSetting:
     """Return the setting of the first trial of random draws, which depends on the name of the study only."""
     silence_optuna()
     study = optuna.create_study(sampler=NumberedSampler("random", plan.name))
     trial = study.ask(make_distributions(plan))
-    return Setting(values=trial.params)
+    return TrialSetting(values=trial.params)

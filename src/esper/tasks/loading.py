@@ -16,8 +16,8 @@ from typing import cast
 from esper.config import ConfigError, TaskError
 from esper.tasks.family import MIXED
 from esper.tasks.registry import TASK_NAMES, TASKS, get_built_in, is_built_in, mix
-from esper.tasks.task import Task, TaskSource, describe_type
-from esper.user_code import Reference, parse_reference
+from esper.tasks.task import Task, TaskSource
+from esper.user_code import Reference, describe_type, parse_reference
 
 
 def check_task_reference(reference: str) -> None:

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from esper.growth.network import count_samples
-from esper.tasks.task import SampleFunction, Task, describe_type
+from esper.tasks.task import SampleFunction, Task
+from esper.user_code import describe_type
 
 IGNORED_TARGET = -100
 """Target of a position that does not count, as in `F.cross_entropy`. Every sample needs a target that counts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -33,6 +33,8 @@ class PreparedTask(NamedTuple):
     """Configuration with the task's name, its settings and its slots filled in."""
     origin: TaskOrigin | None
     """Source of the task, for checkpoints; None for a built-in task."""
+    defaults: dict[str, Any]
+    """Slots and settings of the task itself, before the configuration replaces them: a part of a configuration."""
 
 
 class SavedTask(NamedTuple):
@@ -66,6 +68,7 @@ def prepare_task(
     task = task or load_task(config.task)
     if saved:
         _check_same(task, saved, accept_changed=accept_changed)
+    own = msgspec.to_builtins(fill_in_settings(Config(), task).training)
     task = override_settings(task, config.training)
     directory = Path(config.data_dir) if config.data_dir else None
     data = load_data_once(task, directory, ranks, RankInfo.from_environment())
@@ -77,7 +80,8 @@ def prepare_task(
     origin = None
     if task.source:
         origin = TaskOrigin(task.source.reference, dict(task.source.digests), profile.shares_prefix)
-    return PreparedTask(task, data, profile, config, origin)
+    defaults = {"slots": [*slots, *(name for name in task.slots if name not in slots)], "training": own}
+    return PreparedTask(task, data, profile, config, origin, defaults)
 
 
 def _check_same(task: Task, saved: SavedTask, *, accept_changed: bool) -> None:

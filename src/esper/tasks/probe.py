@@ -27,8 +27,10 @@ from esper.growth.tensors import named_tensors
 from esper.isolation import isolated
 from esper.seeding import forked_generators, make_generator
 from esper.tasks.chance import measure_chance
+from esper.tasks.checks.axes import find_doubtful_layouts
 from esper.tasks.checks.causality import is_causal
 from esper.tasks.checks.functions import check_augment, check_functions, check_last_batch
+from esper.tasks.checks.pairing import check_pairing
 from esper.tasks.checks.prefix import check_prefix
 from esper.tasks.checks.scores import check_output_type
 from esper.tasks.checks.seeds import check_seeds
@@ -38,12 +40,14 @@ from esper.tasks.family import TaskFamily
 from esper.tasks.hosts import build_host, find_submodule
 from esper.tasks.losses import loss_of
 from esper.tasks.profile import TaskProfile, combine_profiles
-from esper.tasks.splits import Splits, TaskData, take
+from esper.tasks.splits import Split, Splits, TaskData, take
 from esper.tasks.task import Chance, Slot, Task
 from esper.tasks.user_calls import UserCalls
 
 _BATCHES = (4, 6)
 """Numbers of samples of the dry runs. Two, so that the batch axis can be told from the others."""
+_PAIRED_SAMPLES = 8
+"""Number of samples whose outputs are compared alone and in a batch."""
 _PERTURBATION_STD = 0.05
 """Standard deviation of the noise on the weights of a perturbed model."""
 _PROBE_SEED = 0
@@ -65,6 +69,13 @@ def probe_task(task: Task, data: TaskData, slots: Sequence[str] = ()) -> TaskPro
         check_settings(task, data)
         probes = [_Probe(structure, splits, slots) for structure, splits in zip(task.structures, data, strict=True)]
         return combine_profiles([probe.run() for probe in probes])
+
+
+def _spread(split: Split, size: int) -> Split:
+    """Return up to `size` samples from all parts of a split. The first ones may be of one class."""
+    total = count_samples(split[0])
+    size = min(size, total)
+    return take(split, torch.arange(size) * total // size)
 
 
 def _sizes(shape: torch.Size, layout: Layout) -> tuple[int, ...]:
@@ -102,11 +113,13 @@ class _Probe:
         order = list(outputs[-1])
         layouts = {name: self._layout(name, *(found[name] for found in outputs)) for name in order}
         check_functions(self.task, model, self.splits, self.batches[-1])
+        perturbed = self._perturbed_model().eval()
+        check_pairing(self.task, perturbed, _spread(self.splits.train, _PAIRED_SAMPLES))
         check_augment(self.task, model, self.splits)
         check_last_batch(self.task, self.splits)
         self._check_gradients(order)
         has_tokens = any(layout.canonical is Layout.BTC for layout in layouts.values())
-        causal = has_tokens and is_causal(self._perturbed_model().eval(), self.batches[-1][0])
+        causal = has_tokens and is_causal(perturbed, self.batches[-1][0])
         sites, blueprints = self._sites(order, layouts, {name: outputs[-1][name].shape for name in order}, causal)
         for site in sites:
             where = self._user.where(f"slots[{site.name!r}]")
@@ -116,6 +129,7 @@ class _Probe:
             raise self._user.error(
                 f"slots[{check.without_effect!r}]", "a seed there has no effect on the model's output"
             )
+        doubts = find_doubtful_layouts(perturbed, sites, self.batches[-1][0])
         return TaskProfile(
             sites=sites,
             blueprints=blueprints,
@@ -125,6 +139,7 @@ class _Probe:
             host_parameters=sum(parameter.numel() for parameter in model.parameters()),
             kernel_size=_largest_kernel(model),
             chance=self._chance(model),
+            warnings=tuple(f"{self._user.where(f'slots[{name!r}]')}: {doubt}" for name, doubt in doubts.items()),
         )
 
     # The model and its slots
@@ -328,9 +343,7 @@ class _Probe:
         return chance
 
     def _measure_chance(self, model: nn.Module) -> Chance:
-        total = count_samples(self.splits.validation[0])
-        size = min(self.task.validation_batch, total)
-        x, y = take(self.splits.validation, torch.arange(size) * total // size)  # the first ones may be of one class
+        x, y = _spread(self.splits.validation, self.task.validation_batch)
         with torch.no_grad():
             return measure_chance(self.task, self._user.call_model(model.eval(), x), y)
 

@@ -23,6 +23,7 @@ class TaskProfile:
         host_parameters: Number of parameters of the model.
         kernel_size: Largest kernel size of the model's convolutions; 1 without any.
         chance: Loss and score of a constant output.
+        warnings: Sentences about what is probably wrong in the task.
         structures: Properties of each structure of a family; empty for another task. The sites are then those of the
             structure with the most slots, and the blueprints those of all structures.
     """
@@ -35,6 +36,7 @@ class TaskProfile:
     host_parameters: int = 0
     kernel_size: int = 1
     chance: Chance
+    warnings: tuple[str, ...] = ()
     structures: tuple[TaskProfile, ...] = ()
 
     def of_structure(self, index: int) -> TaskProfile:
@@ -63,4 +65,5 @@ def combine_profiles(profiles: Sequence[TaskProfile]) -> TaskProfile:
         for profile in profiles
     )
     largest = max(structures, key=lambda profile: len(profile.sites))
-    return replace(largest, structures=structures)
+    warnings = tuple(warning for profile in profiles for warning in profile.warnings)
+    return replace(largest, warnings=warnings, structures=structures)

@@ -16,6 +16,7 @@ from torch import Tensor
 from esper.config import TaskError
 from esper.growth.network import count_samples
 from esper.growth.outputs import Nested, are_equal, list_tensors, map_tensors
+from esper.user_code import describe_type
 
 Split = tuple[Nested, Nested]
 """Inputs and targets of N samples: each a tensor [N, …], or a dict of such tensors."""
@@ -29,8 +30,8 @@ class Splits:
     """The data of a task. Each split is a pair of inputs and targets, or a data set of such pairs.
 
     Inputs and targets are tensors whose first axis is the sample, or dicts of such tensors. A model receives a dict of
-    inputs as keyword arguments. A `torch.utils.data.Dataset` is read into tensors once; it must fit into memory.
-    Integer targets are class indices, and become int64.
+    inputs as keyword arguments. A `torch.utils.data.Dataset` is read into tensors once, values of dicts by key; it must
+    fit into memory. Integer targets are class indices, and become int64.
 
     Attributes:
         train: Data that networks are trained on.
@@ -97,22 +98,47 @@ def _as_pair(name: str, split: Any) -> Split:
     """Return a split as a pair of tensors or dicts of tensors; read a data set once, and a few of its items twice.
 
     Raises:
-        ValueError: The items of a data set differ between two readings.
+        ValueError: The items of a data set differ between two readings, are not pairs, or are dicts of different keys.
     """
     if isinstance(split, tuple | list):
         inputs, targets = cast("Sequence[Any]", split)
         return _as_tensors(inputs), _as_tensors(targets)
-    rows = zip(*(split[index] for index in range(len(split))), strict=True)
-    inputs, targets = (torch.stack([torch.as_tensor(value) for value in column]) for column in rows)
+    items = [split[index] for index in range(len(split))]
+    for index, item in enumerate(items):
+        parts = cast("Sequence[Any]", item) if isinstance(item, tuple | list) else ()
+        if len(parts) != 2:
+            found = describe_type(cast("object", item)) + (f" of {len(parts)}" if parts else "")
+            raise ValueError(f"item {index} of the split {name!r} is {found}; return a pair, inputs and targets")
+    if not items:
+        return torch.empty(0), torch.empty(0)
+    inputs, targets = (_stack(name, column) for column in zip(*items, strict=True))
     for index in range(0, len(split), -(-len(split) // _READ_TWICE)):
-        first = [inputs[index], targets[index]]
-        again = [torch.as_tensor(value).to(old.dtype) for value, old in zip(split[index], first, strict=True)]
-        if not are_equal(again, first):
+        first = map_tensors(lambda column, index=index: column[index], [inputs, targets])
+        again = [_stack(name, [value]) for value in split[index]]
+        pairs = zip(list_tensors(again), list_tensors(first), strict=True)
+        if not all(are_equal(value[0].to(old.dtype), old) for value, old in pairs):
             raise ValueError(
                 f"item {index} of the split {name!r} differs between two readings, and a data set is read once, so its "
                 "random transform would be frozen; transform batches in augment=, or pass tensors that you make"
             )
     return inputs, targets
+
+
+def _stack(name: str, values: Sequence[Any]) -> Nested:
+    """Return the values of all items of a data set as one tensor, or as a dict of tensors if they are dicts.
+
+    Raises:
+        ValueError: The dicts have different keys.
+    """
+    if not isinstance(values[0], Mapping):
+        return torch.stack([torch.as_tensor(value) for value in values])
+    keys_of_items = [list(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else [] for value in values]
+    expected = keys_of_items[0]
+    for index, keys in enumerate(keys_of_items):
+        if {*keys} != {*expected}:
+            found, wanted = (f"the keys {', '.join(map(str, of))}" if of else "no keys" for of in (keys, expected))
+            raise ValueError(f"item {index} of the split {name!r} has {found}, and item 0 has {wanted}")
+    return {key: torch.stack([torch.as_tensor(value[key]) for value in values]) for key in expected}
 
 
 def float32_line(variable: str) -> str:

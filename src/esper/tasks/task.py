@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 from esper.config import MAX_COUNT
 from esper.tasks.optimizers import SGD, AdamW, set_number
+from esper.user_code import describe_type
 
 if TYPE_CHECKING:
     import torch
@@ -166,14 +167,6 @@ MAX_SLOTS = 16
 """Maximum number of slots of a task."""
 NAME_RULE = "use letters, digits and _, and no digit at the start"
 """Rule for the names of slots and settings, as an advice."""
-
-
-def describe_type(value: object) -> str:
-    """Return the type of a value of the user's code for a message, such as "an int" or "the class module.Name"."""
-    if isinstance(value, type):
-        return f"the class {value.__module__}.{value.__qualname__}"
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
 
 
 def _is_text(value: object) -> bool:

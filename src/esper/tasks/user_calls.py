@@ -14,8 +14,8 @@ from esper.growth.outputs import Nested, are_equal, list_tensors, map_tensors
 from esper.isolation import isolated
 from esper.seeding import forked_generators
 from esper.tasks.splits import float32_line
-from esper.tasks.task import Task, describe_type
-from esper.user_code import describe_exception, user_errors
+from esper.tasks.task import Task
+from esper.user_code import describe_exception, describe_type, user_errors
 
 Result = TypeVar("Result")
 _SEED = 0

@@ -16,6 +16,7 @@ from esper.candidates_report import (
     label_of,
     standings,
 )
+from esper.formatting import pluralise
 from esper.telemetry.events.search import (
     CandidateMeasured,
     NetworkTested,
@@ -25,7 +26,6 @@ from esper.telemetry.events.search import (
     TrialEnded,
     TrialStarted,
 )
-from esper.telemetry.sentences import pluralise
 
 MAX_CANDIDATES = 500
 """Maximum number of candidates in a state. Beyond it, the worst one is removed; the front and the host stay."""

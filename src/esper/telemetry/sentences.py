@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from esper.candidates import describe_candidate
 from esper.code_places import describe_place
 from esper.domain import Stage
-from esper.formatting import format_duration
+from esper.formatting import format_duration, pluralise
 from esper.telemetry import events as ev
 
 _STAGE_VERBS = {"germinated": "planted", "blending": "blending", "fossilized": "fossilized", "culled": "culled"}
@@ -26,6 +26,7 @@ UNLOGGED_EVENTS = frozenset(
         ev.EpisodeEnded,
         ev.DecisionExplained,
         ev.TrialStarted,
+        ev.CandidateMeasured,
     }
 )
 """Event types without a sentence. Nearly all events are of these types, so one set lookup skips them."""
@@ -172,17 +173,6 @@ def describe_transition(move: ev.SeedMoved) -> str:
 def anomaly_subject(anomaly: ev.AnomalyFound | ev.AnomalyEnded) -> str:
     """Return the subject of an anomaly, with envs in the format of the log: `env 07`."""
     return anomaly.where if anomaly.env is None else f"env {anomaly.env:02d}"
-
-
-def pluralise(count: int, one: str, more: str = "") -> str:
-    """Return a count with its noun, for example `1 env` or `2 envs`.
-
-    Args:
-        count: Number of things.
-        one: Singular of the noun.
-        more: Plural of the noun, if it is not the singular and an s.
-    """
-    return f"{count} {one if count == 1 else more or one + 's'}"
 
 
 def to_ascii(text: str) -> str:

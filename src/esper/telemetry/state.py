@@ -7,7 +7,8 @@ event: it uses no clock, no randomness and no files. The size of the state does 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from statistics import fmean
 from typing import Any, ClassVar, TypeAlias, final
 
 import msgspec
@@ -135,6 +136,12 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Final scores of the episodes of each of the last rounds."""
     finals: list[float] = []
     """Final scores of the finished episodes of the current round."""
+    final_ratios: list[float] = []
+    """`parameter_ratio` at the end of these episodes."""
+    last_return: float | None = None
+    """Undiscounted return of the last finished round, mean over the envs; None before the first."""
+    last_parameter_ratio: float | None = None
+    """`parameter_ratio` at the end of the last finished round, mean over the envs; None before the first."""
     overdue: dict[int, ev.CallOverdue] = {}
     """Calls of the user's code that have not returned for long, keyed by env index."""
     devices: dict[str, ev.DeviceSampled] = {}
@@ -147,6 +154,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     phases: dict[str, float] = {}
     """Seconds spent in each phase since the start of the run."""
     anomalies: dict[str, Anomaly] = {}
+    num_anomalies: int = 0
+    """Number of occurrences of anomalies since the start of the run."""
     health: RunHealth = msgspec.field(default_factory=RunHealth)
     timing: ev.PhaseTimed | None = None
     """Timing of the last step; None before the first."""
@@ -263,7 +272,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def _round_started(self, event: ev.RoundStarted) -> None:
         self.round, self.step = event.round, 0
-        self.finals = []
+        self.finals, self.final_ratios = [], []
         if self.search is not None:
             self.search.start_round(event.seq)
         append_bounded(self.ops, {}, OP_HISTORY_ROUNDS)
@@ -363,6 +372,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.phases[name] = self.phases.get(name, 0.0) + seconds
 
     def _anomaly_found(self, event: ev.AnomalyFound) -> None:
+        self.num_anomalies += 1
         key = anomaly_key(event)
         known = self.anomalies.pop(key, None)
         if known is None:
@@ -412,8 +422,11 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
                 )
         self._note_score(env, event.score, self.step)  # measured again if the env was rolled back
         self.finals.append(event.score)
+        self.final_ratios.append(event.parameter_ratio)
         if len(self.finals) == len(self.envs):
             append_bounded(self.scores_by_round, five_numbers(self.finals), SERIES_POINTS)
+            self.last_return = fmean(env.returns[-1] for env in self.envs)
+            self.last_parameter_ratio = fmean(self.final_ratios)
 
     def _checkpoint_saved(self, event: ev.CheckpointSaved) -> None:
         append_bounded(self.checkpoints, event, SERIES_POINTS)
@@ -512,3 +525,13 @@ _STATE: msgspec.json.Decoder[RunState] = make_decoder(RunState)
 
 Record: TypeAlias = ev.AnyEvent | Keyframe
 """A line of a recording, and an item of a hub's subscriber queue."""
+
+
+def fold(state: RunState, records: Iterable[Record]) -> RunState:
+    """Return the state after some records. The given state is modified; the caller must not use it any more."""
+    for record in records:
+        if type(record) is Keyframe:
+            state = record.decode_state()
+        else:
+            state.apply(record)
+    return state

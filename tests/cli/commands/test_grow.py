@@ -207,7 +207,9 @@ def test_growth_that_ends_early_says_why_in_one_sentence(
         assert grow(tmp_path / "score", *one) == EXIT_FAILED
     assert "No space left on device; the same command with another --to writes" in capsys.readouterr().err
     assert grow(tmp_path / "score", *one) == EXIT_OK
-    assert "no candidate has a better return (score minus rent) than your network, with " in capsys.readouterr().out
+    assert (
+        "no candidate has a better return (score minus rent) than your network, which has " in capsys.readouterr().out
+    )
 
 
 def fail_to_write() -> None:

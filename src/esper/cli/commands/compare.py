@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 from esper.cli.commands.show import load_summary
 from esper.cli.options import EXIT_OK, Parser, add_run_argument, print_warnings
@@ -14,17 +13,16 @@ from esper.cli.streams import print_json, print_text
 from esper.config import ConfigError
 from esper.formatting import (
     NOT_MEASURED,
-    align_columns,
     format_config_value,
-    format_duration,
-    format_number,
     strip_control,
     suggest_nearest,
 )
-from esper.history.group_summary import METRICS, ComparedRun, mean_result, round_curve, summarise_group
+from esper.history.group_summary import ComparedRun, mean_result, round_curve, summarise_group
+from esper.history.measures import COMPARED, LAST_RETURN, LAST_SCORE, Measure
 from esper.history.run_groups import SEED_KEY, RunGroup, differing_keys, group_runs
-from esper.history.summary import RoundSummary, RunSummary, flat_config
+from esper.history.summary import RunSummary, flat_config
 from esper.intervals import CONFIDENCE_LEVEL
+from esper.printed_table import PrintedTable
 from esper.recording.notes import read_notes
 from esper.recording.segments import ReadError
 from esper.telemetry.codec import encode_json
@@ -38,24 +36,6 @@ _MAX_LISTED = 4
 """Maximum number of different values that a cell lists."""
 
 
-class _Row(NamedTuple):
-    """A row of numbers."""
-
-    heading: str
-    metric: str
-    """Key of `METRICS`."""
-    format: Callable[[float | None], str]
-
-
-def _format_count(value: float | None) -> str:
-    """Format a count, or the mean of counts."""
-    return format_number(value, ",.0f" if value is None or value.is_integer() else ",.1f")
-
-
-def _by(spec: str) -> Callable[[float | None], str]:
-    return lambda value: format_number(value, spec)
-
-
 _TEXT_ROWS: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
     ("state", lambda run: run.state),
     ("policy", lambda run: run.policy),
@@ -64,29 +44,10 @@ _TEXT_ROWS: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
     ("envs", lambda run: format_lanes(run.lanes)),
     ("rounds finished", lambda run: f"{len(run.finished)}" + ("" if run.search else f" of {run.rounds}")),
 )
-_ROWS = (
-    _Row("env-steps", "env_steps", _format_count),
-    _Row("env-steps/s", "env_steps_per_second", _by(",.0f")),
-    _Row("recorded", "duration", format_duration),
-    _Row("best {score}", "best_score", _by(".1%")),
-    _Row("last round: {score}", "last_score", _by(".1%")),
-    _Row("last round: return", "last_return", _by("+.3f")),
-    _Row("last round: parameters, × host", "last_parameter_ratio", _by(".2f")),
-    _Row("seeds planted", "planted", _format_count),
-    _Row("seeds fossilized", "fossilized", _format_count),
-    _Row("seeds culled", "culled", _format_count),
-    _Row("anomalies", "anomalies", _format_count),
-    _Row("skipped batches", "skipped_batches", _format_count),
-    _Row("rollbacks", "rollbacks", _format_count),
-    _Row("checkpoints", "checkpoints", _format_count),
-)
-"""Rows of the table. The score is the median over the envs, return and parameters the mean."""
-
-_CURVES: tuple[tuple[str, Callable[[RoundSummary], float], str], ...] = (
-    ("{score}, median over the envs", lambda finished: finished.score.median, ".1%"),
-    ("return, mean over the envs", lambda finished: finished.episode_return, "+.3f"),
-)
-"""Title, value per finished round, and number format of each plot."""
+_LISTED_ABOVE = "finished_rounds"
+"""Measure that is part of a row of text."""
+_CURVES = (("{score}, median over the envs", LAST_SCORE), ("return, mean over the envs", LAST_RETURN))
+"""Title and measure of each plot."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -166,38 +127,18 @@ def _print_comparison(groups: Sequence[RunGroup[ComparedRun]], *, is_grouped: bo
     score = _score_name([run.summary for group in groups for run in group.runs])
     marks = "curve", *(curve_mark(index) for index in range(len(groups)))
     rows = [*_name_rows(groups, is_grouped=is_grouped), marks, *_table_rows(groups, score)]
-    print_text("\n".join(_wrap_columns(rows, width)))
+    print_text("\n".join(PrintedTable.from_cells([""] * len(rows[0]), rows).lines(width)))
     if any(len(group.runs) > 1 for group in groups):
         print_text(f"\n[low, high]: t interval of level {CONFIDENCE_LEVEL:.0%} of a cell, over the runs of its group")
-    for title, value, spec in _CURVES:
+    for title, measure in _CURVES:
         curves = [
             OverlaidCurve(strip_control(group.label), curve.xs, curve.mean)
             for group in groups
-            for curve in [round_curve(group.runs, value)]
+            for curve in [round_curve(group.runs, measure)]
         ]
         of_groups = "; mean over the runs of each group" if is_grouped else ""
         print_text(f"\n{title.format(score=score)}, by round{of_groups}")
-        print_text("\n".join(overlay_lines(curves, spec, width)))
-
-
-def _wrap_columns(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    """Yield the lines of a table. Columns that do not fit beside the headings continue in further blocks below.
-
-    Args:
-        rows: Heading and cells of each row.
-        width: Maximum length of a line; exceeded only by a block of one column.
-    """
-    lengths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    start = 1
-    while start < len(lengths):
-        stop, used = start + 1, lengths[0] + 2 + lengths[start]
-        while stop < len(lengths) and used + 2 + lengths[stop] <= width:
-            used += 2 + lengths[stop]
-            stop += 1
-        if start > 1:
-            yield ""
-        yield from align_columns([[row[0], *row[start:stop]] for row in rows])
-        start = stop
+        print_text("\n".join(overlay_lines(curves, measure.spec, width)))
 
 
 def _name_rows(groups: Sequence[RunGroup[ComparedRun]], *, is_grouped: bool) -> Iterator[tuple[str, ...]]:
@@ -221,8 +162,9 @@ def _table_rows(groups: Sequence[RunGroup[ComparedRun]], score: str) -> Iterator
     """Yield heading and cells of the other rows."""
     for heading, read in _TEXT_ROWS:
         yield heading, *(_join([read(run.summary) for run in group.runs]) for group in groups)
-    for row in _ROWS:
-        yield row.heading.format(score=score), *(_number_cell(row, group.runs) for group in groups)
+    for name, measure in COMPARED.items():
+        if name != _LISTED_ABOVE:
+            yield measure.heading.format(score=score), *(_number_cell(measure, group.runs) for group in groups)
     for key in differing_keys([run for group in groups for run in group.runs]):
         if key != SEED_KEY:  # which has a row already
             cells = (_join([format_config_value(run.config.get(key)) for run in group.runs]) for group in groups)
@@ -237,14 +179,14 @@ def _join(values: Sequence[str]) -> str:
     return ", ".join(found)
 
 
-def _number_cell(row: _Row, runs: Sequence[ComparedRun]) -> str:
+def _number_cell(measure: Measure, runs: Sequence[ComparedRun]) -> str:
     """Return the number of a run, or the mean over runs with its interval and the number of runs if some lack it."""
-    result = mean_result(METRICS[row.metric], runs)
+    result = mean_result(measure, runs)
     if result is None:
         return NOT_MEASURED
-    text = row.format(result.mean)
+    text = measure.text(result.mean)
     if result.low is not None and result.low != result.high:
-        text += f" [{row.format(result.low)}, {row.format(result.high)}]"
+        text += f" [{measure.text(result.low)}, {measure.text(result.high)}]"
     return text if result.runs == len(runs) else f"{text} (n={result.runs})"
 
 

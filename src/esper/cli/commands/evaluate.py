@@ -29,13 +29,13 @@ from esper.evaluation.comparison import EvaluationReport, PairedDifference, Poli
 from esper.evaluation.figure import check_figure, draw_text, write_figure
 from esper.evaluation.journal import EvaluationJournal
 from esper.evaluation.results import EVALUATION_POLICIES, NEED_PPO, PPO, TRAINED
-from esper.formatting import align_columns
+from esper.formatting import pluralise
 from esper.lanes.device_names import early_lanes
 from esper.paying import HEADING, PAYS
 from esper.policy.loading import POLICY_NAMES, check_policy_reference
 from esper.policy.plan import EXAMPLE, PLAN, PREFIX, split_plan
+from esper.printed_table import PrintedTable
 from esper.process import RankInfo
-from esper.telemetry.sentences import pluralise
 
 JOURNALS = "evaluations"
 """Directory of the journals of evaluations, in the telemetry directory."""
@@ -223,9 +223,10 @@ def report_text(report: EvaluationReport, columns: int) -> str:
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return a table. A name that is longer than `MAX_NAME_COLS` has its own lines, above its row."""
-    lines = list(align_columns([headings, *(("" if _is_long(name) else name, *cells) for name, *cells in rows)]))
-    table = lines[:1]
-    for (name, *_), line in zip(rows, lines[1:], strict=True):
+    cells = [("" if _is_long(name) else name, *others) for name, *others in rows]
+    heading, *lines = PrintedTable.from_cells(headings, cells).lines()
+    table = [heading]
+    for (name, *_), line in zip(rows, lines, strict=True):
         table += [*(wrap(name, MAX_COLUMNS, break_on_hyphens=False) if _is_long(name) else ()), line]
     return table
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from esper.cli.dashboard import DisplayOptions, add_display_options, show_dashboard
@@ -13,15 +12,16 @@ from esper.cli.options import EXIT_OK, Parser, print_warnings
 from esper.cli.progress import progress_bar
 from esper.cli.streams import print_json, print_text
 from esper.config import Config, ConfigError
-from esper.filter_terms import FilterError
-from esper.formatting import NOT_MEASURED, align_columns, format_age, format_bytes, format_number
+from esper.filters import FilterError
+from esper.formatting import NOT_MEASURED, format_age, format_bytes, format_number, pluralise
+from esper.history.run_cache import RunCache, default_run_cache
 from esper.history.run_filter import ARCHIVED_TERM, SORT_KEYS, parse_run_filter, sort_runs
-from esper.history.run_index import SAVE_INTERVAL_S, RunIndex, index_cache_path
+from esper.history.run_index import SAVE_INTERVAL_S, RunIndex
 from esper.history.run_info import READING_STATE, UNREADABLE_STATE, RunInfo
 from esper.history.run_status import LIVE_STATES
+from esper.printed_table import PrintedColumn, PrintedTable
 from esper.recording.runs import is_in_future
 from esper.telemetry.codec import encode_json
-from esper.telemetry.sentences import pluralise
 
 PROGRESS_INTERVAL_S = 0.2
 """Seconds between two updates of the progress bar."""
@@ -57,13 +57,13 @@ def print_runs(directory: Path, *, filter_text: str, sort_key: str, as_json: boo
         ConfigError: The filter or the key is invalid.
         OSError: The directory cannot be read.
     """
-    index = RunIndex(directory, index_cache_path(directory))
+    index = RunIndex(directory, RunCache(default_run_cache()))
     _read_all(index)
     infos = _select(index.runs, filter_text, sort_key)
     if as_json:
         print_json(encode_json(infos))
     elif infos:
-        _print_table(infos)
+        print_text("\n".join(_table(infos).lines()))
     elif index.runs and filter_text.strip():
         print_text(f"no run in {directory} matches the filter {filter_text!r}; list all with `esper-sanctum runs`")
     elif not index.runs:
@@ -128,34 +128,23 @@ def _parser() -> Parser:
     return parser
 
 
-@dataclass(frozen=True)
-class _Column:
-    heading: str
-    text: Callable[[RunInfo], str]
-    is_right_aligned: bool = False
-    is_optional: bool = False
-    """Left out if no run has a text."""
-
-
-def _print_table(infos: Sequence[RunInfo]) -> None:
+def _table(infos: Sequence[RunInfo]) -> PrintedTable[RunInfo]:
     now = time.time()
-    every = [
-        _Column("run", lambda info: info.run),
-        _Column("name", lambda info: info.name or "", is_optional=True),
-        _Column("state", lambda info: info.health or info.state),
-        _Column("task", lambda info: info.task or NOT_MEASURED),
-        _Column("policy", lambda info: info.policy or NOT_MEASURED),
-        _Column("round", _rounds, is_right_aligned=True),
-        _Column("best", lambda info: format_number(info.best_score, ".1%"), is_right_aligned=True),
-        _Column("size", _size, is_right_aligned=True),
-        _Column("written", lambda info: format_age(now - info.written), is_right_aligned=True),
-        _Column("study", _study, is_optional=True),
-        _Column("tags", lambda info: " ".join(info.tags), is_optional=True),
+    columns: list[PrintedColumn[RunInfo]] = [
+        PrintedColumn("run", lambda info: info.run),
+        PrintedColumn("name", lambda info: info.name or ""),
+        PrintedColumn("state", lambda info: info.health or info.state),
+        PrintedColumn("task", lambda info: info.task or NOT_MEASURED),
+        PrintedColumn("policy", lambda info: info.policy or NOT_MEASURED),
+        PrintedColumn("round", _rounds, is_right=True),
+        PrintedColumn("best", lambda info: format_number(info.best_score, ".1%"), is_right=True),
+        PrintedColumn("size", _size, is_right=True),
+        PrintedColumn("written", lambda info: format_age(now - info.written), is_right=True),
+        PrintedColumn("study", _study),
+        PrintedColumn("tags", lambda info: " ".join(info.tags)),
     ]
-    columns = [column for column in every if not column.is_optional or any(map(column.text, infos))]
-    rows = [[column.heading for column in columns], *([column.text(info) for column in columns] for info in infos)]
-    right = [index for index, column in enumerate(columns) if column.is_right_aligned]
-    print_text("\n".join(align_columns(rows, right)))
+    # Runs without names, studies or tags need no columns for them.
+    return PrintedTable([column for column in columns if any(map(column.text_of, infos))], infos)
 
 
 def _rounds(info: RunInfo) -> str:

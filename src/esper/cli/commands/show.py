@@ -16,7 +16,6 @@ from esper.effects.plantings import summarise_with_effects
 from esper.formatting import (
     APPROXIMATE,
     NOT_MEASURED,
-    align_columns,
     format_config_value,
     format_duration,
     format_number,
@@ -24,6 +23,7 @@ from esper.formatting import (
 from esper.history.history import open_history
 from esper.history.summary import BlueprintSummary, RunSummary, flat_config
 from esper.paying import HEADING, paying_command
+from esper.printed_table import PrintedTable
 from esper.recording.runs import resolve_run, shortest_name
 from esper.tasks import is_built_in, load_task, with_task_settings
 from esper.telemetry.codec import encode_json
@@ -46,11 +46,16 @@ def run(arguments: Sequence[str]) -> int:
     if options.json:
         print_json(encode_json(summary))
     else:
-        print_text("\n".join(align_columns(list(summary_rows(summary)))))
+        print_text("\n".join(summary_table(summary).lines()))
     return EXIT_OK
 
 
-def summary_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
+def summary_table(summary: RunSummary) -> PrintedTable[Sequence[str]]:
+    """Return the summary of a run as a table."""
+    return PrintedTable.from_cells(("", ""), _summary_rows(summary))
+
+
+def _summary_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     """Yield heading and text of each row. The heading is empty where a row continues the one before."""
     yield "run", summary.run
     yield "state", summary.health + (f": {summary.reason}" if summary.reason else "")
@@ -86,7 +91,7 @@ def summary_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
 
 def _configuration_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     """Yield the settings that differ from their defaults for the task."""
-    defaults = flat_config(_default_config(summary.config))
+    defaults = flat_config(_default_config(summary.config)) | flat_config(summary.task_defaults)
     changed = [
         f"{key} = {format_config_value(value)} (default: {_format_default(key, defaults.get(key))})"
         for key, value in flat_config(summary.config).items()
@@ -106,7 +111,7 @@ def _default_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _format_default(key: str, default: Any) -> str:
-    """Format a default. The recording does not have those of a task that is the user's code."""
+    """Format a default. A recording may lack those of a task that is the user's code."""
     is_of_task = key == "slots" or key.startswith("training.")
     return "that of the task" if is_of_task and default in (None, []) else format_config_value(default)
 
@@ -145,13 +150,14 @@ def _seed_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     if not summary.seeds:
         yield "seeds", "none planted"
         return
-    rows = [("", "planted", "fossilized", "culled", "mean contribution, pp", "mean effect on the return (n)")]
+    names = ("", "planted", "fossilized", "culled", "mean contribution, pp", "mean effect on the return (n)")
+    rows: list[tuple[str, ...]] = []
     for blueprint, seeds in sorted(summary.seeds.items()):
         counts = (str(seeds.planted), str(seeds.fossilized), str(seeds.culled))
         points = None if seeds.contribution is None else 100 * seeds.contribution
         rows.append((blueprint, *counts, format_number(points, "+.1f"), _format_effect(seeds)))
     headings = ["seeds", *[""] * len(rows)]
-    yield from zip(headings, align_columns(rows, right=(1, 2, 3, 4, 5)), strict=False)
+    yield from zip(headings, PrintedTable.from_cells(names, rows, right=range(1, len(names))).lines(), strict=True)
     run = shortest_name(Path(summary.path), Path(Config().telemetry_dir))
     command = paying_command(run, len(summary.finished)) if summary.search is None else None
     if summary.paying or command:

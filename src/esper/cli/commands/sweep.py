@@ -23,7 +23,7 @@ from esper.process import RankInfo
 from esper.stop_signals import replace_handlers, restore_handlers
 from esper.sweeps.jobs import JobDevices, make_jobs
 from esper.sweeps.paths import StudyPaths
-from esper.sweeps.plan import Setting, SweepPlan, read_plan
+from esper.sweeps.plan import SweepPlan, TrialSetting, read_plan
 from esper.tasks import load_task
 from esper.tasks.settings import settings_of
 from esper.telemetry.codec import encode_json
@@ -136,7 +136,7 @@ def _write_best(plan: SweepPlan, results: StudyResults, file: Path) -> None:
         )
     if not results.settings or not results.settings[0].measures:
         raise ConfigError("--best: no setting has a result yet; wait for the first runs of the sweep")
-    best = Setting(values=results.settings[0].setting)
+    best = TrialSetting(values=results.settings[0].setting)
     config = plan.config(best, plan.seeds[0])
     with contextlib.redirect_stdout(sys.stderr):  # which the user's code may print to
         task = load_task(config.task)

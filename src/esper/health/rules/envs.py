@@ -8,12 +8,11 @@ from statistics import median
 
 from esper.config import AnomalyConfig
 from esper.domain import Rule
-from esper.formatting import format_value
+from esper.formatting import format_value, pluralise
 from esper.health.rule_context import RuleContext
 from esper.health.rules.registry import rule, warning
 from esper.telemetry import events as ev
 from esper.telemetry.health_stats import EnvHealth
-from esper.telemetry.sentences import pluralise
 
 EXPLODING_MIN_SAMPLES = 3
 """Earlier norms that the median needs. `EpisodeExtremes.second_lowest_norms` is a lower bound of it from three on."""

@@ -11,12 +11,11 @@ from textual.containers import Vertical
 from textual.widgets import DataTable, Static
 
 from esper.domain import StepNumber
-from esper.formatting import format_bytes, format_time_of_day, short_score_name, strip_control
+from esper.formatting import format_bytes, format_time_of_day, pluralise, short_score_name, strip_control
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.screens.dialogs import Dialog
 from esper.sanctum.symbols import ellipsise, percent_cell
 from esper.telemetry.events import CheckpointSaved
-from esper.telemetry.sentences import pluralise
 from esper.telemetry.state import RunState
 
 

@@ -13,7 +13,7 @@ from textual.widgets import Input, Static
 
 from esper.history.summary import flat_config
 from esper.sanctum.screens.dialogs import Dialog
-from esper.sanctum.settings import CHANGED, Setting, list_settings
+from esper.sanctum.settings import CHANGED, ShownSetting, list_settings
 from esper.sanctum.symbols import ellipsise
 from esper.sanctum.view import ViewState
 
@@ -74,7 +74,7 @@ class ConfigurationDialog(Dialog[None]):
         page = Text("\n").join(self._lines(found, columns))
         self.query_one("#settings", Static).update(page if found else "no setting contains this text")
 
-    def _lines(self, settings: list[Setting], columns: int) -> Iterator[Text]:
+    def _lines(self, settings: list[ShownSetting], columns: int) -> Iterator[Text]:
         group = ""
         default_cols = max((len(setting.default) for setting in self._settings), default=0)
         for setting in settings:

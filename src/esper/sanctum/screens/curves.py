@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.geometry import Size
 from textual.widgets import Input
 
-from esper.formatting import strip_control
+from esper.formatting import pluralise, strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.search import SearchBox, SearchScreen
 from esper.sanctum.view import ViewState
@@ -16,7 +16,6 @@ from esper.sanctum.widgets.chart_grid import ChartGrid
 from esper.sanctum.widgets.curve_chart import CurveChart, CurveGroup, group_of, sort_groups
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.sentences import pluralise
 
 
 class CurvesScreen(SearchScreen):

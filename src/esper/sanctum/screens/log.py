@@ -45,7 +45,7 @@ class LogScreen(SearchScreen):
     def on_screen_suspend(self) -> None:
         """Stop to read the recording of a live run, and to search."""
         self.view.source.read_log(False)
-        self.query_one(LogList).stop()
+        self.query_one(LogList).pause()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Search while the user types."""
@@ -94,14 +94,9 @@ class LogList(RowList[int]):
         (self._timer.resume if self._log.is_waiting else self._timer.pause)()
         super().update()
 
-    def stop(self) -> None:
+    def pause(self) -> None:
         """Search no further until the next update."""
         self._timer.pause()
-        self._log.close()
-
-    def on_unmount(self) -> None:
-        """Stop to search."""
-        self._log.close()
 
     @property
     def filter(self) -> LogFilter:
@@ -148,7 +143,11 @@ class LogList(RowList[int]):
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw the rows around the cursor."""
         log, num_lines, num_rows = self._log, self._log.num_lines, len(self._log)
-        searched = "" if log.fraction_searched == 1 else f" · searched {100 * log.fraction_searched:.0f} %"
+        searched = ""
+        if log.read_until is not None:
+            searched = f" · searched up to {format_time_of_day(log.read_until)}"
+        elif log.fraction_searched < 1:
+            searched = f" · searched {100 * log.fraction_searched:.0f} %"
         self.panel_subtitle = strip_control(f"{num_lines:,} line{'s' * (num_lines != 1)} · {log.filter}{searched}")
         self._lines_shown, self.num_visible = [], size.height
         if not num_rows:

@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 from esper.effects.results import Simulation
 from esper.effects.verdict import judge_cause
 from esper.formatting import APPROXIMATE, format_time_of_day, strip_control
-from esper.health.causes import Candidate, drop_starts
+from esper.health.causes import PossibleCause, drop_starts
 from esper.health.incidents import Incident, group_incidents
 from esper.health.root_cause import Finding, RootCause, find_root_cause
 from esper.sanctum.bindings import bindings_of
@@ -225,7 +225,7 @@ class RootCauseList(MomentList):
             self.set_interval(_VERDICT_INTERVAL_S, self._update)
 
     @property
-    def _tested(self) -> Candidate | None:
+    def _tested(self) -> PossibleCause | None:
         """The first candidate, if the symptom is a drop of the score, which a test can judge."""
         symptom, candidates, trace = self._cause.symptom, self._cause.candidates, self._env.trace
         if symptom is None or not candidates:
@@ -252,7 +252,7 @@ class RootCauseList(MomentList):
         else:
             self.dismiss(None)
 
-    def _known_without(self, tested: Candidate) -> Simulation | None:
+    def _known_without(self, tested: PossibleCause) -> Simulation | None:
         known = self._view.what_if.known_effects(self._env, tested.round)
         return known.without(tested.decision_step) if known is not None else None
 
@@ -278,7 +278,7 @@ class RootCauseList(MomentList):
             return f"{mark}{verdict}"
         return f"{mark}no verdict: without it, step {symptom.step} is not reached or has no such score"
 
-    def _describe_candidate(self, number: int, candidate: Candidate) -> Text:
+    def _describe_candidate(self, number: int, candidate: PossibleCause) -> Text:
         """Step of a decision, its place by evidence, its text, and the verdict on the first."""
         palette, is_first = self._view.palette, number == 1
         text = _step_column(palette, candidate.decision_step)

@@ -14,7 +14,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.geometry import Size
 
-from esper.formatting import format_power, scale_exponent, strip_control
+from esper.formatting import format_power, pluralise, scale_exponent, strip_control
 from esper.health.rules.lanes import MAX_SCALE_OSCILLATIONS, MAX_SCALE_RATIO
 from esper.sanctum.bindings import KeyCategory
 from esper.sanctum.screens.base import RunScreen
@@ -33,7 +33,6 @@ from esper.sanctum.widgets.env_panel import EnvRowsPanel
 from esper.sanctum.widgets.panel import DevicePanel, Line, Panel, Row
 from esper.telemetry.events import RunStarted
 from esper.telemetry.health_stats import MAX_SCALE_CHANGES, MAX_STEPS, EnvHealth
-from esper.telemetry.sentences import pluralise
 from esper.telemetry.state import EnvState
 from esper.text_plot import Axis, sample_to_width, sparkline
 

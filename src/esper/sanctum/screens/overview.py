@@ -11,7 +11,7 @@ from textual.containers import Container, Vertical
 from textual.geometry import Size
 from textual.widgets import Input
 
-from esper.filter_terms import FilterError, IncompleteFilterError
+from esper.filters import FilterError, IncompleteFilterError
 from esper.formatting import format_time_of_day, strip_control
 from esper.health.rules.lanes import is_nearly_full
 from esper.history.run_log import LogRow, group_rows
@@ -197,7 +197,8 @@ class OverviewScreen(RunScreen):
 
     def on_filter_box_closed(self, event: FilterBox.Closed) -> None:
         """Apply the confirmed filter, and focus the env table or heat map."""
-        self.view.env_filter = self._parse(event.text) if event.text.strip() else None
+        state = self.view.source.state
+        self.view.env_filter = parse_filter(event.text, state) if event.text.strip() else None
         self.focus_main()
         self.update()
 
@@ -215,13 +216,11 @@ class OverviewScreen(RunScreen):
         if self.view.env_filter and not box.typing:
             box.set_message(self._count_matching(self.view.env_filter))
 
-    def _parse(self, text: str) -> EnvFilter:
-        return EnvFilter(text, parse_filter(text, self.view.source.state))
-
     def _preview(self, text: str) -> None:
         box = self.query_one(FilterBox)
         try:
-            message = f"{self._count_matching(self._parse(text))}; Enter applies" if text.strip() else ""
+            env_filter = parse_filter(text, self.view.source.state)
+            message = f"{self._count_matching(env_filter)}; Enter applies" if text.strip() else ""
         except FilterError as error:
             box.set_message(str(error), accepted=False, invalid=not isinstance(error, IncompleteFilterError))
         else:

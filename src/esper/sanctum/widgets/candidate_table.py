@@ -11,9 +11,7 @@ from esper.candidates import BARE_HOST, describe_candidate
 from esper.candidates_report import (
     MARK_COLS,
     NAME,
-    ORIGIN,
     OUTCOME,
-    TRAININGS,
     Standing,
     describe_reason,
     fit_label,
@@ -21,25 +19,20 @@ from esper.candidates_report import (
     format_return,
     format_test,
     label_of,
-    table_columns,
+    result_columns,
 )
 from esper.candidates_report import Column as ReportColumn
-from esper.formatting import NOT_MEASURED, strip_control
+from esper.formatting import NOT_MEASURED, pluralise, strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.symbols import Cell, wrap_cells
 from esper.sanctum.widgets.panel import Line, Panel, Row
 from esper.sanctum.widgets.row_list import Column, PlacedColumn, RowList, append_cells, fit_columns
-from esper.telemetry.sentences import pluralise
 
 _CURSOR_COLS = 1
 _GOOD_NAME_COLS = 28
 """Width of a candidate's name for which less important columns are left out."""
 _MAX_COLS = 200
 """Maximum width of a column, more than any text needs."""
-_LESS_NEEDED = ("return", "test %", ORIGIN, TRAININGS)
-"""Headings of the columns that a narrow terminal leaves out, from the most to the least needed."""
-_MIN_COLS = {OUTCOME: len("▶ env 03")}
-"""Minimum width of a column, keyed by its heading, by default the width of the heading."""
 _TRAINS_GLYPH = "▶"
 """Marks a candidate that trains now, before the env that trains it."""
 _OUTCOME_ROLES = {"chosen": "key", "pruned": "dim", "broke down": "warning", "failed": "warning"}
@@ -99,7 +92,7 @@ class CandidateTable(RowList[str]):
         """Return the columns that fit into a width."""
         longest = max(len(NAME), *(len(label_of(one.candidate)) for one in found))
         name = Column(NAME, NAME, len(NAME), longest, _name_cell, -1, is_elastic=True, good_cols=_GOOD_NAME_COLS)
-        columns = [name, *map(_column_of, table_columns(found, self.state.score_name))]
+        columns = [name, *map(_column_of, result_columns(found, self.state.score_name))]
         return fit_columns(columns, found, width - _CURSOR_COLS - MARK_COLS - 2, last_first=0)
 
     def _training_envs(self) -> dict[str, str]:
@@ -134,15 +127,16 @@ class CandidateTable(RowList[str]):
 
 def _column_of(column: ReportColumn) -> Column[Standing]:
     """Return a column of the printed report as one of the list."""
-    heading, min_cols = column.heading, _MIN_COLS.get(column.heading, len(column.heading))
+    heading = column.heading
 
     def cell(one: Standing, _: int) -> Cell:
         text = column.text_of(one)
         role = _OUTCOME_ROLES.get(one.outcome, "normal") if heading == OUTCOME else "normal"
-        return Cell(text.replace("-", "−") if column.is_right else text, "absent" if text == NOT_MEASURED else role)
+        return Cell(
+            text.replace("-", "−") if column.is_right else text, "absent" if text.strip() == NOT_MEASURED else role
+        )
 
-    priority = _LESS_NEEDED.index(heading) + 1 if heading in _LESS_NEEDED else 0
-    return Column(heading, heading, min_cols, _MAX_COLS, cell, priority, is_right=column.is_right)
+    return Column(heading, heading, len(heading), _MAX_COLS, cell, column.priority, is_right=column.is_right)
 
 
 def _name_cell(one: Standing, width: int) -> Cell:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
-from esper.formatting import strip_control
+from esper.formatting import pluralise, strip_control
 from esper.sanctum.symbols import ellipsise
 from esper.sanctum.widgets.env_columns import STAGES_BY_PRIORITY
-from esper.telemetry.sentences import describe_context, pluralise
+from esper.telemetry.sentences import describe_context
 from esper.telemetry.state import EnvState
 
 _MAX_CELL_COLS, _MAX_CELL_ROWS = 24, 6
@@ -73,7 +73,7 @@ def group_envs(envs: Sequence[EnvState], grouping: Grouping | None) -> dict[str,
     return dict(sorted(groups.items(), key=lambda item: (stages.get(item[0], len(stages)), item[0])))
 
 
-class Row(NamedTuple):
+class GridRow(NamedTuple):
     """A row of cells, or the name of a group above its rows."""
 
     label: str
@@ -85,7 +85,7 @@ class Row(NamedTuple):
 class Grid(NamedTuple):
     """Rows of cells of one size."""
 
-    rows: Sequence[Row]
+    rows: Sequence[GridRow]
     label_width: int
     """Columns before the first cell of a row."""
     cell_width: int
@@ -106,7 +106,7 @@ class Grid(NamedTuple):
         """Return the first visible row if `room` lines are visible, so that the cell of an env is among them.
 
         Args:
-            previous: Row that was the first visible one, which changes as little as possible.
+            previous: GridRow that was the first visible one, which changes as little as possible.
             env: Index of the env.
             room: Number of lines.
         """
@@ -182,16 +182,16 @@ def choose_grid(groups: Mapping[str, Sequence[int]], width: int, room: int, inde
         # A single group gets rows of equal length.
         columns = -(-largest // -(-largest // columns)) if len(groups) == 1 else min(columns, largest)
         cell_width = min((width - layout.label_width) // columns, _MAX_CELL_COLS)
-    rows: list[Row] = []
+    rows: list[GridRow] = []
     for name, envs in groups.items():
         label = _label(name, len(envs), layout.label_width or width) if name else ""
         if layout.has_names_above:
-            rows.append(Row(label, ()))
+            rows.append(GridRow(label, ()))
             label = ""
         for first in range(0, len(envs), columns):
             if not name and layout.label_width:
                 label = f"{first:0{index_cols}d}"
-            rows.append(Row(label, envs[first : first + columns]))
+            rows.append(GridRow(label, envs[first : first + columns]))
             label = ""
     return Grid(rows, layout.label_width, cell_width, layout.cell_height, layout.has_indices)
 

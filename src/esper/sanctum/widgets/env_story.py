@@ -128,7 +128,7 @@ class EnvStory(StepChart):
         best = max(filter(math.isfinite, self.env.scores), default=None)
         texts = [f"best {percent_cell(best).text.strip()}"]
         if self.env.best_score != best:
-            texts.append(f"run best {percent_cell(self.env.best_score).text.strip()}")
+            texts.append(f"env best {percent_cell(self.env.best_score).text.strip()}")
         texts += [f"{curve.name} {percent_cell(curve.values[-1]).text.strip()}" for curve in chart.curves[1:]]
         return "  ".join(texts)
 

@@ -11,13 +11,12 @@ from typing import NamedTuple
 from textual.events import Click
 from textual.geometry import Size
 
-from esper.formatting import format_duration, strip_control
+from esper.formatting import format_duration, pluralise, strip_control
 from esper.sanctum.bindings import SCREEN_INFO
 from esper.sanctum.source import RunSource
 from esper.sanctum.symbols import HELD_PLAYBACK_GLYPH, RUN_STATES, compact_cell, ellipsise
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.sentences import pluralise
 
 _WIDE_COLS = 110
 """Minimum width of the terminal for tabs with names and wide gaps."""

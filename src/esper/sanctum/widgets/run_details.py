@@ -12,9 +12,11 @@ from esper.formatting import (
     format_bytes,
     format_config_value,
     format_duration,
+    pluralise,
     short_score_name,
     strip_control,
 )
+from esper.history.measures import LISTED, Measure
 from esper.history.run_groups import config_difference
 from esper.history.run_info import RunInfo
 from esper.recording.notes import BASELINE_TAG
@@ -24,7 +26,6 @@ from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line
 from esper.sanctum.widgets.workspace_panel import RunKeysPanel
 from esper.sanctum.workspace import Workspace
-from esper.telemetry.sentences import pluralise
 
 _LABEL_COLS = 11
 """Width of a label of a result."""
@@ -112,15 +113,14 @@ class RunDetails(RunKeysPanel):
         score = short_score_name(run.score_name or "score")
         heading = "results" if baseline is None else f"results, and difference to {baseline.title}"
         yield self.line(f" {strip_control(heading)}", "title")
-        for label, field in ((f"best {score}", "best_score"), (f"last {score}", "last_score")):
-            yield self._result(
-                label, percent_cell(getattr(run, field)), "%", _difference(run, baseline, field, 100.0), "pp"
-            )
-        yield self._result("return", _padded(run.last_return), "", _difference(run, baseline, "last_return"), "")
-        ratio = _difference(run, baseline, "parameter_ratio")
-        yield self._result("parameters", _padded(run.parameter_ratio), "×host", ratio, "")
-        anomalies = Cell("    –", "absent") if run.anomalies is None else Cell(f"{run.anomalies:>5}")
-        yield self._result("anomalies", anomalies, "", _difference(run, baseline, "anomalies"), "")
+        for label, name in (
+            (f"best {score}", "best"),
+            (f"last {score}", "last"),
+            ("mean return", "return"),
+            ("parameters", "parameters"),
+            ("anomalies", "anomalies"),
+        ):
+            yield self._result(label, LISTED[name], run, baseline)
         if baseline is not None:
             yield self.line(" one run against one: no interval", "dim")
         size = [pluralise(run.envs, "env")] if run.envs else []
@@ -129,12 +129,14 @@ class RunDetails(RunKeysPanel):
         size += [format_duration(run.duration)] if run.duration is not None else []
         yield self.line(f" {'size':<{_LABEL_COLS}}", "head").append("  ".join(size))
 
-    def _result(self, label: str, cell: Cell, unit: str, difference: float | None, difference_unit: str) -> Line:
-        line = (
-            self.line(f" {strip_control(label):<{_LABEL_COLS}}", "head").append_cell(cell).append(f" {unit:<5}", "dim")
-        )
-        if difference is None:
+    def _result(self, label: str, measure: Measure, run: RunInfo, baseline: RunInfo | None) -> Line:
+        value, other = (measure.of_info(info) if measure.of_info and info else None for info in (run, baseline))
+        unit = {"%": "%", "× host": "×host"}.get(measure.unit, "")
+        line = self.line(f" {strip_control(label):<{_LABEL_COLS}}", "head")
+        line.append_cell(_result_cell(measure, value)).append(f" {unit:<5}", "dim")
+        if value is None or other is None:
             return line
+        difference, difference_unit = (100 * (value - other), "pp") if unit == "%" else (value - other, "")
         text = "0" if difference == 0 else f"{difference:+.3g}".replace("-", "−")
         return line.append(f" {text:>7}", "bright").append(f" {difference_unit}", "dim")
 
@@ -176,14 +178,11 @@ def _value(value: object) -> str:
     return strip_control(format_config_value(value))
 
 
-def _padded(value: float | None) -> Cell:
-    """Format a number in five columns, as `percent_cell` does."""
+def _result_cell(measure: Measure, value: float | None) -> Cell:
+    """Format a measure in five columns."""
+    if measure.unit == "%":
+        return percent_cell(value)
+    if measure.unit == "count" and value is not None:
+        return Cell(f"{value:>5}")
     text, role = compact_cell(value)
     return Cell(text.rjust(5), role)
-
-
-def _difference(run: RunInfo, baseline: RunInfo | None, field: str, factor: float = 1.0) -> float | None:
-    if baseline is None:
-        return None
-    value, other = getattr(run, field), getattr(baseline, field)
-    return None if value is None or other is None else (value - other) * factor

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from textual.geometry import Size
 
-from esper.formatting import strip_control
+from esper.formatting import pluralise, strip_control
 from esper.history.run_status import LIVE_STATES
 from esper.sanctum.symbols import RUN_STATES, ellipsise
 from esper.sanctum.widgets.env_columns import PIN_GLYPH
 from esper.sanctum.widgets.panel import Line
 from esper.sanctum.widgets.workspace_panel import WorkspacePanel
 from esper.sanctum.workspace import Grouping
-from esper.telemetry.sentences import pluralise
 
 _MAX_TITLE_COLS = 32
 _GROUPINGS = {Grouping.SEEDS: "seeds together", Grouping.ALONE: "each run alone"}

@@ -15,9 +15,9 @@ from esper.tasks.checks.scores import check_default_score, check_sensitivity
 from esper.tasks.hosts import build_host
 from esper.tasks.losses import IGNORED_TARGET, CrossEntropy, loss_of, score_of
 from esper.tasks.splits import Split, Splits, take
-from esper.tasks.task import Task, describe_type
+from esper.tasks.task import Task
 from esper.tasks.user_calls import UserCalls, describe_value
-from esper.user_code import describe_exception, user_errors
+from esper.user_code import describe_exception, describe_type, user_errors
 
 _SEED = 0
 _SMALL_BATCH = 4

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from esper.domain import Curve, Stage
+from esper.domain import AlphaCurve, Stage
 from esper.growth.blend import Blend
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
@@ -73,7 +73,7 @@ def _attempt(forward: Callable[[], list[Nested]]) -> tuple[list[Nested], str]:
 def _plant_trial_seed(slot: Slot) -> None:
     """Plant a blended seed that is not the identity."""
     noise = make_generator(0, "trial seed")
-    slot.germinate(slot.site.blueprints[0], Blend.ADD, Curve.LINEAR, 1, 1.0, noise)
+    slot.germinate(slot.site.blueprints[0], Blend.ADD, AlphaCurve.LINEAR, 1, 1.0, noise)
     slot.stage = Stage.PROBATIONARY
     for parameter in slot.parameters():
         parameter.add_(torch.randn(parameter.shape, generator=noise), alpha=_SEED_NOISE_STD)

@@ -1,4 +1,4 @@
-"""RecordingFollower yields the last Keyframe, then every later record once and in order."""
+"""RecordingReader yields the last Keyframe, then every later record once and in order."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from esper.recording.decoder import MAX_DAMAGE_NOTICES
+from esper.recording.reader import RecordingReader
 from esper.recording.recorder import Recorder
 from esper.recording.run_directory import RunDirectory
 from esper.recording.segments import ReadError, compress_segment, segment_path
-from esper.recording.tail import RecordingFollower
 from esper.telemetry.codec import encode_json
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import example_run
@@ -35,105 +35,105 @@ def kinds(records: Sequence[Record]) -> list[str]:
     return [type(record).__name__ for record in records]
 
 
-def test_tail_yields_every_record_once_in_order(tmp_path: Path) -> None:
+def test_reader_yields_every_record_once_in_order(tmp_path: Path) -> None:
     recorder = Recorder(RunDirectory.make(tmp_path))
-    follower = RecordingFollower(tmp_path)
-    assert list(follower.poll()) == []
+    reader = RecordingReader(tmp_path, from_last_segment=True)
+    assert list(reader.records()) == []
     records: list[Record] = []
     for start in range(0, len(RUN), 7):
         for event in RUN[start : start + 7]:
             recorder.put(event)
         assert recorder.flush()
-        records += follower.poll()
+        records += reader.records()
     recorder.close()
-    assert list(follower.poll()) == []
+    assert list(reader.records()) == []
     assert kinds(records[:1]) == ["Keyframe"]
     assert lines(records[1:]) == lines(RUN)
     assert state_json(records) == state_json(RUN)
 
 
-def test_tail_starts_at_the_last_segment(tmp_path: Path) -> None:
+def test_reader_starts_at_the_last_segment(tmp_path: Path) -> None:
     write_segment(tmp_path, 1, b"not a record\n")
     write_segment(tmp_path, 2, recording(RUN[30:40], fold(RUN[:30])))
-    follower = RecordingFollower(tmp_path)
-    records = list(follower.poll())
+    reader = RecordingReader(tmp_path, from_last_segment=True)
+    records = list(reader.records())
     assert kinds(records) == ["Keyframe", *kinds(RUN[30:40])]
     assert state_json(records) == state_json(RUN[:40])
-    assert follower.notices == []
+    assert reader.notices.messages == []
 
 
-def test_tail_continues_into_a_new_segment(tmp_path: Path) -> None:
+def test_reader_continues_into_a_new_segment(tmp_path: Path) -> None:
     first = write_segment(tmp_path, 1, recording(RUN[:20]))
-    follower = RecordingFollower(tmp_path)
-    assert len(list(follower.poll())) == 21
+    reader = RecordingReader(tmp_path, from_last_segment=True)
+    assert len(list(reader.records())) == 21
     with first.open("ab") as file:
         file.write(lines(RUN[20:25]))
     write_segment(tmp_path, 2, recording(RUN[25:30], fold(RUN[:25])))
     compress_segment(first)
-    assert lines(follower.poll()) == lines(RUN[20:30])
+    assert lines(reader.records()) == lines(RUN[20:30])
 
 
-def test_tail_yields_the_restored_state(tmp_path: Path) -> None:
+def test_reader_yields_the_restored_state(tmp_path: Path) -> None:
     write_segment(tmp_path, 1, recording(RUN[:20]))
-    follower = RecordingFollower(tmp_path)
-    records = list(follower.poll())
+    reader = RecordingReader(tmp_path, from_last_segment=True)
+    records = list(reader.records())
     write_segment(tmp_path, 2, recording(RUN[10:12], fold(RUN[:10])))
-    records += follower.poll()
+    records += reader.records()
     assert state_json(records) == state_json(RUN[:12])
 
 
-def test_tail_waits_for_the_rest_of_a_line(tmp_path: Path) -> None:
+def test_reader_waits_for_the_rest_of_a_line(tmp_path: Path) -> None:
     content = recording(RUN[:9])
     file = segment_path(tmp_path, 1)
     for cut in (0, 10, len(content) - 5):
         file.write_bytes(content[:cut])
-        follower = RecordingFollower(tmp_path)
-        before = list(follower.poll())
+        reader = RecordingReader(tmp_path, from_last_segment=True)
+        before = list(reader.records())
         file.write_bytes(content)
-        assert state_json(before + list(follower.poll())) == state_json(RUN[:9])
-        assert follower.notices == []
+        assert state_json(before + list(reader.records())) == state_json(RUN[:9])
+        assert reader.notices.messages == []
 
 
-def test_tail_reports_unreadable_lines(tmp_path: Path) -> None:
+def test_reader_reports_unreadable_lines(tmp_path: Path) -> None:
     unknown = b'{"type":"Sneezed","seq":3,"time":1.0}\n' * 2
     content = recording(RUN[:5]) + unknown + b"rubbish\n" + lines(RUN[5:7]) + b'{"type":"RunE'
     write_segment(tmp_path, 1, content)
-    follower = RecordingFollower(tmp_path)
-    assert len(list(follower.poll())) == 8
+    reader = RecordingReader(tmp_path, from_last_segment=True)
+    assert len(list(reader.records())) == 8
     write_segment(tmp_path, 2, recording(RUN[7:9], fold(RUN[:7])))
-    assert len(list(follower.poll())) == 2
-    skipped, damaged, torn = follower.notices
+    assert len(list(reader.records())) == 2
+    skipped, damaged, torn = reader.notices.messages
     assert skipped == "events of the unknown type Sneezed were skipped; a newer version wrote them"
     assert damaged.startswith(f"{segment_path(tmp_path, 1)}, line 9 is damaged and was skipped: ")
     assert torn == f"{segment_path(tmp_path, 1)} ends in the middle of a line; that event is lost"
 
 
-def test_tail_reports_a_deleted_file_and_reads_the_next(tmp_path: Path) -> None:
+def test_reader_reports_a_deleted_file_and_reads_the_next(tmp_path: Path) -> None:
     write_segment(tmp_path, 1, recording(RUN[:5]))
-    follower = RecordingFollower(tmp_path)
-    records = list(follower.poll())
+    reader = RecordingReader(tmp_path, from_last_segment=True)
+    records = list(reader.records())
     segment_path(tmp_path, 1).unlink()
-    assert list(follower.poll()) == []
+    assert list(reader.records()) == []
     write_segment(tmp_path, 2, recording(RUN[9:12], fold(RUN[:9])))
-    records += follower.poll()
+    records += reader.records()
     assert state_json(records) == state_json(RUN[:12])
-    assert follower.notices == [f"{segment_path(tmp_path, 1)} was deleted; its unread events are lost"]
+    assert reader.notices.messages == [f"{segment_path(tmp_path, 1)} was deleted; its unread events are lost"]
 
 
-def test_tail_summarises_much_damage(tmp_path: Path) -> None:
+def test_reader_summarises_much_damage(tmp_path: Path) -> None:
     write_segment(tmp_path, 1, recording([]) + b"rubbish\n" * 1000)
-    follower = RecordingFollower(tmp_path)
-    list(follower.poll())
-    assert len(follower.notices) == MAX_DAMAGE_NOTICES + 1
-    assert follower.notices[-1] == "more lines are damaged and were skipped; replay the run to count them"
+    reader = RecordingReader(tmp_path, from_last_segment=True)
+    list(reader.records())
+    assert len(reader.notices.messages) == MAX_DAMAGE_NOTICES + 1
+    assert reader.notices.messages[-1] == f"{1000 - MAX_DAMAGE_NOTICES} more lines are damaged"
 
 
-def test_tail_refuses_a_state_of_another_version(tmp_path: Path) -> None:
+def test_reader_refuses_a_state_of_another_version(tmp_path: Path) -> None:
     write_segment(tmp_path, 1, b'{"type":"Keyframe","seq":5,"time":1.0,"state":{"seq":"five"}}\n')
-    with pytest.raises(ReadError, match="this version cannot read its state: "):
-        list(RecordingFollower(tmp_path).poll())
+    with pytest.raises(ReadError, match=r"does not begin with the state of the run: .*seq"):
+        list(RecordingReader(tmp_path, from_last_segment=True).records())
 
 
-def test_tail_refuses_a_deleted_directory(tmp_path: Path) -> None:
+def test_reader_refuses_a_deleted_directory(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match=r"cannot read .*gone: No such file"):
-        list(RecordingFollower(tmp_path / "gone").poll())
+        list(RecordingReader(tmp_path / "gone", from_last_segment=True).records())
