@@ -232,19 +232,14 @@ def _table(found: Sequence[Standing], score_name: str) -> PrintedTable[Standing]
     return PrintedTable(columns, found)
 
 
-def fit_columns(
-    found: Sequence[Standing], score_name: str, width: int, *, gap: int
-) -> tuple[list[tuple[Column, int]], int]:
-    """Return the columns after the name that fit, with their widths, and the width of the name.
+def result_columns(found: Sequence[Standing], score_name: str) -> Sequence[Column]:
+    """Return the columns after the name.
 
     Args:
         found: The candidates with their standings.
         score_name: Name of the task's score.
-        width: Number of columns of the table, without the marks.
-        gap: Number of columns before each column.
     """
-    (_, name_width), *columns = _table(found, score_name).fit(width, gap)
-    return columns, name_width
+    return _table(found, score_name).columns[1:]
 
 
 def _percent_interval(interval: IntervalEstimate) -> str:

@@ -27,7 +27,7 @@ from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
 from esper.sanctum import run_changes
 from esper.sanctum.app import SanctumApp
-from esper.sanctum.screens.dialogs import QuitDialog
+from esper.sanctum.screens.dialogs import ChoiceDialog
 from esper.sanctum.source import AttachSource
 from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.footer import Footer
@@ -176,7 +176,7 @@ async def test_read_only_viewer_refuses_control_keys(key: str, run: StubRun) -> 
             await until(pilot, lambda: "RUNNING read-only" in header(app))
             await pilot.press(key)
             assert "This view is read-only: attach without --read-only to control the run." in " ".join(notices(app))
-            assert not isinstance(app.screen, QuitDialog)
+            assert not isinstance(app.screen, ChoiceDialog)
             footer = screen_text(app).splitlines()[-1]
             assert "↵ env" in footer
             assert not any(name in footer for name in ("pause", "checkpoint", "restore", "stop"))

@@ -11,7 +11,7 @@ from esper.cli.options import EXIT_OK
 from esper.harvest.structure import PROGRAM_FILE, read_structure
 from esper.history.history import open_history
 from esper.sanctum.app import SanctumApp
-from esper.sanctum.screens.dialogs import HarvestDialog
+from esper.sanctum.screens.dialogs import ChoiceDialog
 from tests.factory import example_run
 from tests.sanctum.driving import has_left, live, notices, opened, replay_of, screen_text, until
 
@@ -46,7 +46,7 @@ async def test_harvest_writes_the_env_as_it_was_at_the_moment_on_the_screen(
     app = dashboard(run, 1)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("E")
-        await until(pilot, lambda: isinstance(app.screen, HarvestDialog))
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
         text = screen_text(app)
         assert "Harvest env 01 at round 1 step 6, the newest checkpoint?" in " ".join(text.split())
         await pilot.press("enter")
@@ -64,7 +64,7 @@ async def test_harvest_that_fails_says_why(run: Path, tmp_path: Path, monkeypatc
     (target / "mine").touch()
     app = dashboard(run, 2)
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("E", "enter")
+        await pilot.press("E", "h")
         await until(pilot, lambda: any("The harvest failed" in notice for notice in notices(app)))
         assert "is not empty" in notices(app)[-1]
     assert [path.name for path in target.iterdir()] == ["mine"]
@@ -88,10 +88,10 @@ async def test_escape_writes_nothing(run: Path, tmp_path: Path, monkeypatch: pyt
     app = dashboard(run, 2)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("E")
-        assert isinstance(app.screen, HarvestDialog)
+        assert isinstance(app.screen, ChoiceDialog)
         await pilot.press("escape")
         await pilot.pause()
-        assert not isinstance(app.screen, HarvestDialog)
+        assert not isinstance(app.screen, ChoiceDialog)
         assert not notices(app)
     assert not list(tmp_path.glob("*env01*"))
 
@@ -112,7 +112,7 @@ async def test_own_task_of_a_recording_is_not_imported(tmp_path: Path, monkeypat
     app = dashboard(run, 2)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("E")
-        assert not isinstance(app.screen, HarvestDialog)
+        assert not isinstance(app.screen, ChoiceDialog)
         (notice,) = notices(app)
         assert "Command copied, to run in a terminal: esper-sanctum harvest" in notice
         assert "--task tests.tasks.real_models:lstm" in notice

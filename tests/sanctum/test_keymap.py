@@ -12,7 +12,7 @@ from esper.config import ConfigError
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.bindings import KEYS, KeyBinding
 from esper.sanctum.keymap import PRESETS, apply_keys, find_conflicts, load_keys
-from esper.sanctum.screens.dialogs import QuitDialog
+from esper.sanctum.screens.dialogs import ChoiceDialog
 from esper.sanctum.screens.help import HelpScreen, MetricHelpScreen
 from esper.sanctum.screens.policy import UpdateChart
 from esper.sanctum.theme import DEFAULT_THEME
@@ -30,7 +30,8 @@ IDS = {
     "run": "pause step checkpoint restore stop detach",
     "time": "play step-back step round-back round slower faster start end live go-to address excerpt bookmark "
     "next-mark previous-mark",
-    "rows": "up down page-up page-down first last env",
+    "rows": "up down page-up page-down first last",
+    "envs": "env",
     "table": "sort reverse follow pin",
     "map": "left right up down metric env",
     "overview": "filter clear-filter map",
@@ -38,7 +39,7 @@ IDS = {
     "policy": "previous next charts env",
     "growth": "sort",
     "devices": "memory",
-    "log": "up down page-up page-down first last search kind severity this-env clear-filter go",
+    "log": "search kind severity this-env clear-filter go",
     "anomalies": "go",
     "timeline": "start end",
     "view": "theme copy screenshot commands anomalies why help keys quit interrupt",
@@ -86,7 +87,7 @@ def test_file_changes_keys_by_id_and_by_name(file: Path) -> None:
     )
     assert (keys["run.pause"].keys, keys["run.pause"].label) == ("f5", "F5")
     assert keys["view.screenshot"].keys == "f12,ctrl+question_mark,Z"
-    assert keys["rows.first"].keys == keys["log.first"].keys == "B"
+    assert keys["rows.first"].keys == "B"
     assert keys["rows.last"].label == "End G"
     assert keys["time.go-to"].label == ":"
     assert keys["run.step"].keys == "s"
@@ -130,7 +131,7 @@ def test_replay_with_an_invalid_file_exits_with_one_sentence(
 
 
 async def test_changed_key_works_and_the_old_one_does_not(file: Path) -> None:
-    load(file, 'view.theme = "f5"\nscreens.policy = "p"\nrun.pause = "2"\nrows.down = ["x", "down"]\n')
+    load(file, 'view.theme = "f5"\nscreens.policy = "p"\nrun.pause = "2"\nrows.down = ["U", "down"]\n')
     app = app_with(load_keys())
     async with opened(app) as pilot:
         await pilot.press("t")
@@ -139,7 +140,7 @@ async def test_changed_key_works_and_the_old_one_does_not(file: Path) -> None:
         assert app.theme != DEFAULT_THEME
         await pilot.press("j")
         assert app.view.selected_env == 0
-        await pilot.press("x", "down", "k")
+        await pilot.press("U", "down", "k")
         assert app.view.selected_env == 1
         await pilot.press("2")
         assert app.current_mode == "overview"
@@ -204,11 +205,11 @@ async def test_changed_quit_key_cancels_the_dialog_that_it_opens() -> None:
     app = app_with(apply_keys({"view.quit": "f10"}))
     async with opened(app) as pilot:
         await pilot.press("f10")
-        assert isinstance(app.screen, QuitDialog)
+        assert isinstance(app.screen, ChoiceDialog)
         await pilot.press("q")
-        assert isinstance(app.screen, QuitDialog)
+        assert isinstance(app.screen, ChoiceDialog)
         await pilot.press("f10")
-        assert not isinstance(app.screen, QuitDialog)
+        assert not isinstance(app.screen, ChoiceDialog)
 
 
 async def test_vim_preset_moves_in_the_table_and_keeps_the_arrows() -> None:

@@ -19,7 +19,7 @@ from esper.sanctum.app import SanctumApp
 from esper.sanctum.bindings import KEYS, Availability, KeyCategory
 from esper.sanctum.driver import parse_input
 from esper.sanctum.screens.checkpoint_picker import CheckpointPicker
-from esper.sanctum.screens.dialogs import QuitDialog
+from esper.sanctum.screens.dialogs import ChoiceDialog
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.help import HelpScreen
 from esper.sanctum.screens.overview import OverviewScreen
@@ -173,7 +173,7 @@ async def test_quit_dialog_can_be_cancelled(key: str) -> None:
     app, session = live(RUN)
     async with opened(app) as pilot:
         await pilot.press(key)
-        assert isinstance(app.screen, QuitDialog)
+        assert isinstance(app.screen, ChoiceDialog)
         await pilot.press("escape")
         assert isinstance(app.screen, OverviewScreen)
         assert kinds(session) == []
@@ -195,6 +195,9 @@ async def test_quit_dialog_offers_possible_actions(cause: str | None) -> None:
         await pilot.press("q")
         answers = [str(option.prompt)[5:] for option in app.screen.query_one(OptionList).options]
         assert answers == HELD[cause]
+        if cause == "fault":
+            await pilot.press("c")  # not offered
+            assert kinds(session) == []
         await pilot.press("ctrl+c")
         assert kinds(session) == [RequestKind.ABANDON if cause == "fault" else RequestKind.STOP]
 

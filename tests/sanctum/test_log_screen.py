@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from textual.events import MouseScrollUp
 
 from esper.sanctum.screens.log import LogList
 from esper.telemetry import events as ev
@@ -80,6 +81,9 @@ async def test_log_cursor_stays_on_its_line(tmp_path: Path) -> None:
         assert selected() == "more"
         await emit(pilot, session, ev.Logged(severity="info", text="the newest"))
         assert selected() == "the newest"  # the cursor follows again
+        log.post_message(MouseScrollUp(log, 5, 5, 0, -1, 0, False, False, False))
+        await pilot.pause()
+        assert selected() == "more"
 
 
 async def test_log_says_how_much_was_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

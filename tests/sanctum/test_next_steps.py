@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from esper.sanctum.screens.dialogs import NextStepsDialog
+from esper.sanctum.screens.dialogs import ChoiceDialog
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.widgets.footer import Footer
 from esper.telemetry import events as ev
@@ -35,7 +35,7 @@ async def test_end_of_a_live_run_offers_next_steps_once(tmp_path: Path) -> None:
         assert "esper-sanctum evaluate --checkpoint" in notices(app)[-1]
         tick(app)
         await pilot.pause()
-        assert not isinstance(app.screen, NextStepsDialog)
+        assert not isinstance(app.screen, ChoiceDialog)
         await press(pilot, "F", "h")
         assert "is not a checkpoint" in notices(app)[-1]
         await pilot.resize_terminal(120, 40)
@@ -46,11 +46,11 @@ async def test_end_of_a_live_run_offers_next_steps_once(tmp_path: Path) -> None:
 async def test_next_steps_without_a_checkpoint_are_replay_and_what_if(tmp_path: Path) -> None:
     app, playback = replay(example_run(rounds=2), tmp_path, at_end=True)
     async with opened(app, "F") as pilot:
-        assert isinstance(app.screen, NextStepsDialog)
+        assert isinstance(app.screen, ChoiceDialog)
         assert "harvest" not in screen_text(app)
         assert "evaluate" not in screen_text(app)
         await press(pilot, "h", "e")
-        assert isinstance(app.screen, NextStepsDialog)
+        assert isinstance(app.screen, ChoiceDialog)
         await press(pilot, "w")
         assert isinstance(app.screen, EnvDetailScreen)
         playback.speed = 0.01
@@ -67,6 +67,6 @@ async def test_next_steps_can_be_left(key: str) -> None:
         session.emit(END)
         tick(app)
         await settle(pilot)
-        assert isinstance(app.screen, NextStepsDialog)
+        assert isinstance(app.screen, ChoiceDialog)
         await pilot.press(key)
         assert has_left(app) == (key == "q")

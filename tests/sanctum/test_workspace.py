@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-import queue
 import shutil
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -19,6 +18,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 import esper
+from esper.attach.client import RemoteRequestQueue
 from esper.checkpoint.catalog import checkpoint_path
 from esper.checkpoint.files import write_checkpoint
 from esper.control import RequestKind
@@ -27,12 +27,11 @@ from esper.recording.notes import BASELINE_TAG, RunNotes, read_notes, write_note
 from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import LOCK_FILE, RunLock
 from esper.sanctum.app import WorkspaceApp
-from esper.sanctum.screens.dialogs import ConfirmDialog, QuitDialog
+from esper.sanctum.screens.dialogs import ChoiceDialog
 from esper.sanctum.screens.workspace import WorkspaceScreen
 from esper.sanctum.screens.workspace_base import WorkspaceChartScreen
 from esper.sanctum.screens.workspace_dialogs import KeyDialog, NotesDialog
 from esper.sanctum.theme import DEFAULT_THEME
-from esper.sanctum.widgets import run_columns
 from esper.sanctum.widgets.overlay_chart import GroupLegend, OverlayChart, RunScatterChart, WorkspaceChart
 from esper.sanctum.widgets.run_details import RunDetails
 from esper.sanctum.widgets.run_list import RunFilterBox, RunList
@@ -331,13 +330,13 @@ async def test_delete_asks_first_and_refuses_a_live_run(study: Path) -> None:
         async with workspace(study, "delete") as pilot:  # live runs come first
             assert notices(pilot.app) == ["run-1 is running: a live run is not deleted. Q stops it."]
             await type_(pilot, "down", "delete")
-            assert isinstance(pilot.app.screen, ConfirmDialog)
+            assert isinstance(pilot.app.screen, ChoiceDialog)
             text = " ".join(screen_text_of(pilot).replace("│", " ").split())
             assert str(study)[-20:] in text.replace(" ", "")
             assert "KiB" in text
             await type_(pilot, "enter")  # the first answer is to cancel
             assert (study / "run-0").exists()
-            await type_(pilot, "delete", "down", "enter")
+            await type_(pilot, "delete", "D")
             assert not (study / "run-0").exists()
             assert names(pilot) == ["run-1", "run-2", "run-3"]
             with locked(study / "run-2"):  # meanwhile, it was resumed
@@ -432,21 +431,18 @@ async def test_commands_are_copied_for_the_selection(study: Path) -> None:
         assert pilot.app.clipboard == f"esper-sanctum compare {' '.join(runs)} --group-by"
 
 
-class FakeQueue:
-    """Stub of `RemoteRequestQueue` that refuses checkpoints."""
+class FakeQueue(RemoteRequestQueue):
+    """Queue without a thread, which refuses checkpoints."""
 
     asked: list[tuple[str, RequestKind]]
 
     def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
         self._run = directory.name
-        self.unacknowledged: set[RequestKind] = set()
-        self.refusals: queue.SimpleQueue[tuple[RequestKind | None, str]] = queue.SimpleQueue()
 
     def start(self) -> None: ...
 
-    def close(self) -> None: ...
-
-    def put(self, kind: RequestKind, origin: str) -> None:
+    def put(self, kind: RequestKind, origin: str, path: str | None = None, env: int | None = None) -> None:
         self.asked.append((self._run, kind))
         self.unacknowledged.add(kind)
         if kind is RequestKind.CHECKPOINT:
@@ -464,7 +460,7 @@ async def test_requests_go_to_the_highlighted_live_run(study: Path, monkeypatch:
             await type_(pilot, "c")
             assert "live: No checkpoint: refused by the run." in notices(pilot.app)
             await type_(pilot, "Q")
-            assert isinstance(pilot.app.screen, QuitDialog)
+            assert isinstance(pilot.app.screen, ChoiceDialog)
             assert "live is live. End the run?" in screen_text_of(pilot)
             await type_(pilot, "c")
             assert FakeQueue.asked == [
@@ -520,13 +516,13 @@ async def test_large_list_draws_only_what_is_visible_and_has_changed(
     for index in range(100):
         os.utime(write_segment(study / f"many-{index:03d}", 1, content), (NOW - 1e6 - index, NOW - 1e6 - index))
     drawn: list[str] = []
-    draw = run_columns.draw_row
+    draw = RunList.draw_row
 
-    def count(*arguments: Any, **options: Any) -> Any:
-        drawn.append(arguments[2].run)
-        return draw(*arguments, **options)
+    def count(*arguments: Any) -> Any:
+        drawn.append(arguments[1].run)
+        return draw(*arguments)
 
-    monkeypatch.setattr(run_columns, "draw_row", count)
+    monkeypatch.setattr(RunList, "draw_row", count)
     async with workspace(study) as pilot:
         height = pilot.app.screen.query_one(RunList).size.height
         assert len(set(drawn)) == height - 1

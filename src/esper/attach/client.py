@@ -47,7 +47,7 @@ class RemoteRequestQueue:
         self.origin: str | None = None
         """Origin of this viewer's requests in events; None before the run has assigned it."""
         self.unacknowledged: set[RequestKind] = set()
-        """Requests that are not acknowledged yet. A consumer of `refusals` removes the refused ones."""
+        """Requests that are not acknowledged yet. A refused one remains until `pop_refusals` returns it."""
         self.refusals: SimpleQueue[tuple[RequestKind | None, str]] = SimpleQueue()
         """Refused requests, each with a sentence that gives the reason. None instead of a kind: every request."""
         self._directory = directory
@@ -70,6 +70,14 @@ class RemoteRequestQueue:
         """
         self.unacknowledged.add(kind)
         self._outbox.put(Request(kind, origin, path, env))
+
+    def pop_refusals(self) -> list[tuple[RequestKind | None, str]]:
+        """Return the refused requests since the last call, as in `refusals`. They no longer wait for the run."""
+        refused: list[tuple[RequestKind | None, str]] = []
+        while not self.refusals.empty():
+            refused.append(self.refusals.get())
+        self.unacknowledged -= {kind for kind, _ in refused if kind is not None}
+        return refused
 
     def close(self) -> None:
         """End the thread after the requests that are already queued, unless the run is still starting."""

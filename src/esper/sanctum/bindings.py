@@ -20,7 +20,8 @@ class KeyCategory(Enum):
     SCREENS = "Screens"
     RUN = "Run"
     TIME = "Playback: a recording, or the past of a live run"
-    ROWS = "Env rows"
+    ROWS = "Rows of a list: envs, runs, candidates, log lines"
+    ENVS = "Env rows"
     TABLE = "Env table"
     MAP = "Env heat map"
     OVERVIEW = "Overview"
@@ -194,13 +195,13 @@ KEYS: tuple[KeyBinding, ...] = (
         False,
         Availability.REPLAY,
     ),
-    KeyBinding(KeyCategory.ROWS, "up,k", "up", "previous env", "move(-1)"),
-    KeyBinding(KeyCategory.ROWS, "down,j", "down", "next env", "move(1)"),
+    KeyBinding(KeyCategory.ROWS, "up,k", "up", "previous row", "move(-1)"),
+    KeyBinding(KeyCategory.ROWS, "down,j", "down", "next row", "move(1)"),
     KeyBinding(KeyCategory.ROWS, "pageup", "page up", "one page up", "page(-1)"),
     KeyBinding(KeyCategory.ROWS, "pagedown", "page down", "one page down", "page(1)"),
-    KeyBinding(KeyCategory.ROWS, "home", "first", "first env", "first"),
-    KeyBinding(KeyCategory.ROWS, "end", "last", "last env", "last"),
-    KeyBinding(KeyCategory.ROWS, "enter", "env", "open the selected env", "app.open_env", True),
+    KeyBinding(KeyCategory.ROWS, "home", "first", "first row", "first"),
+    KeyBinding(KeyCategory.ROWS, "end", "last", "last row; the log then follows new lines", "last"),
+    KeyBinding(KeyCategory.ENVS, "enter", "env", "open the selected env", "app.open_env", True),
     KeyBinding(KeyCategory.TABLE, "o", "sort", "sort by the next column (or click a heading)", "order", True),
     KeyBinding(KeyCategory.TABLE, "O", "reverse", "reverse the sort order", "reverse"),
     KeyBinding(KeyCategory.TABLE, "f", "follow", "follow the worst env", "follow"),
@@ -264,28 +265,14 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.POLICY, "enter", "env", "open the selected env", "app.open_env"),
     KeyBinding(KeyCategory.GROWTH, "o", "sort", "sort the blueprints by the next column", "order", True),
     KeyBinding(KeyCategory.GROWTH, "v", "charts", "show the next charts of the population", "charts", True),
-    KeyBinding(KeyCategory.CANDIDATES, "up,k", "up", "previous candidate", "move(-1)"),
-    KeyBinding(KeyCategory.CANDIDATES, "down,j", "down", "next candidate", "move(1)"),
-    KeyBinding(KeyCategory.CANDIDATES, "pageup", "page up", "one page up", "page(-1)"),
-    KeyBinding(KeyCategory.CANDIDATES, "pagedown", "page down", "one page down", "page(1)"),
-    KeyBinding(KeyCategory.CANDIDATES, "home", "first", "best candidate", "first"),
-    KeyBinding(KeyCategory.CANDIDATES, "end", "last", "last candidate", "last"),
     KeyBinding(KeyCategory.CANDIDATES, "enter", "env", "open the env that trains the candidate", "open", True),
     KeyBinding(KeyCategory.DEVICES, "o", "memory", "show the next memory", "show_next", True),
-    KeyBinding(KeyCategory.LOG, "up,k", "up", "previous line", "move(-1)"),
-    KeyBinding(KeyCategory.LOG, "down,j", "down", "next line", "move(1)"),
-    KeyBinding(KeyCategory.LOG, "pageup", "page up", "one page up", "page(-1)"),
-    KeyBinding(KeyCategory.LOG, "pagedown", "page down", "one page down", "page(1)"),
-    KeyBinding(KeyCategory.LOG, "home", "first", "oldest line", "first"),
-    KeyBinding(KeyCategory.LOG, "end", "last", "newest line; follow new ones", "last"),
     KeyBinding(KeyCategory.LOG, "slash", "search", "show only lines that contain a text", "screen.search", True),
     KeyBinding(KeyCategory.LOG, "f", "kind", "show the next kind of event", "kind", True),
     KeyBinding(KeyCategory.LOG, "v", "severity", "raise the minimum severity", "level", True),
     KeyBinding(KeyCategory.LOG, "e", "this env", "show only the selected env, or all envs", "env", True),
     KeyBinding(KeyCategory.LOG, "escape", "clear filter", "show all lines", "clear"),
-    KeyBinding(
-        KeyCategory.LOG, "enter", "go", "go to the moment and the env of the line; open a group", "choose", True
-    ),
+    KeyBinding(KeyCategory.LOG, "enter", "go", "go to the moment and the env of the line; open a group", "open", True),
     KeyBinding(KeyCategory.CURVES, "up", "up", "focus the chart above", "move_focus(-1)"),
     KeyBinding(KeyCategory.CURVES, "down", "down", "focus the chart below", "move_focus(1)"),
     KeyBinding(KeyCategory.CURVES, "pageup", "page up", "previous page", "page(-1)"),
@@ -295,12 +282,6 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.CURVES, "left_square_bracket", "previous env", "curves of the previous env", "move(-1)"),
     KeyBinding(KeyCategory.CURVES, "right_square_bracket", "next env", "curves of the next env", "move(1)"),
     KeyBinding(KeyCategory.CURVES, "escape", "clear search", "show all charts", "clear"),
-    KeyBinding(KeyCategory.RUNS, "up,k", "up", "previous run", "move(-1)"),
-    KeyBinding(KeyCategory.RUNS, "down,j", "down", "next run", "move(1)"),
-    KeyBinding(KeyCategory.RUNS, "pageup", "page up", "one page up", "page(-1)"),
-    KeyBinding(KeyCategory.RUNS, "pagedown", "page down", "one page down", "page(1)"),
-    KeyBinding(KeyCategory.RUNS, "home", "first", "first run", "first"),
-    KeyBinding(KeyCategory.RUNS, "end", "last", "last run", "last"),
     KeyBinding(KeyCategory.RUNS, "enter", "open", "open the run: attach if it is live, else replay", "open", True),
     KeyBinding(KeyCategory.WORKSPACE, "space", "select", "draw the curves of the run, or no longer", "select", True),
     KeyBinding(

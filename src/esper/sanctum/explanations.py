@@ -52,7 +52,7 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "stage of the seed in a slot, its blueprint, and its blending weight (alpha): the height of a lane",
         "letter; alpha 0 to 1",
         "seeds advance; the env screen shows which gate refuses a seed, and why",
-        "open the env with {keys[rows.env]} to see which check fails",
+        "open the env with {keys[envs.env]} to see which check fails",
     ),
     "gradient norm": MetricHelp(
         "mean L2 norm of the gradients of the epoch, before clipping",

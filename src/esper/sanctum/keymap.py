@@ -45,37 +45,28 @@ PRESETS: dict[str, dict[str, str]] = {
         "rows.page-down": "pagedown,ctrl+d",
         "rows.first": "home,g",
         "rows.last": "end,G",
-        "log.page-up": "pageup,ctrl+u",
-        "log.page-down": "pagedown,ctrl+d",
         "curves.page-up": "pageup,ctrl+u",
         "curves.page": "pagedown,ctrl+d",
-        "candidates.page-up": "pageup,ctrl+u",
-        "candidates.page-down": "pagedown,ctrl+d",
-        "candidates.first": "home,g",
-        "candidates.last": "end,G",
-        "runs.page-up": "pageup,ctrl+u",
-        "runs.page-down": "pagedown,ctrl+d",
-        "runs.first": "home,g",
-        "runs.last": "end,G",
-        "log.first": "home,g",
-        "log.last": "end,G",
     },
 }
 """Keys that differ from those of the table `KEYS`. Keyed by preset and by the id of the action."""
 
 _SCREENS: tuple[tuple[KeyCategory, ...], ...] = (
-    (KeyCategory.OVERVIEW, KeyCategory.ROWS, KeyCategory.TABLE),
+    (KeyCategory.OVERVIEW, KeyCategory.ROWS, KeyCategory.ENVS, KeyCategory.TABLE),
     (KeyCategory.OVERVIEW, KeyCategory.MAP),
-    (KeyCategory.GROWTH, KeyCategory.ROWS),
-    (KeyCategory.CANDIDATES,),
+    (KeyCategory.GROWTH, KeyCategory.ROWS, KeyCategory.ENVS),
+    (KeyCategory.CANDIDATES, KeyCategory.ROWS),
     (KeyCategory.DETAIL,),
     (KeyCategory.POLICY,),
     (KeyCategory.DEVICES,),
-    (KeyCategory.LOG,),
+    (KeyCategory.LOG, KeyCategory.ROWS),
     (KeyCategory.CURVES,),
 )
 """Categories whose keys apply on the same screen, besides those of `_EVERYWHERE`."""
-_WORKSPACE_SCREENS = ({KeyCategory.WORKSPACE, KeyCategory.RUNS}, {KeyCategory.WORKSPACE, KeyCategory.CHART})
+_WORKSPACE_SCREENS = (
+    {KeyCategory.WORKSPACE, KeyCategory.ROWS, KeyCategory.RUNS},
+    {KeyCategory.WORKSPACE, KeyCategory.CHART},
+)
 """The same for the workspace, where only a few keys of the app apply."""
 _EVERYWHERE = (*APP_CATEGORIES, KeyCategory.ANOMALIES, KeyCategory.TIMELINE)
 _MODIFIERS = frozenset({"alt", "ctrl", "shift"})

@@ -150,13 +150,11 @@ class RemotePendingRequests(PendingRequests):
     def pop_refusals(self) -> list[str]:
         """Return the messages of refused or undelivered requests since the last call, and forget these requests."""
         sentences = super().pop_refusals()
-        while not self._control.refusals.empty():
-            kind, sentence = self._control.refusals.get()
+        for kind, sentence in self._control.pop_refusals():
             sentences.append(sentence)
             if kind is RequestKind.EXPLAIN:  # also shown in place of the explanation
                 self.explanation_refusal = sentence
             if kind is not None:
-                self._control.unacknowledged.discard(kind)
                 self._pending.discard(kind)
         return sentences
 

@@ -128,11 +128,7 @@ class LiveRunRequests:
         messages: list[str] = []
         for name, queue in list(self._queues.items()):
             run = runs.get(name)
-            while not queue.refusals.empty():
-                kind, sentence = queue.refusals.get()
-                if kind is not None:
-                    queue.unacknowledged.discard(kind)
-                messages.append(f"{run.title if run else name}: {sentence}")
+            messages += [f"{run.title if run else name}: {sentence}" for _, sentence in queue.pop_refusals()]
             if run is None or run.state not in LIVE_STATES:
                 queue.close()
                 del self._queues[name]

@@ -238,13 +238,6 @@ class Workspace:
             self.version += 1
             self.groups_version += not self._selected  # else the selected runs are shown
 
-    def move(self, rows: int) -> None:
-        """Move the cursor by rows of the list, at most to its first or last row."""
-        if self._listed:
-            names = [run.run for run in self._listed]
-            place = names.index(self._highlighted) if self._highlighted in names else 0
-            self.highlight(names[min(max(place + rows, 0), len(names) - 1)])
-
     # Selection and groups
 
     @property

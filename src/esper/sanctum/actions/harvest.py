@@ -11,7 +11,8 @@ from esper.checkpoint.manifest import CheckpointError, read_manifest
 from esper.process import python_command
 from esper.recording.runs import safe_run_name
 from esper.sanctum.actions.base import BaseApp
-from esper.sanctum.screens.dialogs import HarvestDialog
+from esper.sanctum.bindings import bindings_of
+from esper.sanctum.screens.dialogs import Choice, ChoiceDialog
 from esper.sanctum.view import TOAST_SECONDS
 from esper.telemetry.events import CheckpointSaved
 
@@ -66,7 +67,8 @@ class HarvestActions(BaseApp):
                 self.notify(f"Env {env:02d} is being harvested in another process.")
                 self.run_worker(self._harvest(words, target), group="harvest")
 
-        self.push_screen(HarvestDialog(question), start)
+        choices = [Choice("h", "harvest", True)]
+        self.push_screen(ChoiceDialog(question, choices, bindings=bindings_of("dismiss", "view.harvest")), start)
 
     def _harvest_path(self, saved: CheckpointSaved, env: int) -> Path:
         """Return the directory to write: in that of a live run, else in the working directory."""

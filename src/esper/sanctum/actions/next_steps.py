@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from functools import partial
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from textual.screen import ModalScreen
 
@@ -12,10 +13,13 @@ from esper.config import Config
 from esper.recording.runs import shortest_name
 from esper.sanctum.actions.harvest import HarvestActions
 from esper.sanctum.actions.navigation import NavigationActions
-from esper.sanctum.screens.dialogs import NextStep, NextStepsDialog
+from esper.sanctum.bindings import bindings_of
+from esper.sanctum.screens.dialogs import Choice, ChoiceDialog
 from esper.sanctum.source import RunSource
 from esper.sanctum.view import TOAST_SECONDS, EffectNeeded, ResumeRun, ViewState
 from esper.telemetry.state import EnvState, RunState
+
+NextStep: TypeAlias = Literal["resume", "replay", "harvest", "what-if", "evaluate"]
 
 
 class NextStepsActions(NavigationActions, HarvestActions):
@@ -57,21 +61,25 @@ class NextStepsActions(NavigationActions, HarvestActions):
 
         has_checkpoint = bool(existing_checkpoints(state.checkpoints, self.source.directory))
         outcome = self.source.outcome
-        steps: list[NextStep] = ["replay", "what-if"]
+        steps: list[Choice[NextStep]] = []
         if outcome.can_resume:
-            steps.insert(0, "resume")
+            key, text = self.view.key_names["run.pause"], "train on from the newest checkpoint, in a background process"
+            steps.append(Choice(key, f"resume: {text}", "resume", "run.pause"))
+        steps.append(Choice("r", "replay: watch the run from its start", "replay"))
+        steps.append(Choice("w", f"what if: compute the effects of env {best.env:02d}'s decisions", "what-if"))
         if has_checkpoint:
             if state.search is None:  # a growth has written its network
-                steps.append("harvest")
+                steps.append(Choice("h", f"harvest: write the network of env {best.env:02d} as files", "harvest"))
             if state.update is not None:  # else the policy has learned nothing
-                steps.append("evaluate")
+                steps.append(Choice("e", "evaluate: copy the command that tests the policy", "evaluate"))
         score = f", {state.score_name} {100 * best.latest.score:.1f} %" if best.latest else ""
         is_past = not outcome.has_ended and self.source.playback is not None
         status = "The past of the run" if is_past else f"Run {outcome.brief}"
         heading = f"{status}. Best env of round {state.round}: {best.env:02d}{score}"
         if state.search is not None and state.search.answer is not None:
             heading = f"{status}. {state.search.answer}"
-        dialog = NextStepsDialog(heading, best.env, steps, self.view.key_names["run.pause"])
+        keys = [*bindings_of("dismiss", "view.next-steps"), *bindings_of("app.quit", "view.quit")]
+        dialog = ChoiceDialog(heading, steps, "stay on this screen", bindings=keys)
         self.push_screen(dialog, partial(self._take, best.env))
 
     def _take(self, env: int, step: NextStep | None) -> None:

@@ -11,7 +11,7 @@ from esper.control import ENDING_KINDS, RequestKind
 from esper.sanctum.actions.resume import BROWSER_MESSAGE, ResumeActions
 from esper.sanctum.driver import ResilientDriver
 from esper.sanctum.requests import ACKNOWLEDGEMENTS, PendingRequests, pause_cause
-from esper.sanctum.screens.dialogs import QuitDialog
+from esper.sanctum.screens.dialogs import ChoiceDialog, stop_dialog
 from esper.sanctum.source import RunSource, run_has_ended
 from esper.sanctum.view import ResumeRun
 from esper.sanctum.widgets.header import progress_in_step
@@ -25,6 +25,8 @@ class RunActions(ResumeActions):
         super().__init__(source)
         self._handlers: dict[signal.Signals, SignalHandler] = {}
         """Signal handlers to restore. Keyed by signal."""
+        self._stop_dialog: ChoiceDialog[RequestKind] | None = None
+        """The last question whether to end the run."""
 
     @property
     def has_finished_leaving(self) -> bool:
@@ -109,19 +111,18 @@ class RunActions(ResumeActions):
 
     def action_stop(self) -> None:
         """Ask whether to end the run; a second call while the dialog is open confirms it."""
-        screen = self.screen
-        if isinstance(screen, QuitDialog):
-            screen.confirm()
+        if self._stop_dialog is not None and self.screen is self._stop_dialog:
+            self._stop_dialog.action_choose(0)
         elif self._require_engine() is not None:
             state = self.source.live_state
-            dialog = QuitDialog(
+            self._stop_dialog = stop_dialog(
                 self.view.key_names,
                 attached=self.source.attached,
                 paused=state.status == "paused",
                 cause=state.cause,
                 overdue=next(iter(state.overdue.values()), None),
             )
-            self.push_screen(dialog, lambda kind: self._request(kind) if kind is not None else None)
+            self.push_screen(self._stop_dialog, lambda kind: self._request(kind) if kind is not None else None)
 
     def action_detach(self) -> None:
         """Leave the dashboard if the run trains in another process."""

@@ -16,7 +16,7 @@ class CandidatesScreen(RunScreen):
     """The state of the growth at the top, the table below it, and the front below or beside the table."""
 
     AUTO_FOCUS = "CandidateTable"
-    CATEGORIES = (KeyCategory.CANDIDATES,)
+    CATEGORIES = (KeyCategory.ROWS, KeyCategory.CANDIDATES)
 
     def body(self) -> ComposeResult:
         """Yield the summary, the table with the selected candidate, and the chart."""

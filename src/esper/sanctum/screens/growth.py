@@ -67,7 +67,7 @@ class GrowthScreen(RunScreen):
     """The envs, the charts of the population, and the blueprint table."""
 
     AUTO_FOCUS = "GrowthChart"
-    CATEGORIES = (KeyCategory.ROWS, KeyCategory.GROWTH)
+    CATEGORIES = (KeyCategory.ROWS, KeyCategory.ENVS, KeyCategory.GROWTH)
     BINDINGS = bindings(KeyCategory.GROWTH)
 
     def body(self) -> ComposeResult:
@@ -130,11 +130,11 @@ class GrowthChart(EnvRowsPanel):
         """Return one line for the heading, and one per env."""
         return 1 + len(self.state.envs)
 
-    def env_at(self, x: int, y: int) -> int | None:
+    def key_at(self, x: int, y: int) -> int | None:
         """Return the env in a column and line of the content; None if there is none."""
         rows = max(self.size.height - 1, 1)
         place = x // self._column_width * rows + y - 1
-        return self._visible_envs[place] if y >= 1 and place < len(self._visible_envs) else None
+        return self._visible[place] if y >= 1 and place < len(self._visible) else None
 
     def draw_lines(self, size: Size) -> list[Line] | list[Row]:
         """Draw the heading and the visible rows."""
@@ -151,8 +151,8 @@ class GrowthChart(EnvRowsPanel):
         spare = slot_width - min(steps, _MAX_SLOT_STEP_COLS)
         name_width = min(spare, _MAX_NAME_COLS) if spare >= _MIN_NAME_COLS else 0
         strip_width = min(slot_width - name_width, steps)
-        shown = self.visible_rows(range(len(self.state.envs)), room * columns)
-        self.panel_subtitle = f"{self._top + 1}–{self._top + len(shown)} of {len(self.state.envs)}" if shown else None
+        shown = self.visible_envs(range(len(self.state.envs)), room * columns)
+        self.panel_subtitle = self.position_text if shown else None
         loss = _median_loss(self.state.envs)
         if self.panel_subtitle and loss is not None:
             lost = points_cell(loss).text.strip().removeprefix("+")
@@ -165,7 +165,9 @@ class GrowthChart(EnvRowsPanel):
             env = self.state.envs[index]
             selected, severity = index == self.view.selected_env, worst.get(index)
             draw = partial(self._row, env, started, first, strip_width, name_width, severity, selected=selected)
-            cells.append(self.cached_row(env, width, draw, first, strip_width, name_width, severity, selected))
+            cells.append(
+                self.cached_row(index, width, draw, env.revision, first, strip_width, name_width, severity, selected)
+            )
         for y in range(min(room, len(cells))):
             row = [segment for cell in cells[y::room] for segment in cell]
             rows.append(Segment.adjust_line_length(row, size.width, self.view.palette["normal"]))

@@ -6,7 +6,6 @@ from collections.abc import Hashable
 from typing import Any
 
 from textual.app import ComposeResult
-from textual.events import Click
 from textual.geometry import Size
 from textual.timer import Timer
 from textual.widgets import Input
@@ -18,7 +17,8 @@ from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.search import SearchBox, SearchScreen
 from esper.sanctum.symbols import SEVERITIES, ellipsise
 from esper.sanctum.view import GoToMoment, ViewState
-from esper.sanctum.widgets.panel import Line, Panel
+from esper.sanctum.widgets.panel import Line
+from esper.sanctum.widgets.row_list import RowList
 
 SEARCH_SLICE_S = 0.03
 """Seconds of searching between two frames."""
@@ -30,7 +30,7 @@ class LogScreen(SearchScreen):
     """The log lines, and a search box that opens on request."""
 
     AUTO_FOCUS = "LogList"
-    CATEGORIES = (KeyCategory.LOG,)
+    CATEGORIES = (KeyCategory.ROWS, KeyCategory.LOG)
 
     def body(self) -> ComposeResult:
         """Yield the log lines and the hidden search box."""
@@ -59,7 +59,7 @@ class LogScreen(SearchScreen):
         lines.focus()
 
 
-class LogList(Panel, can_focus=True):
+class LogList(RowList[int]):
     """Log lines of the whole run, newest at the bottom.
 
     The cursor follows the newest line, or the line at the playhead, until the user moves it.
@@ -68,6 +68,7 @@ class LogList(Panel, can_focus=True):
     PANEL_TITLE = "log"
     METRICS = ("log",)
     BINDINGS = bindings(KeyCategory.LOG)
+    HEADING_ROWS = 0
     _timer: Timer
     """Continues a search."""
 
@@ -76,7 +77,7 @@ class LogList(Panel, can_focus=True):
         self._log = RunLog()
         self._cursor: tuple[int, bool] | None = None
         """Event number of the selected row's line, and True if the row is a group; None to follow."""
-        self._visible: list[int | None] = []
+        self._lines_shown: list[int | None] = []
         """Number of the row in each line of the panel; None for a line that is no row."""
 
     def on_mount(self) -> None:
@@ -89,6 +90,7 @@ class LogList(Panel, can_focus=True):
             return
         source = self.view.source
         self._log.update(source.history, source.live_state.log if source.live else (), SEARCH_SLICE_S)
+        self.set_keys(range(len(self._log)))
         (self._timer.resume if self._log.is_waiting else self._timer.pause)()
         super().update()
 
@@ -121,10 +123,22 @@ class LogList(Panel, can_focus=True):
         """Return the number of the row at the playhead; in the present of a live run, of the newest row."""
         return len(self._log) - 1 if self._playhead_seq is None else self._log.find(self._playhead_seq)
 
-    def _cursor_row(self) -> int:
+    @property
+    def selected(self) -> int:
+        """Number of the row under the cursor."""
         if self._cursor is None:
             return self._followed_row()
         return self._log.find(self._cursor[0], is_group=self._cursor[1])
+
+    def select(self, key: int) -> None:
+        """Select a row. The row at the playhead, or the newest row of a live run, is followed from then on."""
+        row = self._log.row(key)
+        self._cursor = None if key == self._followed_row() else (row.line.seq, row.num_lines > 1)
+        self.update()
+
+    def key_at(self, x: int, y: int) -> int | None:  # noqa: ARG002 (rows are not side by side)
+        """Return the number of the row in a line of the content; None if there is none."""
+        return self._lines_shown[y] if y < len(self._lines_shown) else None
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw the rows around the cursor."""
@@ -135,22 +149,22 @@ class LogList(Panel, can_focus=True):
         elif log.fraction_searched < 1:
             searched = f" · searched {100 * log.fraction_searched:.0f} %"
         self.panel_subtitle = strip_control(f"{num_lines:,} line{'s' * (num_lines != 1)} · {log.filter}{searched}")
-        self._visible = []
+        self._lines_shown, self.num_visible = [], size.height
         if not num_rows:
             text = "no log line yet" if not log.last_seq else "no matching line"
             return [self.line(f" {text}{searched and ' yet'}", "dim")]
-        cursor = self._cursor_row()
+        cursor = self.selected
         top = min(max(cursor - size.height // 2, 0), max(num_rows - size.height, 0))
         lines: list[Line] = []
         for number in range(top, min(top + size.height, num_rows)):
             if number == log.num_read_rows and searched:
-                self._visible.append(None)
+                self._lines_shown.append(None)
                 lines.append(self.line(" … not read yet", "dim"))
-            self._visible.append(number)
+            self._lines_shown.append(number)
             lines.append(self._draw_row(log.row(number), size.width, selected=number == cursor))
         surplus = len(lines) - size.height
-        if surplus > 0 and cursor == self._visible[-1]:  # the cursor stays in sight
-            del lines[:surplus], self._visible[:surplus]
+        if surplus > 0 and cursor == self._lines_shown[-1]:  # the cursor stays in sight
+            del lines[:surplus], self._lines_shown[:surplus]
         return lines
 
     def _draw_row(self, row: LogRow, width: int, *, selected: bool) -> Line:
@@ -162,29 +176,6 @@ class LogList(Panel, can_focus=True):
         line.append("  " if row.in_group else "" if row.num_lines == 1 else "- " if row.is_open else "+ ", "dim")
         role = "dim" if is_later else "normal" if entry.severity == "info" else "bright"
         return line.append(ellipsise(strip_control(row.text), width - line.width), role)
-
-    def _select(self, number: int) -> None:
-        """Select a row. The row at the playhead, or the newest row of a live run, is followed from then on."""
-        row = self._log.row(number)
-        self._cursor = None if number == self._followed_row() else (row.line.seq, row.num_lines > 1)
-        self.update()
-
-    def action_move(self, rows: int) -> None:
-        """Move the cursor by rows."""
-        if len(self._log):
-            self._select(min(max(self._cursor_row() + rows, 0), len(self._log) - 1))
-
-    def action_page(self, pages: int) -> None:
-        """Move the cursor by pages."""
-        self.action_move(pages * max(self.size.height - 1, 1))
-
-    def action_first(self) -> None:
-        """Select the oldest row."""
-        self.action_move(-len(self._log))
-
-    def action_last(self) -> None:
-        """Select the newest row."""
-        self.action_move(len(self._log))
 
     def action_kind(self) -> None:
         """Show only the next category, or all lines after the last category."""
@@ -214,11 +205,11 @@ class LogList(Panel, can_focus=True):
         if text != self.filter.text:
             self._set_filter(text=text)
 
-    def action_choose(self) -> None:
+    async def action_open(self) -> None:
         """Go to the moment and the env of the selected line; open or close a group."""
         if not len(self._log):
             return
-        number = self._cursor_row()
+        number = self.selected
         row = self._log.row(number)
         if row.num_lines == 1:
             self.post_message(GoToMoment(row.line.seq, row.line.env))
@@ -226,13 +217,3 @@ class LogList(Panel, can_focus=True):
         self._log.toggle(number)
         self._cursor = row.line.seq, True
         self.update()
-
-    def on_click(self, event: Click) -> None:
-        """Select the clicked line; choose it on a double click."""
-        offset = event.get_content_offset(self)
-        if offset is not None and offset.y < len(self._visible):
-            number = self._visible[offset.y]
-            if number is not None:
-                self._select(number)
-                if event.chain == 2:
-                    self.action_choose()

@@ -67,7 +67,7 @@ class NumericsScreen(RunScreen):
     """All envs at the top; below them the selected env, the lanes, and the non-finite values."""
 
     AUTO_FOCUS = "LossScaleTable"
-    CATEGORIES = (KeyCategory.ROWS,)
+    CATEGORIES = (KeyCategory.ROWS, KeyCategory.ENVS)
 
     def body(self) -> ComposeResult:
         """Yield the env table, and a row of details."""
@@ -97,7 +97,7 @@ class LossScaleTable(EnvRowsPanel):
         heat_map_width = max((spare * 3 // 5 if has_scaling else spare) // num_owners - 1, 0)
         heat_map_width = min(heat_map_width, started.steps, MAX_STEPS)
         scale_width = min(spare - (heat_map_width + 1) * num_owners, _MAX_SCALE_COLS) if has_scaling else 0
-        shown = self.visible_rows(range(len(self.state.envs)), max(size.height - 1, 1))
+        shown = self.visible_envs(range(len(self.state.envs)), max(size.height - 1, 1))
         self.panel_subtitle = (
             "gradient norm  "
             + "  ".join(f"{glyph} <{bound:g}" for bound, glyph in NORM_SHADES)
@@ -109,7 +109,7 @@ class LossScaleTable(EnvRowsPanel):
         for index in shown:
             env, selected, severity = self.state.envs[index], index == self.view.selected_env, worst.get(index)
             draw = partial(self._row, env, started, layout, severity, selected=selected)
-            rows.append(self.cached_row(env, width, draw, layout, severity, selected))
+            rows.append(self.cached_row(index, width, draw, env.revision, layout, severity, selected))
         self.draw_scroll_arrows(rows, width)
         return rows
 

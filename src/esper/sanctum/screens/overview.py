@@ -137,7 +137,7 @@ class OverviewScreen(RunScreen):
     """Envs and their scores, policy heads, devices and log."""
 
     AUTO_FOCUS = "EnvTable"
-    CATEGORIES = (KeyCategory.ROWS, KeyCategory.TABLE, KeyCategory.OVERVIEW)
+    CATEGORIES = (KeyCategory.ROWS, KeyCategory.ENVS, KeyCategory.TABLE, KeyCategory.OVERVIEW)
     BINDINGS = bindings(KeyCategory.OVERVIEW)
 
     _view_chosen = False

@@ -17,7 +17,7 @@ from esper.recording.notes import RunNotes, read_notes
 from esper.recording.runs import is_shipped, shortest_name
 from esper.recording.segments import ReadError
 from esper.sanctum.run_changes import RunChangeError, changeable_directory
-from esper.sanctum.screens.dialogs import ConfirmDialog, QuitDialog
+from esper.sanctum.screens.dialogs import Choice, ChoiceDialog, stop_dialog
 from esper.sanctum.screens.workspace_base import WorkspaceBase
 from esper.sanctum.screens.workspace_dialogs import NotesDialog
 from esper.sanctum.view import TOAST_SECONDS, ResumeRun
@@ -96,7 +96,7 @@ class RunChangesScreen(WorkspaceBase):
         name = f"{run.title}: delete" if run.name else "Delete"
         size = "" if run.bytes is None else f" ({format_bytes(run.bytes)})"
         question = f"{name} {run.path}{size} with its events, checkpoints and notes?"
-        self.app.push_screen(ConfirmDialog(question, "delete", is_destructive=True), delete)
+        self.app.push_screen(ChoiceDialog(question, [Choice("D", "delete", True)], is_destructive=True), delete)
 
     def action_request(self, kind: str) -> None:
         """Send a request to the highlighted run; a pause of a crashed run resumes it."""
@@ -120,7 +120,7 @@ class RunChangesScreen(WorkspaceBase):
                 self._change(lambda _: self.workspace.request(run, kind))
 
         paused = run.state in {"paused", "held"}
-        dialog = QuitDialog(self.view.key_names, attached=False, paused=paused, cause=None, run=run.title)
+        dialog = stop_dialog(self.view.key_names, attached=False, paused=paused, cause=None, run=run.title)
         self.app.push_screen(dialog, stop)
 
     def action_copy(self, command: str) -> None:

@@ -40,7 +40,7 @@ class WorkspaceScreen(RunChangesScreen):
     """List of the runs, overlaid curves, and details of the highlighted run; in a small terminal, one of them."""
 
     AUTO_FOCUS = "RunList"
-    CATEGORIES = (KeyCategory.RUNS, KeyCategory.WORKSPACE)
+    CATEGORIES = (KeyCategory.ROWS, KeyCategory.RUNS, KeyCategory.WORKSPACE)
     BINDINGS: ClassVar[list[BindingType]] = [
         *bindings(KeyCategory.WORKSPACE),
         Binding("tab", "focus_pane(1)", show=False),

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
-from rich.segment import Segment
-from textual.events import Click
 from textual.geometry import Size
 
 from esper.effects.episode import GERMINATE, WAIT, choices_of
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.symbols import wrap_cells
-from esper.sanctum.view import ViewState
 from esper.sanctum.what_if import KnownEffects
-from esper.sanctum.widgets.panel import Line, Panel, Row
+from esper.sanctum.widgets.panel import Line, Panel
+from esper.sanctum.widgets.row_list import RowList
 from esper.telemetry.series import StepTrace
 from esper.telemetry.state import SERIES_POINTS, EnvState
 
@@ -114,95 +112,27 @@ def ascending_steps(env: EnvState) -> list[StepTrace]:
     return trace
 
 
-class EnvRowsPanel(Panel, can_focus=True):
+class EnvRowsPanel(RowList[int]):
     """Base class of a panel with one row per env below a line of headings; `view.selected_env` is the cursor."""
 
-    BINDINGS = bindings(KeyCategory.ROWS)
+    BINDINGS = bindings(KeyCategory.ENVS)
 
-    def __init__(self, view: ViewState, *, id: str | None = None) -> None:
-        super().__init__(view, id=id)
-        self._top = 0
-        """Index in `_order` of the first visible env."""
-        self._room = 0
-        """Number of rows for envs."""
-        self._order: Sequence[int] = ()
-        """Envs from top to bottom, visible or not."""
-        self._visible_envs: Sequence[int] = ()
-        self._row_cache: dict[int, tuple[Hashable, Row]] = {}
-        """Cached rows, each with the values that it depends on. Keyed by env index."""
+    @property
+    def selected(self) -> int:
+        """Index of the selected env."""
+        return self.view.selected_env
 
-    def visible_rows(self, order: Sequence[int], room: int) -> Sequence[int]:
-        """Return the envs of `order` that fit into `room` rows, scrolled so that the selected env is one of them."""
-        self._order = order
-        count = len(order)
-        if count and self.view.selected_env not in order:
-            self.view.selected_env = order[0]
-        index = order.index(self.view.selected_env) if count else 0
-        top, self._room = self._top if room == self._room else 0, room
-        self._top = min(max(top, index - room + 1), index, max(count - room, 0))
-        self._visible_envs = order[self._top : self._top + room]
-        return self._visible_envs
-
-    def cached_row(self, env: EnvState, width: int, draw: Callable[[], Line], *inputs: Hashable) -> Row:
-        """Return the row of an env, drawn again if the env, the width, the theme or one of `inputs` has changed."""
-        key = env.revision, width, self.view.palette.name, self.view.state_version, inputs
-        cached = self._row_cache.get(env.env)
-        if cached is None or cached[0] != key:
-            cached = self._row_cache[env.env] = key, draw().row(width)
-        return cached[1]
-
-    def draw_scroll_arrows(self, rows: list[Row], width: int) -> None:
-        """Draw an arrow at the right edge of the first and last visible row if further envs lie above or below."""
-        if self._top > 0:
-            rows[1] = self._with_arrow(rows[1], "↑", width)
-        if self._top + len(self._visible_envs) < len(self._order):
-            last = min(len(self._visible_envs), len(rows) - 1)
-            rows[last] = self._with_arrow(rows[last], "↓", width)
-
-    def _with_arrow(self, row: Row, arrow: str, width: int) -> Row:
-        return [*Segment.adjust_line_length(row, width - 1), *self.line(arrow, "dim").row(1)]
-
-    def select(self, env: int) -> None:
+    def select(self, key: int) -> None:
         """Select an env and update all panels, because some show the selected env."""
-        self.view.selected_env = env
+        self.view.selected_env = key
         self.update_screen()
 
-    def action_move(self, rows: int) -> None:
-        """Move the cursor by rows."""
-        order = self._order
-        if order:
-            index = order.index(self.view.selected_env) if self.view.selected_env in order else 0
-            self.select(order[min(max(index + rows, 0), len(order) - 1)])
+    async def action_open(self) -> None:
+        """Open the selected env."""
+        await self.run_action("app.open_env")
 
-    def action_page(self, pages: int) -> None:
-        """Move the cursor by pages."""
-        self.action_move(pages * max(len(self._visible_envs) - 1, 1))
-
-    def action_first(self) -> None:
-        """Move the cursor to the first row."""
-        self.action_move(-len(self.state.envs))
-
-    def action_last(self) -> None:
-        """Move the cursor to the last row."""
-        self.action_move(len(self.state.envs))
-
-    def env_at(self, x: int, y: int) -> int | None:  # noqa: ARG002 (a panel may have several rows side by side)
-        """Return the env in a column and line of the content; None if there is none."""
-        return self._visible_envs[y - 1] if 1 <= y <= len(self._visible_envs) else None
-
-    def on_click(self, event: Click) -> None:
-        """Select the clicked row; open its env on a double click."""
-        offset = event.get_content_offset(self)
-        env = self.env_at(offset.x, offset.y) if offset is not None else None
-        if env is not None:
-            self.select(env)
-            if event.chain == 2:
-                self.app.simulate_key("enter")
-
-    def on_mouse_scroll_down(self) -> None:
-        """Move the cursor three rows down."""
-        self.action_move(3)
-
-    def on_mouse_scroll_up(self) -> None:
-        """Move the cursor three rows up."""
-        self.action_move(-3)
+    def visible_envs(self, order: Sequence[int], room: int) -> Sequence[int]:
+        """Return the envs of `order` that fit into `room` rows. If the selected env is not in it, select the first."""
+        if order and self.view.selected_env not in order:
+            self.view.selected_env = order[0]
+        return self.scroll_to_cursor(order, room)

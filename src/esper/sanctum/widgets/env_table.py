@@ -10,7 +10,6 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
-from textual.events import Click
 from textual.geometry import Size
 from textual.message import Message
 from textual.widgets import Input, Static
@@ -46,8 +45,6 @@ class EnvTable(EnvRowsPanel):
     def __init__(self, view: ViewState) -> None:
         super().__init__(view)
         self._sort_column, self._descending = "env", False
-        self._column_ranges: list[tuple[range, str]] = []
-        """Columns of the terminal that each heading occupies, for clicks."""
         self._pinned: frozenset[int] = frozenset()
         self._worst: frozenset[int] = frozenset()
         """Envs with the lowest scores that are shown first."""
@@ -56,8 +53,6 @@ class EnvTable(EnvRowsPanel):
         """True if envs with anomalies and the worst ones come first."""
         self._seconds_starting = 0
         """Seconds for which the run has been starting."""
-        self._layout: tuple[Hashable, env_columns.Layout] | None = None
-        """Layout of the columns, with everything that it depends on."""
 
     def on_mount(self) -> None:
         """Count the seconds until the run has started, because no event arrives before."""
@@ -101,10 +96,10 @@ class EnvTable(EnvRowsPanel):
         summary_room = max(height - len(envs) - 2, _SUMMARY_ROWS if height >= _MIN_AGGREGATES_ROWS else 1)
         labels = env_summary.summary_labels(started, summary_room)
         room = max(height - 1 - len(labels), 1)
-        visible = self.visible_rows(self._sort(envs, severities, room), room)
+        visible = self.visible_envs(self._sort(envs, severities, room), room)
         self._write_titles(len(envs))
         arrow = "↓" if self._descending else "↑"
-        heading, self._column_ranges = env_columns.header_row(palette, layout, started, self._sort_column, arrow)
+        heading, self._heading_ranges = env_columns.header_row(palette, layout, started, self._sort_column, arrow)
         rows = [heading.row(width)]
         for index in visible:
             env, severity, selected = self.state.envs[index], severities.get(index), index == self.view.selected_env
@@ -115,7 +110,7 @@ class EnvTable(EnvRowsPanel):
                 env_columns.draw_row, palette, layout, started, env,
                 severity=severity, selected=selected, mark=mark, trial=self._trial(env), idle=idle,
             )  # fmt: skip
-            rows.append(self.cached_row(env, width, draw, layout, severity, selected, mark, idle))
+            rows.append(self.cached_row(index, width, draw, env.revision, layout, severity, selected, mark, idle))
         if len(visible) < len(envs):
             self.draw_scroll_arrows(rows, width)
         elif height > len(rows) + len(labels):
@@ -130,9 +125,7 @@ class EnvTable(EnvRowsPanel):
     def _choose_layout(self, width: int, started: RunStarted) -> env_columns.Layout:
         """Return the layout of the columns, computed again if anything that it depends on has changed."""
         key = width, started.seq, len(self.state.blueprints), self.view.state_version
-        if self._layout is None or self._layout[0] != key:
-            self._layout = key, env_columns.choose_layout(width, started, self.state.blueprints)
-        return self._layout[1]
+        return self.fitted(key, lambda: env_columns.choose_layout(width, started, self.state.blueprints))
 
     def _filter_envs(self, severities: dict[int, str]) -> Sequence[EnvState]:
         """Return the envs to show. In follow mode, select the worst of them."""
@@ -178,7 +171,7 @@ class EnvTable(EnvRowsPanel):
             title += " ─ anomalies and worst first"
         self.panel_title = title + (" ─ following the worst" if self._following else "")
         of = f"{count} of {total}" if self.view.env_filter else str(total)
-        last = self._top + len(self._visible_envs)
+        last = self._top + self.num_visible
         self.panel_subtitle = f"{self._top + 1}–{last} of {of}" if count else f"0 of {total}"
 
     def _draw_start(self, width: int, height: int) -> list[Line]:
@@ -193,11 +186,11 @@ class EnvTable(EnvRowsPanel):
             text = f"starting: {source.start_stage}…{seconds}"
         return [self.line()] * ((height - 1) // 2) + [self.line(text.center(width), "normal")]
 
-    def sort_by(self, column: str) -> None:
+    def sort_by(self, key: str) -> None:
         """Sort by a column; reverse the order if the table is already sorted by it."""
-        already_sorted = column == self._sort_column
-        self._descending = not self._descending if already_sorted else column not in _ASCENDING_COLUMNS
-        self._sort_column = column
+        already_sorted = key == self._sort_column
+        self._descending = not self._descending if already_sorted else key not in _ASCENDING_COLUMNS
+        self._sort_column = key
         self.update()
 
     def action_order(self) -> None:
@@ -221,19 +214,10 @@ class EnvTable(EnvRowsPanel):
         self._pinned ^= {self.view.selected_env}
         self.update()
 
-    def select(self, env: int) -> None:
+    def select(self, key: int) -> None:
         """Select an env, and stop following the worst one."""
         self._following = False
-        super().select(env)
-
-    def on_click(self, event: Click) -> None:
-        """Sort by the clicked heading. The base class handles clicks on rows."""
-        offset = event.get_content_offset(self)
-        if offset is not None and offset.y == 0:
-            for columns, name in self._column_ranges:
-                if offset.x in columns:
-                    self.sort_by(name)
-            event.prevent_default()
+        super().select(key)
 
 
 class FilterBox(Horizontal):

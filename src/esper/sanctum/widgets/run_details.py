@@ -46,7 +46,6 @@ class RunDetails(RunKeysPanel):
     def __init__(self, view: ViewState, workspace: Workspace) -> None:
         super().__init__(view, workspace)
         self._top = 0
-        self._num_lines = 0
         self._scrolled_run: str | None = None
         """Run of the scroll position."""
 
@@ -66,7 +65,7 @@ class RunDetails(RunKeysPanel):
         if run.run != self._scrolled_run:
             self._scrolled_run, self._top = run.run, 0
         lines = list(self._all_lines(run, size.width))
-        self._num_lines = len(lines)
+        self.num_rows, self.num_visible = len(lines), size.height
         self._top = max(min(self._top, len(lines) - size.height), 0)
         last = min(self._top + size.height, len(lines))
         self.panel_subtitle = f"{self._top + 1}–{last} of {len(lines)}" if len(lines) > size.height else None
@@ -169,19 +168,9 @@ class RunDetails(RunKeysPanel):
         line.append(value, "bright" if other else "normal")
         return line.append(f"  ({other})" if other else "", "dim")
 
-    @property
-    def num_rows(self) -> int:
-        """Number of lines."""
-        return self._num_lines
-
-    @property
-    def rows_per_page(self) -> int:
-        """Number of visible lines."""
-        return self.size.height
-
     def action_move(self, rows: int) -> None:
         """Scroll by rows."""
-        self._top = min(max(self._top + rows, 0), max(self._num_lines - self.size.height, 0))
+        self._top = min(max(self._top + rows, 0), max(self.num_rows - self.size.height, 0))
         self.update()
 
 

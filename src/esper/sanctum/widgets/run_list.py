@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
 from typing import ClassVar
 
-from rich.segment import Segment
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.events import Click
 from textual.geometry import Size
 from textual.widgets import Input, Static
 
+from esper.formatting import strip_control
 from esper.history.run_filter import FilterError, IncompleteFilterError, complete_filter
 from esper.history.run_info import RunInfo
+from esper.recording.notes import BASELINE_TAG
+from esper.sanctum.symbols import RUN_STATES, Cell, ellipsise
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets import run_columns
+from esper.sanctum.widgets.env_columns import PIN_GLYPH
 from esper.sanctum.widgets.env_table import FilterBox
 from esper.sanctum.widgets.panel import Line, Row
+from esper.sanctum.widgets.row_list import Column, PlacedColumn, RowList, append_cells, fit_columns
 from esper.sanctum.widgets.workspace_panel import RunKeysPanel
 from esper.sanctum.workspace import Workspace
 
@@ -26,10 +30,16 @@ AGE_INTERVAL_S = 60.0
 """Seconds between two drawings of the ages of the runs."""
 MAX_COMPLETIONS = 6
 """Maximum number of completions beside the filter."""
+_MARK_COLS = 5
+"""Columns before the title: mark, baseline and state, with their gaps."""
+_MIN_TITLE_COLS, _GOOD_TITLE_COLS, _MAX_TITLE_COLS = 16, 26, 40
+_MIN_SPARK_COLS, _MAX_SPARK_COLS = 8, 20
+_LAST_FIRST_PRIORITY = 4
+"""Highest priority of the columns that get room before the title has its good width."""
 
 
-class RunList(RunKeysPanel):
-    """Heading and rows of the listed runs; only rows that changed are drawn again.
+class RunList(RunKeysPanel, RowList[str], can_focus=True):
+    """Heading and rows of the listed runs.
 
     Args:
         view: State that the panels share.
@@ -40,19 +50,27 @@ class RunList(RunKeysPanel):
 
     def __init__(self, view: ViewState, workspace: Workspace) -> None:
         super().__init__(view, workspace)
-        self._top = 0
-        """Index of the first visible run."""
-        self._num_visible = 0
-        self._layout: tuple[Hashable, run_columns.RunLayout] | None = None
-        """Layout of the columns, with everything that it depends on."""
-        self._column_ranges: list[tuple[range, str]] = []
-        """Columns of the terminal that each heading occupies, for clicks."""
-        self._row_cache: dict[str, tuple[RunInfo, Hashable, Row]] = {}
-        """Cached rows, each with its run and everything else that it depends on. Keyed by run."""
+        self._spark_ranges: Mapping[str | None, tuple[float, float]] = {}
+        """Minimum and maximum of the sparklines, keyed by task."""
 
     def cache_key(self) -> Hashable:
         """Return the version of the workspace, the minute, and whether the list has the focus."""
         return self.workspace.version, int(time.time() / AGE_INTERVAL_S), self.has_focus
+
+    @property
+    def selected(self) -> str | None:
+        """Name of the highlighted run."""
+        return self.workspace.highlighted.run if self.workspace.highlighted is not None else None
+
+    def select(self, key: str) -> None:
+        """Highlight a run."""
+        self.workspace.highlight(key)
+        self.update_screen()
+
+    def sort_by(self, key: str) -> None:
+        """Sort by a column, or reverse the order."""
+        self.workspace.reverse() if key == self.workspace.sort_key else self.workspace.sort_by(key)
+        self.update_screen()
 
     def draw_lines(self, size: Size) -> list[Line] | list[Row]:
         """Draw the heading and the visible rows."""
@@ -61,48 +79,63 @@ class RunList(RunKeysPanel):
         self._write_titles()
         if not runs:
             return [self.line(f" {self._empty_message()}", "dim")]
-        layout = self._choose_layout(width - 1)
-        room = max(height - 1, 1)
-        names = [run.run for run in runs]
-        highlighted = workspace.highlighted
-        place = names.index(highlighted.run) if highlighted is not None else 0
-        self._top = min(max(self._top, place - room + 1), place, max(len(runs) - room, 0))
-        visible = runs[self._top : self._top + room]
-        self._num_visible = len(visible)
-        arrow = "↓" if workspace.is_descending else "↑"
-        heading, self._column_ranges = run_columns.header_row(self.view.palette, layout, workspace.sort_key, arrow)
-        rows = [heading.row(width), *(self._row(run, layout, width, is_at=run is highlighted) for run in visible)]
-        self._draw_scroll_arrows(rows, width)
+        depends_on = width, workspace.sort_key, tuple(map(id, runs))
+        columns = self.fitted(depends_on, lambda: self._fit_columns(width - 1))
+        self.scroll_to_cursor([run.run for run in runs], max(height - 1, 1))
+        sort_key = "written" if workspace.sort_key == "age" else workspace.sort_key
+        heading = self.draw_heading(self.line(" " * _MARK_COLS), columns, sort_key, self._arrow)
+        visible = runs[self._top : self._top + self.num_visible]
+        rows = [heading.row(width), *(self._row(run, columns, width) for run in visible)]
+        self.draw_scroll_arrows(rows, width)
         return rows
 
-    def _row(self, run: RunInfo, layout: run_columns.RunLayout, width: int, *, is_at: bool) -> Row:
+    def _row(self, run: RunInfo, columns: tuple[PlacedColumn[RunInfo], ...], width: int) -> Row:
         group = self.workspace.group_of(run.run)
         letter, role = (group.letter, group.role) if group is not None else ("", "")
-        palette = self.view.palette
-        age = run_columns.age_text(run, time.time())
-        key = id(layout), width, palette.name, self.view.state_version, letter, role, is_at, age
-        cached = self._row_cache.get(run.run)
-        if cached is None or cached[0] is not run or cached[1] != key:
-            line = run_columns.draw_row(palette, layout, run, letter=letter, letter_role=role, highlighted=is_at)
-            cached = self._row_cache[run.run] = run, key, line.row(width)
-        return cached[2]
+        inputs = run, columns, self._spark_ranges, letter, role, run.run == self.selected
+        draw = partial(self.draw_row, run, columns, letter, role)
+        return self.cached_row(run.run, width, draw, *inputs, run_columns.age_text(run, time.time()))
 
-    def _choose_layout(self, width: int) -> run_columns.RunLayout:
-        """Return the layout of the columns; the same object while all that it depends on is the same."""
-        workspace = self.workspace
-        key = width, workspace.sort_key, [id(run) for run in workspace.listed]
-        if self._layout is None or self._layout[0] != key:
-            self._layout = key, run_columns.choose_layout(width, workspace.listed, workspace.sort_key)
-        return self._layout[1]
+    def draw_row(self, run: RunInfo, columns: Sequence[PlacedColumn[RunInfo]], letter: str, letter_role: str) -> Line:
+        """Draw the row of a run with the letter of its mark, empty if it is not selected."""
+        line = Line(self.view.palette, selected=run.run == self.selected)
+        line.append(letter or " ", letter_role or "normal")
+        line.append(PIN_GLYPH if BASELINE_TAG in run.tags else " ", "key").append(" ")
+        symbol, role = RUN_STATES.get(run.state, RUN_STATES["unreadable"])
+        line.append(symbol.glyph, role).append(" ")
+        return append_cells(line, columns, (column.cell(run, width) for column, width in columns))
 
-    def _draw_scroll_arrows(self, rows: list[Row], width: int) -> None:
-        if self._top > 0:
-            rows[1] = self._with_arrow(rows[1], "↑", width)
-        if self._top + self._num_visible < len(self.workspace.listed):
-            rows[-1] = self._with_arrow(rows[-1], "↓", width)
+    def _fit_columns(self, width: int) -> tuple[PlacedColumn[RunInfo], ...]:
+        """Return the columns that fit into a width."""
+        runs, sort_key = self.workspace.listed, self.workspace.sort_key
+        self._spark_ranges = run_columns.spark_ranges(runs)
+        title_cols = min(max(_MIN_TITLE_COLS, *(len(run.title) for run in runs)), _MAX_TITLE_COLS)
+        spark_cols = min(max(_MIN_SPARK_COLS, *(len(run.scores) for run in runs)), _MAX_SPARK_COLS)
+        title, spark = (
+            Column(
+                "name", "run", _MIN_TITLE_COLS, title_cols, self._title_cell, -1,
+                is_elastic=True, good_cols=_GOOD_TITLE_COLS,
+            ),
+            Column(
+                "smoothed", "by round", _MIN_SPARK_COLS, spark_cols, self._spark_cell, run_columns.SPARK_PRIORITY,
+                is_elastic=True,
+            ),
+        )  # fmt: skip
+        columns = run_columns.result_columns(runs, sort_key)
+        place = next((place for place, column in enumerate(columns) if column.key == "written"), 0)
+        columns = [title, *columns[:place], spark, *columns[place:]]
+        return fit_columns(columns, runs, width - _MARK_COLS, _LAST_FIRST_PRIORITY)
 
-    def _with_arrow(self, row: Row, arrow: str, width: int) -> Row:
-        return [*Segment.adjust_line_length(row, width - 1), *self.line(arrow, "dim").row(1)]
+    def _title_cell(self, run: RunInfo, width: int) -> Cell:
+        is_bright = run.run == self.selected or self.workspace.group_of(run.run) is not None
+        # Names of directories begin with the task, and differ in the time at their end.
+        title = ellipsise(strip_control(run.title), width, keep_end=not run.name)
+        return Cell(title, "dim" if run.archived else "bright" if is_bright else "normal")
+
+    def _spark_cell(self, run: RunInfo, width: int) -> Cell:
+        low, high = self._spark_ranges.get(run.task, (0.0, 1.0))
+        group = self.workspace.group_of(run.run)
+        return Cell(run_columns.draw_sparkline(run, width, low, high), group.role if group is not None else "spark")
 
     def _empty_message(self) -> str:
         workspace = self.workspace
@@ -115,41 +148,13 @@ class RunList(RunKeysPanel):
     def _write_titles(self) -> None:
         workspace = self.workspace
         focus = "▸ " if self.has_focus else ""
-        arrow = "↓" if workspace.is_descending else "↑"
-        self.panel_title = f"{focus}runs ─ by {workspace.sort_key} {arrow}"
+        self.panel_title = f"{focus}runs ─ by {workspace.sort_key} {self._arrow}"
         count, total = len(workspace.listed), len(workspace.runs)
         self.panel_subtitle = f"{count} of {total}" if count != total else f"{total}"
 
     @property
-    def num_rows(self) -> int:
-        """Number of listed runs."""
-        return len(self.workspace.listed)
-
-    @property
-    def rows_per_page(self) -> int:
-        """Number of visible runs."""
-        return self._num_visible
-
-    def action_move(self, rows: int) -> None:
-        """Move the cursor by rows."""
-        self.workspace.move(rows)
-        self.update_screen()
-
-    def on_click(self, event: Click) -> None:
-        """Sort by the clicked heading, or highlight the clicked row; open its run on a double click."""
-        offset = event.get_content_offset(self)
-        if offset is None:
-            return
-        if offset.y == 0:
-            for columns, key in self._column_ranges:
-                if offset.x in columns:
-                    is_same = key == self.workspace.sort_key
-                    self.workspace.reverse() if is_same else self.workspace.sort_by(key)
-        elif offset.y <= self._num_visible:
-            self.workspace.highlight(self.workspace.listed[self._top + offset.y - 1].run)
-            if event.chain == 2:
-                self.action_open()
-        self.update_screen()
+    def _arrow(self) -> str:
+        return "↓" if self.workspace.is_descending else "↑"
 
 
 class RunFilterBox(FilterBox):
