@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -51,7 +52,8 @@ class Hosts:
         return NetworkScores(scores_N, scores_N)
 
 
-class StubEnv(NamedTuple):
+@dataclass(frozen=True)
+class StubEnv:
     index: int
 
 
