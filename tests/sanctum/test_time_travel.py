@@ -12,6 +12,7 @@ from esper.control import RequestKind
 from esper.history.history import History
 from esper.history.timeline import MarkKind
 from esper.sanctum.app import MAX_NOTICES, SanctumApp
+from esper.sanctum.screens.dialogs import ChoiceDialog
 from esper.sanctum.screens.go_to import GoToDialog
 from esper.sanctum.screens.growth import GrowthChart
 from esper.sanctum.screens.help import HelpScreen
@@ -120,6 +121,7 @@ async def test_live_run_past_can_be_visited_and_left(tmp_path: Path) -> None:
         assert "◀ PAST: 1 s behind; the live run continues" in header(app)
         assert app.screen.query_one(Timeline).display
 
+        tick(app)  # the dashboard has seen the run while it trained
         session.say(*RUN[HALF:])  # the run continues and records its events
         file.write_bytes(recording(RUN))
         await settle(pilot)
@@ -131,6 +133,10 @@ async def test_live_run_past_can_be_visited_and_left(tmp_path: Path) -> None:
 
         await press(pilot, "end")
         assert app.source.state.seq == len(RUN)
+        tick(app)
+        await pilot.pause()
+        assert isinstance(app.screen, ChoiceDialog)  # the present is shown, in which the run has ended
+        await press(pilot, "escape")
         assert "DONE" in header(app)
         assert not app.screen.query_one(Timeline).display
 
