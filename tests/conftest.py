@@ -46,7 +46,7 @@ def _one_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def _own_caches(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep what the tests read and compute out of the user's cache, and what is there out of the tests."""
+    """Give the tests a cache of their own in place of the user's."""
     directory = tmp_path_factory.getbasetemp() / "cache"
     for module in ("history.run_cache", "effects.store"):
         monkeypatch.setattr(f"esper.{module}.user_cache_path", lambda _: directory)

@@ -36,7 +36,7 @@ NAME, TRAININGS, ORIGIN, OUTCOME = "candidate", "trainings", "from", "outcome"
 _WANTED_NAME_COLS = 28
 """Width of a candidate's name for which other columns are left out."""
 _MIN_OUTCOME_COLS = len("▶ env 03")
-"""Width of the outcome, in whose place the dashboard shows the env that trains the candidate."""
+"""Minimum width of the outcome. The dashboard shows there which env trains the candidate."""
 _ELLIPSIS = "…"
 
 

@@ -7,7 +7,7 @@ A filter is a list of terms separated by spaces; an item must match all of them.
 - a flag: `anomaly`, `archived`;
 - any other text, which is searched for in the item.
 
-What can be filtered gives a `Vocabulary`: its keys, kinds of words, flags and texts.
+Runs and envs each have a `Vocabulary`: keys, kinds of words, flags and texts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables for people: aligned text that fits the terminal, and HTML for notebooks."""
+"""Printed tables: aligned text that fits the terminal, and HTML for notebooks."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class HostMemory(NamedTuple):
     """Memory of a machine, or of a container on it, in bytes."""
 
     available: int
-    """What processes can still get, without swapping."""
+    """Memory that processes can still get without swapping."""
     total: int
 
 

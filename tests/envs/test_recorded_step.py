@@ -170,7 +170,7 @@ def test_moved_tensors_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeMemory:
-    """Memory of a GPU. What was freed returns to the driver when torch empties its cache.
+    """Memory of a GPU. Freed memory returns to the driver when torch empties its cache.
 
     Args:
         limit: Bytes that may be in use without a shortage.

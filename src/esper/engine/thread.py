@@ -133,7 +133,7 @@ class EngineThread:
 
     @property
     def start_place(self) -> str | None:
-        """What takes the time of a slow start, in words: trainings before a growth, or a line of the user's code.
+        """Cause of a slow start, in words: trainings before a growth, or a line of the user's code.
 
         None if neither runs at present.
         """

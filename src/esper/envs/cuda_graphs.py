@@ -188,9 +188,9 @@ class CudaGraphs:
     def _has_room(self) -> bool:
         """Return True if there is memory for a graph. If it is short, drop the graphs that were not used for longest.
 
-        Before, torch returns what it has cached, which it cannot do during a recording. Graphs of one stream share
-        memory, which is free with the last of them. So a drop may gain nothing; then no more are dropped, and kernels
-        are launched until memory is no longer short.
+        First, torch returns its cached memory, because it cannot do so during a recording. The graphs of a stream share
+        memory, which becomes free with the last of them. So a drop may gain nothing; then no more are dropped, and
+        kernels are launched until memory is no longer short.
         """
         missing = missing_memory(self.device)
         if missing and not self._is_exhausted:

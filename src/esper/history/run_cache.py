@@ -150,7 +150,7 @@ class RunCache:
                 return otherwise
             reason = error.strerror if isinstance(error, OSError) else error
             self.notice = (
-                f"cannot use {self._path}, which keeps what was read of the runs ({reason}); every start reads all "
+                f"cannot use {self._path}, the cache of results of runs ({reason}); every start reads all "
                 "runs again until this file can be written"
             )
             return otherwise

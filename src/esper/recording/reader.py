@@ -68,7 +68,7 @@ class RecordingReader:
         """Number of unreadable lines since the last events."""
 
     def blocks(self, within: float = math.inf) -> Iterator[Block]:
-        """Yield what was recorded since the last call.
+        """Yield the records since the last call.
 
         Args:
             within: Seconds after which no further block is read.

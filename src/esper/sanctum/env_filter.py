@@ -66,7 +66,7 @@ NUMERIC_FIELDS: dict[str, Measure] = {
 def parse_filter(text: str, state: RunState) -> EnvFilter:
     """Parse a filter; an empty filter matches every env. The beginning of a keyword is not searched for as a text.
 
-    Which texts are terms does not depend on the rows: a filter that was valid once stays valid in the next step.
+    The terms do not depend on the present rows, so a valid filter stays valid in the next step.
 
     Args:
         text: Filter as the user typed it.

@@ -1,6 +1,6 @@
 """Results of a study: its settings compared over their random seeds.
 
-The intervals hold for one value each. That a setting differs from the best one is said only with a correction for all
+Each interval holds for its own value. A setting is called different from the best one only after a correction for all
 comparisons of the study (`esper.intervals.differ_from_best`).
 """
 

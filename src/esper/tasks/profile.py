@@ -23,7 +23,7 @@ class TaskProfile:
         host_parameters: Number of parameters of the model.
         kernel_size: Largest kernel size of the model's convolutions; 1 without any.
         chance: Loss and score of a constant output.
-        warnings: Sentences about what is probably wrong in the task.
+        warnings: Probable faults of the task, one sentence each.
         structures: Properties of each structure of a family; empty for another task. The sites are then those of the
             structure with the most slots, and the blueprints those of all structures.
     """

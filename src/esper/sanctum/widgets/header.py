@@ -50,7 +50,7 @@ _MOMENTS = {
 _STATES_WITHOUT_RATE = frozenset({"starting", "silent", "stuck", "crashed"})
 """Names of the states of a run in which its last rate and its time left mean nothing."""
 _PRESENTS = {"running": "continues", "crashed": "has crashed"}
-"""What a live run does while its past is shown. Keyed by the name of its status."""
+"""Present activity of a live run whose past is shown, keyed by the name of its status."""
 
 
 class StatusLabel(NamedTuple):
