@@ -76,7 +76,9 @@ class LiveRun:
         self.control = RequestQueue()
         if start is None:
             config = resolve_config(None, tiny(telemetry_dir, **options))
-            start = StartPoint.at_checkpoint(config, resume) if resume else StartPoint(config)
+            start = StartPoint(config, resume)
+            if resume and ranks.rank == 0:  # no other rank locks a run that resumes
+                start = StartPoint.at_checkpoint(config, resume)
         self.run = Run(start, self.control, self.records, ranks=ranks, interactive=interactive)
         self.state = RunState()
         self.events: list[ev.AnyEvent] = []
