@@ -6,7 +6,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -47,8 +47,13 @@ def start(terminal: Terminal, wrapper: str, *arguments: str) -> None:
 
 
 def jobs(terminal: Terminal) -> list[psutil.Process]:
-    """Return the wrapper, if there is one, and the program."""
-    return psutil.Process(terminal.process.pid).children(recursive=True)
+    """Return the wrapper, if there is one, and the program, but none that has ended and waits for the shell."""
+    found: list[psutil.Process] = []
+    for process in psutil.Process(terminal.process.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
 
 
 def assert_suspended(terminal: Terminal) -> None:
