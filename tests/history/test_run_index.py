@@ -225,7 +225,7 @@ def test_cache_that_cannot_be_used_is_reported_once(tmp_path: Path, folder: Path
     assert states(index) == {"a": "done"}
     [notice] = index.notices
     assert notice.startswith(
-        f"cannot use {tmp_path / 'cache' / 'runs.sqlite'}, which keeps what was read of the runs ("
+        f"cannot use {tmp_path / 'cache' / 'runs.sqlite'}, the cache of results of runs ("
     )
 
 
