@@ -224,9 +224,7 @@ def test_cache_that_cannot_be_used_is_reported_once(tmp_path: Path, folder: Path
 
     assert states(index) == {"a": "done"}
     [notice] = index.notices
-    assert notice.startswith(
-        f"cannot use {tmp_path / 'cache' / 'runs.sqlite'}, the cache of results of runs ("
-    )
+    assert notice.startswith(f"cannot use {tmp_path / 'cache' / 'runs.sqlite'}, the cache of results of runs (")
 
 
 def test_cache_belongs_to_the_directory_and_the_version(
