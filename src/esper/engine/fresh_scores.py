@@ -8,7 +8,8 @@ Shapes: N samples of a split, H fresh hosts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -46,32 +47,34 @@ def check_samples(task: str, splits: Splits) -> None:
             raise TaskError(f"task {task}: the split {name!r} has one sample; a growth needs two or more")
 
 
-def measure_network(network: BestNetwork, env: Env) -> NetworkScores:
-    """Return the scores of a network that was trained in an env. Raises FaultError if the model or the score fails."""
+@contextmanager
+def testing_network() -> Generator[None]:
+    """Context that builds or scores a network. Raises FaultError if the model or the score, the user's code, fails."""
     try:
-        with isolated("the model"):
-            model = build_model(env.task, network.seeds, network.tensors).to(env.network.slots[0].device)
-            return NetworkScores(
-                sample_scores(model, env.splits.validation, env.task).cpu(),
-                sample_scores(model, env.splits.test, env.task).cpu(),
-            )
+        yield
     except (HarvestError, TaskError) as error:
         fault = FaultError(str(error))
-    except user_errors() as error:  # of the model or the score, which may be the user's code
+    except user_errors() as error:
         fault = FaultError.from_exception(error, "the test of the network")
+    else:
+        return
     raise fault
+
+
+def measure_network(network: BestNetwork, env: Env) -> NetworkScores:
+    """Return the scores of a network that was trained in an env. Raises FaultError if the model or the score fails."""
+    with testing_network(), isolated("the model"):
+        model = build_model(env.task, network.seeds, network.tensors).to(env.network.slots[0].device)
+        return NetworkScores(
+            sample_scores(model, env.splits.validation, env.task).cpu(),
+            sample_scores(model, env.splits.test, env.task).cpu(),
+        )
 
 
 def measure_env(env: Env) -> NetworkScores:
     """Return the scores of the present network of an env. Raises FaultError if the model or the score fails."""
-    try:
-        with isolated("the model"), env.seeded("test"):
-            return NetworkScores(
-                env.sample_scores(env.splits.validation).cpu(), env.sample_scores(env.splits.test).cpu()
-            )
-    except user_errors() as error:
-        fault = FaultError.from_exception(error, "the test of the network")
-    raise fault
+    with testing_network(), isolated("the model"), env.seeded("test"):
+        return NetworkScores(env.sample_scores(env.splits.validation).cpu(), env.sample_scores(env.splits.test).cpu())
 
 
 class FreshScores:

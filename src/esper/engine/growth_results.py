@@ -12,6 +12,7 @@ from esper.config import TaskError
 from esper.control import ENDING_KINDS, RequestQueue
 from esper.domain import VERSION, Severity
 from esper.engine.best_network import BestNetwork
+from esper.engine.fresh_scores import testing_network
 from esper.engine.growth import FRESH_HOSTS, Growth
 from esper.engine.growth_director import NOT_FINITE, GrowthDirector
 from esper.engine.host_training import train_envs
@@ -30,7 +31,6 @@ from esper.seeding import EpisodeKey
 from esper.tasks.splits import Splits
 from esper.tasks.task import Task
 from esper.telemetry import events as ev
-from esper.user_code import user_errors
 
 _MAX_NAME_CHARS = 60
 """Maximum length of the part of a directory's name that describes its network."""
@@ -126,13 +126,8 @@ class GrowthResults:
             version=VERSION,
             answer=answer if self._director.has_ended else "",
         )
-        try:
+        with testing_network():
             return Grown.build(self._task, self._splits, network.seeds, network.tensors, provenance)
-        except (HarvestError, TaskError) as error:
-            fault = FaultError(str(error))
-        except user_errors() as error:  # of the model or the score, which may be the user's code
-            fault = FaultError.from_exception(error, "the test of the network")
-        raise fault
 
     def _write(self, chosen: str) -> None:
         """Write the network of the answer, or those of the front."""
