@@ -183,7 +183,8 @@ class GrowthDirector:
         for episode in self._training.episodes:
             if episode.env.index in self._jobs:
                 self._end_training(episode, "done")
-        self.report_measurements()
+        if not self._is_searching:
+            self.report_measurements()
         kept = {one.name for one in self.search_state.front} | set(self._search.finalists(MAX_FINALISTS))
         kept |= {one.name for one in self.search_state.candidates if one.fresh_scores}
         self.networks = {name: network for name, network in self.networks.items() if name in kept}
