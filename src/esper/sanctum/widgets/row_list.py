@@ -62,7 +62,7 @@ class Column(Generic[ItemT]):
     """A column of a list, as wide as its longest cell, between a minimum and a maximum."""
 
     key: str
-    """Key by which a click on the heading sorts."""
+    """Sort key that a click on the heading selects."""
     heading: str
     min_cols: int
     max_cols: int
@@ -144,7 +144,7 @@ class RowList(ScrollPanel, Generic[KeyT]):
         """Keys from top to bottom, visible or not."""
         self._visible: Sequence[KeyT] = ()
         self._heading_ranges: Sequence[tuple[range, str]] = ()
-        """Columns of the terminal that each heading occupies, with the key by which a click sorts."""
+        """Columns of the terminal that each heading occupies, with the sort key that a click selects."""
         self._fitted: tuple[Hashable, Any] = None, None
         """Layout of the columns, after everything that it depends on."""
         self._row_cache: dict[KeyT, tuple[object, Row]] = {}
