@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from research.teaching.lessons import Lesson
+from research.teaching.player import Alternative
 from torch import Tensor
 
 from esper.config import ConfigError
@@ -17,8 +19,6 @@ from esper.domain import Op
 from esper.policy.actions import WAIT_DECISION, Action
 from esper.policy.baselines import germinate_action
 from esper.search.space import PlannedSeed, PlanSpace
-from esper.teaching.lessons import Lesson
-from esper.teaching.player import Alternative
 
 _WAIT = WAIT_DECISION.action
 DRAWN_PLANS = 2

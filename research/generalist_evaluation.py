@@ -31,6 +31,7 @@ from research.curriculum import Course
 from research.policies import TELEMETRY_DIR
 from research.teach import DIRECTORY as LESSONS
 from research.teach import prepare, read_lessons
+from research.teaching.player import HEURISTIC, Alternative, Assignment, LessonPlayer
 
 from esper.checkpoint.manifest import digest
 from esper.config import ConfigError
@@ -38,7 +39,6 @@ from esper.engine.trained_policy import read_policy_file
 from esper.evaluation.journal import EvaluationKey, open_search_journal
 from esper.intervals import seeds_interval
 from esper.lanes.devices import device_kinds, resolve_devices
-from esper.teaching.player import HEURISTIC, Alternative, Assignment, LessonPlayer
 
 DIRECTORY = TELEMETRY_DIR / "evaluations" / "generalist"
 RENT = 0.002

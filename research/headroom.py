@@ -35,12 +35,12 @@ from research.context_gain import (
 from research.curriculum import COURSES, Course
 from research.teach import DIRECTORY, prepare, read_lessons
 from research.teach import RENTS as DRAWN_RENTS
+from research.teaching.lessons import Lesson
+from research.teaching.player import HEURISTIC
 
 from esper.config import ConfigError
 from esper.policy.observation import BASE_GROUPS, HISTORY_STEPS, ObservationShape, set_rent
 from esper.search.space import PlanSpace
-from esper.teaching.lessons import Lesson
-from esper.teaching.player import HEURISTIC
 
 WAIT = ""
 """The plan that never grows a seed."""

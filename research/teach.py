@@ -27,6 +27,9 @@ import torch
 from research.alternatives import KIND_PLANS, best_plans, changes, drawn_plans, kind_plan
 from research.curriculum import COURSES, Course
 from research.policies import TELEMETRY_DIR
+from research.teaching.lessons import Lesson, join_alternatives, read_lesson, write_lesson
+from research.teaching.player import HEURISTIC, Alternative, Assignment, LessonPlayer
+from research.teaching.pupil import Pupil, TeachingConfig
 
 from esper.config import Config, ConfigError, PPOConfig
 from esper.engine.trained_policy import TrainedPolicy, read_policy_file, write_policy_file
@@ -36,9 +39,6 @@ from esper.paying import PAYS
 from esper.process import package_digest
 from esper.search.space import PlanSpace
 from esper.tasks.prepare import PreparedTask, prepare_task
-from esper.teaching.lessons import Lesson, join_alternatives, read_lesson, write_lesson
-from esper.teaching.player import HEURISTIC, Alternative, Assignment, LessonPlayer
-from esper.teaching.pupil import Pupil, TeachingConfig
 
 DIRECTORY = TELEMETRY_DIR / "teaching"
 RENTS = TeachingConfig.rents

@@ -9,6 +9,7 @@ import pytest
 import torch
 from research.alternatives import DRAWN_PLANS, KIND_PLANS, best_plans, changes, drawn_plans, kind_plan
 from research.growth_search import constant_plans
+from research.teaching.player import Alternative
 from torch import Tensor
 
 from esper.config import Config, ConfigError
@@ -18,8 +19,7 @@ from esper.policy.baselines import germinate_action
 from esper.policy.observation import ObservationShape
 from esper.search.space import PlanSpace
 from esper.tasks.prepare import prepare_task
-from esper.teaching.player import Alternative
-from tests.teaching.made import made_lesson
+from tests.research.teaching.made import made_lesson
 
 STEPS = 20
 SHAPE = ObservationShape(3, 7)

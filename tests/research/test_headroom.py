@@ -11,11 +11,11 @@ import torch
 from research.alternatives import KIND_PLANS
 from research.curriculum import Course
 from research.teach import lesson_path, prepare
+from research.teaching.lessons import Lesson, write_lesson
 
 from esper.policy.observation import BASE_FEATURES, ObservationShape
-from esper.teaching.lessons import Lesson, write_lesson
 from research import context_gain, headroom
-from tests.teaching.made import made_lesson
+from tests.research.teaching.made import made_lesson
 
 COURSE = Course("digits", 12, 8)
 SHAPE = ObservationShape(3, 7)

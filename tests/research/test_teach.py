@@ -12,12 +12,12 @@ from research.alternatives import KIND_PLANS, kind_plan
 from research.curriculum import COURSES, Course
 from research.generalist_evaluation import CONSTANT, PARTS, Outcome, Part, Results, choose_plans, print_rows
 from research.teach import DIRECTORY, PUPIL, draw, lesson_path, play, prepare, report
+from research.teaching.lessons import Lesson, write_lesson
 
 from esper.config import ConfigError
 from esper.policy.observation import ObservationShape
-from esper.teaching.lessons import Lesson, write_lesson
 from research import teach
-from tests.teaching.made import made_lesson
+from tests.research.teaching.made import made_lesson
 
 COURSE = Course("digits", 12, 5)
 OTHER = Course("research/somewhere.py:OTHER", 15, 1)

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from research.teaching.lessons import Lesson, pad_lesson
+from research.teaching.pupil import Pupil, TeachingConfig, _log_sum_exp
 
 from esper.config import Config, PPOConfig
 from esper.domain import Op
 from esper.engine.agent_factory import build_trained
 from esper.engine.trained_policy import read_policy_file, write_policy_file
 from esper.policy.observation import ObservationShape, write_observation
-from esper.teaching.lessons import Lesson, pad_lesson
-from esper.teaching.pupil import Pupil, TeachingConfig, _log_sum_exp
 from tests.policy.scripted import BLUEPRINTS, NOISE, PROFILE, ScriptedEnv
-from tests.teaching.made import STEPS, made_lesson
+from tests.research.teaching.made import STEPS, made_lesson
 
 SHAPE = ObservationShape(2, 3)
 SMALL = PPOConfig(hidden=8)

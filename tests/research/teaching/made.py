@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from research.teaching.lessons import Lesson, LessonInfo
 
 from esper.domain import HEADS, Op
 from esper.policy.masks import ActionMasks
 from esper.policy.observation import BASE_FEATURES, ObservationShape
-from esper.teaching.lessons import Lesson, LessonInfo
 
 STEPS = 3
 """Number of steps of most of these lessons."""

@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import torch
+from research.teaching.exercises import Exercise, split_lesson
+from research.teaching.lessons import Lesson, pad_lesson
 from torch import Tensor
 
 from esper.config import PPOConfig
@@ -36,8 +38,6 @@ from esper.policy.masks import ActionMasks
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import ObservationShape
 from esper.ppo.normaliser import ObservationNormaliser, RunningMeanStd
-from esper.teaching.exercises import Exercise, split_lesson
-from esper.teaching.lessons import Lesson, pad_lesson
 
 
 @dataclass(frozen=True, kw_only=True)

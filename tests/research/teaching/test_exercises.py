@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from research.teaching.exercises import split_lesson
 
 from esper.policy.observation import ObservationShape
-from esper.teaching.exercises import split_lesson
-from tests.teaching.made import made_lesson
+from tests.research.teaching.made import made_lesson
 
 SHAPE = ObservationShape(2, 3)
 RENTS = (0.001, 0.002)

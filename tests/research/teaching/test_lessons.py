@@ -9,13 +9,13 @@ import msgspec
 import pytest
 import safetensors.torch
 import torch
+from research.teaching.lessons import Lesson, join_alternatives, read_lesson, write_lesson
 from torch import Tensor
 
 from esper.config import ConfigError
 from esper.policy.observation import ObservationShape
-from esper.teaching import lessons
-from esper.teaching.lessons import Lesson, join_alternatives, read_lesson, write_lesson
-from tests.teaching.made import made_lesson
+from research.teaching import lessons
+from tests.research.teaching.made import made_lesson
 
 SHAPE = ObservationShape(2, 3)
 

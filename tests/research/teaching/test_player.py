@@ -8,6 +8,9 @@ from contextlib import closing
 import msgspec
 import pytest
 import torch
+from research.teaching.lessons import Lesson
+from research.teaching.player import HEURISTIC, Alternative, Assignment, LessonPlayer
+from research.teaching.pupil import Pupil, TeachingConfig
 
 from esper import Family, Setting
 from esper.config import Config, ConfigError, PPOConfig, TrainingConfig
@@ -30,11 +33,8 @@ from esper.policy.plan_agent import PlanAgent
 from esper.seeding import make_generator
 from esper.tasks.builtin.digits_family import digits_host
 from esper.tasks.prepare import PreparedTask, prepare_task
-from esper.teaching.lessons import Lesson
-from esper.teaching.player import HEURISTIC, Alternative, Assignment, LessonPlayer
-from esper.teaching.pupil import Pupil, TeachingConfig
-from tests.teaching.made import made_lesson
-from tests.teaching.test_lessons import assert_equal
+from tests.research.teaching.made import made_lesson
+from tests.research.teaching.test_lessons import assert_equal
 
 STEPS, SEED = 6, 2
 FAMILY = Family(

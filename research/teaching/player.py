@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 import torch
+from research.teaching.lessons import Lesson, LessonInfo
 from torch import Tensor
 
 from esper.engine.agent_factory import build_agent, build_trained
@@ -29,7 +30,6 @@ from esper.seeding import EpisodeKey, episode_uniforms, make_generator
 from esper.simulation.scripted import ScriptedAgent
 from esper.tasks.family import structures_of
 from esper.tasks.prepare import PreparedTask
-from esper.teaching.lessons import Lesson, LessonInfo
 
 HEURISTIC = "heuristic"
 """Name of the alternative in which the heuristic decides."""

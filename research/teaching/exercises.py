@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from research.teaching.lessons import Lesson, net_rewards
 from torch import Tensor
 
 from esper.policy.masks import ActionMasks
 from esper.policy.observation import set_rent
-from esper.teaching.lessons import Lesson, net_rewards
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
