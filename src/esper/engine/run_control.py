@@ -5,10 +5,10 @@ Works for one rank or several.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Never
 
@@ -50,6 +50,8 @@ class RunController:
         """Origin of the request for the single step in progress; None if there is none."""
         self._is_overdue = False
         """True if a checkpoint waits until the events before it are recorded."""
+        self._unrecorded_until: float | None = None
+        """Time of `monotonic` at which a run that cannot be recorded ends by itself; None while it can be."""
 
     # Faults
 
@@ -98,8 +100,37 @@ class RunController:
             self._emit_checkpoint(*stashed, time.perf_counter() - start, origin)
             self._try_optional(lambda: self.checkpointer.prune(self._training.ranks))
 
-    def _hold_while_unrecordable(self) -> str | None:
-        """Pause the run if it cannot be recorded, and return the reason; None if it can.
+    # The recording
+
+    def _is_held_unrecorded(self, *, paused: bool) -> bool:
+        """Return True while the run is held because it cannot be recorded. All ranks call this together.
+
+        Args:
+            paused: The run is paused, and stays so when it can be recorded again.
+
+        Raises:
+            RunFailedError: It was held for too long and no user watches it, or its directory was deleted.
+        """
+        self._fail_if_lost()
+        if self._unrecorded_until is None:
+            if not self._hold_while_unrecordable():
+                return False
+            self._unrecorded_until = self._end_of_patience()
+        if self._hub.flush():
+            self._unrecorded_until = None
+            if self._is_overdue:
+                self._save_scheduled()
+            if paused:
+                self._emit_paused("engine")
+            else:
+                self._emit_resumed("engine")
+            return False
+        if not self._interactive and time.monotonic() > self._unrecorded_until:
+            self._fail_unrecorded()
+        return True
+
+    def _hold_while_unrecordable(self) -> bool:
+        """Pause the run if it cannot be recorded, and return True if so.
 
         With several ranks, the run continues without recording until its memory is full.
         """
@@ -108,7 +139,7 @@ class RunController:
             self._emit_paused(
                 "engine", f"{failure}; the run resumes when it can be recorded again", PauseCause.RECORDING
             )
-        return failure
+        return failure is not None
 
     def _fail_if_lost(self) -> None:
         """End a run whose directory was deleted, after the user has been told. All ranks call this together.
@@ -126,6 +157,31 @@ class RunController:
                     self._emit_request(request, ignored="the run directory was deleted, and nothing can be saved")
             self._emit_request(request)
         raise RunFailedError(reason)
+
+    def _fail_unrecorded(self) -> Never:
+        """End a run that cannot be recorded, with a checkpoint if it can be written. Raises RunFailedError."""
+        self._try_optional(lambda: self._checkpoint("engine"))
+        minutes = self._training.config.patience_minutes
+        raise RunFailedError(f"the run waited for {minutes:g} minutes (--patience-minutes)")
+
+    def _await_recording(self) -> None:
+        """Wait at the end of a run until its events are recorded, or the user ends it.
+
+        Raises:
+            RunFailedError: They could not be recorded for too long and no user watches the run, or its directory was
+                deleted.
+        """
+        if self._hub.flush() or not self._hold_while_unrecordable():
+            return
+        deadline = self._end_of_patience()
+        while not self._hub.flush() and not self._must_end():
+            self._fail_if_lost()
+            if not self._interactive and time.monotonic() >= deadline:
+                self._fail_unrecorded()
+
+    def _end_of_patience(self) -> float:
+        """Return the time of `monotonic` up to which a run that no user watches waits for its disk."""
+        return time.monotonic() + 60 * self._training.config.patience_minutes
 
     # Requests
 
@@ -145,54 +201,44 @@ class RunController:
         if self._single_step is not None:
             self._emit_paused(self._single_step)
             self._single_step = None
-        unrecorded, deadline = None, math.inf
+        self._unrecorded_until = None
         while True:
-            self._fail_if_lost()
-            if not unrecorded and (unrecorded := self._hold_while_unrecordable()):
-                deadline = self._end_of_patience()
-            if unrecorded and self._hub.flush():
-                unrecorded = None
-                if self._is_overdue:
-                    self._save_scheduled()
-                if paused:
-                    self._emit_paused("engine")
-                else:
-                    self._emit_resumed("engine")
-            if unrecorded and not self._interactive and time.monotonic() > deadline:
-                self._fail_unrecorded()
+            unrecorded = self._is_held_unrecorded(paused=paused)
             request = self._control.get(timeout=0.2 if paused or unrecorded else 0.0)
-            ignored = None
-            if request is not None:
-                ignored = self._reason_ignored(request, paused=paused, unrecorded=bool(unrecorded))
-                self._emit_request(request, ignored)
-            match request:
-                case None if not paused and not unrecorded:
-                    return True
-                case Request(RequestKind.STOP, origin):
+            if request is None:
+                if paused or unrecorded:
+                    continue
+                return True
+            ignored = self._reason_ignored(request, paused=paused, unrecorded=unrecorded)
+            self._emit_request(request, ignored)
+            if ignored:
+                continue
+            origin = request.origin
+            match request.kind:
+                case RequestKind.STOP:
                     if self._write_final_checkpoint(origin):
                         return False
                     paused = True
-                case Request(RequestKind.ABANDON):
+                case RequestKind.ABANDON:
                     return False
-                case Request(RequestKind.CHECKPOINT, origin):
-                    self._try_optional(lambda: self._checkpoint(origin))
-                case Request(RequestKind.RESTORE, origin, str(path)):
-                    if not self._try_optional(lambda: self.restore(Path(path), origin)):
+                case RequestKind.CHECKPOINT:
+                    self._try_optional(partial(self._checkpoint, origin))
+                case RequestKind.RESTORE:
+                    assert request.path is not None  # whoever asks names one
+                    if not self._try_optional(partial(self.restore, Path(request.path), origin)):
                         return True
-                case Request(RequestKind.EXPLAIN) if not ignored:
+                case RequestKind.EXPLAIN:
                     self._explain(request)
-                case Request(RequestKind.PAUSE, origin) if not paused:
+                case RequestKind.PAUSE:
                     paused = True
                     self._emit_paused(origin)
-                case Request(RequestKind.STEP, origin) if paused and not unrecorded:
+                case RequestKind.STEP:
                     self._single_step = origin
                     self._training.timer.start_step()
                     return True
-                case Request(RequestKind.RESUME, origin) if paused and not unrecorded:
+                case RequestKind.RESUME:
                     self._emit_resumed(origin)
                     return True
-                case _:
-                    """Nothing to do: a pause while paused, a resume while running."""
 
     def _explain(self, request: Request) -> None:
         """Report the explanation of the last decision for an env. All ranks call this together."""
@@ -210,12 +256,6 @@ class RunController:
                 self._emit_request(request, ignored=event)
             elif event is not None:
                 self._hub.emit_global(event)
-
-    def _fail_unrecorded(self) -> Never:
-        """End a run that cannot be recorded, with a checkpoint if it can be written. Raises RunFailedError."""
-        self._try_optional(lambda: self._checkpoint("engine"))
-        minutes = self._training.config.patience_minutes
-        raise RunFailedError(f"the run waited for {minutes:g} minutes (--patience-minutes)")
 
     def _emit_request(self, request: Request, ignored: str | None = None) -> None:
         self._hub.emit_global(reporter.control_requested(request, ignored))
@@ -322,21 +362,6 @@ class RunController:
                     text = f"{reported}; the run tries again and ends when it is written"
                     self._hub.emit(ev.Logged(severity="error", text=text))
 
-    def _await_recording(self) -> None:
-        """Wait at the end of a run until its events are recorded, or the user ends it.
-
-        Raises:
-            RunFailedError: They could not be recorded for too long and no user watches the run, or its directory was
-                deleted.
-        """
-        if self._hub.flush() or not self._hold_while_unrecordable():
-            return
-        deadline = self._end_of_patience()
-        while not self._hub.flush() and not self._must_end():
-            self._fail_if_lost()
-            if not self._interactive and time.monotonic() >= deadline:
-                self._fail_unrecorded()
-
     def _must_end(self) -> bool:
         """Wait for a request for a moment, and return True if it ends the run. Other requests are ignored."""
         request = self._control.get(timeout=0.2)
@@ -345,10 +370,6 @@ class RunController:
         is_end = request.kind in ENDING_KINDS
         self._emit_request(request, None if is_end else "all rounds are done, and the run ends once they are saved")
         return is_end
-
-    def _end_of_patience(self) -> float:
-        """Return the time of `monotonic` up to which a run that no user watches waits for its disk."""
-        return time.monotonic() + 60 * self._training.config.patience_minutes
 
     def _wait_for_retry(self) -> str | None:
         """Wait until the user wants the last checkpoint of a finished run to be written again.
