@@ -84,15 +84,15 @@ class Setting(msgspec.Struct):
 
 def measure(setting: Setting) -> Result:
     """Train a run in this process and measure it."""
-    from esper.engine.run import Run  # imports torch, which the parent process does not need
-    from esper.engine.start_point import StartPoint
+    from esper.engine.setup import set_up_run  # imports torch, which the parent process does not need
+    from esper.engine.start_point import RunOptions, StartPoint
 
     records: SimpleQueue[Record] = SimpleQueue()
     control = RequestQueue()
     with tempfile.TemporaryDirectory() as directory:
         options = msgspec.structs.asdict(setting) | {"rounds": setting.rounds + 1, "telemetry_dir": directory}
         del options["seconds"]
-        run = Run(StartPoint(resolve_config(None, options)), control, records)
+        run = set_up_run(StartPoint(resolve_config(None, options)), control, records, RunOptions())
         thread = threading.Thread(target=run.train)
         start = time.monotonic()
         thread.start()

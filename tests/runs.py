@@ -13,8 +13,8 @@ import pytest
 
 from esper.config_files import resolve_config
 from esper.control import RequestKind, RequestQueue
-from esper.engine.run import Run
-from esper.engine.start_point import StartPoint
+from esper.engine.setup import set_up_run
+from esper.engine.start_point import RunOptions, StartPoint
 from esper.history.history import open_history
 from esper.lanes.errors import RunFailedError
 from esper.ranks import SINGLE_RANK, RankGroup
@@ -79,7 +79,7 @@ class LiveRun:
             start = StartPoint(config, resume)
             if resume and ranks.rank == 0:  # no other rank locks a run that resumes
                 start = StartPoint.at_checkpoint(config, resume)
-        self.run = Run(start, self.control, self.records, ranks=ranks, interactive=interactive)
+        self.run = set_up_run(start, self.control, self.records, RunOptions(interactive=interactive), ranks=ranks)
         self.state = RunState()
         self.events: list[ev.AnyEvent] = []
         """All events folded so far, including those that a restore discarded."""

@@ -20,7 +20,7 @@ from esper.effects.change import RECORDED
 from esper.effects.report import Report
 from esper.engine.growth import GROWTH_CONFIG, Growth, check_growth, make_request
 from esper.engine.start_checks import resolve_policy
-from esper.engine.start_point import StartPoint
+from esper.engine.start_point import RunOptions, StartPoint
 from esper.engine.thread import EngineThread
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.lanes.pool import can_be_imported
@@ -280,7 +280,7 @@ def _run(
     if growth:
         check_growth(config)
     threads = torch.get_num_threads()
-    engine = EngineThread(StartPoint(config), task=task, growth=growth)
+    engine = EngineThread(StartPoint(config), RunOptions(task=task, growth=growth))
     # Before the engine replaces the stream for the threads that run the user's code:
     printer = RunPrinter(sys.stdout, trains_here=True)
     engine.start()
@@ -292,10 +292,11 @@ def _run(
     finally:
         engine.join()
         torch.set_num_threads(threads)
-    if engine.setup_error:
-        raise engine.setup_error
-    if engine.run_error or engine.directory is None:
-        raise RunFailedError(engine.run_error or "the run did not start")
+    assert engine.ending is not None
+    if engine.ending.error:
+        raise engine.ending.error
+    if engine.ending.kind != "trained":
+        raise RunFailedError(engine.ending.text or "the run did not start")
     return engine, state
 
 

@@ -14,7 +14,7 @@ import zstandard
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.manifest import MANIFEST_FILE, STATE_FILE
 from esper.cli.main import main
-from esper.engine import run as engine_run
+from esper.engine import setup
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.recording.recordings import recording
@@ -130,7 +130,7 @@ def test_invalid_configuration_file_is_refused(
 def test_engine_import_error_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "esper.engine.run", None)
+    monkeypatch.setitem(sys.modules, "esper.engine.setup", None)
     monkeypatch.chdir(tmp_path)
     assert main(["--no-tui", "--telemetry-dir", "runs"]) == 1
     _, errors = printed(capsys)
@@ -144,7 +144,7 @@ def test_too_little_memory_is_refused_in_one_sentence(
     def allocate(*_: object, **__: object) -> None:
         torch.empty(2**50)
 
-    monkeypatch.setattr(engine_run, "EnvPool", allocate)
+    monkeypatch.setattr(setup, "EnvPool", allocate)
     monkeypatch.chdir(tmp_path)
     assert main(["--no-tui", "--telemetry-dir", "runs"]) == 1
     _, errors = printed(capsys)

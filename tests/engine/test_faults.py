@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
 import psutil
@@ -21,7 +22,7 @@ from esper.checkpoint.catalog import UNDONE_DIR, find_checkpoint, list_checkpoin
 from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import MANIFEST_FILE
 from esper.control import RequestKind
-from esper.engine import checkpointer, run
+from esper.engine import checkpointer, run_files, setup
 from esper.envs.env import Env
 from esper.growth.lifecycle import StageTransition
 from esper.lanes.errors import FaultError, RunFailedError
@@ -208,12 +209,14 @@ def test_fault_keeps_no_tensors_of_the_failed_step() -> None:
     assert kept[0]() is None
 
 
-@pytest.mark.parametrize("broken", ["Recorder", "Trainer"])
-def test_failed_setup_leaves_nothing_open(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("module", "broken"), [(run_files, "Recorder"), (setup, "Trainer")])
+def test_failed_setup_leaves_nothing_open(
+    module: ModuleType, broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise RecordingError("there is no room")
 
-    monkeypatch.setattr(run, broken, refuse)
+    monkeypatch.setattr(module, broken, refuse)
     threads, processes = set(threading.enumerate()), set(psutil.Process().children())
     with pytest.raises(RecordingError, match="there is no room"):
         LiveRun(tmp_path, devices=("cpu:0", "cpu:1"))
@@ -440,7 +443,7 @@ def test_fault_is_reported_despite_a_failing_resume_hint(
     if damaged:
         (list_checkpoints(live.run.directory)[-1] / MANIFEST_FILE).write_text("{}")
     else:
-        monkeypatch.setattr(run, "list_checkpoints", not_to_be_read)
+        monkeypatch.setattr(run_files, "list_checkpoints", not_to_be_read)
         monkeypatch.setattr(checkpointer, "list_checkpoints", not_to_be_read)
     live.control.put(RequestKind.STOP, "test")
     assert live.finish().status == "failed"

@@ -6,6 +6,7 @@ import re
 import shutil
 from pathlib import Path
 from queue import SimpleQueue
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,9 +14,9 @@ import pytest
 from esper.checkpoint.catalog import find_checkpoint
 from esper.config_files import resolve_config
 from esper.control import RequestKind, RequestQueue
-from esper.engine import run as run_module
-from esper.engine.run import Run
-from esper.engine.start_point import StartPoint
+from esper.engine import run_files, setup, start_events
+from esper.engine.setup import set_up_run
+from esper.engine.start_point import RunOptions, StartPoint
 from esper.recording import recorder
 from esper.recording.notes import RunNotes
 from esper.recording.recorder import RecordingError
@@ -45,12 +46,17 @@ def endless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, interactive: boo
 
 @pytest.mark.usefixtures("short_intervals")
 @pytest.mark.parametrize(
-    ("moment", "resumes"),
-    [("_read_saved", True), ("RunLock", False)]
-    + [(moment, True) for moment in ("update_notes", "Recorder", "write_manifest")],
+    ("module", "moment", "resumes"),
+    [
+        (setup, "_read_saved", True),
+        (run_files, "RunLock", False),
+        (run_files, "update_notes", True),
+        (run_files, "Recorder", True),
+        (start_events, "write_manifest", True),
+    ],
 )
 def test_directory_that_is_replaced_while_its_run_starts_is_noticed(
-    moment: str, resumes: bool, stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, moment: str, resumes: bool, stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is replaced by a copy, which has all that set-up looks for."""
     telemetry = tmp_path / "telemetry"
@@ -58,7 +64,7 @@ def test_directory_that_is_replaced_while_its_run_starts_is_noticed(
     if resumes:
         run = Path(shutil.copytree(stopped, telemetry / stopped.name))
         start = StartPoint.at_checkpoint(start.config, find_checkpoint(run))
-    original, files = getattr(run_module, moment), dict[Path, int]()
+    original, files = getattr(module, moment), dict[Path, int]()
 
     def replace_first(*arguments: Any) -> Any:
         run = only(telemetry)
@@ -67,9 +73,9 @@ def test_directory_that_is_replaced_while_its_run_starts_is_noticed(
         files.update(written_files(telemetry))
         return original(*arguments)
 
-    monkeypatch.setattr(run_module, moment, replace_first)
+    monkeypatch.setattr(module, moment, replace_first)
     with pytest.raises(RecordingError, match="another directory is in its place"):
-        Run(start, RequestQueue(), SimpleQueue(), notes=RunNotes(name="x"))
+        set_up_run(start, RequestQueue(), SimpleQueue(), RunOptions(notes=RunNotes(name="x")))
     assert written_files(telemetry) == files
 
 

@@ -26,8 +26,9 @@ from esper.checkpoint.manifest import CheckpointError
 from esper.config import Config, ConfigError
 from esper.config_files import resolve_config
 from esper.control import RequestKind
-from esper.engine import run as run_module
-from esper.engine import start_checks, thread
+from esper.engine import setup, start_checks, thread
+from esper.engine.ending import Ending
+from esper.engine.run import Run
 from esper.engine.start_checks import check_start
 from esper.engine.start_point import RunCompleteError, StartPoint
 from esper.engine.thread import EngineThread
@@ -252,11 +253,11 @@ def test_rank_lost_at_the_end_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_p
     live = RankedRun(monkeypatch, tmp_path)
     run = live.first.wait_for(ev.RunStarted).run
 
-    def lose(_: run_module.Run) -> str:
+    def lose(_: Run) -> str:
         live.meeting.leave()
         return "done"
 
-    monkeypatch.setattr(run_module.Run, "_train", lose)
+    monkeypatch.setattr(Run, "_train", lose)
     for rank in live.ranks:
         with pytest.raises(RankLostError, match="has lost another of the 2 ranks"):
             rank.run.train()
@@ -333,7 +334,8 @@ def test_rank_that_is_stopped_before_the_run_has_begun_ends_at_once(
     assert engine.stop_effect == "nothing is to be saved while the run is set up"
     engine.join()
     assert engine.must_exit
-    assert engine.run_error == "esper-sanctum: rank 1 was stopped before the run had begun; nothing was saved"
+    told = "esper-sanctum: rank 1 was stopped before the run had begun; nothing was saved"
+    assert engine.ending == Ending("failed", told)
     go_on.set()
 
 
@@ -368,12 +370,12 @@ def test_two_ranks_on_one_gpu_are_refused(
     uuids: list[str], refused: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meeting, here = ThreadRanks(2), threading.local()
-    monkeypatch.setattr(run_module, "cuda_uuid", lambda _: here.uuid)
+    monkeypatch.setattr(setup, "cuda_uuid", lambda _: here.uuid)
 
     def check(rank: int) -> str | None:
         here.uuid = uuids[rank]
         try:
-            run_module._check_gpus([f"{rank}/cuda:0", "cpu:0"], RankInfo(rank, 2, rank, 2), meeting.rank(rank))
+            setup._check_gpus([f"{rank}/cuda:0", "cpu:0"], RankInfo(rank, 2, rank, 2), meeting.rank(rank))
         except ConfigError as error:
             return str(error)
         return None

@@ -15,6 +15,7 @@ from esper.checkpoint.manifest import STATE_FILE
 from esper.config_files import resolve_config
 from esper.control import RequestKind
 from esper.engine import checkpointer
+from esper.engine.ending import NOT_BEGUN
 from esper.engine.start_point import StartPoint
 from esper.engine.thread import EngineThread
 from esper.telemetry import events as ev
@@ -49,7 +50,7 @@ def test_quit_during_setup_leaves_no_files(kind: RequestKind, tmp_path: Path) ->
     engine.control.put(kind, "test")
     engine.start()
     engine.join()
-    assert (engine.run_error, engine.fatal_error, engine.directory) == (None, None, None)
+    assert (engine.ending, engine.directory) == (NOT_BEGUN, None)
     assert engine.records.empty()
     assert not list(tmp_path.iterdir())
 

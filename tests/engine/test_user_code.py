@@ -28,7 +28,8 @@ from esper.config import TaskError
 from esper.config_files import resolve_config
 from esper.control import RequestKind
 from esper.engine import thread
-from esper.engine.start_point import StartPoint
+from esper.engine.ending import NOT_BEGUN
+from esper.engine.start_point import RunOptions, StartPoint
 from esper.engine.thread import EngineThread
 from esper.envs.env import Env
 from esper.isolation import isolated
@@ -334,7 +335,7 @@ def test_stop_while_the_task_is_set_up_ends_at_once(tmp_path: Path, monkeypatch:
         return features()
 
     monkeypatch.setattr(thread, "PREPARATION_GRACE_S", 0.05)
-    engine = EngineThread(StartPoint(resolve_config(None, tiny(tmp_path))), task=make_task(data=data))
+    engine = EngineThread(StartPoint(resolve_config(None, tiny(tmp_path))), RunOptions(task=make_task(data=data)))
     engine.start()
     begun.wait()
     assert engine.is_preparing
@@ -352,7 +353,7 @@ def test_stop_while_the_task_is_set_up_ends_at_once(tmp_path: Path, monkeypatch:
     go_on.set()
     while engine.must_exit:
         time.sleep(0.01)
-    assert (engine.directory, engine.run_error, engine.fatal_error) == (None, None, None)
+    assert (engine.directory, engine.ending) == (None, NOT_BEGUN)
     assert not list(tmp_path.iterdir())
 
 

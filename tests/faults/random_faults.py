@@ -530,7 +530,9 @@ def program_server(surroundings: Path) -> Iterator[ProgramServer]:
     """Yield a server for sequences, whose programs are disturbed by the file."""
     disturb(surroundings, clock_s=0.0)
     os.environ[VARIABLE] = str(surroundings)
-    server = ProgramServer("tests.faults.surroundings", "torch._dynamo", "esper.engine.run", "esper.cli.commands.train")
+    server = ProgramServer(
+        "tests.faults.surroundings", "torch._dynamo", "esper.engine.setup", "esper.cli.commands.train"
+    )
     try:
         yield server
     finally:

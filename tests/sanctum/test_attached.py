@@ -18,6 +18,7 @@ from esper.checkpoint.catalog import checkpoint_path
 from esper.checkpoint.files import write_checkpoint
 from esper.config_files import resolve_config
 from esper.control import RequestKind, RequestQueue
+from esper.engine.ending import TRAINED
 from esper.engine.start_point import StartPoint
 from esper.engine.thread import EngineThread
 from esper.health.detector import AnomalyDetector
@@ -395,7 +396,7 @@ async def test_attached_dashboard_controls_a_real_engine(tmp_path: Path) -> None
     engine = EngineThread(StartPoint(resolve_config(None, tiny(tmp_path, envs=2, rounds=500, checkpoint_every=0))))
     engine.start()
     while engine.directory is None or not (engine.directory / "control.sock").exists():
-        assert engine.fatal_error is engine.run_error is None
+        assert engine.ending is None
         await asyncio.sleep(0.02)
     first, source = attach(engine.directory)
     async with first.run_test(size=SIZE) as pilot:
@@ -419,7 +420,7 @@ async def test_attached_dashboard_controls_a_real_engine(tmp_path: Path) -> None
         await pilot.press("Q", "w")
         await until(pilot, lambda: has_left(second))
     engine.join()
-    assert engine.run_error is None
+    assert engine.ending == TRAINED
     *_, requested, ended = recorded(engine.directory)
     assert isinstance(ended, ev.RunEnded)
     assert isinstance(requested, ev.ControlRequested)

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from esper.checkpoint.files import read_checkpoint
 from esper.config_files import resolve_config
-from esper.engine.start_point import StartPoint
+from esper.engine.ending import TRAINED
+from esper.engine.start_point import RunOptions, StartPoint
 from esper.engine.thread import EngineThread
 from esper.envs.env import Env
 from esper.sanctum.app import SanctumApp
@@ -56,7 +57,7 @@ async def test_keys_pause_checkpoint_and_resume_a_real_engine(tmp_path: Path) ->
         await pilot.press("q", "w")
         await until(pilot, lambda: source.state.status == "stopped")
     engine.join()
-    assert engine.run_error is None
+    assert engine.ending == TRAINED
 
 
 @pytest.mark.slow
@@ -70,7 +71,9 @@ async def test_fault_holds_the_run_until_restore(tmp_path: Path, monkeypatch: py
         return train(env, step)
 
     monkeypatch.setattr(Env, "train_epoch", broken)
-    engine = EngineThread(StartPoint(resolve_config(None, tiny(tmp_path, envs=2, rounds=500))), interactive=True)
+    engine = EngineThread(
+        StartPoint(resolve_config(None, tiny(tmp_path, envs=2, rounds=500))), RunOptions(interactive=True)
+    )
     source = LiveSource(engine)
     app = SanctumApp(source, theme="sanctum-dark")
     async with app.run_test(size=(80, 24)) as pilot:
@@ -84,12 +87,14 @@ async def test_fault_holds_the_run_until_restore(tmp_path: Path, monkeypatch: py
         await pilot.press("q", "w")
         await until(pilot, lambda: source.state.status == "stopped")
     engine.join()
-    assert engine.run_error is None
+    assert engine.ending == TRAINED
 
 
 @pytest.mark.slow
 async def test_deleted_directory_holds_the_run_until_it_is_ended(tmp_path: Path) -> None:
-    engine = EngineThread(StartPoint(resolve_config(None, tiny(tmp_path / "runs", rounds=5000))), interactive=True)
+    engine = EngineThread(
+        StartPoint(resolve_config(None, tiny(tmp_path / "runs", rounds=5000))), RunOptions(interactive=True)
+    )
     source = LiveSource(engine)
     app = SanctumApp(source, theme="sanctum-dark")
     async with app.run_test(size=(80, 24)) as pilot:
@@ -106,6 +111,6 @@ async def test_deleted_directory_holds_the_run_until_it_is_ended(tmp_path: Path)
         await pilot.press("enter")
         await until(pilot, lambda: source.state.status == "failed")
     engine.join()
-    assert engine.run_error is not None
-    assert engine.run_error.endswith("was deleted; its events and checkpoints are lost; start the run again")
+    assert engine.ending is not None
+    assert engine.ending.text.endswith("was deleted; its events and checkpoints are lost; start the run again")
     assert not (tmp_path / "runs").exists()

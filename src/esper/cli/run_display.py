@@ -13,16 +13,19 @@ from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
 from esper.cli.dashboard import DisplayOptions, show_dashboard
-from esper.cli.options import EXIT_FAILED, EXIT_OK, NarrationDetail, print_usage_error
+from esper.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE, NarrationDetail, print_usage_error
 from esper.cli.streams import CLOSED_ERRNOS, FROZEN_AFTER_S, discard_broken_output, is_frozen, print_text
 from esper.control import RequestKind
 from esper.process import NamedThread, RankInfo
 from esper.stop_signals import replace_handlers, restore_handlers
 
 if TYPE_CHECKING:
+    from esper.engine.ending import EndingKind
     from esper.engine.thread import EngineThread
     from esper.telemetry.state import RunState
 
+_EXIT_CODES: dict[EndingKind, int] = {"refused": EXIT_USAGE, "failed": EXIT_FAILED}
+"""Exit codes of the ends of a run that are no success."""
 ANNOUNCED_AFTER_S = 5.0
 """Seconds after which a run that is stopped says that it waits for the end of a step."""
 SLOW_START_S = 10.0
@@ -98,7 +101,7 @@ def _exit_when_terminal_frozen(engine: EngineThread, stream: TextIO) -> None:
     engine.join()
     while not is_frozen(stream):
         time.sleep(FROZEN_AFTER_S)
-    os._exit(EXIT_FAILED if engine.run_error or engine.fatal_error else EXIT_OK)
+    os._exit(_exit_code(engine))
 
 
 def run_in_dashboard(engine: EngineThread, display: DisplayOptions, task: str) -> RunState:
@@ -138,23 +141,26 @@ def run_in_dashboard(engine: EngineThread, display: DisplayOptions, task: str) -
     return source.live_state
 
 
-def print_engine_error(engine: EngineThread) -> int:
+def print_ending(engine: EngineThread) -> int:
     """Print the error that ended a run, if there is one, and return the exit code.
 
     Exit at once if code of the user still runs, which would keep the process alive.
     """
-    code = EXIT_OK
-    if engine.fatal_error:
-        code = print_usage_error(engine.fatal_error)
-    elif engine.run_error:
-        print_text(engine.run_error, sys.stderr)
-        code = EXIT_FAILED
+    code = _exit_code(engine)
+    if engine.ending and code == EXIT_USAGE:
+        print_usage_error(engine.ending.text)
+    elif engine.ending and code == EXIT_FAILED:
+        print_text(engine.ending.text, sys.stderr)
     if engine.must_exit:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):
                 stream.flush()
         os._exit(code)
     return code
+
+
+def _exit_code(engine: EngineThread) -> int:
+    return _EXIT_CODES.get(engine.ending.kind, EXIT_OK) if engine.ending else EXIT_OK
 
 
 class _StopSignals:

@@ -1,17 +1,21 @@
-"""Where a run starts: new, again, or from a checkpoint. Importing this module does not import torch."""
+"""Where a run starts: new, again, or from a checkpoint; and how it is trained. Importing this does not import torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from esper.checkpoint.catalog import run_directory_of
 from esper.config import Config
-from esper.engine.growth import read_run_manifest
+from esper.engine.growth import Growth, read_run_manifest
+from esper.recording.notes import RunNotes
 from esper.recording.recorder import open_run_directory
 from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
+
+if TYPE_CHECKING:
+    from esper.tasks.task import Task
 
 
 class RunCompleteError(Exception):
@@ -64,3 +68,23 @@ class StartPoint:
     def is_new(self) -> bool:
         """True unless the run resumes from a checkpoint."""
         return self.checkpoint is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a run is trained, besides its configuration.
+
+    Attributes:
+        interactive: Hold the run on a fault and wait for the user. If False, a fault ends the run. Ignored with several
+            ranks.
+        task: Task to train on; None: the one that the configuration names.
+        accept_changed_task: Resume although the code of the user's task has changed since the checkpoint.
+        growth: Growth of one network, whose results it receives; None for an ordinary run.
+        notes: Notes to store with the run; of a resumed run, they replace those that are given.
+    """
+
+    interactive: bool = False
+    task: Task | None = None
+    accept_changed_task: bool = False
+    growth: Growth | None = None
+    notes: RunNotes | None = None

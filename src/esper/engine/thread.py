@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
@@ -14,23 +13,21 @@ from esper.attach.protocol import AttachError
 from esper.attach.server import AttachServer
 from esper.code_places import describe_place, find_in_thread
 from esper.control import RequestQueue
-from esper.engine.start_checks import SETUP_ERRORS, check_start
-from esper.engine.start_point import RunCompleteError, StartPoint
+from esper.engine.ending import NOT_BEGUN, TRAINED, Ending, EngineLoadError, ending_of
+from esper.engine.start_checks import check_start
+from esper.engine.start_point import RunOptions, StartPoint
 from esper.lanes.printed_lines import PrintedLines
 from esper.lanes.spawn import WorkerSpawner
 from esper.process import NamedThread, RankInfo, freeze_loaded_objects
-from esper.recording.recorder import RecordingError
 from esper.telemetry.events import Logged
 from esper.telemetry.state import Record
 
 if TYPE_CHECKING:
-    from esper.engine.growth import Growth
     from esper.engine.run import Run
+    from esper.engine.run_files import RunFiles
     from esper.lanes.call_watch import CallSupervisor
     from esper.ranks import RankGroup
-    from esper.recording.notes import RunNotes
     from esper.recording.run_directory import RunDirectory
-    from esper.tasks.task import Task
 
 
 PREPARATION_GRACE_S = 0.8
@@ -45,11 +42,7 @@ class EngineThread:
         start: Where the run starts, or why it cannot start, which all ranks raise. None: rank 0 decides.
         restart: Decides instead, if torchrun has restarted the ranks of another machine only.
         workers: Lanes whose worker processes are started before torch is imported, so that both import it at once.
-        interactive: Hold the run on a fault and wait for the user. If False, a fault ends the run.
-        task: Task to train on; None: the one that the configuration names.
-        accept_changed_task: Resume although the code of the user's task has changed since the checkpoint.
-        growth: Growth of one network, whose results it receives; None for an ordinary run.
-        notes: Notes to store with the run; of a resumed run, they replace those that are given.
+        options: How the run is trained.
 
     Attributes:
         records: Every record of the run, for a dashboard or console.
@@ -59,14 +52,10 @@ class EngineThread:
     def __init__(
         self,
         start: StartPoint | Exception | None,
+        options: RunOptions | None = None,
         *,
         restart: Callable[[], StartPoint] | None = None,
         workers: Sequence[str] = (),
-        interactive: bool = False,
-        task: Task | None = None,
-        accept_changed_task: bool = False,
-        growth: Growth | None = None,
-        notes: RunNotes | None = None,
     ) -> None:
         self.records: SimpleQueue[Record] = SimpleQueue()
         self.control = RequestQueue()
@@ -74,24 +63,14 @@ class EngineThread:
         """Sentences for the log of the run, from any thread. Those that are left at its end have not been logged."""
         self._printed = PrintedLines()
         self._subscribers: list[SimpleQueue[Record]] = []
-        self.setup_error: Exception | None = None
-        """Why the run could not be set up, in one sentence; None if it could."""
-        self.complete: str | None = None
-        """Why there was nothing to train, in one sentence; None if the run was trained."""
-        self.run_error: str | None = None
-        """Error that ended the run early: one sentence, or the traceback of a bug; None without one."""
-        self.directory: Path | None = None
-        """Path of the run directory; None before the run is set up."""
-        self.run_directory: RunDirectory | None = None
-        """Run directory, held open; None before the run is set up."""
+        self.ending: Ending | None = None
+        """How the engine ended; None before its end."""
+        self.files: RunFiles | None = None
+        """Where the run is written; None before the run is set up."""
         self._start = start
+        self._options = options or RunOptions()
         self._restart = restart
         self._workers = workers
-        self._interactive = interactive
-        self._task = task
-        self._accept_changed_task = accept_changed_task
-        self._growth = growth
-        self._notes = notes
         self._supervisor: CallSupervisor | None = None
         """Supervisor of the calls of the user's code; None before the run is set up."""
         self._has_loaded = False
@@ -112,9 +91,19 @@ class EngineThread:
         return records
 
     @property
+    def directory(self) -> Path | None:
+        """Path of the run directory; None before the run is set up."""
+        return self.files.path if self.files else None
+
+    @property
+    def run_directory(self) -> RunDirectory | None:
+        """Run directory, held open; None before the run is set up."""
+        return self.files.directory if self.files else None
+
+    @property
     def fatal_error(self) -> str | None:
-        """Message of `setup_error`."""
-        return str(self.setup_error) if self.setup_error else None
+        """Why the run could not be set up, in one sentence; None if it could."""
+        return self.ending.text if self.ending and self.ending.kind == "refused" else None
 
     @property
     def is_engine_alive(self) -> bool:
@@ -137,8 +126,8 @@ class EngineThread:
 
         None if neither runs at present.
         """
-        if self._growth and self._growth.stage:
-            return self._growth.stage
+        if self._options.growth and self._options.growth.stage:
+            return self._options.growth.stage
         if (place := find_in_thread(self._thread.ident)) is None:
             return None
         return describe_place(place)
@@ -166,47 +155,38 @@ class EngineThread:
         """Wait until the run has ended or was given up; return at once if it was never started."""
         while self.is_engine_alive:
             self._thread.join(JOIN_POLL_S)
-        rank_info = RankInfo.from_environment()
-        if self._thread.is_alive() and self.has_given_up and rank_info.world_size > 1:  # torchrun then ends the others
-            self.run_error = (
-                f"esper-sanctum: rank {rank_info.rank} was stopped before the run had begun; nothing was saved"
-            )
+        if self._thread.is_alive():
+            self.ending = _given_up(RankInfo.from_environment())
 
     def _main(self) -> None:
         with closing(WorkerSpawner()) as spawner, self._printed:
             spawner.start_early(self._workers)
-            self._load_and_run(spawner)
-
-    def _load_and_run(self, spawner: WorkerSpawner) -> None:
-        try:
-            # Imports torch, whose installation may be broken.
-            import esper.engine.run  # noqa: F401  # pyright: ignore[reportUnusedImport]
-        except Exception as error:  # noqa: BLE001  (the same as below)
-            problem = f"the engine cannot be loaded ({type(error).__name__}: {error})"
-            advice = "reinstall torch and torchvision in matching versions"
-            self.run_error = f"{traceback.format_exc()}esper-sanctum: {problem}; {advice}"
-            return
-        self._has_loaded = True
-        try:
-            self._run(spawner)
-        except BaseException:  # noqa: BLE001  (the caller prints it)
-            self.run_error = traceback.format_exc()
+            try:
+                self._run(spawner)
+                self.ending = TRAINED
+            except BaseException as error:  # noqa: BLE001  (the caller prints it)
+                self.ending = ending_of(error, is_set_up=self.files is not None)
 
     def _run(self, spawner: WorkerSpawner) -> None:
-        from esper.ranks import RankLostError, destroy_ranks, init_ranks
+        """Load torch, connect the ranks, set up the run and train it. Raises every error that ends the run."""
+        _load_engine()
+        from esper.engine.setup import set_up_run
+        from esper.lanes.errors import StoppedError
+        from esper.ranks import destroy_ranks, init_ranks
 
+        self._has_loaded = True
         rank_info = RankInfo.from_environment()
         if self.control.stop_requested and rank_info.world_size == 1:  # other ranks would wait for this one
-            return
+            raise StoppedError
         try:
             ranks = init_ranks(rank_info)
-            self._train(self._agree_on_start(ranks, rank_info), ranks, spawner)
-        except RankLostError as error:
-            self.run_error = f"esper-sanctum: {error}"
-        except SETUP_ERRORS as error:
-            self.setup_error = error
-        except RunCompleteError as error:
-            self.complete = str(error)
+            start = self._agree_on_start(ranks, rank_info)
+            run = set_up_run(start, self.control, self.records, self._options, ranks=ranks, spawner=spawner)
+            self.files, self._supervisor = run.files, run.pool.supervisor
+            self._connect(run)
+            freeze_loaded_objects()
+            with self._serve_viewers(run):
+                run.train()
         finally:
             if not self.must_exit:  # else threads of gloo still wait for another rank
                 destroy_ranks()
@@ -236,52 +216,39 @@ class EngineThread:
             check_start(start.config, rank_info, is_new=start.is_new)
         return start
 
-    def _train(self, start: StartPoint, ranks: RankGroup, spawner: WorkerSpawner) -> None:
-        """Set up the run and train it."""
-        from esper.engine.run import Run
-        from esper.lanes.errors import FaultError, RunFailedError, StoppedError
-        from esper.ranks import RankLostError
-
-        try:
-            run = Run(
-                start,
-                self.control,
-                self.records,
-                ranks=ranks,
-                interactive=self._interactive,
-                task=self._task,
-                accept_changed_task=self._accept_changed_task,
-                spawner=spawner,
-                growth=self._growth,
-                notes=self._notes,
-            )
-        except StoppedError:
-            return
-        except (RankLostError, *SETUP_ERRORS):
-            raise
-        except Exception as error:  # noqa: BLE001  (the caller prints it)
-            fault = FaultError.from_exception(error, "set-up of the run")
-            self.run_error = fault.traceback_text or f"esper-sanctum: {fault}"
-            return
-        self.directory, self.run_directory, self._supervisor = run.directory, run.run_directory, run.pool.supervisor
+    def _connect(self, run: Run) -> None:
+        """Let the run log warnings and the output of the user's code, and send its records to the subscribers."""
         run.hub.warnings = self.warnings
         run.hub.take_printed = lambda: self._printed.take().for_log()
         for queue in self._subscribers:
             queue.put(run.hub.snapshot())
             run.hub.subscribe(queue)
-        freeze_loaded_objects()
-        try:
-            with self._serve_viewers(run):
-                run.train()
-        except (RunFailedError, RecordingError) as error:
-            self.run_error = f"esper-sanctum: {error}"
 
     def _serve_viewers(self, run: Run) -> closing[AttachServer] | nullcontext[None]:
         """Accept requests of viewers in other processes. If that fails, log the reason and train without."""
-        if RankInfo.from_environment().rank > 0 or not run.run_directory:  # rank 0 receives the requests for all
+        if RankInfo.from_environment().rank > 0:  # rank 0 receives the requests for all
             return nullcontext()
         try:
-            return closing(AttachServer(run.run_directory.held, self.control, lambda: run.hub.failure))
+            return closing(AttachServer(run.files.own_directory.held, self.control, lambda: run.hub.failure))
         except AttachError as error:
             run.hub.emit(Logged(severity="warning", text=f"other processes cannot attach to this run: {error}"))
             return nullcontext()
+
+
+def _load_engine() -> None:
+    """Import torch, whose installation may be broken. Raises EngineLoadError."""
+    try:
+        import esper.engine.setup  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    except Exception as error:
+        problem = f"the engine cannot be loaded ({type(error).__name__}: {error})"
+        raise EngineLoadError(f"{problem}; reinstall torch and torchvision in matching versions") from error
+
+
+def _given_up(rank_info: RankInfo) -> Ending:
+    """Return the end of a run that was stopped while code of the user prepared it, which has not returned."""
+    if rank_info.world_size == 1:
+        return NOT_BEGUN
+    # Torchrun ends the other ranks after a failure only.
+    return Ending(
+        "failed", f"esper-sanctum: rank {rank_info.rank} was stopped before the run had begun; nothing was saved"
+    )

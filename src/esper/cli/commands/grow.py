@@ -22,7 +22,7 @@ from esper.cli.options import (
     given_options,
     print_warnings,
 )
-from esper.cli.run_display import print_engine_error, run_headless, run_in_dashboard
+from esper.cli.run_display import print_ending, run_headless, run_in_dashboard
 from esper.cli.streams import print_text
 from esper.config import ConfigError
 from esper.config_files import resolve_config
@@ -38,7 +38,7 @@ from esper.engine.growth import (
     make_request,
 )
 from esper.engine.start_checks import check_start, resolve_policy
-from esper.engine.start_point import StartPoint
+from esper.engine.start_point import RunOptions, StartPoint
 from esper.harvest.structure import check_target, holds_networks_of
 from esper.process import RankInfo
 
@@ -78,18 +78,13 @@ def run(arguments: Sequence[str]) -> int:
     from esper.engine.thread import EngineThread
 
     growth = Growth(request=request, target=_target(target), writes_all=options.all)
-    engine = EngineThread(
-        start,
-        workers=workers,
-        interactive=not headless,
-        accept_changed_task=options.accept_changed_task,
-        growth=growth,
-    )
+    run_options = RunOptions(interactive=not headless, accept_changed_task=options.accept_changed_task, growth=growth)
+    engine = EngineThread(start, run_options, workers=workers)
     if headless:
         run_headless(engine, sys.stdout, narrate=options.narrate)
     else:
         run_in_dashboard(engine, display, config.task)
-    if code := print_engine_error(engine):
+    if code := print_ending(engine):
         return code
     return _print_result(growth, narrated=options.narrate is not None)
 

@@ -28,13 +28,13 @@ from esper.cli.options import (
     given_options,
     print_warnings,
 )
-from esper.cli.run_display import print_engine_error, run_headless, run_in_dashboard, run_silently
+from esper.cli.run_display import print_ending, run_headless, run_in_dashboard, run_silently
 from esper.cli.start_point import AUTO, resolve_start
 from esper.cli.streams import print_text
 from esper.config import ConfigError
 from esper.domain import VERSION
 from esper.engine.start_checks import SETUP_ERRORS, check_start
-from esper.engine.start_point import RunCompleteError, StartPoint
+from esper.engine.start_point import RunCompleteError, RunOptions, StartPoint
 from esper.process import RankInfo, spawn_program
 from esper.recording.notes import RunNotes, encode_notes
 from esper.recording.run_lock import LockHolder, read_holder
@@ -75,18 +75,13 @@ def run_training(arguments: Sequence[str]) -> int:
 
     from esper.engine.thread import EngineThread
 
-    engine = EngineThread(
-        start,
-        restart=None if options.resume == AUTO else partial(decide, restarted=True),
-        workers=workers,
-        interactive=not headless,
-        accept_changed_task=options.accept_changed_task,
-        notes=notes,
-    )
+    run_options = RunOptions(interactive=not headless, accept_changed_task=options.accept_changed_task, notes=notes)
+    restart = None if options.resume == AUTO else partial(decide, restarted=True)
+    engine = EngineThread(start, run_options, restart=restart, workers=workers)
     narrate: NarrationDetail | None = options.narrate
     if rank_info.rank > 0:
         run_silently(engine)
-        return print_engine_error(engine)
+        return print_ending(engine)
     with ExitStack() as contexts:
         for follow in followers:
             contexts.enter_context(follow(engine))
@@ -95,10 +90,10 @@ def run_training(arguments: Sequence[str]) -> int:
         else:
             state = run_in_dashboard(engine, display, task)
     print_warnings(engine.warnings)  # of the last moments, which the run could not log any more
-    if code := print_engine_error(engine):
+    if code := print_ending(engine):
         return code
-    if engine.complete:
-        print_text(engine.complete)
+    if engine.ending and engine.ending.kind == "complete":
+        print_text(engine.ending.text)
         return EXIT_OK
     from esper.cli.console import format_summary
 

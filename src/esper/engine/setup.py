@@ -1,0 +1,174 @@
+"""Set-up of a run from its configuration, in the order in which it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from queue import SimpleQueue
+from typing import Any
+
+from esper.checkpoint.manifest import Manifest, read_manifest
+from esper.config import Config, ConfigError
+from esper.control import RequestQueue
+from esper.engine.agent_factory import build_agent, build_candidates
+from esper.engine.call_reports import report_calls
+from esper.engine.checkpointer import Checkpointer
+from esper.engine.growth import growth_identity
+from esper.engine.growth_setup import configure_growth, direct_growth, make_plan_space
+from esper.engine.run import Run
+from esper.engine.run_control import RankedRequestQueue
+from esper.engine.run_files import RunFiles, open_run_files
+from esper.engine.start_events import report_start
+from esper.engine.start_point import RunOptions, StartPoint
+from esper.engine.trainer import Trainer
+from esper.engine.training_state import TrainingState
+from esper.engine.unfinished import command_digest
+from esper.lanes.device_names import assign_lanes_to_rank, is_auto, is_cpu_lane
+from esper.lanes.device_stats import cuda_uuid
+from esper.lanes.devices import resolve_devices, resolve_policy_device, torch_device
+from esper.lanes.errors import StoppedError
+from esper.lanes.pool import EnvPool
+from esper.lanes.spawn import WorkerSpawner
+from esper.process import RankInfo
+from esper.ranks import SINGLE_RANK, RankGroup, reduce_on_gpu
+from esper.recording.recorder import check_run_directory
+from esper.tasks.prepare import PreparedTask, SavedTask, prepare_task
+from esper.telemetry.state import Keyframe, Record, RunState
+
+
+def set_up_run(
+    start: StartPoint,
+    control: RequestQueue,
+    records: SimpleQueue[Record],
+    options: RunOptions,
+    *,
+    ranks: RankGroup = SINGLE_RANK,
+    spawner: WorkerSpawner | None = None,
+) -> Run:
+    """Set up a run. Everything is validated before anything is written.
+
+    Args:
+        start: Where the run starts; the same on all ranks. Its lock is released when the run ends or cannot be set up.
+        records: Receives every record, for a dashboard or console.
+        ranks: The ranks of the run, which are connected.
+        spawner: Starts the workers of CPU lanes; None: a new one.
+
+    Raises:
+        ConfigError: This machine cannot satisfy the configuration.
+        TaskError: The task cannot be loaded or grown, or its data set is missing or damaged.
+        ReadError: The notes on the resumed run cannot be read.
+        CheckpointError: The checkpoint is damaged or does not fit the configuration.
+        RecordingError: The run directory is not at its path or cannot be written, or another process trains the run.
+        RankLostError: Another rank has ended or does not respond.
+        StoppedError: A stop was requested before there was anything to save.
+    """
+    growth, rank_info = options.growth, RankInfo.from_environment()
+    with ExitStack[None]() as opened:
+        opened.callback(start.release)
+        lanes = _lanes_of_rank(start.config, rank_info)
+        saved = ranks.run_on_rank0(lambda: _read_saved(start))  # only it must see the run
+        ranks = reduce_on_gpu(ranks, start.config.policy_device)
+        _check_gpus(lanes, rank_info, ranks)
+        prepared = _prepare(start, saved, options, ranks)
+        config = configure_growth(growth, prepared, saved, lanes, control) if growth else prepared.config
+        profile = prepared.profile
+        pool = EnvPool(prepared.task, profile, prepared.data, lanes, config, ranks.env_range(config.envs), spawner)
+        opened.callback(pool.close)
+        if growth:
+            agent, space = build_candidates(config, profile), make_plan_space(growth, config, profile)
+        else:
+            agent = build_agent(config, profile.sites, profile.blueprints, ranks, resumes=not start.is_new)
+            space = None
+
+        _begin(control, pool, ranks)
+        files = open_run_files(start, config, options.notes, ranks, opened)
+        files.hub.subscribe(records)
+        report_calls(pool.supervisor, files.hub, ranks)
+        state = TrainingState(config=config, pool=pool, agent=agent, hub=files.hub, ranks=ranks, origin=prepared.origin)
+        results = None
+        if growth and space:
+            results = direct_growth(
+                growth, space, state, control, prepared=prepared, lanes=lanes, run=files.own_directory
+            )
+        trainer = _make_trainer(state, control, files, interactive=options.interactive)
+        _restore(start, trainer)
+        report_start(files, state, _identity(start, options), prepared.defaults)
+        return Run(trainer, files, results, opened.pop_all())
+
+
+def _lanes_of_rank(config: Config, rank_info: RankInfo) -> list[str]:
+    """Return the lanes of this rank after checking that all devices exist. Raises ConfigError."""
+    lanes = assign_lanes_to_rank(resolve_devices(config.devices), rank_info, leave_out=is_auto(config.devices))
+    resolve_policy_device(config.policy_device)
+    return lanes
+
+
+def _read_saved(start: StartPoint) -> Manifest | None:
+    """Return the manifest of the checkpoint that a run resumes from; None without one.
+
+    Raises:
+        CheckpointError: It is damaged.
+        RecordingError: The directory is not at its path any more.
+    """
+    if start.directory:
+        check_run_directory(start.directory)
+    return read_manifest(start.checkpoint) if start.checkpoint else None
+
+
+def _check_gpus(lanes: Sequence[str], rank_info: RankInfo, ranks: RankGroup) -> None:
+    """Check that no two ranks use the same GPU. Raises ConfigError on all ranks."""
+    own = [f"{rank_info.node_rank}/{cuda_uuid(torch_device(lane))}" for lane in lanes if not is_cpu_lane(lane)]
+    ranks_by_gpu: dict[str, list[int]] = {}
+    for rank, gpus in enumerate(ranks.all_gather_object(own)):
+        for gpu in gpus:
+            ranks_by_gpu.setdefault(gpu, []).append(rank)
+    for sharing in ranks_by_gpu.values():
+        if len(sharing) > 1:
+            raise ConfigError(
+                f"ranks {' and '.join(map(str, sharing))} would use the same GPU; set CUDA_VISIBLE_DEVICES to another "
+                "GPU for each rank, or to all GPUs for every rank"
+            )
+
+
+def _prepare(start: StartPoint, saved: Manifest | None, options: RunOptions, ranks: RankGroup) -> PreparedTask:
+    return prepare_task(
+        start.config,
+        options.task,
+        SavedTask(str(saved.config["task"]), saved.origin) if saved else None,
+        accept_changed=options.accept_changed_task,
+        ranks=ranks,
+    )
+
+
+def _begin(control: RequestQueue, pool: EnvPool, ranks: RankGroup) -> None:
+    """Let a stop request wait for the engine from now on. Raises StoppedError if a stop was requested before."""
+    control.has_begun = not any(ranks.all_gather_object(control.stop_requested))
+    if not control.has_begun:
+        raise StoppedError
+    pool.supervisor.seconds_since_stop = control.seconds_since_stop
+
+
+def _make_trainer(state: TrainingState, control: RequestQueue, files: RunFiles, *, interactive: bool) -> Trainer:
+    ranks = state.ranks
+    return Trainer(
+        state,
+        control=control if ranks.is_single else RankedRequestQueue(control, ranks),
+        checkpointer=Checkpointer(files.path, files.directory, state.config.keep),
+        interactive=interactive and ranks.is_single,
+    )
+
+
+def _restore(start: StartPoint, trainer: Trainer) -> None:
+    """Restore the state of a run that was begun before. Raises CheckpointError."""
+    if start.checkpoint:
+        trainer.run_control.restore(start.checkpoint, "command line")
+    elif start.directory:  # on rank 0; its events so far stay in the recording as undone events
+        trainer.state.hub.rewind(Keyframe.from_state(RunState()))
+
+
+def _identity(start: StartPoint, options: RunOptions) -> dict[str, Any]:
+    """Return what a later command recognises the run by: the settings of a growth, or the digest of its own command."""
+    if options.growth:
+        return {"growth": growth_identity(start.config, options.growth.request)}
+    name = options.notes.name if options.notes else ""
+    return {"command": start.command or command_digest(start.config, name)}

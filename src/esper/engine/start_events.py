@@ -1,0 +1,64 @@
+"""The first events of a run: what trains, with what, and what is worth a notice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from esper.config import Config
+from esper.engine import reporter
+from esper.engine.growth_director import GrowthDirector
+from esper.engine.run_files import RunFiles
+from esper.engine.trained_policy import policy_label
+from esper.engine.training_state import TrainingState
+from esper.lanes.device_names import is_auto
+from esper.lanes.devices import unusable_gpus
+from esper.lanes.pool import EnvPool
+from esper.recording.recorder import write_manifest
+from esper.telemetry import events as ev
+from esper.telemetry.hub import EventHub
+
+
+def report_start(files: RunFiles, state: TrainingState, identity: dict[str, Any], defaults: dict[str, Any]) -> None:
+    """Write `run.json`, and emit the event of the start of the run and its notices.
+
+    Args:
+        identity: What a later command recognises the run by, for `run.json`.
+        defaults: Slots and settings of the task itself.
+
+    Raises:
+        RecordingError: `run.json` cannot be written.
+    """
+    config, ranks = state.config, state.ranks
+    manifest = {"run": files.path.name, "config": msgspec.to_builtins(config), "versions": reporter.versions()}
+    lanes = [lane for of_rank in ranks.all_gather_object(state.pool.lane_by_env) for lane in of_rank]
+    ranks.run_on_rank0(lambda: write_manifest(files.own_directory, manifest | identity))
+    director = state.director
+    started = reporter.run_started(
+        files.path.name,
+        config,
+        state.pool,
+        state.origin,
+        policy="search" if director else policy_label(config.policy),
+        lanes=lanes,
+        task_defaults=defaults,
+        search=director.search_state.info if isinstance(director, GrowthDirector) else None,
+    )
+    files.hub.emit_global(started)
+    _emit_notices(files.hub, state.pool, config, files.lock.warning if files.lock else None)
+
+
+def _emit_notices(hub: EventHub, pool: EnvPool, config: Config, lock_warning: str | None) -> None:
+    unused = unusable_gpus() if is_auto(config.devices) else {}
+    warnings = [f"{gpu} is not used: {reason}" for gpu, reason in unused.items()]
+    for text in filter(None, [lock_warning, *warnings]):
+        hub.emit(ev.Logged(severity="warning", text=text))
+    for text in pool.profile.warnings:  # the same in all ranks
+        hub.emit_global(ev.Logged(severity="warning", text=text))
+    for text in pool.notices:
+        hub.emit(ev.Logged(severity="info", text=text))
+    for lane in pool.lanes:
+        if len(lane.pids) > 1:  # of a GPU that waits for launches
+            text = f"{len(lane.pids)} worker processes train the envs of {lane.name}"
+            hub.emit(ev.Logged(severity="info", text=text))
