@@ -26,11 +26,11 @@ from tests.factory import stamp
 from tests.sanctum.population import population, step_events
 from tests.sanctum.sessions import FakeSession
 
+from esper.plots.chart import Chart, Curve, Quantity, XAxis
 from esper.sanctum.app import TICK_INTERVAL_S, SanctumApp
 from esper.sanctum.source import LiveSource
 from esper.sanctum.theme import DEFAULT_THEME, load_themes
-from esper.sanctum.widgets.chart import Chart, Curve, Quantity, XAxis
-from esper.sanctum.widgets.panel import Line
+from esper.sanctum.widgets.chart_panel import paint
 
 WARM_UP_TICKS, MEASURED_TICKS = 10, 40
 
@@ -111,8 +111,9 @@ def measure_chart(curves: int, points: int, roles: int) -> float:
     palette, seconds = load_themes()[DEFAULT_THEME], list[float]()
     for _ in range(MEASURED_TICKS):
         start = time.process_time()
-        for line in chart.lines(palette, 198, 56):
-            line.row(198) if isinstance(line, Line) else line
+        frame = chart.frame(198, 56)
+        for line in chart.lines_in(frame) if frame is not None else []:
+            paint(line, palette, 198)
         seconds.append(time.process_time() - start)
     return sorted(seconds)[len(seconds) // 2]
 

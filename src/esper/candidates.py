@@ -16,7 +16,7 @@ import msgspec
 
 from esper.formatting import pluralise
 from esper.intervals import IntervalEstimate, t_interval
-from esper.scatter import pareto_front
+from esper.plots.scatter import pareto_front
 
 BARE_HOST = ""
 """Name of the candidate that never grows: the empty plan."""

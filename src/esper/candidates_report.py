@@ -7,27 +7,23 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from collections.abc import Collection, Mapping, Sequence
+from string import ascii_lowercase
+from typing import NamedTuple, TypeAlias, get_args
 
 from esper.candidates import BARE_HOST, COMPARED, Candidate, Objective, Outcome, describe_candidate, front
 from esper.formatting import NOT_MEASURED, format_number, html_text, strip_control
 from esper.intervals import IntervalEstimate
+from esper.plots.chart import percent
+from esper.plots.scatter import PointKind, Scatter, ScatterPoint, point_glyph
+from esper.plots.svg import SvgScatter
 from esper.printed_table import PrintedColumn, PrintedTable
-from esper.scatter import ScatterPoint, draw_scatter
-from esper.svg_plot import SvgPoint, SvgScatter
 
 MAX_ROWS = 24
 """Maximum number of rows of a printed table."""
-HOST_MARK, FRONT_MARK, OTHER_MARK, TRIAL_MARK = "◆", "●", "○", "·"
-"""Marks of the bare host, of candidates on the front, of other lettered ones, and of trials."""
-MARK_LEGEND = (
-    f"{HOST_MARK} your network   {FRONT_MARK} none is as good with fewer parameters   {TRIAL_MARK} one trial   "
-    "│ interval"
-)
-_STYLES: dict[str, Literal["front", "host"]] = {HOST_MARK: "host", FRONT_MARK: "front"}
-"""Style of a mark in a picture, keyed by the mark."""
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+MARK_LEGEND = "◆ your network   ● none is as good with fewer parameters   · one trial   ⡇ interval"
+_KIND_ORDER = ("trial", "point", "host")
+"""Kinds of candidates in the order in which they are drawn: later ones cover earlier ones."""
 _PLOT_ROWS = 12
 MARK_COLS = 3
 """Width of letter and mark of a candidate."""
@@ -46,11 +42,16 @@ class Standing(NamedTuple):
     candidate: Candidate
     letter: str
     """Letter in table and chart; empty without one."""
-    mark: str
-    """Mark in table and chart; empty if it has no place in the chart."""
+    kind: PointKind | None
+    """Kind of its point in the chart; None if it has no place there."""
     is_on_front: bool
     outcome: str
     """Outcome in one or two words: `chosen`, `trains`, `fresh host 2`, `done`, `pruned`, `broke down` or `failed`."""
+
+    @property
+    def mark(self) -> str:
+        """Mark in table and chart; empty if it has no place in the chart."""
+        return "" if self.kind is None else point_glyph(self.kind, is_on_front=self.is_on_front)
 
     @property
     def label(self) -> str:
@@ -102,16 +103,15 @@ def standings(
     """
     on_front = {one.name for one in front(candidates)}
     has_fresh = any(one.is_fresh for one in candidates)
-    letters = iter(_LETTERS)
+    letters = iter(ascii_lowercase)
     found: list[Standing] = []
     for one in rank_candidates(candidates, objective):
         is_placed = place_of(one) is not None
         is_lettered = is_placed and (one.is_fresh if has_fresh else one.name in on_front or one.name == BARE_HOST)
         letter = next(letters, "") if is_lettered else ""
-        mark = HOST_MARK if one.name == BARE_HOST else FRONT_MARK if one.name in on_front else OTHER_MARK
-        mark = mark if is_lettered or one.name == BARE_HOST else TRIAL_MARK
+        kind: PointKind = "host" if one.name == BARE_HOST else "point" if is_lettered else "trial"
         outcome = "chosen" if one.name == chosen else _outcome(one, training or {})
-        found.append(Standing(one, letter, mark if is_placed else "", one.name in on_front, outcome))
+        found.append(Standing(one, letter, kind if is_placed else None, one.name in on_front, outcome))
     return found
 
 
@@ -279,25 +279,46 @@ def format_chart(found: Sequence[Standing], score_name: str, *, width: int, heig
         width: Number of columns, at least 40.
         height: Number of lines of the plot.
     """
-    points = [_text_point(standing, at) for standing, at in _placed(found)]
-    if not points:
+    chart = candidate_scatter(found, score_name).chart()
+    if chart is None:
         return []
-    heading = f"{strip_control(score_name)}, %, against parameters"
-    return [heading, *draw_scatter(points, width, height), f"  {MARK_LEGEND}"]
+    return [f"{chart.quantity.label} by parameters, ×host", *chart.text(width, height + 1), f"  {MARK_LEGEND}"]
 
 
-def _text_point(standing: Standing, at: tuple[float, float]) -> ScatterPoint:
-    interval = standing.candidate.score_interval
-    ends = None if interval is None else (100 * interval.low, 100 * interval.high)
-    return ScatterPoint(at[0], 100 * at[1], standing.mark, standing.letter, y_ends=ends)
+def candidate_points(found: Sequence[Standing], *, selected: str | None = None) -> list[ScatterPoint]:
+    """Return the candidates of a chart: trials first, the bare host last, but the selected one after it.
+
+    Better ones come after others of their kind, and cover them.
+
+    Args:
+        found: The candidates with their standings.
+        selected: Name of the candidate under the cursor; None without one.
+    """
+    points: list[ScatterPoint] = []
+
+    def importance(one: Standing) -> tuple[bool, int]:
+        return one.name == selected, _KIND_ORDER.index(one.kind or "trial")
+
+    for one in sorted(found, key=importance, reverse=True):
+        at, interval = place_of(one.candidate), one.candidate.score_interval
+        if at is not None and one.kind is not None:
+            points.append(
+                ScatterPoint(
+                    *at,
+                    one.kind,
+                    one.is_on_front,
+                    label=one.letter,
+                    title=f"{label_of(one.candidate)}: {format_score(one.candidate)} %",
+                    role="key" if one.name == selected else "",
+                    y_ends=None if interval is None else (interval.low, interval.high),
+                )
+            )
+    return points[::-1]
 
 
-def _placed(found: Sequence[Standing]) -> Iterator[tuple[Standing, tuple[float, float]]]:
-    """Yield the candidates that are in the chart with their places: trials first, the bare host last."""
-    order = [TRIAL_MARK, OTHER_MARK, FRONT_MARK, HOST_MARK]
-    for standing in sorted(found, key=lambda one: order.index(one.mark) if one.mark else 0):
-        if (at := place_of(standing.candidate)) is not None:
-            yield standing, at
+def candidate_scatter(found: Sequence[Standing], score_name: str) -> Scatter:
+    """Return the chart of score against parameters, with the candidates that have a place in it."""
+    return Scatter(candidate_points(found), percent(strip_control(score_name)), "parameters, × your network")
 
 
 def format_report(
@@ -330,26 +351,8 @@ def html_report(found: Sequence[Standing], score_name: str, answer: str | None =
     parts = [html_text(answer)] if answer else []
     parts.append(_marked_table(shown, score_name).html())
     parts += [html_text(f"and {left_out} more")] if left_out else []
-    picture = scatter_of(found, score_name)
-    return "".join(parts) + (picture.svg if picture is not None else "")
-
-
-def scatter_of(found: Sequence[Standing], score_name: str) -> SvgScatter | None:
-    """Return the chart of score against parameters as a picture; None without a measured candidate."""
-    points: list[SvgPoint] = []
-    for standing, (ratio, score) in _placed(found):
-        interval = standing.candidate.score_interval
-        points.append(
-            SvgPoint(
-                x=ratio,
-                y=100 * score,
-                title=f"{label_of(standing.candidate)}: {format_score(standing.candidate)} %",
-                label=standing.letter,
-                style=_STYLES.get(standing.mark, "other"),
-                y_ends=None if interval is None else (100 * interval.low, 100 * interval.high),
-            )
-        )
-    return SvgScatter(points, "parameters, × your network", f"{score_name}, %") if points else None
+    scatter = candidate_scatter(found, score_name)
+    return "".join(parts) + (SvgScatter(scatter).svg if scatter.points else "")
 
 
 def best_candidate(candidates: Sequence[Candidate], objective: Objective) -> Candidate | None:

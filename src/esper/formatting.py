@@ -104,6 +104,40 @@ def format_number(value: float | None, spec: str) -> str:
     return f"{value:{spec}}" if math.isfinite(value) else str(value).replace("nan", NOT_A_NUMBER)
 
 
+def align_number(value: float | None, before: int, after: int, *, signed: bool = False, fixed: bool = False) -> str:
+    """Return a number with three significant digits and the decimal point in a fixed column.
+
+    Args:
+        value: The number; a dash for None.
+        before: Columns before the decimal point.
+        after: Columns after the decimal point. A number that does not fit is written as 4e-5, which needs two columns.
+        signed: Mark positive numbers with a plus.
+        fixed: Keep all `after` decimals, and round a smaller number to 0.00. For numbers of a known scale.
+    """
+    width = before + 1 + after
+    if value is None:
+        return NOT_MEASURED.rjust(before).ljust(width)
+    if not math.isfinite(value):
+        text = NOT_A_NUMBER if math.isnan(value) else "inf" if value > 0 else "−inf"
+        return text.rjust(before).ljust(width)
+    if value == 0:
+        return "0".rjust(before).ljust(width)
+    decimals = after if fixed else min(max(2 - math.floor(math.log10(abs(value))), 0), after)
+    sign = "−" if value < 0 else "+" if signed else ""
+    digits = f"{abs(value):.{decimals}f}"
+    whole, point, fraction = digits.partition(".")
+    if (float(digits) == 0 and not fixed) or len(sign + whole) > before:
+        mantissa, _, exponent = f"{abs(value):.0e}".partition("e")
+        return f"{(sign + mantissa).rjust(before)}e{int(exponent)}".ljust(width)
+    return ((sign + whole).rjust(before) + point + fraction).ljust(width)
+
+
+def format_compact(value: float | None, digits: int = 3) -> str:
+    """Return a number in at most `digits` significant digits, without padding and trailing zeros; a dash for None."""
+    text = align_number(value if value is None else float(f"{value:.{digits}g}"), 4, 4).strip()
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 def format_value(value: float) -> str:
     """Return three digits of a value, or a word for one that is not finite."""
     if math.isfinite(value):

@@ -17,9 +17,9 @@ from esper.history.curves import Point, RunCurves, split_name
 from esper.history.history import open_history
 from esper.history.summary import RunSummary
 from esper.history.tables import TABLES, ColumnType, Row, Table
+from esper.plots.svg import SvgPlot
 from esper.recording.runs import resolve_run
 from esper.recording.segments import ReadError
-from esper.svg_plot import SvgPlot
 from esper.telemetry import events as ev
 
 EventT = TypeVar("EventT", bound=ev.Event)

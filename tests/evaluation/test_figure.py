@@ -68,16 +68,3 @@ def test_figure_file_has_the_policies(tmp_path: Path, ending: str) -> None:
         assert all(policy.removeprefix("plan:") in text for policy in POLICIES)
         write_figure(drawn(), path)
         assert path.read_text() == text  # the same for the same report
-
-
-def test_long_names_leave_the_plot_its_width(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-
-    def plot_width(policies: dict[str, tuple[float, float]]) -> float:
-        write_figure(drawn(policies), tmp_path / "f.svg")
-        frame = next(e for e in ElementTree.parse(tmp_path / "f.svg").iter() if e.get("id") == "patch_2")
-        corners = [float(word) for word in frame[0].get("d", "").split() if word not in "MLz"][::2]
-        return max(corners) - min(corners)
-
-    long = "plan:conv_heavy@first:0 conv_heavy@second:1 conv_heavy@third:2"
-    assert plot_width(POLICIES | {long: (0.95, 9.0)}) > plot_width(POLICIES)

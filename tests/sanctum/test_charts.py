@@ -5,14 +5,13 @@ from collections.abc import Sequence
 import pytest
 from textual.pilot import Pilot
 
+from esper.plots.chart import Curve, XAxis, percent
+from esper.plots.stacked_chart import StackedChart
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.chart import ChartScreen
 from esper.sanctum.screens.env_detail import EnvDetailScreen
-from esper.sanctum.theme import DEFAULT_THEME, load_themes
-from esper.sanctum.widgets.chart import Curve, XAxis, percent
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.population_score import RoundScores
-from esper.sanctum.widgets.stacked_chart import StackedChart
 from esper.telemetry import events as ev
 from tests.factory import run_started, stamp
 from tests.sanctum.driving import ROOMY, live, notices, opened, press, screen_text
@@ -150,13 +149,7 @@ def test_labels_of_smoothed_areas_are_measured_values() -> None:
         letters=("a", "b"),
         has_labels=True,
     )
-    smooth, palette = chart.smoothed(3), load_themes()[DEFAULT_THEME]
-    frame = smooth.frame(60, 10)
-    assert frame is not None
-    text = [
-        "".join(segment.text for segment in row) for row in smooth.lines_in(frame, palette) if isinstance(row, list)
-    ]
-    assert any("90%" in line for line in text)
+    assert any("90%" in line for line in chart.smoothed(3).text(60, 10))
 
 
 async def test_enter_shows_the_chart_on_the_whole_screen_and_escape_returns() -> None:

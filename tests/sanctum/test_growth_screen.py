@@ -4,19 +4,16 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from esper.domain import StageName
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.growth import BlueprintTable, GrowthChart
 from esper.sanctum.widgets.population_charts import (
     BlueprintChart,
-    ScatterChart,
+    EnvScatterChart,
     StageChart,
     blueprint_letters,
 )
-from esper.scatter import pareto_front
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, policy_updated, run_started, stamp
 from tests.sanctum.driving import ROOMY, emit, live, opened, press, until
@@ -165,11 +162,18 @@ async def test_scatter_marks_the_selected_env_and_the_front() -> None:
     run += [env_stepped(env, parameter_ratio=ratio, score=score) for env, (ratio, score) in enumerate(points)]
     app, _ = live(stamp(run))
     async with opened(app, "3", size=ROOMY) as pilot:
-        chart = app.screen.query_one(ScatterChart)
+        chart = app.screen.query_one(EnvScatterChart)
         assert str(chart.border_subtitle) == "◆ env 00 50.0 at ×1.00"
         await press(pilot, "down")
         assert str(chart.border_subtitle) == "◆ env 01 40.0 at ×2.00"
-        assert (chart.text.count("◆"), chart.text.count("•")) == (1, 2)
+        assert [chart.text.count(glyph) for glyph in "◆●○"] == [1, 2, 0]
+
+
+async def test_scatter_without_a_finite_score_is_empty() -> None:
+    run = [run_started(1, 3, 5), ev.RoundStarted(round=1), env_stepped(0, score=math.nan)]
+    app, _ = live(stamp(run))
+    async with opened(app, "3", size=ROOMY):
+        assert app.screen.query_one(EnvScatterChart).text.strip() == "no step yet"
 
 
 async def test_charts_take_turns_with_the_envs_on_a_short_screen() -> None:
@@ -180,20 +184,9 @@ async def test_charts_take_turns_with_the_envs_on_a_short_screen() -> None:
         await press(pilot, "v")
         assert (chart.size.height > 5, envs.size.height) == (True, 0)
         await press(pilot, "v")
-        assert (chart.size.height, app.screen.query_one(ScatterChart).size.height > 5) == (0, True)
+        assert (chart.size.height, app.screen.query_one(EnvScatterChart).size.height > 5) == (0, True)
         await press(pilot, "v")
         assert (chart.size.height, envs.size.height > 5, envs.has_focus) == (0, True, True)
-
-
-@given(st.lists(st.tuples(st.floats(1, 9), st.floats(0, 1) | st.just(math.nan)), max_size=20))
-def test_front_holds_exactly_the_points_that_none_beats(points: list[tuple[float, float]]) -> None:
-    front = pareto_front(points, lambda point: point)
-    assert front == sorted(front)
-    for ratio, score in points:
-        beaten = math.isnan(score) or any(
-            other != (ratio, score) and other[0] <= ratio and other[1] >= score for other in points
-        )
-        assert ((ratio, score) in front) is not beaten
 
 
 def test_blueprints_have_different_letters_of_their_names() -> None:

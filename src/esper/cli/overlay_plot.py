@@ -1,30 +1,18 @@
-"""Several curves in one plot of text, told apart by letters on them."""
+"""Several curves by round in one plot of text, told apart by letters on them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from esper.dots import Canvas, DotColumns, Floats, dot_columns, extent
-from esper.formatting import NOT_MEASURED, format_number
+from esper.formatting import NOT_MEASURED
+from esper.plots.chart import Chart, Curve, Quantity, XAxis
+from esper.plots.dots import Floats, extent
 
-MAX_WIDTH, MIN_WIDTH = 120, 20
-"""Limits of the width of a plot, in columns."""
+MAX_WIDTH, MIN_WIDTH = 128, 29
+"""Limits of the width of a plot with its y axis, in columns."""
 _HEIGHT = 12
-_LABEL_COLS = 7
-"""Columns of the labels of the y axis."""
-_MARK_DISTANCE_COLS = 12
-"""Columns between two letters on a curve, unless there are more curves than that."""
-
-
-class OverlaidCurve(NamedTuple):
-    """A curve of a plot."""
-
-    label: str
-    """Text of the legend."""
-    xs: Floats
-    """Ascending."""
-    values: Floats
+"""Lines of a plot without its x axis."""
 
 
 def curve_mark(index: int) -> str:
@@ -33,70 +21,37 @@ def curve_mark(index: int) -> str:
     return (curve_mark(before - 1) if before else "") + chr(ord("A") + letter)
 
 
-def overlay_lines(curves: Sequence[OverlaidCurve], spec: str, width: int) -> Iterator[str]:
-    """Yield the lines of a plot: its range, the curves on common axes, and the legend.
+class LabelledCurve(NamedTuple):
+    """A curve of a plot."""
+
+    label: str
+    """Text of the legend."""
+    xs: Sequence[float]
+    """Ascending."""
+    values: Floats
+
+
+def overlay_lines(quantity: Quantity, curves: Sequence[LabelledCurve], width: int) -> Iterator[str]:
+    """Yield the lines of a plot: the curves on common axes, and the legend.
 
     Args:
-        curves: Curves; those without finite values are in the legend only.
-        spec: Format of the values.
+        quantity: Quantity of the curves.
+        curves: Curves by round; those without finite values are in the legend only.
         width: Maximum length of a line.
     """
-    value_range = extent([value for curve in curves for value in curve.values])
-    x_range = extent([x for curve in curves for x in curve.xs])
-    if value_range is not None and x_range is not None:
-        low, high = value_range
-        columns = min(max(width - _LABEL_COLS - 2, MIN_WIDTH), MAX_WIDTH)
-        labels = {0: format_number(high, spec), _HEIGHT - 1: format_number(low, spec)}
-        for index, row in enumerate(_draw(curves, x_range, (low, high), columns)):
-            yield f"{labels.get(index, ''):>{_LABEL_COLS}} {'┤' if index in labels else '│'}{row}".rstrip()
-        first, last = (format_number(end, "g") for end in x_range)
-        yield f"{'':{_LABEL_COLS + 2}}{first}{last:>{columns - len(first)}}" if first != last else f"{'':9}{first}"
+    xs = [x for curve in curves if extent(curve.values) is not None for x in curve.xs]
+    if xs:
+        chart = Chart(
+            quantity=quantity,
+            x_axis=XAxis("round", min(xs), max(xs)),
+            curves=[Curve(curve_mark(index), curve.xs, curve.values) for index, curve in enumerate(curves)],
+            has_letters=True,
+        )
+        yield from chart.text(min(max(width, MIN_WIDTH), MAX_WIDTH), _HEIGHT + 1)
     yield from _legend(curves, width)
 
 
-def _draw(
-    curves: Sequence[OverlaidCurve], x_range: tuple[float, float], y_range: tuple[float, float], width: int
-) -> list[str]:
-    """Return the rows of the plot, with the letters of the curves on them."""
-    canvas = Canvas(width, _HEIGHT)
-    drawn = [dot_columns(curve.xs, curve.values, x_range, y_range, width, _HEIGHT) for curve in curves]
-    for dots in drawn:
-        canvas.draw(dots)
-    rows = [list(text) for text, _ in canvas.rows()]
-    taken: set[tuple[int, int]] = set()
-    distance = max(_MARK_DISTANCE_COLS, len(curves))
-    for index, dots in enumerate(drawn):
-        mark = curve_mark(index)
-        for row, column in _mark_cells(dots, index * distance // len(curves), distance, taken):
-            rows[row][column : column + len(mark)] = mark[: width - column]
-    return ["".join(row) for row in rows]
-
-
-def _mark_cells(dots: DotColumns, offset: int, distance: int, taken: set[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield row and column of the letters of a curve, and add them to the cells that are taken.
-
-    Args:
-        dots: Dots of the curve.
-        offset: Column of the first letter, counted from the start of the curve.
-        distance: Columns between two letters.
-        taken: Cells with letters of other curves.
-    """
-    cells = {
-        column // 2: (_HEIGHT - 1 - dot // 4, column // 2)
-        for column, dot in zip(dots.columns.tolist(), dots.high.tolist(), strict=True)
-    }
-    places = list(cells.values())
-    if not places:
-        return
-    for start in range(offset % len(places), len(places), distance):
-        # Beside a taken cell, so that every curve has a letter, unless all of its cells are taken.
-        near = next((cell for cell in [*places[start:], *places[:start]] if cell not in taken), None)
-        if near is not None:
-            taken.add(near)
-            yield near
-
-
-def _legend(curves: Sequence[OverlaidCurve], width: int) -> Iterator[str]:
+def _legend(curves: Sequence[LabelledCurve], width: int) -> Iterator[str]:
     """Yield the lines of the legend, as many entries per line as fit."""
     line = ""
     for index, curve in enumerate(curves):

@@ -14,8 +14,8 @@ from esper.effects.results import Effect, EpisodeResults, Simulation, Trajectory
 from esper.formatting import APPROXIMATE, NOT_MEASURED, html_text, pluralise
 from esper.intervals import t_interval
 from esper.paying import HEADING, PAYS, PayingPlantings
+from esper.plots.svg import SvgPlot
 from esper.printed_table import PrintedTable
-from esper.svg_plot import SvgPlot
 
 STEPS_PER_GROUP = 10
 """Number of steps in one group of the effects by step."""

@@ -218,7 +218,8 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "if one blueprint has all plantings early in the run, raise the entropy bonus",
     ),
     "front": MetricHelp(
-        "score and parameters of every env (•), and the best score for at most so many parameters (dotted line)",
+        "score and parameters of every env (○; ● on the front), and the front (dotted line): the best score for at "
+        "most so many parameters",
         "%, and multiples of the host's parameters",
         "growth pays if the front rises to the right",
         "if it is flat, smaller networks are as good: raise the rent",
@@ -267,8 +268,8 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "press {keys[workspace.group]} to group the runs in another way, {keys[workspace.difference]} for differences",
     ),
     "run front": MetricHelp(
-        "final score and parameters of the selected runs (letters) and of the other listed runs of the task (•), and "
-        "the best score for at most so many parameters (dotted line)",
+        "final score and parameters of the selected runs (with letters) and of the other listed runs of the task (○; ● "
+        "on the front), and the front (dotted line): the best score for at most so many parameters",
         "%, and multiples of the host's parameters",
         "growth pays if the front rises to the right",
         "runs below the front cost parameters without a better score",

@@ -24,7 +24,15 @@ from textual.color import Color
 from textual.filter import LineFilter
 
 from esper.domain import Op, Stage
-from esper.formatting import NOT_A_NUMBER, NOT_MEASURED, format_bytes, format_power, strip_control
+from esper.formatting import (
+    NOT_A_NUMBER,
+    NOT_MEASURED,
+    align_number,
+    format_bytes,
+    format_compact,
+    format_power,
+    strip_control,
+)
 from esper.health.rules.lanes import MIN_LOSS_SCALE
 from esper.history.timeline import MarkKind
 
@@ -162,31 +170,14 @@ class Cell(NamedTuple):
 
 
 def number_cell(value: float | None, before: int, after: int, *, signed: bool = False, fixed: bool = False) -> Cell:
-    """Format a number with three significant digits and the decimal point in a fixed column.
+    """Format a number as `align_number` does, in the role of a missing value, of a bad one, of zero, or of others."""
+    return Cell(align_number(value, before, after, signed=signed, fixed=fixed), _number_role(value))
 
-    Args:
-        value: The number; None if not measured.
-        before: Columns before the decimal point.
-        after: Columns after the decimal point. A number that does not fit is written as 4e-5, which needs two columns.
-        signed: Mark positive numbers with a plus.
-        fixed: Keep all `after` decimals, and round a smaller number to 0.00. For numbers of a known scale.
-    """
-    width = before + 1 + after
+
+def _number_role(value: float | None) -> str:
     if value is None:
-        return Cell(NOT_MEASURED.rjust(before).ljust(width), "absent")
-    if not math.isfinite(value):
-        text = NOT_A_NUMBER if math.isnan(value) else "inf" if value > 0 else "−inf"
-        return Cell(text.rjust(before).ljust(width), "bad")
-    if value == 0:
-        return Cell("0".rjust(before).ljust(width), "dim")
-    decimals = after if fixed else min(max(2 - math.floor(math.log10(abs(value))), 0), after)
-    sign = "−" if value < 0 else "+" if signed else ""
-    digits = f"{abs(value):.{decimals}f}"
-    whole, point, fraction = digits.partition(".")
-    if (float(digits) == 0 and not fixed) or len(sign + whole) > before:
-        mantissa, _, exponent = f"{abs(value):.0e}".partition("e")
-        return Cell(f"{(sign + mantissa).rjust(before)}e{int(exponent)}".ljust(width))
-    return Cell(((sign + whole).rjust(before) + point + fraction).ljust(width))
+        return "absent"
+    return "bad" if not math.isfinite(value) else "dim" if value == 0 else "normal"
 
 
 def percent_cell(value: float | None) -> Cell:
@@ -220,11 +211,8 @@ def compact_cell(value: float | None, digits: int = 3, *, tight: bool = False) -
         digits: Maximum number of significant digits.
         tight: Leave out the zero before the decimal point, to save a column.
     """
-    cell = number_cell(value if value is None else float(f"{value:.{digits}g}"), 4, 4)
-    text = cell.text.strip()
-    if "." in text:
-        text = text.rstrip("0").rstrip(".")
-    return Cell(text.removeprefix("0") if tight and "." in text else text, cell.role)
+    text = format_compact(value, digits)
+    return Cell(text.removeprefix("0") if tight and "." in text else text, _number_role(value))
 
 
 def scale_cell(value: float | None) -> Cell:

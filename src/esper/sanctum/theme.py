@@ -175,6 +175,14 @@ class Palette:
     def __getitem__(self, role: str) -> Style:
         return self.styles[role]
 
+    def filled(self, role: str, ground: str) -> Style:
+        """Return the style of text on cells that the colour of `ground` fills.
+
+        Text in the role "normal" has the colour of the background there, so that it can be read.
+        """
+        colour = self.styles["normal"].bgcolor if role == "normal" else self.styles[role].color
+        return Style(color=colour, bgcolor=self.styles[ground].color)
+
 
 def load_themes(*, ansi16: bool = False) -> dict[str, Palette]:
     """Load all themes, keyed by name: the default theme first, then in the order of their names.

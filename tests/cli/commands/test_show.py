@@ -260,11 +260,11 @@ def test_compare_prints_runs_side_by_side(
     assert table["config: rounds"].split() == ["3", "unset"]
     assert all(len(set(cells.split())) > 1 for name, cells in table.items() if name.startswith("config: "))
     plots = lines[lines.index("") + 1 :]
-    assert plots[0] == "accuracy, median over the envs, by round"
+    assert plots[0] == "accuracy %, median over the envs, by round"
     drawn, legend = plots[1 : plots.index("")], "A  digits_impaired-20261121-015300    B  other"
     assert drawn[-1] == legend
     assert plots[-1] == legend
-    assert drawn[-2].split() == ["1", "3"]  # rounds
+    assert drawn[-2].split() == ["1", "2", "3"]  # rounds
     assert all(any(mark in line for line in drawn[:-2]) for mark in "AB")
     assert any(re.search("[⠁-⣿]", line) for line in drawn)
 

@@ -22,6 +22,7 @@ from esper.history.measures import COMPARED, LAST_RETURN, LAST_SCORE, Measure
 from esper.history.run_groups import SEED_KEY, RunGroup, differing_keys, group_runs
 from esper.history.summary import RunSummary, flat_config
 from esper.intervals import CONFIDENCE_LEVEL
+from esper.plots.chart import Quantity, percent
 from esper.printed_table import PrintedTable
 from esper.recording.notes import read_notes
 from esper.recording.segments import ReadError
@@ -46,8 +47,8 @@ _TEXT_ROWS: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
 )
 _LISTED_ABOVE = "finished_rounds"
 """Measure that is part of a row of text."""
-_CURVES = (("{score}, median over the envs", LAST_SCORE), ("return, mean over the envs", LAST_RETURN))
-"""Title and measure of each plot."""
+_CURVES = (("{score}", "median", LAST_SCORE), ("return", "mean", LAST_RETURN))
+"""Quantity of each plot, its statistic, and the measure of a round."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -121,7 +122,7 @@ def _parse_keys(text: str, runs: Sequence[ComparedRun]) -> list[str] | None:
 
 def _print_comparison(groups: Sequence[RunGroup[ComparedRun]], *, is_grouped: bool) -> None:
     """Print the table and the plots, one column and one curve per group."""
-    from esper.cli.overlay_plot import OverlaidCurve, curve_mark, overlay_lines  # numpy, which --help does not need
+    from esper.cli.overlay_plot import LabelledCurve, curve_mark, overlay_lines  # numpy, which --help does not need
 
     width = shutil.get_terminal_size().columns
     score = _score_name([run.summary for group in groups for run in group.runs])
@@ -130,15 +131,16 @@ def _print_comparison(groups: Sequence[RunGroup[ComparedRun]], *, is_grouped: bo
     print_text("\n".join(PrintedTable.from_cells([""] * len(rows[0]), rows).lines(width)))
     if any(len(group.runs) > 1 for group in groups):
         print_text(f"\n[low, high]: t interval of level {CONFIDENCE_LEVEL:.0%} of a cell, over the runs of its group")
-    for title, measure in _CURVES:
+    of_groups = "; mean over the runs of each group" if is_grouped else ""
+    for name, statistic, measure in _CURVES:
+        quantity = percent(name.format(score=score)) if measure.unit == "%" else Quantity(name)
         curves = [
-            OverlaidCurve(strip_control(group.label), curve.xs, curve.mean)
+            LabelledCurve(strip_control(group.label), curve.xs.tolist(), curve.mean)
             for group in groups
             for curve in [round_curve(group.runs, measure)]
         ]
-        of_groups = "; mean over the runs of each group" if is_grouped else ""
-        print_text(f"\n{title.format(score=score)}, by round{of_groups}")
-        print_text("\n".join(overlay_lines(curves, measure.spec, width)))
+        print_text(f"\n{quantity.label}, {statistic} over the envs, by round{of_groups}")
+        print_text("\n".join(overlay_lines(quantity, curves, width)))
 
 
 def _name_rows(groups: Sequence[RunGroup[ComparedRun]], *, is_grouped: bool) -> Iterator[tuple[str, ...]]:

@@ -23,12 +23,13 @@ from esper.formatting import (
 from esper.history.history import open_history
 from esper.history.summary import BlueprintSummary, RunSummary, flat_config
 from esper.paying import HEADING, paying_command
+from esper.plots.axis import finite_range
+from esper.plots.sparkline import sample_to_width, sparkline
 from esper.printed_table import PrintedTable
 from esper.recording.runs import resolve_run, shortest_name
 from esper.tasks import is_built_in, load_task, with_task_settings
 from esper.telemetry.codec import encode_json
 from esper.telemetry.sentences import format_lanes
-from esper.text_plot import finite_range, sample_to_width, sparkline
 
 _MAX_SPARKLINE_CHARS = 60
 """Maximum number of characters of a sparkline."""

@@ -12,15 +12,16 @@ from textual.geometry import Size
 from esper.domain import Rule
 from esper.formatting import strip_control
 from esper.health.rules.lanes import MEMORY_GROWTH_ROUNDS, predict_full_round
+from esper.plots.axis import next_nice
+from esper.plots.chart import Chart, Curve, Quantity, XAxis
+from esper.plots.sparkline import sparkline
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import compact_cell, percent_cell, size_cell
-from esper.sanctum.widgets.chart import Chart, Curve, Quantity, XAxis
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.panel import CyclingPanel, DevicePanel, Line, Panel, device_key
 from esper.telemetry.events import DeviceSampled
 from esper.telemetry.health_stats import MAX_STEPS, MemoryHealth, memory_name
-from esper.text_plot import next_nice, sparkline
 
 _GIB = 2**30
 _OWNER_LETTERS = {"hosts": "h", "seeds": "s", "optimizers": "o", "policy": "p", "data": "d", "rest": "·"}

@@ -14,6 +14,7 @@ from textual.geometry import Size
 
 from esper.effects.plantings import PlantingEffects
 from esper.formatting import APPROXIMATE, short_score_name, strip_control
+from esper.plots.sparkline import sample_to_width
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import (
@@ -31,11 +32,10 @@ from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_grid import ChartGrid
 from esper.sanctum.widgets.env_panel import EnvRowsPanel, step_axis
 from esper.sanctum.widgets.panel import CyclingPanel, Line, Row
-from esper.sanctum.widgets.population_charts import BlueprintChart, ScatterChart, StageChart, blueprint_letters
+from esper.sanctum.widgets.population_charts import BlueprintChart, EnvScatterChart, StageChart, blueprint_letters
 from esper.telemetry.events import RunStarted
 from esper.telemetry.series import BlueprintStats
 from esper.telemetry.state import SERIES_POINTS, EnvState
-from esper.text_plot import sample_to_width
 
 _MIN_NAME_COLS, _MAX_NAME_COLS = 6, 11
 _SCORE_COLS = 6
@@ -74,14 +74,14 @@ class GrowthScreen(RunScreen):
         """Yield the envs, the charts, which follow when the slots are known, and the blueprint table."""
         yield GrowthChart(self.view)
         with Vertical(id="population"):
-            yield ChartGrid([StageChart(self.view), ScatterChart(self.view)], "growth.charts")
+            yield ChartGrid([StageChart(self.view), EnvScatterChart(self.view)], "growth.charts")
             yield BlueprintTable(self.view)
 
     def update(self) -> None:
         """Update all panels. When the slots are known, add a chart for each."""
         started, grid = self.view.source.state.started, self.query_one(ChartGrid)
         if started is not None and not self.query(BlueprintChart):
-            stages, scatter = self.query_one(StageChart), self.query_one(ScatterChart)
+            stages, scatter = self.query_one(StageChart), self.query_one(EnvScatterChart)
             by_slot = [BlueprintChart(self.view, slot) for slot in started.slot_names]
             grid.show_charts([stages, *by_slot, scatter])
         self.set_class(len(self.view.source.state.envs) <= _FEW_ENVS, "-few")

@@ -16,6 +16,9 @@ from textual.geometry import Size
 
 from esper.formatting import format_power, pluralise, scale_exponent, strip_control
 from esper.health.rules.lanes import MAX_SCALE_OSCILLATIONS, MAX_SCALE_RATIO
+from esper.plots.axis import Axis
+from esper.plots.chart import Chart, ChartMark, Curve, Quantity, XAxis
+from esper.plots.sparkline import sample_to_width, sparkline
 from esper.sanctum.bindings import KeyCategory
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import (
@@ -27,14 +30,12 @@ from esper.sanctum.symbols import (
     scale_cell,
     slot_labels,
 )
-from esper.sanctum.widgets.chart import Chart, ChartMark, Curve, Quantity, XAxis
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
 from esper.sanctum.widgets.panel import DevicePanel, Line, Panel, Row
 from esper.telemetry.events import RunStarted
 from esper.telemetry.health_stats import MAX_SCALE_CHANGES, MAX_STEPS, EnvHealth
 from esper.telemetry.state import EnvState
-from esper.text_plot import Axis, sample_to_width, sparkline
 
 SKIP_GLYPH = "↓"
 """Marks a step with skipped batches in the scale column of an env."""

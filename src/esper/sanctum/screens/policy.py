@@ -16,6 +16,9 @@ from esper.config import Config
 from esper.domain import Op
 from esper.formatting import NOT_MEASURED, strip_control
 from esper.paying import HEADING, paying_command
+from esper.plots.axis import round_axis_length
+from esper.plots.chart import Chart, Curve, Quantity, XAxis
+from esper.plots.sparkline import sparkline
 from esper.recording.runs import shortest_name
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
@@ -23,7 +26,6 @@ from esper.sanctum.screens.growth import BlueprintTable
 from esper.sanctum.symbols import OPS, compact_cell, head_label, number_cell, percent_cell
 from esper.sanctum.theme import Palette
 from esper.sanctum.view import ViewState
-from esper.sanctum.widgets.chart import Chart, Curve, Quantity, XAxis
 from esper.sanctum.widgets.chart_grid import ChartGrid
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_panel import EnvPanel
@@ -32,7 +34,6 @@ from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.events import EnvStepped
 from esper.telemetry.series import StepTrace
 from esper.telemetry.state import EnvState
-from esper.text_plot import round_axis_length, sparkline
 
 UPDATE_METRICS: dict[str, tuple[str, float | None]] = {
     "episode_return": ("mean return", None),

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.cells import cell_len
+from rich.segment import Segment
 from textual.events import Click, Leave, MouseMove, MouseScrollDown, MouseScrollUp
 from textual.geometry import Size
 from textual.message import Message
 
+from esper.plots.chart import Y_AXIS_COLUMNS, Chart, Frame, Look, TextLine
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.chart_view import ChartView
+from esper.sanctum.theme import Palette
 from esper.sanctum.view import ViewState
-from esper.sanctum.widgets.chart import Y_AXIS_COLUMNS, Chart, Frame, Look
 from esper.sanctum.widgets.panel import Line, Panel, Row
 
 REDRAW_INTERVAL_S = 2.0
@@ -169,11 +171,10 @@ class ChartPanel(Panel, can_focus=True):
         self.panel_subtitle = readout if has_room or cursor is None else None
         has_changes_above = bool(changes) and not has_room and cursor is not None  # the readout is the title
         frame = self._frame_of_plot = chart.frame(size.width, size.height - has_changes_above)
-        plot = chart.lines_in(frame, self.view.palette) if frame is not None else []
-        if not has_changes_above:
-            return plot
-        rows = [line.row(size.width) if isinstance(line, Line) else line for line in plot]
-        return [self.line(f" {', '.join(changes)}", "dim").row(size.width), *rows]
+        plot = chart.lines_in(frame) if frame is not None else []
+        rows = [paint(line, self.view.palette, size.width) for line in plot]
+        above = [self.line(f" {', '.join(changes)}", "dim").row(size.width)] if has_changes_above else []
+        return [*above, *rows]
 
     def plot_columns(self) -> range:
         """Return the columns of the panel's content that the plot occupies; empty if it was not drawn."""
@@ -330,6 +331,19 @@ class ChartPanel(Panel, can_focus=True):
         offset, frame = event.get_content_offset(self), self._frame_of_plot
         if offset is not None and frame is not None and offset.x in self.plot_columns():
             self._zoom(steps, frame.x_at(offset.x - self.plot_columns().start))
+
+
+def paint(line: TextLine, palette: Palette, width: int) -> Row:
+    """Return a line of a chart in the styles of a theme, shortened or padded to `width` columns."""
+    if not any(span.ground for span in line):
+        text = Line(palette)
+        for span in line:
+            text.append(span.text, span.role)
+        return text.row(width)
+    row = [
+        Segment(text, palette.filled(role, ground) if ground else palette[role]) for text, role, ground in line if text
+    ]
+    return Segment.adjust_line_length(row, width, palette["normal"])
 
 
 def _around(chart: Chart, x: float) -> list[float]:

@@ -9,12 +9,12 @@ from textual.binding import BindingType
 
 from esper.formatting import strip_control
 from esper.history.curves import POPULATION, split_name
+from esper.plots.axis import next_nice
+from esper.plots.chart import Chart, Curve, Label, Look, Quantity, XAxis, labels_width, percent
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.view import ViewState
-from esper.sanctum.widgets.chart import Chart, Curve, Label, Look, Quantity, XAxis, labels_width, percent
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_columns import PIN_GLYPH
-from esper.text_plot import next_nice
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,6 +10,7 @@ from esper.candidates_report import fit_name
 from esper.domain import Stage
 from esper.formatting import short_score_name, strip_control
 from esper.history.timeline import MarkKind
+from esper.plots.sparkline import sample_to_width, sparkline
 from esper.sanctum.env_filter import NUMERIC_FIELDS
 from esper.sanctum.symbols import (
     MARK_SYMBOLS,
@@ -25,7 +26,6 @@ from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.panel import Line, StyledText
 from esper.telemetry.events import RunStarted, SlotReading
 from esper.telemetry.state import SERIES_POINTS, EnvState
-from esper.text_plot import sample_to_width, sparkline
 
 STAGES_BY_PRIORITY = tuple(
     stage.label

@@ -14,6 +14,7 @@ from textual.geometry import Size
 from esper.candidates import describe_candidate
 from esper.formatting import strip_control
 from esper.history.timeline import MarkKind
+from esper.plots.chart import Y_AXIS_COLUMNS, Chart, ChartMark, Curve, Quantity, XAxis, percent
 from esper.sanctum.symbols import (
     MARK_SYMBOLS,
     STAGE_BY_LETTER,
@@ -27,7 +28,6 @@ from esper.sanctum.symbols import (
     slot_labels,
 )
 from esper.sanctum.view import GoToMoment
-from esper.sanctum.widgets.chart import Y_AXIS_COLUMNS, Chart, ChartMark, Curve, Quantity, XAxis, percent
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_panel import EnvPanel, EpisodePanel, ascending_steps, op_mark, step_axis
 from esper.sanctum.widgets.panel import Line

@@ -7,14 +7,15 @@ from collections.abc import Hashable, Sequence
 
 from textual.geometry import Size
 
+from esper.plots.axis import finite_range, round_axis_length
+from esper.plots.chart import Chart, Curve, Look, Quantity, XAxis, percent
+from esper.plots.sparkline import sparkline
+from esper.plots.stacked_chart import StackedChart
 from esper.sanctum.symbols import compact_cell, head_label, number_cell
-from esper.sanctum.widgets.chart import Chart, Curve, Look, Quantity, XAxis, percent
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.sanctum.widgets.stacked_chart import StackedChart
 from esper.telemetry.events import RunStarted
 from esper.telemetry.state import HeadState
-from esper.text_plot import finite_range, round_axis_length, sparkline
 
 _LONG_LABEL_MIN_COLS = 50
 """Minimum width of a chart for head names that are spelled out."""

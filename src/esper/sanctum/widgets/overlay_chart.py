@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -16,28 +16,25 @@ from esper.formatting import strip_control
 from esper.history.curves import POPULATION, split_name
 from esper.history.run_groups import GroupCurve
 from esper.history.run_info import RunInfo
-from esper.sanctum.bindings import bindings_of
-from esper.sanctum.symbols import ellipsise, percent_cell
-from esper.sanctum.view import ViewState
-from esper.sanctum.widgets.chart import (
-    TICKS_HEIGHT,
+from esper.plots.chart import (
     Chart,
-    ChartMark,
     Curve,
     Label,
     Look,
     Quantity,
     XAxis,
     labels_width,
-    percent,
 )
+from esper.plots.scatter import ScatterPoint, pareto_front
+from esper.sanctum.bindings import bindings_of
+from esper.sanctum.symbols import ellipsise
+from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.curve_chart import CurveGroup, group_of, quantity_of, sort_groups
 from esper.sanctum.widgets.panel import Line
+from esper.sanctum.widgets.scatter_chart import ScatterChart
 from esper.sanctum.widgets.workspace_panel import WorkspacePanel
 from esper.sanctum.workspace import ShownGroup, Workspace
-from esper.scatter import pareto_front
-from esper.text_plot import linear_axis
 
 if TYPE_CHECKING:
     import numpy as np
@@ -313,10 +310,11 @@ class GroupLegend(WorkspacePanel):
         return lines
 
 
-class RunScatterChart(WorkspaceChart):
+class RunScatterChart(WorkspaceChart, ScatterChart):
     """Final score and parameters of the shown runs, beside the other listed runs of the task, and their front."""
 
     METRICS = ("run front",)
+    ORIGIN = None
 
     @property
     def title_text(self) -> str:
@@ -331,55 +329,39 @@ class RunScatterChart(WorkspaceChart):
         """Return another panel with the same points."""
         return RunScatterChart(self.view, self.workspace)
 
-    def name_in_title(self) -> str:
-        """Return the title."""
-        return f"final {self._score_name} % ─ by parameters, ×host"
-
     @property
-    def _score_name(self) -> str:
+    def score_name(self) -> str:
+        """Final score, by the name that the shown runs have in common."""
         names = {run.score_name for run in self.workspace.shown if run.score_name}
-        return strip_control(next(iter(names))) if len(names) == 1 else "score"
+        return f"final {strip_control(next(iter(names))) if len(names) == 1 else 'score'}"
 
     def empty_message(self) -> str:
         """Return why there is no chart."""
         return "no finished round yet"
 
-    def summary(self, chart: Chart) -> str:  # noqa: ARG002 (the summary is about the highlighted run)
-        """Return the values of the highlighted run."""
-        run = self.workspace.highlighted
-        point = _point(run) if run is not None else None
-        return "" if point is None else f"◆ {percent_cell(point[1]).text.strip()} at ×{point[0]:.2f}"
-
-    def chart(self) -> Chart | None:
-        """Return the chart; None without a finished round."""
+    def points(self) -> list[ScatterPoint]:
+        """Return other runs, the groups with their letters, the first group last, then the highlighted run."""
         shown, highlighted = self.workspace.shown, self.workspace.highlighted
         tasks = {run.task for run in shown}
         others = [run for run in self.workspace.listed if run.task in tasks and run not in shown]
-        points = [point for run in (*shown, *others) if (point := _point(run)) is not None]
-        if not points:
-            return None
-        front = pareto_front(points, lambda point: point)
-        smallest, largest = min(ratio for ratio, _ in points), max(ratio for ratio, _ in points)
-        marks = [ChartMark(*point, "•", "dim") for run in others if (point := _point(run)) is not None]
-        marks += [
-            ChartMark(*point, group.letter or "◆", group.role)
-            for group in reversed(self.workspace.groups)
-            for run in group.group.runs
-            if (point := _point(run)) is not None
+        on_front = set(pareto_front(filter(None, map(_place, (*shown, *others))), lambda place: place))
+        points = [
+            ScatterPoint(*place, is_on_front=place in on_front, label=letter, role=role)
+            for run, letter, role in (*((run, "", "dim") for run in others), *self._in_groups())
+            if (place := _place(run)) is not None
         ]
-        if highlighted is not None and (point := _point(highlighted)) is not None:
-            marks.append(ChartMark(*point, "◆", "key"))
-        corners = [*front, (largest, front[-1][1])] if front else []
-        axis = linear_axis([smallest, max(largest, smallest + 0.05)], TICKS_HEIGHT)
-        return Chart(
-            quantity=percent(f"final {self._score_name}"),
-            x_axis=XAxis("parameters", axis.low, axis.high, tick_step=0.01),
-            curves=[Curve("front", [x for x, _ in corners], [y for _, y in corners], "dim", dotted=True)],
-            marks=marks,
-        )
+        if highlighted is not None and (place := _place(highlighted)) is not None:
+            points.append(ScatterPoint(*place, "selected"))
+        return points
+
+    def _in_groups(self) -> Iterator[tuple[RunInfo, str, str]]:
+        """Yield the runs of the groups with letter and role of their group."""
+        for group in reversed(self.workspace.groups):
+            for run in group.group.runs:
+                yield run, group.letter, group.role
 
 
-def _point(run: RunInfo) -> tuple[float, float] | None:
+def _place(run: RunInfo) -> tuple[float, float] | None:
     """Return parameters (×host) and final score of a run; None before the first finished round."""
     if run.parameter_ratio is None or run.last_score is None:
         return None

@@ -8,15 +8,15 @@ from collections.abc import Hashable, Sequence
 from esper.domain import Stage
 from esper.formatting import strip_control
 from esper.history.curves import split_name
-from esper.sanctum.symbols import STAGES, percent_cell
+from esper.plots.axis import round_axis_length
+from esper.plots.chart import Chart, Curve, XAxis, percent
+from esper.plots.scatter import ScatterPoint, pareto_front
+from esper.plots.stacked_chart import StackedChart
+from esper.sanctum.symbols import STAGES
 from esper.sanctum.view import ViewState
-from esper.sanctum.widgets.chart import TICKS_HEIGHT, Chart, ChartMark, Curve, XAxis, percent
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_panel import step_axis
-from esper.sanctum.widgets.stacked_chart import StackedChart
-from esper.scatter import pareto_front
-from esper.telemetry.state import EnvState
-from esper.text_plot import linear_axis, round_axis_length
+from esper.sanctum.widgets.scatter_chart import ScatterChart
 
 _STAGES = ("fossilized", "probationary", "blending", "training", "germinated", "embargoed", "culled", "dormant")
 """Stages from the bottom of the chart to its top."""
@@ -196,7 +196,7 @@ class BlueprintChart(ChartPanel):
         return known.index(blueprint) % _NUM_COLOURS if blueprint in known else 0
 
 
-class ScatterChart(ChartPanel):
+class EnvScatterChart(ScatterChart):
     """Score and parameters of every env, and the front: the best score for at most so many parameters."""
 
     METRICS = ("front",)
@@ -205,48 +205,26 @@ class ScatterChart(ChartPanel):
         """Return a key that changes with every step, once per interval while the run goes on."""
         return self.paced(self.state.seq), self.chart_key
 
-    def name_in_title(self) -> str:
-        """Return the title."""
-        return f"{strip_control(self.state.score_name)} % ─ by parameters, ×host"
-
     def empty_message(self) -> str:
         """Return why there is no chart."""
         return "no step yet"
 
-    def summary(self, chart: Chart) -> str:  # noqa: ARG002 (the summary is about the selected env)
-        """Return the values of the selected env."""
-        env = self.state.envs[self.view.selected_env]
-        point = _point(env)
-        if point is None:
-            return ""
-        return f"◆ env {env.env:02d} {percent_cell(point[1]).text.strip()} at ×{point[0]:.2f}"
+    @property
+    def score_name(self) -> str:
+        """Name of the task's score."""
+        return strip_control(self.state.score_name)
 
-    def chart(self) -> Chart | None:
-        """Return the chart; None before the first step."""
-        points = {env.env: point for env in self.state.envs if (point := _point(env)) is not None}
-        if not points:
-            return None
-        front = pareto_front(points.values(), lambda point: point)
-        largest = max(ratio for ratio, _ in points.values())
-        marks = [ChartMark(ratio, score, "•", "series1") for ratio, score in points.values()]
-        marks += [ChartMark(ratio, score, "•", "curve") for ratio, score in front]
-        if (selected := points.get(self.view.selected_env)) is not None:
-            marks.append(ChartMark(*selected, "◆", "key"))
-        corners = [*front, (largest, front[-1][1])]
-        return Chart(
-            quantity=percent(strip_control(self.state.score_name)),
-            x_axis=XAxis("parameters", 1.0, linear_axis([1.0, max(largest, 1.05)], TICKS_HEIGHT).high, tick_step=0.01),
-            curves=[
-                Curve("front", [ratio for ratio, _ in corners], [score for _, score in corners], "dim", dotted=True)
-            ],
-            marks=marks,
-        )
-
-
-def _point(env: EnvState) -> tuple[float, float] | None:
-    """Return parameters (×host) and score of an env after its last step; None before the first."""
-    step = env.latest
-    return None if step is None else (step.parameter_ratio, step.score)
+    def points(self) -> list[ScatterPoint]:
+        """Return the envs after their last step: those on the front above the others, then the selected one."""
+        stepped = [(env.env, env.latest) for env in self.state.envs]
+        places = {env: (step.parameter_ratio, step.score) for env, step in stepped if step is not None}
+        on_front = set(pareto_front(places.values(), lambda place: place))
+        selected = self.view.selected_env
+        points = [
+            ScatterPoint(*place, "selected" if env == selected else "point", place in on_front, title=f"env {env:02d}")
+            for env, place in places.items()
+        ]
+        return sorted(points, key=lambda point: (point.kind == "selected", point.is_on_front))
 
 
 def blueprint_letters(names: Sequence[str]) -> dict[str, str]:

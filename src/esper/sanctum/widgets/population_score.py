@@ -8,13 +8,13 @@ from dataclasses import replace
 from rich.cells import cell_len
 
 from esper.formatting import strip_control
+from esper.plots.axis import round_axis_length
+from esper.plots.chart import Chart, ChartMark, Curve, XAxis, percent
 from esper.sanctum.view import ViewState
-from esper.sanctum.widgets.chart import Chart, ChartMark, Curve, XAxis, percent
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_panel import step_axis
 from esper.telemetry.series import FiveNumbers, five_numbers
 from esper.telemetry.state import RunState
-from esper.text_plot import round_axis_length
 
 _FIRST_STEPS = 2
 """Number of steps of a round for which the chart of its steps says that the networks are new."""

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from esper.formatting import NOT_MEASURED, format_age, format_config_value, strip_control
 from esper.history.run_info import RunInfo
+from esper.plots.axis import finite_range
+from esper.plots.sparkline import sample_to_width, sparkline
 from esper.recording.notes import BASELINE_TAG
 from esper.sanctum.symbols import Cell, compact_cell, percent_cell
 from esper.sanctum.widgets.row_list import Column
-from esper.text_plot import finite_range, sample_to_width, sparkline
 
 _MAX_SORT_COLS = 14
 """Maximum width of the column of a sort key that has no other column."""

@@ -11,12 +11,13 @@ from textual.geometry import Size
 from esper.formatting import format_clock
 from esper.history.playback import Playback
 from esper.history.timeline import ANOMALY_KINDS, MARK_GROUPS, Mark, MarkKind
+from esper.plots.axis import next_nice
+from esper.plots.sparkline import BLOCK_CHARS
 from esper.recording.segments import ReadError
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.symbols import HELD_PLAYBACK_GLYPH, MARK_SYMBOLS
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.text_plot import BLOCK_CHARS, next_nice
 
 PLAYHEAD_GLYPH = "●"
 HEAT_GLYPHS = BLOCK_CHARS

@@ -1,4 +1,4 @@
-"""Chart with axes, drawn as lines of a panel, and labels beside its curves."""
+"""Chart with axes, drawn as lines of text for the dashboard and for the terminal, and labels beside its curves."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from esper.formatting import NOT_MEASURED, format_duration
-from esper.sanctum.symbols import compact_cell, number_cell
-from esper.sanctum.theme import Palette
-from esper.sanctum.widgets.panel import Line, Row
-from esper.text_plot import Axis, linear_axis, log_axis, multiples_axis, next_nice
+from esper.formatting import NOT_MEASURED, align_number, format_compact, format_duration
+from esper.plots.axis import Axis, linear_axis, log_axis, multiples_axis, next_nice
 
 if TYPE_CHECKING:
-    from esper.dots import Canvas, DotColumns, Floats
+    from esper.plots.dots import Canvas, DotColumns, Floats
 
 Y_AXIS_COLUMNS = 5
 """Width of the labels of the y axis, columns."""
@@ -28,6 +25,22 @@ TICKS_HEIGHT = 15
 """Height of an axis, in lines, for about five labels."""
 _MIN_TICK_COLUMNS = 10
 """Minimum distance of two labels of the x axis, columns."""
+_LETTER_DISTANCE_COLS = 12
+"""Columns between two letters on a curve, unless there are more curves than that."""
+
+
+class Span(NamedTuple):
+    """A piece of a line with one style."""
+
+    text: str
+    role: str = "normal"
+    """Role of the text; the dashboard gives each role a style."""
+    ground: str = ""
+    """Role whose colour fills the cells behind the text; empty for none."""
+
+
+TextLine: TypeAlias = list[Span]
+"""A line of a chart."""
 
 
 class Quantity(NamedTuple):
@@ -42,8 +55,13 @@ class Quantity(NamedTuple):
     """Minimum possible value; None if there is none. The axis does not extend below it."""
     high: float | None = None
     """Maximum possible value; None if there is none."""
-    text_of: Callable[[float], str] = lambda value: compact_cell(value, 4).text
+    text_of: Callable[[float], str] = lambda value: format_compact(value, 4)
     """Formats a value in the unit for the readout."""
+
+    @property
+    def label(self) -> str:
+        """Name and unit."""
+        return f"{self.name} {self.unit}".rstrip()
 
     def format(self, value: float | None) -> str:
         """Format a value for the readout, without the unit; a dash if it was not measured."""
@@ -51,7 +69,7 @@ class Quantity(NamedTuple):
 
 
 def _one_decimal(value: float) -> str:
-    return number_cell(value, 3, 1, fixed=True).text.strip()
+    return align_number(value, 3, 1, fixed=True).strip()
 
 
 def percent(name: str) -> Quantity:
@@ -100,6 +118,8 @@ class Curve:
     role: str = "curve"
     dotted: bool = False
     """True to draw only every second column of dots, for a bound."""
+    stepped: bool = False
+    """True if a value holds up to the next point, so that the line has steps."""
     label: str = ""
     """Text beside the last point, if the chart has labels and it differs from the name."""
 
@@ -118,9 +138,11 @@ class ChartMark(NamedTuple):
 
     x: float
     y: float | None
-    """Value of the quantity; None for the bottom of the plot."""
+    """Value of the quantity; None or NaN for the bottom of the plot."""
     glyph: str
     role: str
+    label: str = ""
+    """Letters beside the glyph; empty for none."""
 
 
 class Look(NamedTuple):
@@ -166,7 +188,7 @@ class Frame(NamedTuple):
 class Chart:
     """One or more curves of a quantity, with an optional band.
 
-    The methods import `esper.dots` when they are called, because numpy would delay the first frame.
+    The methods import `esper.plots.dots` when they are called, because numpy would delay the first frame.
     """
 
     quantity: Quantity
@@ -182,12 +204,14 @@ class Chart:
     """Fixed y axis; None to fit it to the visible values."""
     has_labels: bool = False
     """True to write the name of each curve beside its last point."""
+    has_letters: bool = False
+    """True to write the name of each curve, one or two letters, on the curve, for output without colours."""
     look: Look = field(default_factory=Look)
 
     def with_look(self, look: Look) -> Chart:
         """Return the chart as the user wants to see it. A logarithmic axis needs a positive value."""
         if look.is_logarithmic:
-            from esper.dots import min_positive
+            from esper.plots.dots import min_positive
 
             curves = [*self.curves, *(self.band or ())]
             look = look._replace(is_logarithmic=any(min_positive(curve.values) is not None for curve in curves))
@@ -197,7 +221,7 @@ class Chart:
         """Return the chart with a moving mean in place of each curve, to be drawn; its values were not measured."""
         if num_points <= 1:
             return self
-        from esper.dots import moving_mean
+        from esper.plots.dots import moving_mean
 
         curves = [
             replace(curve, values=moving_mean(curve.values, num_points)) for curve in (*self.curves, *(self.band or ()))
@@ -208,9 +232,8 @@ class Chart:
     @property
     def title(self) -> str:
         """Names of the quantity and of the x axis, and whether the y axis is logarithmic."""
-        name = f"{self.quantity.name} {self.quantity.unit}".rstrip()
         notes = ", logarithmic" if self.look.is_logarithmic else ""
-        return f"{name}{notes} ─ by {self.x_axis.title or self.x_axis.name}"
+        return f"{self.quantity.label}{notes} ─ by {self.x_axis.title or self.x_axis.name}"
 
     @property
     def positions(self) -> Sequence[float]:
@@ -252,14 +275,18 @@ class Chart:
             window = (window[0] - 0.5, window[1] + 0.5)
         return Frame(columns, rows, label_width, window, self._y_axis(window, rows))
 
-    def lines(self, palette: Palette, width: int, height: int) -> list[Line] | list[Row]:
-        """Draw the chart: `height` lines of `width` columns; the last line is the x axis. Empty if it does not fit."""
-        frame = self.frame(width, height)
-        return self.lines_in(frame, palette) if frame is not None else []
+    def text(self, width: int, height: int) -> list[str]:
+        """Draw the chart without styles: `height` lines of at most `width` columns; the last line is the x axis.
 
-    def lines_in(self, frame: Frame, palette: Palette) -> list[Line] | list[Row]:
-        """Draw the chart around the plot that `frame` has placed."""
-        from esper.dots import Canvas
+        A chart that does not fit is empty.
+        """
+        frame = self.frame(width, height)
+        lines = self.lines_in(frame) if frame is not None else []
+        return ["".join(span.text for span in line).rstrip() for line in lines]
+
+    def lines_in(self, frame: Frame) -> list[TextLine]:
+        """Draw the chart around the plot that `frame` has placed: the lines of the plot, and that of the x axis."""
+        from esper.plots.dots import Canvas
 
         curves = [*self.curves, *(self.band or ())]
         roles = list(dict.fromkeys(curve.role for curve in self.curves))
@@ -270,22 +297,52 @@ class Chart:
         grid = _Grid(canvas, roles)
         if self.band is not None:
             grid.fill_band(dots[-2], dots[-1])
+        if self.has_letters:
+            grid.draw_letters([(curve.name, curve.role) for curve in self.curves], dots)
         if self.look.cursor is not None:
             grid.draw_cursor(frame.column(self.look.cursor))
-        for mark in self.marks:
-            row = frame.height - 1 if mark.y is None else frame.row(self._on_axis(mark.y))
-            grid.put(row, frame.column(mark.x), mark.glyph, mark.role)
+        self._draw_marks(grid, frame)
         labels = {frame.row(value): label for value, label in frame.axis.ticks}
-        lines = [grid.line(palette, y, labels.get(y)) for y in range(frame.height)]
+        lines = [grid.line(y, labels.get(y)) for y in range(frame.height)]
         if self.has_labels:
-            place_labels(lines, list(self._labels(frame)), Y_AXIS_COLUMNS + 2 + frame.width)
-        return [*lines, self._draw_x_axis(palette, frame)]
+            margins = place_labels(list(self._labels(frame)), frame.height)
+            lines = [line + margin for line, margin in zip(lines, margins, strict=True)]
+        return [*lines, self.draw_x_axis(frame)]
+
+    def _draw_marks(self, grid: _Grid, frame: Frame) -> None:
+        """Draw the glyphs, then their labels, that of the last mark first.
+
+        A label is to the left of its glyph, or to the right if other labelled glyphs or labels are there; if both cells
+        are taken, it is left out. It may cover glyphs without a label.
+        """
+        cells = [
+            (
+                frame.height - 1 if mark.y is None or math.isnan(mark.y) else frame.row(self._on_axis(mark.y)),
+                frame.column(mark.x),
+            )
+            for mark in self.marks
+        ]
+        for mark, (row, column) in zip(self.marks, cells, strict=True):
+            grid.put(row, column, mark.glyph, mark.role)
+        taken = {cell for mark, cell in zip(self.marks, cells, strict=True) if mark.label}
+        for mark, (row, column) in reversed([*zip(self.marks, cells, strict=True)]):
+            for start in (column - len(mark.label), column + 1) if mark.label else ():
+                place = {(row, at) for at in range(start, start + len(mark.label))}
+                if taken.isdisjoint(place) and 0 <= start <= frame.width - len(mark.label):
+                    grid.put(row, start, mark.label, mark.role)
+                    taken |= place
+                    break
 
     def _dots(self, curve: Curve, frame: Frame) -> DotColumns:
-        from esper.dots import dot_columns, log10_clipped
+        import numpy as np
+
+        from esper.plots.dots import dot_columns, log10_clipped
 
         values = log10_clipped(curve.values) if self.look.is_logarithmic else curve.values
-        drawn = dot_columns(curve.xs, values, frame.window, frame.axis[:2], frame.width, frame.height)
+        xs = curve.xs
+        if curve.stepped:
+            xs, values = np.repeat(xs, 2)[1:], np.repeat(np.asarray(values, float), 2)[:-1]
+        drawn = dot_columns(xs, values, frame.window, frame.axis[:2], frame.width, frame.height)
         return drawn.every_second() if curve.dotted else drawn
 
     def _on_axis(self, value: float) -> float:
@@ -298,7 +355,7 @@ class Chart:
         if self.y_axis is not None:
             return self.y_axis
         quantity, factor = self.quantity, self.quantity.factor
-        from esper.dots import extent, min_positive
+        from esper.plots.dots import extent, min_positive
 
         ranges = [extent(curve.within(window)) for curve in (*self.curves, *(self.band or ()))]
         shown = [value * factor for found in ranges if found is not None for value in found]
@@ -323,39 +380,36 @@ class Chart:
             if curve.name and last is not None:
                 yield Label(frame.row(self._on_axis(last)), curve.label or curve.name, curve.role)
 
-    def _draw_x_axis(self, palette: Palette, frame: Frame) -> Line:
-        """Draw the labels below the plot: first and last position, and round numbers between them."""
+    def draw_x_axis(self, frame: Frame) -> TextLine:
+        """Draw the labels below the plot, as many as fit, the last one always."""
+        text, start = "", Y_AXIS_COLUMNS + 2
+        ticks = self._x_ticks(frame)
+        columns = [
+            min(start + frame.column(value) - len(label) // 2, start + frame.width - len(label))
+            for value, label in ticks
+        ]
+        for column, (_, label) in zip(columns, ticks, strict=True):
+            is_last = column == columns[-1]
+            if column > len(text) and (is_last or column + len(label) <= columns[-1] - 2):
+                text = text.ljust(column) + label
+        labels = text.lstrip()
+        return [Span(" " * (len(text) - len(labels))), Span(labels, "dim")]
+
+    def _x_ticks(self, frame: Frame) -> list[tuple[float, str]]:
+        """Return labelled positions: the first and the last one with round numbers between them, or round multiples."""
+        first, last = frame.window
         if self.x_axis.has_multiples:
-            return self._draw_multiples(palette, frame)
-        line = Line(palette)
-        start, (first, last) = Y_AXIS_COLUMNS + 2, frame.window
+            length = frame.width // (_MIN_TICK_COLUMNS // 3)  # as of a vertical axis, which has a label in three lines
+            axis = multiples_axis([10**end for end in frame.window], length)
+            return [(value, label) for value, label in axis.ticks if first - 1e-9 <= value <= last + 1e-9]
         step = max(_tick_step(last - first, frame.width, in_seconds=self.x_axis.in_seconds), self.x_axis.tick_step)
         whole = (math.ceil(first - 1e-9), math.floor(last + 1e-9))
         ends = whole if self.x_axis.tick_step >= 1 and whole[0] < whole[1] else (first, last)
+        if self.x_axis.first == self.x_axis.last:
+            ends = (self.x_axis.first,) * 2
         between = [index * step for index in range(math.ceil(first / step), math.floor(last / step) + 1)]
-        last_label = self.x_axis.format(ends[1])
-        for value in (
-            ends[0],
-            *(value for value in between if min(value - ends[0], ends[1] - value) >= 0.75 * step),
-            ends[1],
-        ):
-            label = self.x_axis.format(value)
-            column = min(start + frame.column(value) - len(label) // 2, start + frame.width - len(label))
-            end = start + frame.width - (0 if value == ends[1] else len(last_label) + 2)
-            if column > line.width and column + len(label) <= end:
-                line.pad_to(column).append(label, "dim")
-        return line
-
-    def _draw_multiples(self, palette: Palette, frame: Frame) -> Line:
-        """Draw the labels of an axis of multiples, as many as fit."""
-        line, start = Line(palette), Y_AXIS_COLUMNS + 2
-        length = frame.width // (_MIN_TICK_COLUMNS // 3)  # as of a vertical axis, which has a label in three lines
-        axis = multiples_axis([10**end for end in frame.window], length)
-        for value, label in axis.ticks:
-            column = min(start + frame.column(value) - len(label) // 2, start + frame.width - len(label))
-            if column > line.width and frame.window[0] - 1e-9 <= value <= frame.window[1] + 1e-9:
-                line.pad_to(column).append(label, "dim")
-        return line
+        inner = [value for value in between if min(value - ends[0], ends[1] - value) >= 0.75 * step]
+        return [(value, self.x_axis.format(value)) for value in dict.fromkeys((ends[0], *inner, ends[1]))]
 
 
 class _Grid:
@@ -374,10 +428,11 @@ class _Grid:
             self._characters.append(list(text))
             self._roles.append([names[layer] for layer in layers])
 
-    def put(self, row: int, column: int, glyph: str, role: str) -> None:
-        """Replace the character of a cell; do nothing outside of the plot."""
-        if 0 <= column < len(self._characters[0]):
-            self._characters[row][column], self._roles[row][column] = glyph, role
+    def put(self, row: int, column: int, text: str, role: str) -> None:
+        """Replace the characters of cells, without those outside of the plot."""
+        for at, character in enumerate(text, column):
+            if 0 <= at < len(self._characters[0]):
+                self._characters[row][at], self._roles[row][at] = character, role
 
     def draw_cursor(self, column: int) -> None:
         """Draw a vertical line through the cells of a column without a dot."""
@@ -394,21 +449,44 @@ class _Grid:
                 if row < height and self._characters[row][column // 2] == " ":
                     self.put(row, column // 2, "░", "band")
 
-    def line(self, palette: Palette, row: int, label: str | None) -> Line:
+    def draw_letters(self, names: Sequence[tuple[str, str]], dots: Sequence[DotColumns]) -> None:
+        """Write the names of curves on them, so that each curve has one, unless all of its cells have others.
+
+        Args:
+            names: Name and role of each curve.
+            dots: Dots of each curve.
+        """
+        distance = max(_LETTER_DISTANCE_COLS, len(names))
+        taken: set[tuple[int, int]] = set()
+        for index, ((name, role), drawn) in enumerate(zip(names, dots, strict=False)):
+            cells = self._cells_of(drawn)
+            offset = index * distance // len(names)
+            for start in range(offset % max(len(cells), 1), len(cells), distance):
+                near = next((cell for cell in [*cells[start:], *cells[:start]] if cell not in taken), None)
+                if near is not None:
+                    taken.add(near)
+                    self.put(*near, name, role)
+
+    def _cells_of(self, dots: DotColumns) -> list[tuple[int, int]]:
+        """Return row and column of the highest cell of a curve in each column."""
+        height = len(self._characters)
+        tops = {column // 2: dot for column, dot in zip(dots.columns.tolist(), dots.high.tolist(), strict=True)}
+        return [(height - 1 - dot // 4, column) for column, dot in tops.items()]
+
+    def line(self, row: int, label: str | None) -> TextLine:
         """Return a row after the y axis, with its label if it has one."""
-        line = draw_y_axis(palette, label)
+        line = draw_y_axis(label)
         start, text = 0, "".join(self._characters[row])
         for role, group in groupby(self._roles[row]):
             end = start + len(list(group))
-            line.append(text[start:end], role)
+            line.append(Span(text[start:end], role))
             start = end
         return line
 
 
-def draw_y_axis(palette: Palette, label: str | None) -> Line:
+def draw_y_axis(label: str | None) -> TextLine:
     """Return the part of a row before the plot: the label, if the row has one, and the axis."""
-    line = Line(palette).append((label or "").rjust(Y_AXIS_COLUMNS), "dim")
-    return line.append(" │" if label is None else " ┤", "faint")
+    return [Span((label or "").rjust(Y_AXIS_COLUMNS), "dim"), Span(" │" if label is None else " ┤", "faint")]
 
 
 _SECONDS_STEPS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 28800, 86400)
@@ -438,20 +516,27 @@ def labels_width(labels: Sequence[Label], rows: int) -> int:
     return columns * (max((len(label.text) for label in labels), default=0) + 1)
 
 
-def place_labels(lines: Sequence[Line], labels: Sequence[Label], column: int) -> None:
-    """Append labels to lines, each on its preferred row, or on a row nearby if that one is occupied.
+def place_labels(labels: Sequence[Label], rows: int) -> list[TextLine]:
+    """Return the text beside each of some rows: labels, each on its preferred row, or nearby if that one is occupied.
 
-    Labels keep their order, and start after `column`. A line gets several only if there are fewer lines than labels.
+    Labels keep their order. A row gets several only if there are fewer rows than labels.
     """
-    if not lines or not labels:
-        return
-    per_line = -(-len(labels) // len(lines))
+    from rich.cells import cell_len  # slow to import, and commands that draw no chart import this module
+
+    lines: list[TextLine] = [[] for _ in range(rows)]
+    if not rows or not labels:
+        return lines
+    per_line = -(-len(labels) // rows)
     ordered = sorted(labels, key=lambda label: label.row)
     groups = [ordered[first : first + per_line] for first in range(0, len(ordered), per_line)]
     width = max(len(label.text) for label in labels) + 1
-    for row, group in zip(spread_rows([group[0].row for group in groups], len(lines)), groups, strict=True):
+    for row, group in zip(spread_rows([group[0].row for group in groups], rows), groups, strict=True):
+        used = 0
         for index, label in enumerate(group):
-            lines[row].pad_to(column + index * width + 1).append(label.text, label.role)
+            gap = " " * (index * width + 1 - used)
+            lines[row] += [Span(gap), Span(label.text, label.role)]
+            used += len(gap) + cell_len(label.text)
+    return lines
 
 
 def spread_rows(preferred: Sequence[int], rows: int) -> list[int]:

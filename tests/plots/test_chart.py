@@ -6,21 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.cli.overlay_plot import OverlaidCurve, curve_mark, overlay_lines
-from esper.dots import Canvas, dot_columns, moving_mean
-from esper.sanctum.theme import DEFAULT_THEME, load_themes
-from esper.sanctum.widgets.chart import Chart, ChartMark, Curve, Look, Quantity, XAxis, percent, spread_rows
-from esper.sanctum.widgets.panel import Line
-from esper.sanctum.widgets.stacked_chart import AreaPainter, StackedChart
-from esper.text_plot import label_ticks, linear_axis, next_nice, sample_to_width, sparkline
+from esper.cli.overlay_plot import LabelledCurve, curve_mark, overlay_lines
+from esper.plots.axis import label_ticks, linear_axis, next_nice
+from esper.plots.chart import Chart, ChartMark, Curve, Look, Quantity, XAxis, percent, spread_rows
+from esper.plots.dots import Canvas, dot_columns, moving_mean
+from esper.plots.sparkline import sample_to_width, sparkline
+from esper.plots.stacked_chart import AreaPainter, StackedChart
 
 POINTS = st.lists(st.none() | st.just(math.nan) | st.floats(-5, 5), min_size=1, max_size=80)
-
-
-def _lines(chart: Chart, width: int = 60, height: int = 8) -> list[str]:
-    palette = load_themes()[DEFAULT_THEME]
-    rows = (line.row(width) if isinstance(line, Line) else line for line in chart.lines(palette, width, height))
-    return ["".join(segment.text for segment in row) for row in rows]
 
 
 def draw_curve(values: list[float | None], width: int, height: int) -> list[str]:
@@ -63,8 +56,8 @@ def test_curve_has_gaps_at_missing_values() -> None:
 
 @given(st.lists(st.lists(st.floats(-5, 5), max_size=12), min_size=1, max_size=26), st.integers(30, 140))
 def test_overlaid_curves_have_their_letters_within_the_width(curves: list[list[float]], width: int) -> None:
-    overlaid = [OverlaidCurve("x", range(len(values)), values) for values in curves]
-    lines = list(overlay_lines(overlaid, ".1f", width))
+    overlaid = [LabelledCurve("x", range(len(values)), values) for values in curves]
+    lines = list(overlay_lines(Quantity("return"), overlaid, width))
     legend = " ".join(line for line in lines if "  x" in line)
     plot = "".join(line for line in lines if "  x" not in line)
     assert max(map(len, lines)) <= max(width, 29)
@@ -81,7 +74,7 @@ def test_chart_labels_both_ends_of_its_axis() -> None:
     chart = Chart(
         quantity=percent("accuracy"), x_axis=XAxis("step", 1, 25), curves=[Curve("a", range(1, 3), [0.03, 0.98])]
     )
-    lines = _lines(chart)
+    lines = chart.text(60, 8)
     assert len(lines) == 8
     assert lines[0].startswith("  100 ┤")
     assert lines[6].startswith("    0 ┤")
@@ -179,7 +172,7 @@ def test_band_cursor_and_marks_are_drawn_in_their_columns() -> None:
         include=0.0,
         look=Look(cursor=5),
     )
-    lines = _lines(chart, 48, 12)
+    lines = chart.text(48, 12)
     frame = chart.frame(48, 12)
     assert frame is not None
     column = 7 + frame.column(5)
@@ -248,14 +241,12 @@ def test_stacked_areas_fill_the_plot_in_proportion_and_carry_letters() -> None:
         letters=["e", "g"],
         has_labels=True,
     )
-    palette = load_themes()[DEFAULT_THEME]
     frame = chart.frame(60, 9)
     assert frame is not None
-    rows = chart.lines_in(frame, palette)
-    colours = [[segment.style.bgcolor for segment in row if segment.style] for row in rows[:-1]]
-    assert [palette["area1"].color in row for row in colours] == [True] * 6 + [False] * 2
-    assert [palette["area0"].color in row for row in colours] == [False] * 6 + [True] * 2
-    texts = ["".join(segment.text for segment in row) for row in rows]
+    grounds = [{span.ground for span in line} for line in chart.lines_in(frame)[:-1]]
+    assert ["area1" in row for row in grounds] == [True] * 6 + [False] * 2
+    assert ["area0" in row for row in grounds] == [False] * 6 + [True] * 2
+    texts = chart.text(60, 9)
     assert texts[0].count("g") > 5
     assert "grown  75%" in "".join(texts)
     assert chart.readout(3) == "step 3: empty 25.0  grown 75.0"
@@ -265,20 +256,18 @@ def test_stacked_areas_fill_the_plot_in_proportion_and_carry_letters() -> None:
 def test_stacked_cells_of_a_column_are_rounded_fractions(values: list[float], height: int) -> None:
     point = tuple(value / sum(values) for value in values)
     roles = [f"area{index}" for index in range(len(point))]
-    palette = load_themes()[DEFAULT_THEME]
-    painter = AreaPainter(palette, roles, ["x"] * len(point))
-    filled = dict.fromkeys((palette[role].color for role in roles), 0)
+    painter = AreaPainter(roles, ["x"] * len(point))
+    filled = dict.fromkeys(roles, 0)
     for level in range(height):
         cell = painter.cell(point, level, height, False)
-        assert cell.style is not None
         lower = "▁▂▃▄▅▆▇█".find(cell.text) + 1
         if lower:
-            filled[cell.style.color] += lower
-        filled[cell.style.bgcolor] += 8 - lower
+            filled[cell.role] += lower
+        filled[cell.ground] += 8 - lower
     assert sum(filled.values()) == height * 8
     for role, fraction in zip(roles, point, strict=True):
         if height * 8 * fraction > 16:  # a cell has at most two areas
-            assert abs(filled[palette[role].color] - fraction * height * 8) <= 8
+            assert abs(filled[role] - fraction * height * 8) <= 8
 
 
 @pytest.mark.parametrize(
@@ -289,4 +278,4 @@ def test_labels_of_the_x_axis_show_its_scale(first: float, last: float, labels: 
     chart = Chart(
         quantity=Quantity("loss"), x_axis=XAxis("round", first, last), curves=[Curve("loss", [first, last], [1.0, 2.0])]
     )
-    assert _lines(chart, 60, 12)[-1].split() == labels
+    assert chart.text(60, 12)[-1].split() == labels

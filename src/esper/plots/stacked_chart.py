@@ -7,15 +7,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, groupby
 
-from rich.segment import Segment
-from rich.style import Style
-
-from esper.sanctum.theme import Palette
-from esper.sanctum.widgets.chart import Y_AXIS_COLUMNS, Chart, Frame, Label, Look, draw_y_axis, place_labels
-from esper.sanctum.widgets.panel import Line, Row
-from esper.text_plot import BLOCK_CHARS, NON_FINITE_CHAR, Axis
+from esper.plots.axis import Axis
+from esper.plots.chart import Chart, Frame, Label, Look, Span, TextLine, draw_y_axis, place_labels
+from esper.plots.sparkline import BLOCK_CHARS, NON_FINITE_CHAR
 
 _EIGHTHS = " " + BLOCK_CHARS
 """Characters whose lower part is filled, by the number of filled eighths."""
@@ -54,28 +50,30 @@ class StackedChart(Chart):
         """Return True unless the fraction is 0, because there may be many areas."""
         return bool(value)
 
-    def lines_in(self, frame: Frame, palette: Palette) -> list[Row]:
+    def lines_in(self, frame: Frame) -> list[TextLine]:
         """Draw the chart; as `Chart.lines_in`."""
         points = [self._point_at(frame.x_at(column)) for column in range(frame.width)]
         cursor = None if self.look.cursor is None else frame.column(self.look.cursor)
-        draw = lru_cache(AreaPainter(palette, self.areas, self.letters).cell)
+        draw = lru_cache(AreaPainter(self.areas, self.letters).cell)
         labels = {frame.row(value): label for value, label in frame.axis.ticks}
-        margins = [Line(palette) for _ in range(frame.height)]
         labels_of_areas = list((self.measured or self)._labels(frame))
-        place_labels(margins, labels_of_areas[::-1], 0)  # the highest area comes first
-        rows: list[Row] = []
+        margins = place_labels(labels_of_areas[::-1], frame.height)  # the highest area comes first
+        lines: list[TextLine] = []
         for y in range(frame.height):
             level = frame.height - 1 - y
             has_letter = y % _LETTER_ROWS == 0
             cells = [
-                Segment("│", palette["key"])
+                Span("│", "key")
                 if column == cursor
                 else draw(point, level, frame.height, has_letter and column % _LETTER_COLUMNS == 1)
                 for column, point in enumerate(points)
             ]
-            row = draw_y_axis(palette, labels.get(y)).row(Y_AXIS_COLUMNS + 2)
-            rows.append([*row, *Segment.simplify(cells), *margins[y].row(frame.label_width)])
-        return [*rows, self._draw_x_axis(palette, frame).row(Y_AXIS_COLUMNS + 2 + frame.width + frame.label_width)]
+            plot = [
+                Span("".join(cell.text for cell in group), role, ground)
+                for (role, ground), group in groupby(cells, lambda cell: (cell.role, cell.ground))
+            ]
+            lines.append([*draw_y_axis(labels.get(y)), *plot, *margins[y]])
+        return [*lines, self.draw_x_axis(frame)]
 
     def _point_at(self, x: float) -> tuple[float, ...] | None:
         """Return the values of the point nearest to a position; None if there is none, or they were not measured."""
@@ -127,17 +125,14 @@ class AreaPainter:
     """Draws the cells of stacked areas.
 
     Args:
-        palette: Styles of the theme.
         areas: Role of each area.
         letters: Letter of each area.
     """
 
-    def __init__(self, palette: Palette, areas: Sequence[str], letters: Sequence[str]) -> None:
-        self._palette, self._letters = palette, letters
-        self._colours = [palette[role].color for role in areas]
-        self._ink = palette["normal"].bgcolor
+    def __init__(self, areas: Sequence[str], letters: Sequence[str]) -> None:
+        self._areas, self._letters = areas, letters
 
-    def cell(self, point: tuple[float, ...] | None, level: int, height: int, has_letter: bool) -> Segment:
+    def cell(self, point: tuple[float, ...] | None, level: int, height: int, has_letter: bool) -> Span:
         """Draw a cell in the colours of its lowest and its highest area.
 
         Args:
@@ -147,16 +142,14 @@ class AreaPainter:
             has_letter: Write the letter of the area if the cell belongs to only one.
         """
         if point is None:
-            return Segment(" ", self._palette["normal"])
+            return Span(" ")
         if not all(map(math.isfinite, point)):
             bottom = level == 0
-            return Segment(NON_FINITE_CHAR if bottom else " ", self._palette["bad" if bottom else "normal"])
+            return Span(NON_FINITE_CHAR, "bad") if bottom else Span(" ")
         tops = list(accumulate(fraction * height * 8 for fraction in point))
         last = max(index for index, fraction in enumerate(point) if fraction > 0)
         owners = [min(bisect_right(tops, eighth + 0.5), last) for eighth in range(level * 8, level * 8 + 8)]
         lower, upper = owners[0], owners[-1]
         if lower == upper:
-            return Segment(
-                self._letters[lower] if has_letter else " ", Style(color=self._ink, bgcolor=self._colours[lower])
-            )
-        return Segment(_EIGHTHS[owners.count(lower)], Style(color=self._colours[lower], bgcolor=self._colours[upper]))
+            return Span(self._letters[lower] if has_letter else " ", ground=self._areas[lower])
+        return Span(_EIGHTHS[owners.count(lower)], self._areas[lower], self._areas[upper])

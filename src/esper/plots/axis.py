@@ -1,64 +1,19 @@
-"""Curves and sparklines as text, in braille and block characters."""
+"""Axes with round ends, their ticks and labels."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
-from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-T = TypeVar("T")
-
-BLOCK_CHARS = "▁▂▃▄▅▆▇█"
-"""Block characters of a sparkline, by height."""
-NON_FINITE_CHAR = "×"
-"""Character of a sparkline for an infinite value or NaN."""
 _MAX_LINEAR_RATIO = 4.0
 """Ratio of the ends of an axis of multiples up to which its labels have equal differences."""
+_MAX_DENSE_RATIO = 10.0
+"""The same up to which it has more labels than 1, 2 and 5 times each power of ten."""
 _MIN_RATIO = 1.05
 """Minimum ratio of the ends of an axis of multiples."""
 MAX_DECADES = 4
 """Maximum number of decades of a logarithmic axis; smaller values are drawn at its lower end."""
-
-
-def sparkline(values: Sequence[float | None], low: float, high: float) -> str:
-    """Return one character per value: a block, a space for None, or `NON_FINITE_CHAR`."""
-    return "".join([_block(value, low, high) for value in values])
-
-
-@lru_cache(4096)
-def _block(value: float | None, low: float, high: float) -> str:
-    if value is None:
-        return " "
-    if not math.isfinite(value):
-        return NON_FINITE_CHAR
-    scale = (len(BLOCK_CHARS) - 1) / (high - low) if high > low else 0.0
-    return BLOCK_CHARS[min(max(round((value - low) * scale), 0), len(BLOCK_CHARS) - 1)]
-
-
-def sample_to_width(values: Sequence[T], total: int, width: int) -> list[T | None]:
-    """Sample values that are known so far at `width` columns; each column gets the last value of its interval.
-
-    The intervals depend on `total` only, so that a column does not change when later values arrive.
-
-    Args:
-        values: The first values, at most `total`.
-        total: Number of values when all are known.
-        width: Number of columns; 0 returns an empty list.
-
-    Returns:
-        One value per column; None for columns whose interval has no value yet.
-    """
-    known = len(values)
-    return [values[min(last, known - 1)] if first < known else None for first, last in _index_ranges(total, width)]
-
-
-@lru_cache(64)
-def _index_ranges(total: int, width: int) -> list[tuple[int, int]]:
-    """Return the first and last index of the values of each column. Neighbours overlap if `width` exceeds `total`."""
-    starts = [column * total // max(width, 1) for column in range(width + 1)]
-    return [(first, max(first, after - 1)) for first, after in pairwise(starts)]
 
 
 def finite_range(values: Sequence[float | None]) -> tuple[float, float] | None:
@@ -114,11 +69,15 @@ def log_axis(values: Sequence[float | None]) -> Axis:
     low, high = finite_range([value for value in values if value is not None and value > 0]) or (0.1, 1.0)
     top = next_nice(high)
     bottom = min(max(previous_nice(low), top / 10.0**MAX_DECADES), top / 2)
-    powers = range(math.floor(math.log10(bottom)), math.ceil(math.log10(top)) + 1)
-    multiples = (1,) if top / bottom > 50 else (1, 2, 5)
-    candidates = [multiple * 10.0**power for power in powers for multiple in multiples]
-    ticks = label_ticks([value for value in candidates if bottom * 0.999 <= value <= top * 1.001])
+    ticks = label_ticks(_log_ticks(bottom, top, (1,) if top / bottom > 50 else (1, 2, 5)))
     return Axis(math.log10(bottom), math.log10(top), [(math.log10(value), label) for value, label in ticks])
+
+
+def _log_ticks(bottom: float, top: float, multiples: Sequence[float]) -> list[float]:
+    """Return the values on a logarithmic axis that are one of the multiples of a power of ten."""
+    powers = range(math.floor(math.log10(bottom)), math.ceil(math.log10(top)) + 1)
+    candidates = [multiple * 10.0**power for power in powers for multiple in multiples]
+    return [value for value in candidates if bottom * 0.999 <= value <= top * 1.001]
 
 
 def multiples_axis(values: Sequence[float], height: int) -> Axis:
@@ -131,8 +90,11 @@ def multiples_axis(values: Sequence[float], height: int) -> Axis:
     low, high = min(values), max(values)
     if high > _MAX_LINEAR_RATIO * low:
         axis = log_axis(values)
-        ticks = [(value, f"×{label}") for value, label in axis.ticks]
-        return Axis(min(axis.low, math.log10(low)), axis.high, ticks)
+        ticks = axis.ticks
+        if high <= _MAX_DENSE_RATIO * low:
+            dense = label_ticks(_log_ticks(10**axis.low, 10**axis.high, (1, 1.5, 2, 3, 4, 5, 7)))
+            ticks = [(math.log10(value), label) for value, label in dense]
+        return Axis(min(axis.low, math.log10(low)), axis.high, [(value, f"×{label}") for value, label in ticks])
     axis = linear_axis([low, max(high, _MIN_RATIO * low)], height)
     bottom = axis.low if axis.low > 0 else low
     return Axis(

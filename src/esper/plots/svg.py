@@ -1,13 +1,17 @@
-"""Line plots and scatter plots as SVG, for notebooks. Their colours are readable on light and on dark backgrounds."""
+"""Line plots and scatter plots as SVG, for notebooks and files.
+
+Their colours are readable on light and on dark backgrounds.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from esper.text_plot import Axis, linear_axis, multiples_axis
+from esper.plots.axis import Axis, linear_axis, multiples_axis
+from esper.plots.scatter import Scatter, ScatterPoint
 
 WIDTH, HEIGHT = 640, 260
 """Size without the legend, which has a line per curve below the plot, because names may be long."""
@@ -62,34 +66,19 @@ class SvgPlot:
         return "".join([*parts, "</svg>"])
 
 
-class SvgPoint(NamedTuple):
-    """A point of a scatter plot."""
-
-    x: float
-    """Position on the logarithmic x axis, above 0."""
-    y: float
-    title: str
-    """Text that the pointer shows."""
-    label: str = ""
-    """Text beside the point; empty for none."""
-    style: Literal["front", "host", "other"] = "other"
-    """Filled circle, diamond, or pale ring."""
-    y_ends: tuple[float, float] | None = None
-    """Lower and upper end of the interval of `y`; None if it has none."""
-
-
 class SvgScatter:
-    """A scatter plot that a notebook shows as a picture, with a logarithmic x axis of multiples.
+    """A scatter plot that a notebook shows as a picture, with its front as a dotted line with steps.
 
     Args:
-        points: One or more points. Later ones are drawn over earlier ones.
-        x_label: Name of the x axis.
-        y_label: Name of the y axis.
+        scatter: Points and axes; at least one point is finite.
+        heading: Text above the plot; empty for none.
+        has_legend: Write the labels of the points with their titles below the plot.
     """
 
-    def __init__(self, points: Sequence[SvgPoint], x_label: str, y_label: str) -> None:
-        self._points = points
-        self._x_label, self._y_label = x_label, y_label
+    def __init__(self, scatter: Scatter, *, heading: str = "", has_legend: bool = False) -> None:
+        self._scatter = scatter
+        self._heading = heading
+        self._legend = [point for point in scatter.drawn if point.label] if has_legend else []
 
     def _repr_svg_(self) -> str:
         return self.svg
@@ -97,28 +86,51 @@ class SvgScatter:
     @property
     def svg(self) -> str:
         """Text of the picture."""
-        ends = [end for point in self._points for end in (point.y_ends or (point.y,))]
-        x_axis = multiples_axis([point.x for point in self._points], _X_TICK_ROWS)
-        frame = _Frame(x_axis, linear_axis(ends, _Y_TICK_ROWS))
-        parts = [_open(HEIGHT), *frame.draw(self._x_label)]
-        parts.append(f'<text x="{LEFT + 5}" y="{TOP + 10}">{escape(self._y_label)}</text>')
-        for point in self._points:
-            x, y = frame.x_of(math.log10(point.x)), frame.y_of(point.y)
-            colour = {"front": COLOURS[2], "host": COLOURS[1]}.get(point.style, TEXT_COLOUR)
-            parts.append(f"<g><title>{escape(point.title)}</title>")
-            if point.y_ends is not None:
-                low, high = map(frame.y_of, point.y_ends)
-                parts.append(f'<path d="M{x:.1f} {low:.1f}V{high:.1f}" stroke="{colour}"/>')
-            parts.append(_mark(x, y, point.style, colour))
-            parts.append(f'<text x="{x + 7:.1f}" y="{y - 5:.1f}">{escape(point.label)}</text></g>')
+        scatter, factor = self._scatter, self._scatter.quantity.factor
+        ends = [end * factor for point in scatter.drawn for end in (point.y_ends or (point.y,))]
+        frame = _Frame(multiples_axis(scatter.x_values, _X_TICK_ROWS), linear_axis(ends, _Y_TICK_ROWS))
+        parts = [_open(HEIGHT + LEGEND_ROW * len(self._legend), LEGEND_ROW if self._heading else 0)]
+        if self._heading:
+            parts.append(f'<text x="{LEFT}" y="-2">{escape(self._heading)}</text>')
+        parts += frame.draw(scatter.x_label)
+        parts.append(f'<text x="{LEFT + 5}" y="{TOP + 10}">{escape(scatter.quantity.label)}</text>')
+        corners = [(frame.x_of(math.log10(x)), frame.y_of(y * factor)) for x, y in scatter.front]
+        if corners:
+            steps = "".join(f"H{x:.1f}V{y:.1f}" for x, y in corners)
+            style = f'fill="none" stroke="{COLOURS[2]}" stroke-dasharray="{_DASHES[2]}"'
+            parts.append(f'<path d="M{corners[0][0]:.1f} {corners[0][1]:.1f}{steps}" {style}/>')
+        parts += [_draw_point(point, frame, factor) for point in scatter.drawn]
+        for index, point in enumerate(self._legend):
+            y = HEIGHT + LEGEND_ROW * index
+            parts.append(f'{_mark(LEFT + 5, y, point)}<text x="{LEFT + 15}" y="{y + 4}">')
+            parts.append(f"{escape(point.label)}  {escape(point.title)}</text>")
         return "".join([*parts, "</svg>"])
 
 
-def _mark(x: float, y: float, style: str, colour: str) -> str:
+def _draw_point(point: ScatterPoint, frame: _Frame, factor: float) -> str:
+    """Return a point with its title, intervals and label. `factor` converts values to the unit of the y axis."""
+    x, y, colour = frame.x_of(math.log10(point.x)), frame.y_of(point.y * factor), _colour(point)
+    parts = [f"<g><title>{escape(point.title)}</title>"]
+    if point.x_ends is not None:
+        left, right = (frame.x_of(math.log10(end)) for end in point.x_ends)
+        parts.append(f'<path d="M{left:.1f} {y:.1f}H{right:.1f}" stroke="{colour}"/>')
+    if point.y_ends is not None:
+        low, high = (frame.y_of(end * factor) for end in point.y_ends)
+        parts.append(f'<path d="M{x:.1f} {low:.1f}V{high:.1f}" stroke="{colour}"/>')
+    parts.append(_mark(x, y, point))
+    return "".join([*parts, f'<text x="{x + 7:.1f}" y="{y - 5:.1f}">{escape(point.label)}</text></g>'])
+
+
+def _colour(point: ScatterPoint) -> str:
+    return COLOURS[1] if point.kind == "host" else COLOURS[2] if point.is_on_front else TEXT_COLOUR
+
+
+def _mark(x: float, y: float, point: ScatterPoint) -> str:
     """Return the shape of a point. The shapes differ too, because not everyone can tell the colours apart."""
-    if style == "host":
+    colour = _colour(point)
+    if point.kind == "host":
         return f'<path d="M{x:.1f} {y - 6:.1f}l6 6l-6 6l-6 -6z" fill="{colour}"/>'
-    radius, fill = (4.5, colour) if style == "front" else (3, "none")
+    radius, fill = (4.5, colour) if point.is_on_front else (3, "none")
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{fill}" stroke="{colour}"/>'
 
 
@@ -152,9 +164,10 @@ class _Frame(NamedTuple):
         return parts
 
 
-def _open(height: int) -> str:
+def _open(height: int, top: int = 0) -> str:
+    """Return the first tag of a picture, with `top` pixels above the plot."""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 {-top} {WIDTH} {height + top}" width="{WIDTH}" '
         f'font-family="sans-serif" font-size="11" fill="{TEXT_COLOUR}">'
     )
 

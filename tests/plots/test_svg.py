@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from esper.svg_plot import BOTTOM, COLOURS, HEIGHT, LEFT, TEXT_COLOUR, SvgPlot
+from esper.plots.svg import BOTTOM, COLOURS, HEIGHT, LEFT, TEXT_COLOUR, SvgPlot
 
 Curves = Mapping[str, Sequence[tuple[float, float]]]
 
