@@ -12,6 +12,8 @@ T = TypeVar("T")
 
 BLOCK_CHARS = "▁▂▃▄▅▆▇█"
 """Block characters of a sparkline, by height."""
+LEVEL_CHARS = " " + BLOCK_CHARS
+"""Characters whose lower part is filled, by the number of filled eighths."""
 NON_FINITE_CHAR = "×"
 """Character of a sparkline for an infinite value or NaN."""
 

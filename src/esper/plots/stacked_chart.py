@@ -11,10 +11,8 @@ from itertools import accumulate, groupby
 
 from esper.plots.axis import Axis
 from esper.plots.chart import Chart, Frame, Label, Look, Span, TextLine, draw_y_axis, place_labels
-from esper.plots.sparkline import BLOCK_CHARS, NON_FINITE_CHAR
+from esper.plots.sparkline import LEVEL_CHARS, NON_FINITE_CHAR
 
-_EIGHTHS = " " + BLOCK_CHARS
-"""Characters whose lower part is filled, by the number of filled eighths."""
 _FRACTION_COLS, _CHANGE_COLS = 5, 12
 """Columns of a fraction, and of two with an arrow between them, beside the name of an area."""
 _LETTER_COLUMNS, _LETTER_ROWS = 4, 2
@@ -152,4 +150,4 @@ class AreaPainter:
         lower, upper = owners[0], owners[-1]
         if lower == upper:
             return Span(self._letters[lower] if has_letter else " ", ground=self._areas[lower])
-        return Span(_EIGHTHS[owners.count(lower)], self._areas[lower], self._areas[upper])
+        return Span(LEVEL_CHARS[owners.count(lower)], self._areas[lower], self._areas[upper])

@@ -335,11 +335,16 @@ class ChartPanel(Panel, can_focus=True):
 
 def paint(line: TextLine, palette: Palette, width: int) -> Row:
     """Return a line of a chart in the styles of a theme, shortened or padded to `width` columns."""
-    if not any(span.ground for span in line):
-        text = Line(palette)
-        for span in line:
-            text.append(span.text, span.role)
-        return text.row(width)
+    plain = Line(palette)
+    for text, role, ground in line:
+        if ground:
+            return _paint_filled(line, palette, width)
+        plain.append(text, role)
+    return plain.row(width)
+
+
+def _paint_filled(line: TextLine, palette: Palette, width: int) -> Row:
+    """As `paint`, for a line with filled cells, in which spaces are visible."""
     row = [
         Segment(text, palette.filled(role, ground) if ground else palette[role]) for text, role, ground in line if text
     ]

@@ -15,6 +15,7 @@ from esper.candidates import describe_candidate
 from esper.formatting import strip_control
 from esper.history.timeline import MarkKind
 from esper.plots.chart import Y_AXIS_COLUMNS, Chart, ChartMark, Curve, Quantity, XAxis, percent
+from esper.plots.sparkline import LEVEL_CHARS
 from esper.sanctum.symbols import (
     MARK_SYMBOLS,
     STAGE_BY_LETTER,
@@ -37,8 +38,6 @@ from esper.telemetry.state import EnvState
 
 _AXIS_NAME = "step"
 """Name of the x axis of charts over an episode."""
-_LEVELS = " ▁▂▃▄▅▆▇█"
-"""Characters of a lane by their height in eighths of a line."""
 _NO_ALPHA = "╌"
 """Character of a lane in a stage without alpha."""
 _MAX_LANE_ROWS = 3
@@ -408,4 +407,4 @@ def _bar(stage: str, alpha: float | None, rows: int) -> str:
     if alpha is None:
         return " " * (rows - 1) + (" " if stage == "dormant" else _NO_ALPHA)
     eighths = max(round(min(max(alpha, 0.0), 1.0) * (rows * 8 - 1)), 1)
-    return "".join(_LEVELS[min(max(eighths - 8 * row, 0), 8)] for row in reversed(range(rows)))
+    return "".join(LEVEL_CHARS[min(max(eighths - 8 * row, 0), 8)] for row in reversed(range(rows)))
