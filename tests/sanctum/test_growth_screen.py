@@ -169,6 +169,20 @@ async def test_scatter_marks_the_selected_env_and_the_front() -> None:
         assert [chart.text.count(glyph) for glyph in "◆●○"] == [1, 2, 0]
 
 
+async def test_smoothing_leaves_the_front_as_measured() -> None:
+    run = [run_started(2, 3, 5), ev.RoundStarted(round=1)]
+    run += [env_stepped(env, parameter_ratio=1.0 + env, score=0.4 + env / 2) for env in range(2)]
+    app, _ = live(stamp(run))
+    async with opened(app, "3", size=ROOMY) as pilot:
+        chart = app.screen.query_one(EnvScatterChart)
+        chart.focus()
+        await press(pilot, "left")
+        before = str(chart.border_subtitle), chart.text
+        await press(pilot, "z")
+        assert (str(chart.border_subtitle), chart.text) == before
+        assert "mean" not in str(chart.border_title)
+
+
 async def test_scatter_without_a_finite_score_is_empty() -> None:
     run = [run_started(1, 3, 5), ev.RoundStarted(round=1), env_stepped(0, score=math.nan)]
     app, _ = live(stamp(run))

@@ -218,8 +218,11 @@ class Chart:
         return replace(self, look=look)
 
     def smoothed(self, num_points: int) -> Chart:
-        """Return the chart with a moving mean in place of each curve, to be drawn; its values were not measured."""
-        if num_points <= 1:
+        """Return the chart with a moving mean in place of each curve, to be drawn; its values were not measured.
+
+        A scatter plot stays as it is, because its points have no order.
+        """
+        if num_points <= 1 or self.x_axis.has_multiples:
             return self
         from esper.plots.dots import moving_mean
 

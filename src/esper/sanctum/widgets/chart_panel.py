@@ -158,7 +158,7 @@ class ChartPanel(Panel, can_focus=True):
         is_logarithmic = chart.look.is_logarithmic ^ (chart.quantity.name in charts.logarithmic)
         measured = chart.with_look(Look(window, cursor, is_logarithmic))
         chart = self._shown = measured.smoothed(charts.smoothing)
-        changes = ["zoomed"] * (window is not None) + [f"mean of {charts.smoothing}"] * (charts.smoothing > 1)
+        changes = ["zoomed"] * (window is not None) + [f"mean of {charts.smoothing}"] * (chart is not measured)
         self.changes = f"{', '.join(changes)} ─ " if changes else ""  # first: what does not fit is cut at the end
         focus = "▸ " if self.has_focus else ""
         title = " ─ ".join([focus + self.changes + self.name_in_title(), *filter(None, [self.note])])
