@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from esper.cli.overlay_plot import LabelledCurve, curve_mark, overlay_lines
 from esper.plots.axis import label_ticks, linear_axis, next_nice
-from esper.plots.chart import Chart, ChartMark, Curve, Look, Quantity, XAxis, percent, spread_rows
+from esper.plots.chart import Chart, ChartMark, Curve, Look, Quantity, XAxis, percent
 from esper.plots.dots import Canvas, dot_columns, moving_mean
+from esper.plots.labels import spread_rows
 from esper.plots.sparkline import sample_to_width, sparkline
 from esper.plots.stacked_chart import AreaPainter, StackedChart
 

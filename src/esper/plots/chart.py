@@ -6,17 +6,16 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from esper.formatting import NOT_MEASURED, align_number, format_compact, format_duration
 from esper.plots.axis import Axis, linear_axis, log_axis, multiples_axis, next_nice
+from esper.plots.grid import Y_AXIS_COLUMNS, Grid, Span, TextLine
+from esper.plots.labels import Label, labels_width, place_labels
 
 if TYPE_CHECKING:
-    from esper.plots.dots import Canvas, DotColumns, Floats
+    from esper.plots.dots import DotColumns, Floats
 
-Y_AXIS_COLUMNS = 5
-"""Width of the labels of the y axis, columns."""
 MIN_PLOT_COLUMNS = 8
 """Minimum width of a plot; a narrower one is not drawn."""
 MIN_PLOT_ROWS = 2
@@ -25,22 +24,6 @@ TICKS_HEIGHT = 15
 """Height of an axis, in lines, for about five labels."""
 _MIN_TICK_COLUMNS = 10
 """Minimum distance of two labels of the x axis, columns."""
-_LETTER_DISTANCE_COLS = 12
-"""Columns between two letters on a curve, unless there are more curves than that."""
-
-
-class Span(NamedTuple):
-    """A piece of a line with one style."""
-
-    text: str
-    role: str = "normal"
-    """Role of the text; the dashboard gives each role a style."""
-    ground: str = ""
-    """Role whose colour fills the cells behind the text; empty for none."""
-
-
-TextLine: TypeAlias = list[Span]
-"""A line of a chart."""
 
 
 class Quantity(NamedTuple):
@@ -297,7 +280,7 @@ class Chart:
         dots = [self._dots(curve, frame) for curve in curves]
         for curve, drawn in zip(self.curves, dots, strict=False):
             canvas.draw(drawn, roles.index(curve.role))
-        grid = _Grid(canvas, roles)
+        grid = Grid(canvas, roles)
         if self.band is not None:
             grid.fill_band(dots[-2], dots[-1])
         if self.has_letters:
@@ -312,7 +295,7 @@ class Chart:
             lines = [line + margin for line, margin in zip(lines, margins, strict=True)]
         return [*lines, self.draw_x_axis(frame)]
 
-    def _draw_marks(self, grid: _Grid, frame: Frame) -> None:
+    def _draw_marks(self, grid: Grid, frame: Frame) -> None:
         """Draw the glyphs, then their labels, that of the last mark first.
 
         A label is to the left of its glyph, or to the right if other labelled glyphs or labels are there; if both cells
@@ -415,83 +398,6 @@ class Chart:
         return [(value, self.x_axis.format(value)) for value in dict.fromkeys((ends[0], *inner, ends[1]))]
 
 
-class _Grid:
-    """Cells of a plot: a character and a role each.
-
-    Args:
-        canvas: Canvas with the dots.
-        roles: Role of each layer of the canvas.
-    """
-
-    def __init__(self, canvas: Canvas, roles: Sequence[str]) -> None:
-        names = [*roles, "normal"]  # layer -1 has no dots
-        self._characters: list[list[str]] = []
-        self._roles: list[list[str]] = []
-        for text, layers in canvas.rows():
-            self._characters.append(list(text))
-            self._roles.append([names[layer] for layer in layers])
-
-    def put(self, row: int, column: int, text: str, role: str) -> None:
-        """Replace the characters of cells, without those outside of the plot."""
-        for at, character in enumerate(text, column):
-            if 0 <= at < len(self._characters[0]):
-                self._characters[row][at], self._roles[row][at] = character, role
-
-    def draw_cursor(self, column: int) -> None:
-        """Draw a vertical line through the cells of a column without a dot."""
-        for row, characters in enumerate(self._characters):
-            if 0 <= column < len(characters) and characters[column] in " ░":
-                self.put(row, column, "│", "key")
-
-    def fill_band(self, low: DotColumns, high: DotColumns) -> None:
-        """Fill the blank cells between two curves."""
-        height = len(self._characters)
-        tops = dict(zip(high.columns.tolist(), high.high.tolist(), strict=True))
-        for column, bottom in zip(low.columns.tolist(), low.low.tolist(), strict=True):
-            for row in range(height - 1 - tops.get(column, -4) // 4, height - bottom // 4):
-                if row < height and self._characters[row][column // 2] == " ":
-                    self.put(row, column // 2, "░", "band")
-
-    def draw_letters(self, names: Sequence[tuple[str, str]], dots: Sequence[DotColumns]) -> None:
-        """Write the names of curves on them, so that each curve has one, unless all of its cells have others.
-
-        Args:
-            names: Name and role of each curve.
-            dots: Dots of each curve.
-        """
-        distance = max(_LETTER_DISTANCE_COLS, len(names))
-        taken: set[tuple[int, int]] = set()
-        for index, ((name, role), drawn) in enumerate(zip(names, dots, strict=False)):
-            cells = self._cells_of(drawn)
-            offset = index * distance // len(names)
-            for start in range(offset % max(len(cells), 1), len(cells), distance):
-                near = next((cell for cell in [*cells[start:], *cells[:start]] if cell not in taken), None)
-                if near is not None:
-                    taken.add(near)
-                    self.put(*near, name, role)
-
-    def _cells_of(self, dots: DotColumns) -> list[tuple[int, int]]:
-        """Return row and column of the highest cell of a curve in each column."""
-        height = len(self._characters)
-        tops = {column // 2: dot for column, dot in zip(dots.columns.tolist(), dots.high.tolist(), strict=True)}
-        return [(height - 1 - dot // 4, column) for column, dot in tops.items()]
-
-    def line(self, row: int, label: str | None) -> TextLine:
-        """Return a row after the y axis, with its label if it has one."""
-        line = draw_y_axis(label)
-        start, text = 0, "".join(self._characters[row])
-        for role, group in groupby(self._roles[row]):
-            end = start + len(list(group))
-            line.append(Span(text[start:end], role))
-            start = end
-        return line
-
-
-def draw_y_axis(label: str | None) -> TextLine:
-    """Return the part of a row before the plot: the label, if the row has one, and the axis."""
-    return [Span((label or "").rjust(Y_AXIS_COLUMNS), "dim"), Span(" │" if label is None else " ┤", "faint")]
-
-
 _SECONDS_STEPS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 28800, 86400)
 """Possible differences between two labels of an x axis in seconds."""
 
@@ -502,64 +408,3 @@ def _tick_step(span: float, columns: int, *, in_seconds: bool) -> float:
     if in_seconds and wanted > 1:
         return next((step for step in _SECONDS_STEPS if step >= wanted), math.ceil(wanted / 86400) * 86400)
     return next_nice(wanted)
-
-
-class Label(NamedTuple):
-    """Text beside a chart."""
-
-    row: int
-    """Preferred row."""
-    text: str
-    role: str
-
-
-def labels_width(labels: Sequence[Label], rows: int) -> int:
-    """Return the columns that labels need beside `rows` rows, including a space before each label."""
-    columns = -(-len(labels) // max(rows, 1))
-    return columns * (max((len(label.text) for label in labels), default=0) + 1)
-
-
-def place_labels(labels: Sequence[Label], rows: int) -> list[TextLine]:
-    """Return the text beside each of some rows: labels, each on its preferred row, or nearby if that one is occupied.
-
-    Labels keep their order. A row gets several only if there are fewer rows than labels.
-    """
-    from rich.cells import cell_len  # slow to import, and commands that draw no chart import this module
-
-    lines: list[TextLine] = [[] for _ in range(rows)]
-    if not rows or not labels:
-        return lines
-    per_line = -(-len(labels) // rows)
-    ordered = sorted(labels, key=lambda label: label.row)
-    groups = [ordered[first : first + per_line] for first in range(0, len(ordered), per_line)]
-    width = max(len(label.text) for label in labels) + 1
-    for row, group in zip(spread_rows([group[0].row for group in groups], rows), groups, strict=True):
-        used = 0
-        for index, label in enumerate(group):
-            gap = " " * (index * width + 1 - used)
-            lines[row] += [Span(gap), Span(label.text, label.role)]
-            used += len(gap) + cell_len(label.text)
-    return lines
-
-
-def spread_rows(preferred: Sequence[int], rows: int) -> list[int]:
-    """Assign a different row to each preferred row, as close to it as the order allows.
-
-    Args:
-        preferred: Preferred rows, in ascending order.
-        rows: Number of rows, at least `len(preferred)`.
-    """
-    # Start and height of each block of adjacent rows. A block is centred on the mean of its preferred positions.
-    blocks: list[tuple[float, int]] = []
-    for row in preferred:
-        start, count = float(row), 1
-        while blocks and sum(blocks[-1]) > start:
-            start_above, count_above = blocks.pop()
-            start = (start_above * count_above + (start - count_above) * count) / (count_above + count)
-            count += count_above
-            start = min(max(start, 0.0), float(rows - count))
-        blocks.append((start, count))
-    assigned = [round(start) + offset for start, count in blocks for offset in range(count)]
-    for index, row in enumerate(assigned):  # rounding may have made two blocks overlap
-        assigned[index] = max(row, assigned[index - 1] + 1) if index else row
-    return [min(row, rows - len(assigned) + index) for index, row in enumerate(assigned)]

@@ -10,7 +10,9 @@ from functools import lru_cache
 from itertools import accumulate, groupby
 
 from esper.plots.axis import Axis
-from esper.plots.chart import Chart, Frame, Label, Look, Span, TextLine, draw_y_axis, place_labels
+from esper.plots.chart import Chart, Frame, Look
+from esper.plots.grid import Span, TextLine, draw_y_axis
+from esper.plots.labels import Label, place_labels
 from esper.plots.sparkline import LEVEL_CHARS, NON_FINITE_CHAR
 
 _FRACTION_COLS, _CHANGE_COLS = 5, 12

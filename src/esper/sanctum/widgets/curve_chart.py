@@ -10,7 +10,8 @@ from textual.binding import BindingType
 from esper.formatting import strip_control
 from esper.history.curves import POPULATION, split_name
 from esper.plots.axis import next_nice
-from esper.plots.chart import Chart, Curve, Label, Look, Quantity, XAxis, labels_width, percent
+from esper.plots.chart import Chart, Curve, Look, Quantity, XAxis, percent
+from esper.plots.labels import Label, labels_width
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_panel import ChartPanel

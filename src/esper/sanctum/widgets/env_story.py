@@ -14,7 +14,8 @@ from textual.geometry import Size
 from esper.candidates import describe_candidate
 from esper.formatting import strip_control
 from esper.history.timeline import MarkKind
-from esper.plots.chart import Y_AXIS_COLUMNS, Chart, ChartMark, Curve, Quantity, XAxis, percent
+from esper.plots.chart import Chart, ChartMark, Curve, Quantity, XAxis, percent
+from esper.plots.grid import Y_AXIS_COLUMNS
 from esper.plots.sparkline import LEVEL_CHARS
 from esper.sanctum.symbols import (
     MARK_SYMBOLS,

@@ -16,15 +16,8 @@ from esper.formatting import strip_control
 from esper.history.curves import POPULATION, split_name
 from esper.history.run_groups import GroupCurve
 from esper.history.run_info import RunInfo
-from esper.plots.chart import (
-    Chart,
-    Curve,
-    Label,
-    Look,
-    Quantity,
-    XAxis,
-    labels_width,
-)
+from esper.plots.chart import Chart, Curve, Look, Quantity, XAxis
+from esper.plots.labels import Label, labels_width
 from esper.plots.scatter import ScatterPoint, pareto_front
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.symbols import ellipsise
