@@ -122,7 +122,7 @@ def align_number(value: float | None, before: int, after: int, *, signed: bool =
         return text.rjust(before).ljust(width)
     if value == 0:
         return "0".rjust(before).ljust(width)
-    decimals = after if fixed else min(max(2 - math.floor(math.log10(abs(value))), 0), after)
+    decimals = after if fixed else _num_decimals(value, after)
     sign = "−" if value < 0 else "+" if signed else ""
     digits = f"{abs(value):.{decimals}f}"
     whole, point, fraction = digits.partition(".")
@@ -134,8 +134,25 @@ def align_number(value: float | None, before: int, after: int, *, signed: bool =
 
 def format_compact(value: float | None, digits: int = 3) -> str:
     """Return a number in at most `digits` significant digits, without padding and trailing zeros; a dash for None."""
-    text = align_number(value if value is None else float(f"{value:.{digits}g}"), 4, 4).strip()
+    if value and math.isfinite(value) and digits - 1 - _magnitude(value) < _num_decimals(value, 4):
+        value = float(f"{value:.{digits}g}")  # otherwise the number would be rounded twice
+    text = align_number(value, 4, 4).strip()
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _magnitude(value: float) -> int:
+    """Return the power of ten of the first digit of a number that is not 0."""
+    return math.floor(math.log10(abs(value)))
+
+
+def _num_decimals(value: float, limit: int) -> int:
+    """Return the number of decimals that three significant digits need, up to a limit."""
+    return min(max(2 - _magnitude(value), 0), limit)
+
+
+def format_return(value: float | None) -> str:
+    """Return a return or a reward with its sign and three decimals; a dash for None."""
+    return align_number(value, 2, 3, signed=True, fixed=True).strip()
 
 
 def format_value(value: float) -> str:

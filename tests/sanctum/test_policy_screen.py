@@ -72,7 +72,8 @@ async def test_every_update_metric_has_a_chart() -> None:
     async with opened(app, "2", size=ROOMY):
         charts = {str(chart.border_title): str(chart.border_subtitle) for chart in app.screen.query(UpdateChart)}
     for name, (label, _) in UPDATE_METRICS.items():
-        assert charts[f"{label} ─ by round"] == f"latest {values[name]:.3g}"
+        text = "+.3f" if name == "episode_return" else ".3g"  # as in `show` and in the log
+        assert charts[f"{label} ─ by round"] == f"latest {values[name]:{text}}"
 
 
 async def test_o_key_shows_next_metrics_when_space_is_short() -> None:

@@ -54,6 +54,25 @@ def test_signed_numbers_show_plus_and_minus() -> None:
     assert number_cell(0.0, 2, 3, signed=True).text.strip() == "0"
 
 
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (0.83646, 4, "0.836"),
+        (-0.83654, 4, "−0.837"),
+        (2.77548, 4, "2.78"),
+        (164.46, 4, "164"),
+        (7346.4, 4, "7346"),
+        (7346.4, 3, "7350"),
+        (0.0001249996, 2, "0.0001"),
+        (0.0124996, 2, "0.012"),
+        (9.996, 3, "10"),
+    ],
+)
+def test_compact_cell_rounds_once(value: float, digits: int, text: str) -> None:
+    """A number that was first rounded to 0.8365 would then become 0.837."""
+    assert compact_cell(value, digits).text == text
+
+
 def test_compact_cell_omits_trailing_zeros() -> None:
     assert [compact_cell(value).text for value in (0.0083, 0.5, 24.0, 117.6, 100.0)] == [
         "0.0083",

@@ -191,6 +191,11 @@ def points_cell(fraction: float | None, *, is_error: bool = False) -> Cell:
     return number_cell(points, 2 if is_error else 4, 1, signed=not is_error, fixed=True)
 
 
+def return_cell(value: float | None) -> Cell:
+    """Format a return or a reward with three decimals and its sign, 6 columns."""
+    return number_cell(value, 2, 3, signed=True, fixed=True)
+
+
 def norm_cell(norm: float | None) -> Cell:
     """Format a gradient norm with at most three decimals, 7 columns."""
     return number_cell(norm, 3, 3)

@@ -22,9 +22,9 @@ from esper.sanctum.symbols import (
     STAGE_BY_LETTER,
     STAGES,
     Cell,
-    number_cell,
     percent_cell,
     points_cell,
+    return_cell,
     shorten_name,
     slot_labels,
 )
@@ -309,7 +309,7 @@ def _effect(effects: PlantingEffects | None, width: int) -> Cell:
     if effects is None:
         return Cell("–".rjust(width), "absent")
     mark = "" if effects.is_exact else APPROXIMATE
-    mean = number_cell(effects.effect.mean, 2, 3, signed=True, fixed=True)
+    mean = return_cell(effects.effect.mean)
     return Cell(f"{mark}{mean.text.strip()} ({effects.effect.n})".rjust(width), mean.role)
 
 

@@ -14,7 +14,7 @@ from textual.geometry import Size
 
 from esper.config import Config
 from esper.domain import Op
-from esper.formatting import NOT_MEASURED, strip_control
+from esper.formatting import NOT_MEASURED, format_return, strip_control
 from esper.paying import HEADING, paying_command
 from esper.plots.axis import round_axis_length
 from esper.plots.chart import Chart, Curve, Quantity, XAxis
@@ -153,11 +153,14 @@ class UpdateChart(ChartPanel):
             return None
         label, always_shown = UPDATE_METRICS[self._statistic]
         ghost = self.view.ghost.learning.get(self._statistic) if self.view.ghost else None
+        quantity = Quantity(label, low=always_shown)
+        if self._statistic == "episode_return":
+            quantity = quantity._replace(text_of=format_return)
         curves = [Curve("latest", series.rounds, series.values)]
         if ghost is not None:
             curves.append(Curve("ghost", ghost.rounds, ghost.values, "dim"))
         return Chart(
-            quantity=Quantity(label, low=always_shown),
+            quantity=quantity,
             x_axis=XAxis("round", 1, round_axis_length(series.rounds[-1], started.rounds)),
             curves=curves,
             include=always_shown,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, cast
 
 from textual.binding import BindingType
 
-from esper.formatting import strip_control
+from esper.formatting import format_return, strip_control
 from esper.history.curves import POPULATION, split_name
 from esper.plots.axis import next_nice
 from esper.plots.chart import Chart, Curve, Look, Quantity, XAxis, percent
@@ -34,6 +34,7 @@ _QUANTITIES = {
     "seed gradient norm": _COUNT,
     "contribution": Quantity("", "pp", 100.0),
     "parameters": Quantity("", "×host", low=0.0),
+    "return": Quantity("", text_of=format_return),
     "loss scale": _COUNT,
     "skipped batches": _COUNT,
     "entropy": Quantity("", low=0.0, high=1.0),

@@ -18,6 +18,7 @@ from esper.sanctum.symbols import (
     STAGES,
     number_cell,
     percent_cell,
+    return_cell,
     scale_cell,
     shorten_name,
     slot_labels,
@@ -316,7 +317,7 @@ def _draw_values(
     line = StyledText().append_cell(percent_cell(step.score if step else None), score_role).append(gap)
     samples = sample_to_width(env.scores, min(started.steps, SERIES_POINTS), layout.sparkline)
     line.append(sparkline(samples, 0.0, 1.0), "spark").append(gap)
-    reward = number_cell(step.reward if step else None, 2, 3, signed=True, fixed=True)
+    reward = return_cell(step.reward if step else None)
     if env.rolled_back:
         line.append(INACTIVE_LABEL.rjust(len(reward.text)), "error")
     elif idle is not None:

@@ -20,9 +20,9 @@ from esper.sanctum.symbols import (
     compact_cell,
     ellipsise,
     head_label,
-    number_cell,
     percent_cell,
     points_cell,
+    return_cell,
     wrap_cells,
 )
 from esper.sanctum.view import ViewState
@@ -174,9 +174,7 @@ class EnvDecision(EnvPanel):
             return
         unchanged, without = known.unchanged.trajectory, changed.trajectory
         scores = (f"{percent_cell(play.final_score).text.strip()} %" for play in (without, unchanged))
-        returns = (
-            number_cell(play.net_return, 2, 3, signed=True, fixed=True).text.strip() for play in (without, unchanged)
-        )
+        returns = (return_cell(play.net_return).text.strip() for play in (without, unchanged))
         text = f"without it: {' instead of '.join(scores)}, return {' instead of '.join(returns)}"
         if without.broke_down:
             text += f"; breakdown in step {len(without.rewards)}"
@@ -230,9 +228,7 @@ class EnvDecision(EnvPanel):
         mark = "" if known.unchanged and known.unchanged.is_exact else APPROXIMATE
         cells = [(points_cell(effect.score if effect else None), _POINTS_COLS)]
         if is_wide:
-            cells.append(
-                (number_cell(effect.net_return if effect else None, 2, 3, signed=True, fixed=True), _RETURN_COLS)
-            )
+            cells.append((return_cell(effect.net_return if effect else None), _RETURN_COLS))
         for cell, columns in cells:
             line.append_cell(Cell(f"{mark if effect else ''}{cell.text.strip()}".rjust(columns), cell.role))
         return line

@@ -12,7 +12,7 @@ from textual.events import Click, Leave
 from textual.geometry import Size
 
 from esper.candidates import describe_candidate
-from esper.formatting import strip_control
+from esper.formatting import format_return, strip_control
 from esper.history.timeline import MarkKind
 from esper.plots.chart import Chart, ChartMark, Curve, Quantity, XAxis, percent
 from esper.plots.grid import Y_AXIS_COLUMNS
@@ -27,6 +27,7 @@ from esper.sanctum.symbols import (
     number_cell,
     percent_cell,
     points_cell,
+    return_cell,
     slot_labels,
 )
 from esper.sanctum.view import GoToMoment
@@ -207,12 +208,13 @@ class EnvRewardChart(StepChart):
         kept = min(len(trace), len(env.rewards))
         rewards = [*earlier[: len(trace) - kept], *env.rewards[len(env.rewards) - kept :]]
         curve = Curve("reward", [step.step for step in trace], rewards)
-        return Chart(quantity=Quantity("reward"), x_axis=self.x_axis(trace), curves=[curve], include=0.0)
+        quantity = Quantity("reward", text_of=format_return)
+        return Chart(quantity=quantity, x_axis=self.x_axis(trace), curves=[curve], include=0.0)
 
     def summary(self, chart: Chart) -> str:  # noqa: ARG002 (the sum is not in the chart)
         """Return the return so far."""
         assert self.env is not None
-        return f"return {number_cell(self.env.episode_return, 3, 3, signed=True).text.strip()}"
+        return f"return {return_cell(self.env.episode_return).text.strip()}"
 
 
 class _Figures(NamedTuple):

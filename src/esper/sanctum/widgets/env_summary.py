@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median, median_high, median_low
 
 from esper.formatting import strip_control
-from esper.sanctum.symbols import STAGES, number_cell, percent_cell, scale_cell
+from esper.sanctum.symbols import STAGES, number_cell, percent_cell, return_cell, scale_cell
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.env_columns import STAGES_BY_PRIORITY, Layout
 from esper.sanctum.widgets.panel import Line
@@ -71,7 +71,7 @@ def _aggregate_row(
     role = "bright" if name == "median" else "dim"
     line.append_cell(percent_cell(score), role).append(gap)
     line.append(" " * layout.sparkline).append(gap)
-    line.append_cell(number_cell(reward, 2, 3, signed=True, fixed=True), role).append(gap)
+    line.append_cell(return_cell(reward), role).append(gap)
     for index in range(len(started.slot_names)):
         counts = Counter(slot.stage for step in steps if (slot := step.slot(index)))
         end = line.width + layout.slot
