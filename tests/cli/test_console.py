@@ -56,10 +56,10 @@ def test_log_has_dated_lines_for_rounds_and_notable_events() -> None:
         "INFO    run digits_impaired-20261121-015300: ppo on digits_impaired, 4 envs on cpu:0 ×2, cpu:1 ×2",
         "ERROR   env 01: the gradient of the host is NaN at round 1 step 3",
         "INFO    env 01: non-finite gradient ended",
-        "INFO    round 1/2: accuracy …",
+        "INFO    round 1/2: median accuracy …",
         "WARNING head tempo received no gradient in round 1, although it had choices",
         "INFO    checkpoint at round 1 step 5 (schedule), …",
-        "INFO    round 2/2: accuracy …",
+        "INFO    round 2/2: median accuracy …",
         "INFO    checkpoint at round 2 step 5 (schedule), …",
         "INFO    run done",
     ]
@@ -71,14 +71,15 @@ def test_round_line_has_accuracy_update_and_pace() -> None:
 
     [line] = [line for line in printed([*RUN]) if "round 2/2: " in line]
 
-    assert f"accuracy {median:.1%} ({minimum:.1%} to {maximum:.1%}), return +0.600, KL 0.0120, entropy 0.90" in line
+    score = f"median accuracy {median:.1%} ({minimum:.1%} to {maximum:.1%})"
+    assert f"{score}, mean return +0.600, KL 0.0120, entropy 0.90" in line
     assert line.endswith("20 env-steps/s, 0s left")
 
 
 def test_round_without_update_has_a_line() -> None:
     run = [event for event in RUN if not isinstance(event, ev.PolicyUpdated)]
 
-    [first, second] = [line for line in printed([*run]) if "/2: accuracy" in line]
+    [first, second] = [line for line in printed([*run]) if "/2: median accuracy" in line]
 
     assert "KL" not in first + second
 

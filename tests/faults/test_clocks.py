@@ -85,7 +85,7 @@ def test_times_of_a_run_are_those_of_the_monotonic_clock(change: float, machine:
     assert state.steps_per_second is not None
     assert history.duration == pytest.approx(5.0)
     assert recorded_seconds(history) == pytest.approx([0, 1, 2, 3, 4, 4, 5])
-    assert info_of(tmp_path).duration == pytest.approx(5.0)
+    assert info_of(tmp_path).measures["duration"] == pytest.approx(5.0)
     how = "back by 2h00m" if change < 0 else "forward by 1h00m, or the machine slept"
     assert state.log[-1].text == f"the clock of this machine was set {how}"
 
@@ -132,7 +132,7 @@ def test_times_of_the_parts_of_a_run_are_added(change: float, machine: Machine, 
     assert state.elapsed == pytest.approx(6.0)
     assert state.start_time == pytest.approx(START)
     assert all(before <= after for before, after in pairwise(recorded_seconds(history)))
-    assert info_of(tmp_path).duration == pytest.approx(6.0)
+    assert info_of(tmp_path).measures["duration"] == pytest.approx(6.0)
 
 
 def test_stop_between_two_readings_is_no_change_of_the_clock(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

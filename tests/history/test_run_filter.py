@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.filters import FilterError, IncompleteFilterError
-from esper.history.run_filter import RUN_STATES, SORT_KEYS, complete_filter, parse_run_filter, sort_runs
+from esper.history.run_filter import RUN_STATES, complete_filter, parse_run_filter, sort_keys, sort_runs
 from esper.history.run_info import RunInfo
 from esper.history.run_status import LIVE_STATES
 
@@ -28,22 +28,36 @@ def config(task: str, coef: float, **others: Any) -> dict[str, Any]:
 
 
 RUNS = [
-    info("a", task="recall", policy="ppo", config=config("recall", 0.01), best_score=0.9, seed=1, tags=("Baseline",)),
+    info(
+        "a",
+        task="recall",
+        policy="ppo",
+        config=config("recall", 0.01),
+        measures={"best": 0.9},
+        seed=1,
+        tags=("Baseline",),
+    ),
     info(
         "b",
         name="low entropy",
         task="recall",
         policy="ppo",
         config=config("recall", 0.05, plan="", devices=["cpu:0", "cpu:1"]),
-        best_score=0.5,
-        scores=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6],
-        last_score=0.6,
+        measures={"best": 0.5, "score": 0.6, "smoothed": 0.4, "planted": 3.0, "duration": 7200.0},
         seed=2,
         note="Halved the bonus",
         study="S1",
         trial=0,
     ),
-    info("c", state="running", task="digits", policy="static", config=config("digits", 0.1), seed=3, anomalies=2),
+    info(
+        "c",
+        state="running",
+        task="digits",
+        policy="static",
+        config=config("digits", 0.1),
+        seed=3,
+        measures={"anomalies": 2.0},
+    ),
     info("d", written=NOW - 3 * 86400, state="reading"),
     info("e", archived=True, task="recall", config=config("recall", 0.01)),
 ]
@@ -69,7 +83,9 @@ def matching(text: str) -> str:
         "best>60": "a",
         "best>=50%": "ab",
         "best=nan": "",
-        "last!=0": "b",
+        "score!=0": "b",
+        "planted>2 duration>1h": "b",
+        "duration<90min": "",
         "smoothed>0.39 smoothed<0.41": "b",
         "trial=0": "b",
         "age<1d": "abc",
@@ -103,7 +119,7 @@ def test_live_runs_include_paused_ones() -> None:
     {
         "ppo.entropy-cef<1": "unknown key 'ppo.entropy-cef'; did you mean ppo.entropy-coef?",
         "entropy-coef<1": "unknown key 'entropy-coef'; did you mean ppo.entropy-coef?",
-        "zzz=1": "unknown key 'zzz'; valid: best, last, smoothed, return, parameters, .*, or any configuration key",
+        "zzz=1": "unknown key 'zzz'; valid: score, best, smoothed, return, parameters, .*, or any configuration key",
         "task<3": "'task' is not a number in any run; compare it with = or !=",
         "best<x": "expected a number after 'best', as in best<50%; got 'x'",
         "age<2y": r"expected a number with a unit after 'age' \(s, min, h, d, w\), as in age<2d; got '2y'",
@@ -131,7 +147,7 @@ def test_any_text_is_a_filter_or_is_refused(text: str) -> None:
 
 
 def test_completions_are_keys_then_values() -> None:
-    assert complete_filter("", RUNS)[:7] == ["tag:", "state:", "study:", "policy:", "task:", "archived", "best"]
+    assert complete_filter("", RUNS)[:7] == ["tag:", "state:", "study:", "policy:", "task:", "archived", "score"]
     assert len(complete_filter("", RUNS)) == 20
     assert complete_filter("task=recall ta", RUNS) == ["tag:", "task:", "task"]
     assert complete_filter("ppo.e", RUNS)[:2] == ["ppo.entropy-coef", "ppo.epochs"], "the first differs between runs"
@@ -154,8 +170,8 @@ def test_unmeasured_runs_are_last_both_ways() -> None:
     assert order("ppo.entropy-coef") == "aebcd"
     assert order("ppo.entropy-coef", reverse=True) == "cbaed"
     assert order("study") == order("study", reverse=True) == "bacde"
-    broken = info("x", scores=[math.nan], last_score=math.nan)
-    assert order("last", runs=[broken, *RUNS]) == order("last", runs=[broken, *RUNS], reverse=True) == "bxacde"
+    broken = info("x", measures={"score": math.nan})
+    assert order("score", runs=[broken, *RUNS]) == order("score", runs=[broken, *RUNS], reverse=True) == "bxacde"
 
 
 @pytest.mark.parametrize(
@@ -175,6 +191,6 @@ def test_sort_orders(key: str, names: str) -> None:
 
 def test_every_sort_key_sorts_and_others_are_refused() -> None:
     every = [info(state, state=state) for state in RUN_STATES]
-    assert all(len(sort_runs([*RUNS, *every], key)) == len(RUNS) + len(every) for key in SORT_KEYS)
+    assert all(len(sort_runs([*RUNS, *every], key)) == len(RUNS) + len(every) for key in sort_keys())
     with pytest.raises(FilterError, match=r"^unknown sort key 'bst'; did you mean best\?$"):
         sort_runs(RUNS, "bst")

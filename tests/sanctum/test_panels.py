@@ -12,7 +12,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from esper.history.summary import summarise
+from esper.history.summary_builder import summarise
 from esper.sanctum.bindings import SCREEN_INFO
 from esper.sanctum.screens.env_detail import EnvDetailScreen, EnvStep
 from esper.sanctum.screens.overview import DeviceList, LogPreview

@@ -234,7 +234,7 @@ async def test_charts_have_axes_search_pages_and_full_screen(study: Path) -> Non
     async with workspace(study, "A") as pilot:
         screen = screen_of(pilot)
         order = [panel.title_text for panel in screen.query(WorkspaceChart)]
-        assert order[:4] == ["final accuracy", "accuracy", "return", "final score by parameters"]
+        assert order[:4] == ["median final accuracy", "median accuracy", "median return", "final score by parameters"]
         final = chart(pilot, "final accuracy/median")
         assert str(final.border_title).endswith("by round")
         assert str(chart(pilot, "accuracy/median").border_title).endswith("by round, mean of a round")
@@ -278,11 +278,11 @@ async def test_baseline_is_a_tag_and_has_differences(study: Path) -> None:
         assert (read_notes(study / "run-1").tags, read_notes(study / "run-3").tags) == ((), (BASELINE_TAG,))
         await type_(pilot, "home", "down", "D")
         final = chart(pilot, "final accuracy/median")
-        assert str(final.border_title).startswith("Δ final accuracy pp")
+        assert str(final.border_title).startswith("Δ median final accuracy pp")
         assert readout(final) == f"median −{finals[3] - finals[0]:.1f}"
         details = panel_text(pilot, RunDetails)
         assert "2 settings differ from the baseline seed 0 (1) ppo.entropy-coef 0.01 (0.05)" in details
-        assert f"last acc {finals[0]:.1f} % −{finals[3] - finals[0]:.3g} pp" in details
+        assert f"last acc {finals[0]:.1f} % −{finals[3] - finals[0]:.1f} pp" in details
         assert "one run against one: no interval" in details
         await type_(pilot, "home", "p")
         assert not model(pilot).shows_difference

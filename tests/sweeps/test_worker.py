@@ -45,7 +45,9 @@ def test_grid_is_run_seed_by_seed_once(tmp_path: Path) -> None:
     runs = FakeRuns()
     said = work(tmp_path, runs)
     assert [trial for trial, _ in runs.started] == [0, 1, 2, 3]
-    assert "trial 1 (ppo.entropy-coef 0.08, seed 1) done: return 0.8; run run-1-1; 2 left" in said
+    assert (
+        "trial 1 (ppo.entropy-coef 0.08, seed 1) done: last 2 rounds: mean return +0.800; run run-1-1; 2 left" in said
+    )
     assert work(tmp_path, runs) == []  # nothing is left
     results = study_results(open_study(make_plan(tmp_path), tmp_path / "telemetry"))
     best, other = results.settings
@@ -79,7 +81,9 @@ def test_trials_of_a_killed_sweep_are_taken_over_with_their_runs(tmp_path: Path)
     write_run(telemetry / "finished", options, RunNotes(study="s", trial=1), [0.5, 0.7, 0.9])
     dead.release()  # as the kernel does when a process is killed
     said = work(tmp_path, runs)
-    assert said[0].startswith("trial 1 (ppo.entropy-coef 0.08, seed 1) done: return 0.8; run finished")
+    assert said[0].startswith(
+        "trial 1 (ppo.entropy-coef 0.08, seed 1) done: last 2 rounds: mean return +0.800; run finished"
+    )
     assert 0 not in [trial for trial, _ in runs.started]  # another process works on it
     assert states(tmp_path)[:2] == [TrialState.RUNNING, TrialState.COMPLETE]
 
@@ -106,7 +110,7 @@ def test_run_of_an_earlier_sweep_is_followed_from_its_start(tmp_path: Path) -> N
     said = work(tmp_path, runs)
     timer.join()
     assert [trial for trial, _ in runs.started] == [1, 2, 3]
-    assert any("done: return 2; run orphan" in sentence for sentence in said)
+    assert any("done: last 2 rounds: mean return +2.000; run orphan" in sentence for sentence in said)
 
 
 def test_failed_and_stopped_runs_end_no_study(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from esper.cli.streams import DISK_FULL_ERRNOS, print_text
 from esper.engine.resume_options import resume_options
 from esper.formatting import NOT_MEASURED, format_duration, format_number, pluralise, strip_control
 from esper.health.incidents import group_incidents
+from esper.history.measures import LAST_RETURN
 from esper.telemetry import events as ev
 from esper.telemetry.anomalies import anomaly_key
 from esper.telemetry.sentences import describe_event, to_ascii
@@ -276,8 +277,8 @@ def format_round(state: RunState, number: int) -> str:
     """
     total = state.started.rounds if state.started else NOT_MEASURED
     last = state.scores_by_round[-1]
-    text = f"round {number}/{total}: {state.score_name} {last.median:.1%} ({last.minimum:.1%} to {last.maximum:.1%}), "
-    text += f"return {format_number(state.last_return, '+.3f')}"
+    score = f"median {state.score_name} {last.median:.1%} ({last.minimum:.1%} to {last.maximum:.1%})"
+    text = f"round {number}/{total}: {score}, {LAST_RETURN.name} {LAST_RETURN.text(state.last_return)}"
     update = state.update
     if update is not None and update.round == number:
         text += f", KL {update.kl:.4f}, entropy {update.entropy:.2f}"

@@ -15,7 +15,8 @@ from esper.effects.report import MeanEffect, blueprint_effects
 from esper.effects.results import EpisodeResults, Simulation
 from esper.effects.store import EffectStore
 from esper.history.history import History
-from esper.history.summary import BlueprintSummary, RunSummary, summarise
+from esper.history.summary import BlueprintSummary, RunSummary
+from esper.history.summary_builder import summarise
 from esper.paying import PayingPlantings, count_paying
 from esper.recording.segments import ReadError
 

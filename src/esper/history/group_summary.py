@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from esper.history.measures import COMPARED, LAST_RETURN, LAST_SCORE, Measure
+from esper.history.measures import LAST_RETURN, LAST_SCORE, MEASURES, Measure
 from esper.history.run_groups import GroupCurve, RunGroup, group_curve
 from esper.history.summary import RunSummary
 from esper.intervals import t_interval
@@ -62,7 +62,7 @@ class GroupSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     runs: list[str]
     """Names of the runs."""
     results: dict[str, MeanResult]
-    """Results of the whole runs and of their last finished rounds, keyed by name in `COMPARED`."""
+    """Results of the whole runs and of their last finished rounds, keyed by name in `MEASURES`."""
     score: MeanCurve
     """Median over the envs of the final validation score, by round."""
     episode_return: MeanCurve
@@ -71,7 +71,7 @@ class GroupSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 def summarise_group(group: RunGroup[ComparedRun]) -> GroupSummary:
     """Return the summary of a group."""
-    results = {name: mean_result(measure, group.runs) for name, measure in COMPARED.items()}
+    results = {name: mean_result(measure, group.runs) for name, measure in MEASURES.items()}
     return GroupSummary(
         label=group.label,
         values=group.values,
@@ -84,7 +84,7 @@ def summarise_group(group: RunGroup[ComparedRun]) -> GroupSummary:
 
 def mean_result(measure: Measure, runs: Sequence[ComparedRun]) -> MeanResult | None:
     """Return the mean of a number over runs, with its interval; None if it was not measured."""
-    values = [value for run in runs if (value := measure.in_summary(run.summary)) is not None]
+    values = [value for run in runs if (value := measure.of(run.summary)) is not None]
     if not values:
         return None
     if len(values) == 1 or not all(map(math.isfinite, values)):

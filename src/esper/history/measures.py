@@ -1,171 +1,309 @@
-"""Measures of a run: what lists, filters, comparisons and sweeps call by one name is one number.
+"""The table of the measures of a run.
 
-A measure is read from the information about a run, from its summary, or from the results of a finished round. These
-give the same number for the same events.
+Each number of a run that lists, filters, summaries, comparisons and sweeps show is a row of this table, so that a name
+is the same number wherever it occurs. To add a measure, add its row.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
-from esper.formatting import format_duration, format_number
-from esper.history.run_info import RunInfo
+from esper.formatting import format_duration, format_number, pluralise
 from esper.history.summary import RoundSummary, RunSummary
+from esper.telemetry.state import RunState
 
-ObjectiveName = Literal["return", "score", "parameters"]
-"""Name of a measure that a sweep can optimise."""
 SMOOTHED_ROUNDS = 5
 """Number of last rounds over which the smoothed score is the mean."""
 
 
+class MeasuredRun(Protocol):
+    """A run whose measures were computed: `RunInfo` or `RunSummary`."""
+
+    @property
+    def measures(self) -> Mapping[str, float]:
+        """Numbers of the run, keyed like `MEASURES`; those that were not measured are absent."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """A number of a run."""
+    """A number of a run. One of `of_round`, `of_state` and `of_summary` computes it."""
 
-    heading: str
-    """Name in tables; `{score}` stands for the name of the task's score."""
+    key: str
+    """Name in filters, sort orders, files of sweeps, and JSON."""
+    name: str
+    """Name in tables; `{score}` stands for the name of the task's score. That of a measure of rounds is without the
+    round."""
+    short: str
+    """Heading of its column in lists."""
     definition: str
-    """Definition, in a few words that continue the heading, for help and tooltips."""
+    """Definition, in a few words that continue the name, for help and tooltips."""
     unit: Literal["count", "%", "return", "× host", "s", "1/s"] = "count"
     """Unit; `%` stands for a fraction from 0 to 1 that screens show in percent."""
     limits: tuple[float, float] = (0.0, math.inf)
     """Minimum and maximum that the number can have."""
     is_less_better: bool = False
     """True if a smaller number is better."""
-    of_info: Callable[[RunInfo], float | None] | None = None
-    """Returns the number of a run in a list, None if it was not measured; None if lists do not have it."""
-    of_summary: Callable[[RunSummary], float | None] | None = None
-    """The same of a summary."""
+    column_priority: int | None = None
+    """Priority of its column in lists of runs; lower numbers get room first. None for a column only while a list is
+    sorted by it."""
     of_round: Callable[[RoundSummary], float] | None = None
-    """Returns the number of a finished round; None if it is not one of a round."""
+    """Returns the number of a finished round. That of a run is the one of its last finished round, and a sweep can
+    optimise its mean over the last rounds."""
+    of_state: Callable[[RunState], float | None] | None = None
+    """Returns the number of a run from the state at its end; None if it was not measured."""
+    of_summary: Callable[[RunSummary], float | None] | None = None
+    """The same from all events of a run, which lists do not read."""
 
     @property
-    def spec(self) -> str:
-        """Format in tables, as for `format_number`."""
-        return {"%": ".1%", "return": "+.3f", "× host": ".2f"}.get(self.unit, ",.0f")
+    def direction(self) -> Literal["maximize", "minimize"]:
+        """Direction of better numbers, in the words of Optuna."""
+        return "minimize" if self.is_less_better else "maximize"
+
+    @property
+    def is_listed(self) -> bool:
+        """True if lists and filters of runs have the measure."""
+        return self.of_summary is None
+
+    def heading(self, score: str = "score", rounds: int = 1) -> str:
+        """Return the name in tables.
+
+        Args:
+            score: Name of the task's score.
+            rounds: Number of last rounds over which a measure of rounds is averaged.
+        """
+        name = self.name.format(score=score)
+        if self.of_round is None:
+            return name
+        return f"last round: {name}" if rounds == 1 else f"last {pluralise(rounds, 'round')}: {name}"
+
+    def label(self, score: str) -> str:
+        """Return the short name with that of the task's score."""
+        return f"{self.short} {score}" if self.unit == "%" else self.short
 
     def text(self, value: float | None) -> str:
-        """Return the number, or a mean of it over runs, as text for tables."""
+        """Return the number, or a mean of it over runs or rounds, as text."""
         if self.unit == "s":
             return format_duration(value)
         is_mean_count = self.unit == "count" and value is not None and not value.is_integer()
-        return format_number(value, ",.1f" if is_mean_count else self.spec)
+        specs = {"%": ".1%", "return": "+.3f", "× host": ".2f"}
+        return format_number(value, ",.1f" if is_mean_count else specs.get(self.unit, ",.0f"))
 
-    def in_summary(self, run: RunSummary) -> float | None:
-        """Return the number of a run, that of its last finished round for a measure of rounds; None if not measured."""
-        if self.of_round is not None:
-            return self.of_round(run.finished[-1]) if run.finished else None
-        return self.of_summary(run) if self.of_summary is not None else None
+    def difference_text(self, value: float) -> str:
+        """Return the difference between two values of the number as text with a sign."""
+        if self.unit == "%":
+            return f"{format_number(100 * value, '+.1f')} pp"
+        if self.unit == "s":
+            return f"{'-' if value < 0 else '+'}{format_duration(abs(value))}"
+        specs = {"return": "+.3f", "× host": "+.2f"}
+        return format_number(value, specs.get(self.unit, "+,.1f" if value % 1 else "+,.0f"))
 
+    def of(self, run: MeasuredRun | None) -> float | None:
+        """Return the number of a run; None if it was not measured, or without a run."""
+        return None if run is None else run.measures.get(self.key)
 
-def _smoothed(info: RunInfo) -> float | None:
-    recent = info.scores[-SMOOTHED_ROUNDS:]
-    return statistics.fmean(recent) if recent else None
+    def mean_over(self, rounds: Sequence[RoundSummary]) -> float:
+        """Return the mean of a measure of rounds over one or more of them."""
+        assert self.of_round is not None
+        return statistics.fmean(map(self.of_round, rounds))
 
 
 BEST = Measure(
-    heading="best {score}",
-    definition="the maximum of all envs and steps",
+    key="best",
+    name="best {score} of an env",
+    short="best env",
+    definition="the maximum of all envs and steps, a single env at a single step",
     unit="%",
     limits=(0.0, 1.0),
-    of_info=lambda info: info.best_score,
-    of_summary=lambda run: run.best.score if run.best else None,
+    column_priority=3,
+    of_state=lambda state: max((env.best_score for env in state.envs if env.best_score is not None), default=None),
 )
 LAST_SCORE = Measure(
-    heading="last round: {score}",
+    key="score",
+    name="median {score}",
+    short="last",
     definition="at the end of the last finished round, median over the envs",
     unit="%",
     limits=(0.0, 1.0),
-    of_info=lambda info: info.last_score,
+    column_priority=1,
     of_round=lambda finished: finished.score.median,
 )
-SMOOTHED_SCORE = Measure(
-    heading="last rounds: {score}",
-    definition=f"the median of each round, mean over the last {SMOOTHED_ROUNDS} rounds",
-    unit="%",
-    limits=(0.0, 1.0),
-    of_info=_smoothed,
-)
 LAST_RETURN = Measure(
-    heading="last round: mean return",
+    key="return",
+    name="mean return",
+    short="mean ret",
     definition="undiscounted return of the last finished round, mean over the envs",
     unit="return",
     limits=(-math.inf, math.inf),
-    of_info=lambda info: info.last_return,
+    column_priority=9,
     of_round=lambda finished: finished.episode_return,
 )
 LAST_PARAMETERS = Measure(
-    heading="last round: parameters, × host",
+    key="parameters",
+    name="parameters, × host",
+    short="×host",
     definition="host and seeds at the end of the last finished round, relative to the bare host; mean over the envs",
     unit="× host",
     limits=(1.0, math.inf),
     is_less_better=True,
-    of_info=lambda info: info.parameter_ratio,
+    column_priority=10,
     of_round=lambda finished: finished.parameter_ratio,
 )
-ANOMALIES = Measure(
-    heading="anomalies",
-    definition="number of their occurrences",
-    is_less_better=True,
-    of_info=lambda info: info.anomalies,
-    of_summary=lambda run: sum(run.anomalies.values()),
+DURATION = Measure(
+    key="duration",
+    name="recorded time",
+    short="recorded",
+    definition="pauses included, without gaps between parts",
+    unit="s",
+    of_state=lambda state: state.elapsed,
 )
 
-LISTED = {
-    "best": BEST,
-    "last": LAST_SCORE,
-    "smoothed": SMOOTHED_SCORE,
-    "return": LAST_RETURN,
-    "parameters": LAST_PARAMETERS,
-    "anomalies": ANOMALIES,
+
+def _smoothed_score(state: RunState) -> float | None:
+    recent = [final.median for final in state.scores_by_round[-SMOOTHED_ROUNDS:]]
+    return statistics.fmean(recent) if recent else None
+
+
+MEASURES: dict[str, Measure] = {
+    measure.key: measure
+    for measure in (
+        LAST_SCORE,
+        BEST,
+        Measure(
+            key="smoothed",
+            name=f"last {SMOOTHED_ROUNDS} rounds: median {{score}}",
+            short="smoothed",
+            definition=f"the median of each round, mean over the last {SMOOTHED_ROUNDS} rounds",
+            unit="%",
+            limits=(0.0, 1.0),
+            of_state=_smoothed_score,
+        ),
+        LAST_RETURN,
+        LAST_PARAMETERS,
+        Measure(
+            key="anomalies",
+            name="anomalies",
+            short="anomalies",
+            definition="number of their occurrences",
+            is_less_better=True,
+            column_priority=12,
+            of_state=lambda state: state.num_anomalies,
+        ),
+        Measure(
+            key="planted",
+            name="seeds planted",
+            short="planted",
+            definition="by all envs, in all rounds",
+            column_priority=11,
+            of_state=lambda state: sum(seeds.planted for seeds in state.blueprints.values()),
+        ),
+        Measure(
+            key="fossilized",
+            name="seeds fossilized",
+            short="kept",
+            definition="by all envs, in all rounds",
+            of_state=lambda state: sum(seeds.fossilized for seeds in state.blueprints.values()),
+        ),
+        Measure(
+            key="culled",
+            name="seeds culled",
+            short="culled",
+            definition="by all envs, in all rounds",
+            of_state=lambda state: sum(seeds.culled for seeds in state.blueprints.values()),
+        ),
+        DURATION,
+        Measure(
+            key="finished_rounds",
+            name="rounds finished",
+            short="finished",
+            definition="by all envs",
+            of_summary=lambda run: len(run.finished),
+        ),
+        Measure(
+            key="env_steps",
+            name="env-steps",
+            short="env-steps",
+            definition="over all envs",
+            of_summary=lambda run: run.env_steps,
+        ),
+        Measure(
+            key="env_steps_per_second",
+            name="env-steps/s",
+            short="env-steps/s",
+            definition="by the time of all steps",
+            unit="1/s",
+            of_summary=lambda run: run.env_steps_per_second,
+        ),
+        Measure(
+            key="skipped_batches",
+            name="skipped batches",
+            short="skipped",
+            definition="because of an overflow",
+            is_less_better=True,
+            of_summary=lambda run: run.skipped_batches,
+        ),
+        Measure(
+            key="rollbacks",
+            name="rollbacks",
+            short="rollbacks",
+            definition="by the governor",
+            is_less_better=True,
+            of_summary=lambda run: run.rollbacks,
+        ),
+        Measure(
+            key="checkpoints",
+            name="checkpoints written",
+            short="checkpoints",
+            definition="those that were deleted since included",
+            of_summary=lambda run: run.checkpoints,
+        ),
+    )
 }
-"""Measures in lists of runs, keyed by their name in filters and by their sort key."""
-OBJECTIVES: dict[ObjectiveName, Measure] = {"return": LAST_RETURN, "score": LAST_SCORE, "parameters": LAST_PARAMETERS}
-"""Measures of rounds that a sweep can optimise, keyed by their name in its file."""
-COMPARED = {
-    "finished_rounds": Measure(
-        heading="rounds finished", definition="by all envs", of_summary=lambda run: len(run.finished)
-    ),
-    "env_steps": Measure(heading="env-steps", definition="over all envs", of_summary=lambda run: run.env_steps),
-    "env_steps_per_second": Measure(
-        heading="env-steps/s",
-        definition="by the time of all steps",
-        unit="1/s",
-        of_summary=lambda run: run.env_steps_per_second,
-    ),
-    "duration": Measure(
-        heading="recorded", definition="without gaps between parts", unit="s", of_summary=lambda run: run.duration
-    ),
-    "best_score": BEST,
-    "last_score": LAST_SCORE,
-    "last_return": LAST_RETURN,
-    "last_parameter_ratio": LAST_PARAMETERS,
-    "planted": Measure(
-        heading="seeds planted",
-        definition="by all envs",
-        of_summary=lambda run: sum(seeds.planted for seeds in run.seeds.values()),
-    ),
-    "fossilized": Measure(
-        heading="seeds fossilized",
-        definition="by all envs",
-        of_summary=lambda run: sum(seeds.fossilized for seeds in run.seeds.values()),
-    ),
-    "culled": Measure(
-        heading="seeds culled",
-        definition="by all envs",
-        of_summary=lambda run: sum(seeds.culled for seeds in run.seeds.values()),
-    ),
-    "anomalies": ANOMALIES,
-    "skipped_batches": Measure(
-        heading="skipped batches", definition="because of an overflow", of_summary=lambda run: run.skipped_batches
-    ),
-    "rollbacks": Measure(heading="rollbacks", definition="by the governor", of_summary=lambda run: run.rollbacks),
-    "checkpoints": Measure(
-        heading="checkpoints", definition="that were written", of_summary=lambda run: run.checkpoints
-    ),
-}
-"""Measures that `compare` has, keyed by their name in its JSON."""
+"""All measures of a run, keyed by their names, in the order in which they are shown."""
+
+
+def listed_measures() -> dict[str, Measure]:
+    """Return the measures that lists and filters of runs have."""
+    return {key: measure for key, measure in MEASURES.items() if measure.is_listed}
+
+
+def objective_measures() -> dict[str, Measure]:
+    """Return the measures that a sweep can optimise: those of finished rounds."""
+    return {key: measure for key, measure in MEASURES.items() if measure.of_round is not None}
+
+
+def measure_state(state: RunState) -> dict[str, float]:
+    """Return the measures that lists have, from the state at the end of a run."""
+    last = _last_round(state)
+    found: dict[str, float | None] = {}
+    for key, measure in MEASURES.items():
+        if measure.of_round is not None:
+            found[key] = None if last is None else measure.of_round(last)
+        elif measure.of_state is not None:
+            found[key] = measure.of_state(state)
+    return _measured(found)
+
+
+def measure_summary(summary: RunSummary) -> dict[str, float]:
+    """Return the other measures, from the summary of a run."""
+    return _measured({key: measure.of_summary(summary) for key, measure in MEASURES.items() if measure.of_summary})
+
+
+def _measured(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {key: float(value) for key, value in values.items() if value is not None}
+
+
+def _last_round(state: RunState) -> RoundSummary | None:
+    """Return the results of the last finished round of a run; None before the first."""
+    if not state.scores_by_round or state.last_return is None or state.last_parameter_ratio is None:
+        return None
+    return RoundSummary(
+        round=state.round - (len(state.finals) < len(state.envs)),
+        score=state.scores_by_round[-1],
+        episode_return=state.last_return,
+        parameter_ratio=state.last_parameter_ratio,
+    )

@@ -30,7 +30,7 @@ from esper.filters import (
 from esper.filters import complete_filter as complete
 from esper.filters import parse_filter as parse
 from esper.formatting import format_config_value, suggest
-from esper.history.measures import LISTED
+from esper.history.measures import listed_measures
 from esper.history.run_info import READING_STATE, UNREADABLE_STATE, RunInfo
 from esper.history.run_status import LIVE_STATES
 from esper.history.summary import flat_config
@@ -43,22 +43,21 @@ RunNumber: TypeAlias = Callable[[RunInfo], float | None]
 """Returns a number of a run; None if it was not measured."""
 
 _SECONDS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_AGE = re.compile(r"(\d+(?:\.\d*)?)(min|[smhdw])")
+_DURATION = re.compile(r"(\d+(?:\.\d*)?)(min|[smhdw])")
 
 
 def _age(info: RunInfo) -> float:
     return time.time() - info.written
 
 
-NUMBERS: dict[str, RunNumber] = {
-    **{name: measure.of_info for name, measure in LISTED.items() if measure.of_info},
+_OTHER_NUMBERS: dict[str, RunNumber] = {
     "round": lambda info: info.round,
     "rounds": lambda info: info.rounds,
     "age": _age,
     "seed": lambda info: info.seed,
     "trial": lambda info: info.trial,
 }
-"""Numbers that a filter can compare, besides those of the configuration."""
+"""Numbers that a filter can compare, besides the measures and those of the configuration."""
 _WORDS: dict[str, Callable[[RunInfo], Sequence[str | None]]] = {
     "tag": lambda info: info.tags,
     "state": lambda info: ("live", info.state) if info.state in LIVE_STATES else (info.state,),
@@ -118,7 +117,14 @@ def _vocabulary(runs: Sequence[RunInfo], keys: Sequence[str]) -> Vocabulary[RunI
         keys: Configuration keys, in the order in which they are completed.
     """
     settings = dict.fromkeys(keys, partial(_compare_setting, runs))
-    numbers = {name: compare_number(measure, _PARSERS.get(name, parse_number)) for name, measure in NUMBERS.items()}
+    numbers = {
+        name: compare_number(measure.of, _UNIT_PARSERS.get(measure.unit, parse_number))
+        for name, measure in listed_measures().items()
+    }
+    numbers |= {
+        name: compare_number(number, _parse_duration if name == "age" else parse_number)
+        for name, number in _OTHER_NUMBERS.items()
+    }
     states = ("live", *RUN_STATES)
     return Vocabulary(
         keys=numbers | {key: compare for key, compare in settings.items() if key not in numbers},
@@ -126,21 +132,21 @@ def _vocabulary(runs: Sequence[RunInfo], keys: Sequence[str]) -> Vocabulary[RunI
         flags=[ARCHIVED_TERM],
         is_text=lambda word: any(word in _searched_text(info) for info in runs),
         search=lambda word: lambda info: word in _searched_text(info),
-        listed_keys=[*NUMBERS, "or any configuration key"],
+        listed_keys=[*numbers, "or any configuration key"],
     )
 
 
-def _parse_age(name: str, text: str) -> float:
-    """Return an age in seconds. Raises FilterError."""
-    found = _AGE.fullmatch(text)
+def _parse_duration(name: str, text: str) -> float:
+    """Return a duration in seconds. Raises FilterError."""
+    found = _DURATION.fullmatch(text)
     if found is None:
         error = IncompleteFilterError if re.fullmatch(r"[\d.]*(mi)?", text) else FilterError
         raise error(f"expected a number with a unit after '{name}' (s, min, h, d, w), as in {name}<2d; got '{text}'")
     return float(found[1]) * _SECONDS[found[2]]
 
 
-_PARSERS = {**{name: parse_fraction for name, measure in LISTED.items() if measure.unit == "%"}, "age": _parse_age}
-"""Functions that parse what a number is compared with, keyed by its name, if it is no ordinary number."""
+_UNIT_PARSERS = {"%": parse_fraction, "s": _parse_duration}
+"""Functions that parse what a measure is compared with, keyed by its unit, if it is no ordinary number."""
 
 
 def _compare_setting(runs: Sequence[RunInfo], key: str, symbol: str, value: str) -> Predicate[RunInfo]:
@@ -186,7 +192,7 @@ def _differs(key: str, runs: Iterable[RunInfo]) -> bool:
 
 def _recorded_values(runs: Sequence[RunInfo], key: str) -> list[str]:
     """Return the different values of a key, numbers in order and before other values. Results have none."""
-    measure = NUMBERS[key] if key in ("seed", "rounds", "trial") else None
+    measure = _OTHER_NUMBERS[key] if key in ("seed", "rounds", "trial") else None
     recorded = [measure(info) if measure else info.config.get(key) for info in runs]
     values = {format_config_value(value): value for value in recorded if value is not None}
     return sorted(values, key=lambda text: _config_order(values[text]))
@@ -194,22 +200,33 @@ def _recorded_values(runs: Sequence[RunInfo], key: str) -> list[str]:
 
 # Sorting
 
-_SORT_VALUES: dict[str, Callable[[RunInfo], Any]] = {
+_TIME_KEYS: dict[str, Callable[[RunInfo], Any]] = {
     "written": lambda info: info.written,
     "started": lambda info: info.started,
+}
+_OTHER_SORT_KEYS: dict[str, Callable[[RunInfo], Any]] = {
     "name": lambda info: info.title.lower(),
     "state": lambda info: RUN_STATES.index(info.state),
     "task": lambda info: info.task,
     "policy": lambda info: info.policy,
-    **{name: NUMBERS[name] for name in ("best", "last", "smoothed", "return", "parameters", "age", "anomalies")},
+    "age": _age,
     "study": lambda info: info.study,
 }
-SORT_KEYS = tuple(_SORT_VALUES)
-"""Keys to sort runs by, besides the configuration keys."""
-DESCENDING_KEYS = frozenset(
-    ("written", "started", *LISTED),
-)
-"""Sort keys whose order begins with the largest value, unless it is reversed."""
+DEFAULT_SORT_KEY = "written"
+
+
+def _sort_values() -> dict[str, Callable[[RunInfo], Any]]:
+    return _TIME_KEYS | {key: measure.of for key, measure in listed_measures().items()} | _OTHER_SORT_KEYS
+
+
+def sort_keys() -> list[str]:
+    """Return the keys to sort runs by, besides the configuration keys."""
+    return list(_sort_values())
+
+
+def is_descending(key: str) -> bool:
+    """Return True if the order of a sort key begins with the largest value, unless it is reversed."""
+    return key in _TIME_KEYS or key in listed_measures()
 
 
 def sort_runs(runs: Sequence[RunInfo], key: str, *, reverse: bool = False) -> list[RunInfo]:
@@ -217,21 +234,21 @@ def sort_runs(runs: Sequence[RunInfo], key: str, *, reverse: bool = False) -> li
 
     Args:
         runs: Runs to sort.
-        key: One of SORT_KEYS, or a configuration key. Times begin with the newest, results with the largest number,
+        key: One of `sort_keys`, or a configuration key. Times begin with the newest, results with the largest number,
             and texts, states, ages and configuration values with the smallest.
         reverse: Begin at the other end.
 
     Raises:
         FilterError: The key is unknown.
     """
-    keys = config_keys(runs)
-    if key not in SORT_KEYS and key not in keys:
-        listed = [*SORT_KEYS, "or any configuration key"]
-        raise FilterError(f"unknown sort key '{key}'; {suggest(key, [*SORT_KEYS, *keys], listed=listed)}")
-    value_of = _SORT_VALUES.get(key) or partial(_config_value, key)
+    keys, known = config_keys(runs), _sort_values()
+    if key not in known and key not in keys:
+        listed = [*known, "or any configuration key"]
+        raise FilterError(f"unknown sort key '{key}'; {suggest(key, [*known, *keys], listed=listed)}")
+    value_of = known.get(key) or partial(_config_value, key)
     values = [(value_of(info), info) for info in runs]
     measured = [(value, info) for value, info in values if value is not None and value == value]  # NaN differs
-    measured.sort(key=lambda pair: pair[0], reverse=reverse != (key in DESCENDING_KEYS))
+    measured.sort(key=lambda pair: pair[0], reverse=reverse != is_descending(key))
     return [*(info for _, info in measured), *(info for value, info in values if value is None or value != value)]
 
 

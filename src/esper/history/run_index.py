@@ -12,6 +12,7 @@ from time import monotonic, perf_counter
 
 import msgspec
 
+from esper.history.measures import listed_measures
 from esper.history.run_cache import RunCache
 from esper.history.run_info import (
     READING_STATE,
@@ -58,6 +59,8 @@ class _CachedRun(msgspec.Struct, array_like=True):
 
     files: _RunFiles
     info: RunInfo
+    measures: list[str]
+    """Names of the measures that lists had when the run was read."""
 
 
 @dataclass
@@ -250,10 +253,11 @@ class RunIndex:
         run.read_files, run.is_saved = files, False
 
     def _load(self, name: str) -> _CachedRun | None:
-        """Return what the cache has of a run, and forget it here; None if it has nothing, or damage."""
+        """Return what the cache has of a run, and forget it here; None if it has nothing, damage, or other measures."""
         assert self._cached is not None
         with suppress(*DECODE_ERRORS):
-            return _decode_cached(self._cached.pop(name, b""))
+            cached = _decode_cached(self._cached.pop(name, b""))
+            return cached if cached.measures == [*listed_measures()] else None
         return None
 
     def _save(self) -> None:
@@ -264,9 +268,10 @@ class RunIndex:
             self._cache.remove(INFO, [self._telemetry_dir / name for name in self._removed])
         if unsaved:
             encode = msgspec.msgpack.Encoder().encode
+            measures = [*listed_measures()]
             values = {
                 self._telemetry_dir / name: {
-                    "": encode(_CachedRun(run.files, msgspec.structs.replace(run.info, path="")))
+                    "": encode(_CachedRun(run.files, msgspec.structs.replace(run.info, path=""), measures))
                 }
                 for name, run in unsaved.items()
             }

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from esper.history.history import open_history
+from esper.history.measures import measure_state
 from esper.history.run_status import RunStatus, find_writer, judge_run
 from esper.history.summary import flat_config
 from esper.recording.notes import RunNotes, read_notes
@@ -62,25 +63,14 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Last started round, from 1."""
     rounds: int | None = None
     """Configured number of rounds; None for a growth, which ends with its search."""
-    best_score: float | None = None
-    """Maximum validation score of any env at any step, a fraction."""
+    measures: dict[str, float] = {}
+    """Numbers of the run, keyed by their names in `esper.history.measures`; those that were not measured are absent."""
     scores: list[float] = []
     """Median final score of the episodes of each of the last finished rounds, in order."""
-    last_score: float | None = None
-    """Last of `scores`."""
-    last_return: float | None = None
-    """Undiscounted return of the last finished round, mean over the envs."""
-    parameter_ratio: float | None = None
-    """Parameters of host and seeds at the end of the last finished round, relative to those of the bare host; mean over
-    the envs."""
-    anomalies: int | None = None
-    """Number of occurrences of anomalies."""
     bytes: int | None = None
     """Size of all files in the directory, including checkpoints; absent while it is unknown."""
     started: float | None = None
     """Time of the first event, in seconds since the epoch."""
-    duration: float | None = None
-    """Seconds of all its parts, pauses included; times between the parts do not count."""
     written: float
     """Time of the last write to its events, in seconds since the epoch."""
     problem: str | None = None
@@ -181,8 +171,6 @@ def _recorded_values(state: RunState) -> dict[str, Any]:
     """Return the fields of RunInfo that follow from the state of a run that has started."""
     started = state.started
     assert started is not None
-    best_scores = [env.best_score for env in state.envs if env.best_score is not None]
-    scores = [final.median for final in state.scores_by_round]
     return {
         "task": started.task,
         "policy": started.policy,
@@ -193,14 +181,9 @@ def _recorded_values(state: RunState) -> dict[str, Any]:
         "steps": started.steps,
         "round": state.round,
         "rounds": None if started.search else started.rounds,
-        "best_score": max(best_scores, default=None),
-        "scores": scores,
-        "last_score": scores[-1] if scores else None,
-        "last_return": state.last_return,
-        "parameter_ratio": state.last_parameter_ratio,
-        "anomalies": state.num_anomalies,
+        "measures": measure_state(state),
+        "scores": [final.median for final in state.scores_by_round],
         "started": state.start_time,
-        "duration": state.elapsed,
     }
 
 

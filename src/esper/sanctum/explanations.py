@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from esper.config import AnomalyConfig
 from esper.health.rules import lanes
-from esper.history.measures import BEST, LAST_PARAMETERS, LAST_RETURN, LAST_SCORE
+from esper.history.measures import listed_measures
 
 
 class MetricHelp(NamedTuple):
@@ -253,8 +253,8 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "{keys[curves.next-env]} selects another env",
     ),
     "runs": MetricHelp(
-        "all runs of the directory: mark of the selection, • for the baseline, state, last and best score, and the "
-        "median score by round",
+        "all runs of the directory: mark of the selection, • for the baseline, state, results, and the median score by "
+        "round; the panel of the highlighted run explains the results",
         "%; sparklines of a task have one scale",
         "the score rises by round",
         "select runs with {keys[workspace.select]} to draw their curves on common axes",
@@ -276,8 +276,8 @@ METRIC_HELP: dict[str, MetricHelp] = {
     ),
     "run details": MetricHelp(
         "results, notes and configuration of the highlighted run; first the settings that differ from the baseline, or "
-        f"without one from the defaults (in parentheses). Best score: {BEST.definition}; last score: "
-        f"{LAST_SCORE.definition}; mean return: {LAST_RETURN.definition}; parameters: {LAST_PARAMETERS.definition}",
+        "without one from the defaults (in parentheses). "
+        + "; ".join(f"{measure.label('score')}: {measure.definition}" for measure in listed_measures().values()),
         "as in the list",
         "few differences of the settings, and results that runs with other random seeds repeat",
         "press {keys[workspace.baseline]} on another run to compare with it",

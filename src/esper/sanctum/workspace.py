@@ -19,7 +19,7 @@ from esper.formatting import strip_control
 from esper.history.curve_store import AXES
 from esper.history.run_cache import RunCache, default_run_cache
 from esper.history.run_curves import MAX_RUNS, RunCurveLibrary
-from esper.history.run_filter import DESCENDING_KEYS, RunFilter, parse_run_filter, sort_runs
+from esper.history.run_filter import DEFAULT_SORT_KEY, RunFilter, is_descending, parse_run_filter, sort_runs
 from esper.history.run_groups import GroupCurve, RunGroup, difference_curve, group_curve, group_runs, round_means
 from esper.history.run_index import RunIndex
 from esper.history.run_info import RunInfo
@@ -99,7 +99,7 @@ class Workspace:
         self.groups_version = 0
         """Incremented when the groups, or whether differences are shown, may have changed."""
         self.filter: RunFilter = parse_run_filter("", [])
-        self.sort_key, self.is_reversed = "written", False
+        self.sort_key, self.is_reversed = DEFAULT_SORT_KEY, False
         self.grouping = Grouping.SEEDS
         self.group_keys: tuple[str, ...] = ()
         """Keys of the grouping by keys."""
@@ -219,7 +219,7 @@ class Workspace:
     @property
     def is_descending(self) -> bool:
         """True if the runs with the largest values are the first."""
-        return (self.sort_key in DESCENDING_KEYS) != self.is_reversed
+        return is_descending(self.sort_key) != self.is_reversed
 
     def reverse(self) -> None:
         """Reverse the order."""

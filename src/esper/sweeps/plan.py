@@ -19,16 +19,13 @@ from esper.config import Config, ConfigError, RandomSeed, Section, choices, unit
 from esper.config_fields import ConfigField, list_fields
 from esper.config_files import format_validation_error, read_toml, resolve_config
 from esper.formatting import suggest
-from esper.history.measures import OBJECTIVES, ObjectiveName
+from esper.history.measures import MEASURES, objective_measures
 from esper.history.run_groups import PLACE_KEYS
+from esper.history.summary import RoundSummary
 
 Value: TypeAlias = str | int | float
 """Value of a varied option."""
 SamplerName = Literal["grid", "random", "tpe"]
-DIRECTIONS: dict[ObjectiveName, Literal["maximize", "minimize"]] = {
-    name: "minimize" if measure.is_less_better else "maximize" for name, measure in OBJECTIVES.items()
-}
-"""Direction of each objective."""
 MAX_OBJECTIVES = 2
 MAX_NAME_CHARACTERS = 100
 """Limit for the name of a study, which is a part of the names of files."""
@@ -43,10 +40,6 @@ FILE_KEYS = {
 
 _RETURN_KEYS = {"reward", "ppo.gamma", "ppo.horizon", "counterfactual"}
 """Options on which the return of the same episode depends, besides the table `reward-weights`."""
-
-_OBJECTIVE_CHOICES = choices(
-    **{"return": "of an episode, net of rent", "score": "final one", "parameters": "relative to the bare host"}
-)
 
 
 class _SweepFile(Section, frozen=True, kw_only=True):
@@ -63,12 +56,9 @@ class _SweepFile(Section, frozen=True, kw_only=True):
     """number of settings to draw"""
     seeds: Annotated[tuple[RandomSeed, ...], Meta(min_length=1)] = (0,)
     """random seeds of the runs of every setting"""
-    objective: Annotated[ObjectiveName, _OBJECTIVE_CHOICES] | None = None
+    objective: str | None = None
     """measure by which the settings are compared"""
-    objectives: (
-        Annotated[list[Annotated[ObjectiveName, _OBJECTIVE_CHOICES]], Meta(min_length=1, max_length=MAX_OBJECTIVES)]
-        | None
-    ) = None
+    objectives: Annotated[list[str], Meta(min_length=1, max_length=MAX_OBJECTIVES)] | None = None
     """two measures by which the settings are compared"""
     over: Annotated[int, Meta(ge=1, le=1_000_000), unit("rounds")] = 5
     """last rounds over which a measure is averaged"""
@@ -117,7 +107,8 @@ class SweepPlan:
     settings: int
     """Number of settings."""
     seeds: tuple[int, ...]
-    objectives: tuple[ObjectiveName, ...]
+    objectives: tuple[str, ...]
+    """Names of the measures that are optimised."""
     over: int
     """Number of rounds, up to the last one, over which a measure is averaged."""
     prune: bool
@@ -138,6 +129,20 @@ class SweepPlan:
         return (
             f'{rulers[0]} changes how the return is measured, so settings differ in it anyway; use objective = "score"'
         )
+
+    def value(self, objective: str, rounds: Sequence[RoundSummary]) -> float:
+        """Return an objective of a run: the mean of its measure over the last rounds.
+
+        Args:
+            objective: Name of the measure.
+            rounds: One or more finished rounds, in order.
+        """
+        return MEASURES[objective].mean_over(rounds[-self.over :])
+
+    def describe_value(self, objective: str, rounds: Sequence[RoundSummary]) -> str:
+        """Return an objective of a run with its name, as text. Arguments as for `value`."""
+        measure = MEASURES[objective]
+        return f"{measure.heading(rounds=min(self.over, len(rounds)))} {measure.text(self.value(objective, rounds))}"
 
     @property
     def num_trials(self) -> int:
@@ -322,10 +327,14 @@ def _types(option: ConfigField) -> set[type]:
     return {hint, *get_args(hint)}
 
 
-def _objectives(found: _SweepFile, file: Path) -> tuple[ObjectiveName, ...]:
+def _objectives(found: _SweepFile, file: Path) -> tuple[str, ...]:
     if found.objective and found.objectives:
         raise ConfigError(f"{file} has both objective and objectives; remove one")
-    names: tuple[ObjectiveName, ...] = tuple(found.objectives or ()) or (found.objective or "return",)
+    names = tuple(found.objectives or ()) or (found.objective or "return",)
+    for name in names:
+        if name not in objective_measures():
+            given = f"objectives = {found.objectives!r}" if found.objectives else f"objective = {name!r}"
+            raise ConfigError(f"{given} in {file} is not valid; {suggest(name, objective_measures())}")
     if len(set(names)) < len(names):
         raise ConfigError(f"objectives in {file} has {names[0]} twice; remove one")
     if found.prune and len(names) > 1:

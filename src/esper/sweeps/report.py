@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from esper.formatting import NOT_MEASURED, format_number, pluralise
-from esper.history.measures import ObjectiveName
+from esper.formatting import NOT_MEASURED, pluralise
+from esper.history.measures import MEASURES, objective_measures
 from esper.printed_table import PrintedTable
 from esper.sweeps.jobs import JobDevices
-from esper.sweeps.plan import DIRECTIONS, SweepPlan, TrialSetting, ValueRange, value_text
+from esper.sweeps.plan import SweepPlan, TrialSetting, ValueRange, value_text
 from esper.sweeps.results import MeasureResult, SettingResult, StudyResults
-
-FORMATS: dict[str, str] = {"return": ".4f", "score": ".4f", "parameters": ".2f"}
-UNITS = {"return": "return", "score": "score", "parameters": "parameters ×host"}
 
 
 def results_text(results: StudyResults) -> Iterator[str]:
@@ -40,14 +37,14 @@ def results_text(results: StudyResults) -> Iterator[str]:
 
 def _table(results: StudyResults) -> Iterator[str]:
     keys = list(results.settings[0].setting)
-    measures = [*results.objectives, *(name for name in DIRECTIONS if name not in results.objectives)]
+    measures = [*results.objectives, *(name for name in objective_measures() if name not in results.objectives)]
     has_pruned = any(setting.pruned for setting in results.settings)
     has_failed = any(setting.failed for setting in results.settings)
     has_difference = any(setting.difference for setting in results.settings)
     has_front = len(results.objectives) > 1
     head = [*keys, "done", *(["pruned"] if has_pruned else []), *(["failed"] if has_failed else [])]
     right = range(len(keys), len(head))
-    head += [UNITS[name] for name in measures]
+    head += [MEASURES[name].heading(rounds=results.over) for name in measures]
     head += ["minus best", "differs"] if has_difference else ["front"] if has_front else []
     rows: list[list[str]] = []
     for setting in results.settings:
@@ -55,7 +52,7 @@ def _table(results: StudyResults) -> Iterator[str]:
         row.append(f"{setting.done}/{setting.seeds}")
         row += [str(setting.pruned)] if has_pruned else []
         row += [str(setting.failed)] if has_failed else []
-        row += [_measure_text(setting.measures.get(name), name) for name in measures]
+        row += [_interval_text(setting.measures.get(name), MEASURES[name].text) for name in measures]
         if has_difference:
             row += _difference_cells(setting, results.objectives[0])
         elif has_front:
@@ -64,20 +61,19 @@ def _table(results: StudyResults) -> Iterator[str]:
     yield from PrintedTable.from_cells(head, rows, right).lines()
 
 
-def _measure_text(measure: MeasureResult | None, name: str) -> str:
-    if measure is None:
+def _interval_text(result: MeasureResult | None, text_of: Callable[[float], str]) -> str:
+    if result is None:
         return NOT_MEASURED
-    spec = FORMATS[name]
-    text = format_number(measure.mean, spec)
-    if measure.low is None or measure.high is None:
-        return text
-    return f"{text} [{format_number(measure.low, spec)}, {format_number(measure.high, spec)}]"
+    text = text_of(result.mean)
+    return (
+        text if result.low is None or result.high is None else f"{text} [{text_of(result.low)}, {text_of(result.high)}]"
+    )
 
 
-def _difference_cells(setting: SettingResult, objective: ObjectiveName) -> list[str]:
+def _difference_cells(setting: SettingResult, objective: str) -> list[str]:
     if setting.difference is None:
         return ["", ""]
-    return [_measure_text(setting.difference, objective), "yes" if setting.differs else "no"]
+    return [_interval_text(setting.difference, MEASURES[objective].difference_text), "yes" if setting.differs else "no"]
 
 
 def _comparison(results: StudyResults) -> Iterator[str]:
@@ -135,7 +131,7 @@ def plan_text(plan: SweepPlan, jobs: Sequence[JobDevices], first: TrialSetting |
         first: First setting of random draws; None if it is not known.
     """
     rounds = pluralise(plan.over, "round")
-    objectives = " and ".join(f"{DIRECTIONS[name][:-3]}ise {name}" for name in plan.objectives)
+    objectives = " and ".join(f"{MEASURES[name].direction[:-3]}ise {name}" for name in plan.objectives)
     yield (
         f"study {plan.name}: {plan.num_trials} trials, {plan.settings} settings ({plan.sampler}) "
         f"with random seeds {' '.join(map(str, plan.seeds))}; {objectives}, mean of the last {rounds}"

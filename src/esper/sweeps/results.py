@@ -16,17 +16,15 @@ import msgspec
 import optuna
 from optuna.trial import TrialState
 
-from esper.history.measures import OBJECTIVES, ObjectiveName
+from esper.history.measures import MEASURES, objective_measures
 from esper.intervals import differ_from_best, t_interval
 from esper.sweeps.parameters import make_distributions
-from esper.sweeps.plan import DIRECTIONS, SweepPlan, Value
+from esper.sweeps.plan import SweepPlan, Value
 from esper.sweeps.study import REASON_ATTR, RUN_ATTR, SweepStudy, TrialInfo
 
 MIN_IMPORTANCE_SETTINGS = 10
 """Minimum number of settings with a result for the importance of options: fewer say nothing."""
 IMPORTANCE_EVALUATOR = "PED-ANOVA"
-LIMITS = {name: measure.limits for name, measure in OBJECTIVES.items()}
-"""Minimum and maximum of each measure."""
 
 
 class MeasureResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -76,7 +74,7 @@ class StudyResults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     study: str
     sampler: str
-    objectives: tuple[ObjectiveName, ...]
+    objectives: tuple[str, ...]
     over: int
     """Number of last rounds over which each measure is averaged."""
     trials: dict[str, int]
@@ -89,7 +87,7 @@ class StudyResults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Number of compared settings whose difference to the best may be chance; absent if none was compared."""
     importance: dict[str, dict[str, float]] = {}
     """Importance of each varied option, keyed by objective and option; they sum to 1."""
-    differing_objectives: tuple[ObjectiveName, ...] = ()
+    differing_objectives: tuple[str, ...] = ()
     """Objectives in which a setting differs from the best one beyond chance; the importance for others may be luck."""
     importance_evaluator: str | None = None
     importance_problem: str | None = None
@@ -132,7 +130,7 @@ def _setting_result(plan: SweepPlan, group: Sequence[TrialInfo]) -> SettingResul
     done = [info for info in group if info.state == TrialState.COMPLETE]
     by_measure = {
         name: {info.seed: info.frozen.user_attrs[name] for info in done if name in info.frozen.user_attrs}
-        for name in DIRECTIONS
+        for name in objective_measures()
     }
     return SettingResult(
         setting=dict(group[0].setting.values),
@@ -140,7 +138,7 @@ def _setting_result(plan: SweepPlan, group: Sequence[TrialInfo]) -> SettingResul
         done=len(done),
         pruned=sum(info.state == TrialState.PRUNED for info in group),
         failed=sum(info.state == TrialState.FAIL for info in group),
-        measures={name: _measure(values, LIMITS[name]) for name, values in by_measure.items() if values},
+        measures={name: _measure(values, MEASURES[name].limits) for name, values in by_measure.items() if values},
     )
 
 
@@ -170,7 +168,7 @@ def _rank(plan: SweepPlan, settings: list[SettingResult]) -> list[SettingResult]
     return [*measured, *others]
 
 
-def _order(setting: SettingResult, objective: ObjectiveName) -> tuple[bool, bool, float]:
+def _order(setting: SettingResult, objective: str) -> tuple[bool, bool, float]:
     """Return the sort key of a setting, smaller for better ones.
 
     A mean over some of the random seeds is no fair rival: their level differs, and the pruner leaves the good ones.
@@ -178,7 +176,7 @@ def _order(setting: SettingResult, objective: ObjectiveName) -> tuple[bool, bool
     return setting.done < setting.seeds, bool(setting.pruned), _loss(setting, objective)
 
 
-def compare_settings(settings: Sequence[SettingResult], objective: ObjectiveName) -> list[SettingResult]:
+def compare_settings(settings: Sequence[SettingResult], objective: str) -> list[SettingResult]:
     """Return the settings, best first, with the differences of those that can be compared with the best one.
 
     A setting is compared if it has every random seed of the best, which are at least two, and no pruned run. The
@@ -207,13 +205,13 @@ def compare_settings(settings: Sequence[SettingResult], objective: ObjectiveName
     ]
 
 
-def _loss(setting: SettingResult, objective: ObjectiveName) -> float:
+def _loss(setting: SettingResult, objective: str) -> float:
     """Return the mean of an objective, with the sign that makes smaller values better."""
     mean = setting.measures[objective].mean
-    return mean if DIRECTIONS[objective] == "minimize" else -mean
+    return mean if MEASURES[objective].is_less_better else -mean
 
 
-def _is_on_front(setting: SettingResult, others: Sequence[SettingResult], objectives: Sequence[ObjectiveName]) -> bool:
+def _is_on_front(setting: SettingResult, others: Sequence[SettingResult], objectives: Sequence[str]) -> bool:
     losses = [_loss(setting, objective) for objective in objectives]
     for other in others:
         theirs = [_loss(other, objective) for objective in objectives]
@@ -222,7 +220,7 @@ def _is_on_front(setting: SettingResult, others: Sequence[SettingResult], object
     return True
 
 
-def _difference(setting: SettingResult, best: SettingResult, objective: ObjectiveName) -> MeasureResult:
+def _difference(setting: SettingResult, best: SettingResult, objective: str) -> MeasureResult:
     """Return the difference of a setting to the best one, paired by random seed."""
     values = setting.measures[objective].by_seed
     return _measure({int(seed): values[seed] - ours for seed, ours in best.measures[objective].by_seed.items()})

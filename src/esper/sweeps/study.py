@@ -26,12 +26,12 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from esper.config import ConfigError
+from esper.history.measures import MEASURES, objective_measures
 from esper.history.summary import RoundSummary
 from esper.search.sampling import NumberedSampler, silence_optuna
-from esper.sweeps.measures import mean_over
 from esper.sweeps.parameters import make_distributions, suggest_value
 from esper.sweeps.paths import FileLock, StudyPaths
-from esper.sweeps.plan import DIRECTIONS, SweepPlan, TrialSetting
+from esper.sweeps.plan import SweepPlan, TrialSetting
 from esper.sweeps.run_lookup import ABANDONED_S, find_run, is_left_alone
 from esper.sweeps.storage import storage_errors
 
@@ -120,7 +120,7 @@ class SweepStudy:
                     study_name=self.plan.name,
                     sampler=sampler,
                     pruner=pruner,
-                    directions=[DIRECTIONS[name] for name in self.plan.objectives],
+                    directions=[MEASURES[name].direction for name in self.plan.objectives],
                     load_if_exists=True,
                 )
             return optuna.load_study(storage=storage, study_name=self.plan.name, sampler=sampler, pruner=pruner)
@@ -332,7 +332,7 @@ class ClaimedTrial:
     def complete(self, run: Path, rounds: Sequence[RoundSummary]) -> None:
         """Store the result of a run that is done."""
         self._store_measures(run, rounds)
-        values = [mean_over(rounds, name, self.plan.over) for name in self.plan.objectives]
+        values = [self.plan.value(name, rounds) for name in self.plan.objectives]
         self._study.tell(self._trial, values, state=TrialState.COMPLETE, skip_if_finished=True)
 
     def prune(self, run: Path, rounds: Sequence[RoundSummary]) -> None:
@@ -359,9 +359,9 @@ class ClaimedTrial:
 
     def _store_measures(self, run: Path, rounds: Sequence[RoundSummary]) -> None:
         self._trial.set_user_attr(RUN_ATTR, run.name)
-        for name in DIRECTIONS:
+        for name in objective_measures():
             if rounds:
-                self._trial.set_user_attr(name, mean_over(rounds, name, self.plan.over))
+                self._trial.set_user_attr(name, self.plan.value(name, rounds))
 
 
 def _is_older(info: TrialInfo, seconds: float) -> bool:

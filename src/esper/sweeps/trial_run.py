@@ -31,7 +31,7 @@ from esper.recording.notes import NOTES_FILE, read_notes, write_notes
 from esper.recording.run_lock import is_live, read_holder
 from esper.recording.runs import last_write_time, move_output
 from esper.recording.segments import ReadError
-from esper.sweeps.measures import RunMeasures, mean_over
+from esper.sweeps.finished_rounds import FinishedRounds
 from esper.sweeps.memory import reserved_gpu_memory, tree_memory
 from esper.sweeps.paths import FileLock
 from esper.sweeps.run_lookup import find_run
@@ -122,7 +122,7 @@ class TrialRun:
         self._is_pruned = False
         self._reported = trial.last_report
         """Last round that was reported to the pruner."""
-        self._measures: RunMeasures | None = None
+        self._rounds: FinishedRounds | None = None
         self._memory: int | None = None
         self.process: RunProcess | None = None
         """Child process that trains the run; None while there is none."""
@@ -153,7 +153,7 @@ class TrialRun:
                 if info.state in {"done", "failed"}:
                     return self._ended(run, info)
                 if info.state == "stopped" and self._is_pruned:
-                    return self._with_measures("pruned", run)
+                    return self._with_rounds("pruned", run)
                 newest = list_checkpoints(run)[-1:]
                 if not newest:
                     self._archive(run)
@@ -190,7 +190,7 @@ class TrialRun:
     def _archive(self, run: Path) -> None:
         """Hide a run that was killed before its first checkpoint, and release its name as the run of the trial."""
         write_notes(run, msgspec.structs.replace(read_notes(run), archived=True))
-        self._measures = None
+        self._rounds = None
 
     def _train(self, resume: Path | None) -> TrialOutcome | None:
         """Start a process for the run, and follow it. Return None if it must be looked at again."""
@@ -275,9 +275,9 @@ class TrialRun:
         if run is None or not self._plan.prune or self._is_pruned:
             return False
         with suppress(ReadError, OSError):  # the first line may not be complete yet
-            self._measures = self._measures or RunMeasures(run)
-            self._measures.poll()
-            rounds = self._measures.rounds
+            self._rounds = self._rounds or FinishedRounds(run)
+            self._rounds.poll()
+            rounds = self._rounds.rounds
             self._is_pruned = self._report(
                 rounds[: self._config.rounds - 1]
             )  # stopping a run after its last round saves nothing
@@ -287,23 +287,23 @@ class TrialRun:
         """Report the rounds that were not reported yet. Return True if the pruner stops the run."""
         for count in range(self._reported + 1, len(rounds) + 1):
             self._reported = count
-            if self._trial.report(count, mean_over(rounds[:count], self._plan.objectives[0], self._plan.over)):
+            if self._trial.report(count, self._plan.value(self._plan.objectives[0], rounds[:count])):
                 return True
         return False
 
     def _ended(self, run: Path, info: RunInfo) -> TrialOutcome:
         if info.state == "failed":
             return TrialOutcome(kind="failed", run=run, reason=_failure(run), memory=self._memory)
-        return self._with_measures("done", run)
+        return self._with_rounds("done", run)
 
-    def _with_measures(self, kind: Literal["done", "pruned"], run: Path) -> TrialOutcome:
-        measures = RunMeasures(run)
+    def _with_rounds(self, kind: Literal["done", "pruned"], run: Path) -> TrialOutcome:
+        finished = FinishedRounds(run)
         try:
-            measures.poll()
-            gpu_memory = reserved_gpu_memory(measures.last_state)
+            finished.poll()
+            gpu_memory = reserved_gpu_memory(finished.last_state)
         except (ReadError, OSError) as error:
             return TrialOutcome(kind="failed", run=run, reason=str(error))
-        rounds = measures.rounds
+        rounds = finished.rounds
         if kind == "done" and not rounds:
             return TrialOutcome(kind="failed", run=run, reason="its recording has no finished round")
         if kind == "done" and self._plan.prune:  # the pruner compares other runs with it

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 
 from esper.config import ConfigError
-from esper.formatting import format_bytes, format_value
+from esper.formatting import format_bytes
 from esper.process import NamedThread, host_memory
 from esper.sweeps.jobs import JobDevices
-from esper.sweeps.measures import mean_over
 from esper.sweeps.memory import free_gpu_memory
 from esper.sweeps.storage import storage_errors
 from esper.sweeps.study import GPU_MEMORY_ATTR, MEMORY_ATTR, ClaimedTrial, SweepStudy
@@ -124,19 +124,16 @@ class SweepWorker:
         match outcome.kind:
             case "done" | "pruned":
                 assert outcome.run is not None
-                values = [mean_over(outcome.rounds, kind, trial.plan.over) for kind in trial.plan.objectives]
-                if not all(value == value for value in values):
+                plan, rounds = trial.plan, outcome.rounds
+                if any(math.isnan(plan.value(name, rounds)) for name in plan.objectives):
                     trial.fail("its result is not a number", outcome.run)
                     self._print_progress(f"{trial} failed: its result is not a number; run {name}; {self._left()}")
                     return
                 store = trial.complete if outcome.kind == "done" else trial.prune
                 trial.note_memory(outcome.memory, outcome.gpu_memory)
-                store(outcome.run, outcome.rounds)
-                text = ", ".join(
-                    f"{kind} {format_value(value)}" for kind, value in zip(trial.plan.objectives, values, strict=True)
-                )
-                rounds = len(outcome.rounds)
-                verb = "done" if outcome.kind == "done" else f"pruned after round {rounds}"
+                store(outcome.run, rounds)
+                text = ", ".join(plan.describe_value(name, rounds) for name in plan.objectives)
+                verb = "done" if outcome.kind == "done" else f"pruned after round {len(rounds)}"
                 self._print_progress(f"{trial} {verb}: {text}; run {name}; {self._left()}")
             case "refused" if not self._has_trained:
                 raise ConfigError(f"{trial} could not start: {outcome.reason.removeprefix('esper-sanctum: ')}")

@@ -75,7 +75,8 @@ def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
         case ev.SeedMoved() if event.after in _STAGE_VERBS:
             return "info", f"env {event.env:02d} {event.slot} {event.blueprint} {_STAGE_VERBS[event.after]}"
         case ev.PolicyUpdated():
-            return "info", f"round {event.round} policy update: return {event.episode_return:+.3f}, KL {event.kl:.4f}"
+            results = f"mean return {event.episode_return:+.3f}, KL {event.kl:.4f}"
+            return "info", f"round {event.round} policy update: {results}"
         case ev.AnomalyFound():
             return event.severity, event.text
         case ev.AnomalyJoined():

@@ -8,6 +8,7 @@ import re
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ def make(folder: Path, name: str, content: bytes, *, age: float = 0.0, lock: boo
     return directory
 
 
-def listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+def listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     assert main(["runs", str(folder), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -102,7 +103,7 @@ def test_runs_reads_only_the_last_segment(tmp_path: Path, capsys: pytest.Capture
     [run] = listed(tmp_path, capsys)
 
     assert (run["state"], run["task"], run["policy"]) == ("done", "digits_impaired", "ppo")
-    assert (run["round"], run["rounds"], run["best_score"]) == (2, 2, BEST)
+    assert (run["round"], run["rounds"], run["measures"]["best"]) == (2, 2, BEST)
     assert run["bytes"] == sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
@@ -126,12 +127,14 @@ def test_runs_table_lists_newest_first(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["runs", str(tmp_path)]) == 0
 
     headings, *lines = capsys.readouterr().out.splitlines()
-    assert headings.split() == ["run", "state", "task", "policy", "round", "best", "size", "written"]
+    results = ["last", "best env", "mean ret", "×host", "anomalies", "planted"]
+    assert re.split(r"  +", headings) == ["run", "state", "task", "policy", "round", *results, "size", "written"]
     cells = [re.split(r"  +", line) for line in lines]
     assert [row[0] for row in cells] == ["newer", "older", "begun"]
-    assert cells[1][:6] == ["older", "done", "digits_impaired", "ppo", "2/2", f"{BEST:.1%}"]
-    assert re.fullmatch(r"\d+\.\d KiB", cells[1][6])
-    assert cells[1][7] == "2 h ago"
+    assert cells[1][:5] == ["older", "done", "digits_impaired", "ppo", "2/2"]
+    assert cells[1][6:11] == [f"{BEST:.1%}", "+0.600", "1.40", "2", "8"]
+    assert re.fullmatch(r"\d+\.\d KiB", cells[1][11])
+    assert cells[1][12] == "2 h ago"
     assert cells[0][1] == "crashed"
     assert cells[0][-1] == "2 min ago"
     assert cells[2][1:6] == ["crashed", "–", "–", "–", "–"]
@@ -236,15 +239,18 @@ def test_json_has_the_notes_the_configuration_and_the_results(
     assert found.items() >= {
         "name": "low entropy", "tags": ["x", "y"], "note": "first", "study": "s", "trial": 0,
         "seed": 0, "config": {"envs": 4, "rounds": 2, "steps": 5}, "score_name": "accuracy", "envs": 4, "steps": 5,
-        "scores": scores, "last_score": scores[-1], "duration": RUN[-1].time - RUN[0].time,
+        "scores": scores,
+    }.items()  # fmt: skip
+    assert found["measures"].items() >= {
+        "score": scores[-1], "duration": RUN[-1].time - RUN[0].time,
         "anomalies": sum(anomaly.count for anomaly in state.anomalies.values()),
-        "last_return": statistics.fmean(env.returns[-1] for env in state.envs),
-        "parameter_ratio": statistics.fmean(env.latest.parameter_ratio for env in state.envs if env.latest),
+        "return": statistics.fmean(env.returns[-1] for env in state.envs),
+        "parameters": statistics.fmean(env.latest.parameter_ratio for env in state.envs if env.latest),
     }.items()  # fmt: skip
     assert "archived" not in found
-    measured = {"name", "tags", "study", "scores", "last_score", "last_return", "parameter_ratio", "best_score"}
-    assert not measured & begun.keys()
-    assert (begun["state"], begun["anomalies"]) == ("crashed", 0)
+    assert not {"name", "tags", "study", "scores"} & begun.keys()
+    assert not {"score", "best", "smoothed", "return", "parameters"} & begun["measures"].keys()
+    assert (begun["state"], begun["measures"]["anomalies"]) == ("crashed", 0)
     assert "notes.json is damaged" in str(begun["problem"])
 
 
@@ -260,7 +266,10 @@ def test_table_is_filtered_sorted_and_shows_notes(tmp_path: Path, capsys: pytest
         return [re.split(r"  +", line) for line in lines if "  " in line], [line for line in lines if "  " not in line]
 
     rows, messages = table()
-    assert rows[0] == ["run", "name", "state", "task", "policy", "round", "best", "size", "written", "tags"]
+    assert rows[0] == [
+        "run", "name", "state", "task", "policy", "round", "last", "best env", "mean ret", "×host", "anomalies",
+        "planted", "size", "written", "tags",
+    ]  # fmt: skip
     assert (rows[1][:3], rows[1][-1], rows[2][0]) == (["a", "first", "crashed"], "x y", "c")
     assert messages == ["not listed: 1 archived run (`esper-sanctum runs --filter archived`)"]
     rows, messages = table("--filter", "archived")

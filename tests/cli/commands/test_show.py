@@ -96,7 +96,9 @@ def test_show_contribution_is_mean_of_last_per_seed(tmp_path: Path, capsys: pyte
 
     assert seeds == {"norm": {"culled": 1, "contribution": pytest.approx(-0.05), "measurements": 2}}
     assert main(["show", str(tmp_path / "run")]) == 0
-    headings, row = [line for line in capsys.readouterr().out.splitlines() if re.search("planted|norm ", line)]
+    headings, row = [
+        line for line in capsys.readouterr().out.splitlines() if re.search("mean contribution|norm ", line)
+    ]
     assert "mean contribution, pp" in headings
     assert row.split() == ["norm", "0", "0", "1", "-5.0", "–"]
 
@@ -162,13 +164,16 @@ def test_show_prints_the_summary(run: Path, capsys: pytest.CaptureFixture[str]) 
     assert "state done\n" in text
     assert "setup ppo on digits_impaired, random seed 0, 4 envs on cpu:0 ×2, cpu:1 ×2\n" in text
     assert "envs = 4 (default: 16)\n" in text
-    assert "3 of 3 rounds\n 15 of 15 steps: 60 env-steps, 20 per second\n" in text
-    assert re.search(r"\n [▁-█]{3} by round, from 0 to 100%\n", text)
+    assert "rounds finished 3 of 3\nenv-steps 60 in 15 of 15 steps\nenv-steps/s 20\n" in text
+    assert re.search(r"\nlast round: median accuracy \S+%, \S+% to \S+% over the envs\n", text)
+    assert re.search(r"\n [▁-█]{3} by round, from 0.0% to 100.0%\n", text)
+    assert "last round: mean return +0.600\n" in text
+    assert "seeds planted 12\n" in text
     assert "conv_small 6 0 0 +4.0 –\n" in text
     assert "norm 3 0 0 – –\n" in text
-    assert "anomalies non-finite gradient ×1, dead head ×1\n" in text
+    assert "anomalies 2 (non-finite gradient ×1, dead head ×1)\n" in text
     assert "skipped batches 0\n" in text
-    assert "checkpoints 3 written, last: checkpoints/00003-005\n" in text
+    assert "checkpoints written 3, last: checkpoints/00003-005\n" in text
 
 
 def test_show_lists_only_settings_that_differ_from_the_defaults_of_the_task(
@@ -195,9 +200,9 @@ def test_show_marks_missing_values(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["show", str(hand_made(tmp_path))]) == 0
 
     text = re.sub(r" +", " ", capsys.readouterr().out)
-    assert "best accuracy –\n" in text
-    assert "accuracy –: no finished round\n" in text
-    assert "0 env-steps, – per second\n" in text
+    assert "best accuracy of an env –\n" in text
+    assert "last round: median accuracy –: no finished round\n" in text
+    assert "env-steps/s –\n" in text
     assert "seeds none planted\n" in text
 
 
@@ -316,12 +321,12 @@ def test_compare_groups_runs_that_differ_only_in_the_seed(
     ]
     scores = [run["finished"][-1]["score"][2] for run in runs]
     expected = t_interval(scores[:2])
-    result = first["results"]["last_score"]
+    result = first["results"]["score"]
     assert result["runs"] == 2
     assert [result["mean"], result["low"], result["high"]] == pytest.approx(
         [expected.mean, max(expected.low, 0), min(expected.high, 1)]
     )
-    assert second["results"]["last_score"] == {"mean": scores[2], "runs": 1}
+    assert second["results"]["score"] == {"mean": scores[2], "runs": 1}
     assert first["score"]["rounds"] == [1, 2]
     assert first["score"]["mean"][-1] == pytest.approx(expected.mean)
     assert first["score"]["low"][-1] == pytest.approx(expected.low)
@@ -333,7 +338,7 @@ def test_compare_groups_runs_that_differ_only_in_the_seed(
     table = dict(re.split(r"  +", line, maxsplit=1) for line in lines[: lines.index("")])
     assert re.split("  +", table["group"]) == ["clip 0.1", "clip 0.3"]
     assert re.split("  +", table["random seed"]) == ["0, 1", "0"]
-    assert re.split("  +", table["last round: accuracy"])[0].startswith(f"{expected.mean:.1%} [")
+    assert re.split("  +", table["last round: median accuracy"])[0].startswith(f"{expected.mean:.1%} [")
     assert re.split("  +", table["config: ppo.clip"]) == ["0.1", "0.3"]
     assert "config: seed" not in table
     assert "A  clip 0.1    B  clip 0.3" in lines

@@ -51,8 +51,9 @@ def test_results_compare_settings_over_common_seeds(folder: Path, capsys: pytest
     run_study(folder, value=lambda options: float(options["ppo.entropy-coef"]) + 10 * int(options["seed"]))
     assert main(["sweep", "s.toml", "--results"]) == 0
     text = capsys.readouterr().out
-    assert "0.08               2/2  15.0800 [-48.4510, 78.6110]  7.5400" in text
-    assert "-0.0800 [-0.0800, -0.0800]" in text
+    assert "last 2 rounds: mean return" in text
+    assert "0.08               2/2  +15.080 [-48.451, +78.611]  754.0%" in text
+    assert "-0.080 [-0.080, -0.080]" in text
     assert "the best setting, ppo.entropy-coef 0.08, differs from the one setting that can be compared with it" in text
     assert main(["sweep", "s.toml", "--results", "--json"]) == 0
     results = json.loads(capsys.readouterr().out)

@@ -18,7 +18,7 @@ from esper.formatting import (
     suggest_nearest,
 )
 from esper.history.group_summary import ComparedRun, mean_result, round_curve, summarise_group
-from esper.history.measures import COMPARED, LAST_RETURN, LAST_SCORE, Measure
+from esper.history.measures import LAST_RETURN, LAST_SCORE, MEASURES, Measure
 from esper.history.run_groups import SEED_KEY, RunGroup, differing_keys, group_runs
 from esper.history.summary import RunSummary, flat_config
 from esper.intervals import CONFIDENCE_LEVEL
@@ -164,9 +164,9 @@ def _table_rows(groups: Sequence[RunGroup[ComparedRun]], score: str) -> Iterator
     """Yield heading and cells of the other rows."""
     for heading, read in _TEXT_ROWS:
         yield heading, *(_join([read(run.summary) for run in group.runs]) for group in groups)
-    for name, measure in COMPARED.items():
+    for name, measure in MEASURES.items():
         if name != _LISTED_ABOVE:
-            yield measure.heading.format(score=score), *(_number_cell(measure, group.runs) for group in groups)
+            yield measure.heading(score), *(_number_cell(measure, group.runs) for group in groups)
     for key in differing_keys([run for group in groups for run in group.runs]):
         if key != SEED_KEY:  # which has a row already
             cells = (_join([format_config_value(run.config.get(key)) for run in group.runs]) for group in groups)

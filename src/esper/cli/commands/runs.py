@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -13,9 +14,10 @@ from esper.cli.progress import progress_bar
 from esper.cli.streams import print_json, print_text
 from esper.config import Config, ConfigError
 from esper.filters import FilterError
-from esper.formatting import NOT_MEASURED, format_age, format_bytes, format_number, pluralise
+from esper.formatting import NOT_MEASURED, format_age, format_bytes, pluralise
+from esper.history.measures import listed_measures
 from esper.history.run_cache import RunCache, default_run_cache
-from esper.history.run_filter import ARCHIVED_TERM, SORT_KEYS, parse_run_filter, sort_runs
+from esper.history.run_filter import ARCHIVED_TERM, DEFAULT_SORT_KEY, parse_run_filter, sort_keys, sort_runs
 from esper.history.run_index import SAVE_INTERVAL_S, RunIndex
 from esper.history.run_info import READING_STATE, UNREADABLE_STATE, RunInfo
 from esper.history.run_status import LIVE_STATES
@@ -39,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
     is_list_wanted = options.no_tui or options.json or options.filter is not None or options.sort is not None
     if not is_list_wanted and sys.stdin.isatty() and sys.stdout.isatty():
         return show_dashboard(directory, display)
-    sort_key = options.sort if options.sort is not None else SORT_KEYS[0]
+    sort_key = options.sort if options.sort is not None else DEFAULT_SORT_KEY
     print_runs(directory, filter_text=options.filter or "", sort_key=sort_key, as_json=options.json)
     return EXIT_OK
 
@@ -63,7 +65,8 @@ def print_runs(directory: Path, *, filter_text: str, sort_key: str, as_json: boo
     if as_json:
         print_json(encode_json(infos))
     elif infos:
-        print_text("\n".join(_table(infos).lines()))
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        print_text("\n".join(_table(infos, sort_key).lines(width)))
     elif index.runs and filter_text.strip():
         print_text(f"no run in {directory} matches the filter {filter_text!r}; list all with `esper-sanctum runs`")
     elif not index.runs:
@@ -120,7 +123,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--sort",
         metavar="KEY",
-        help=f"{', '.join(SORT_KEYS)}, or a configuration key (default: {SORT_KEYS[0]})",
+        help=f"{', '.join(sort_keys())}, or a configuration key (default: {DEFAULT_SORT_KEY})",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON list of runs")
     parser.add_argument("--no-tui", action="store_true", help="print the runs on a terminal, too")
@@ -128,20 +131,31 @@ def _parser() -> Parser:
     return parser
 
 
-def _table(infos: Sequence[RunInfo]) -> PrintedTable[RunInfo]:
+def _table(infos: Sequence[RunInfo], sort_key: str) -> PrintedTable[RunInfo]:
+    """Return the table of runs, with the measures that lists have and the one by which the runs are sorted."""
     now = time.time()
+    measures = [
+        PrintedColumn[RunInfo](
+            measure.short,
+            lambda info, measure=measure: measure.text(measure.of(info)),
+            is_right=True,
+            priority=0 if key == sort_key else measure.column_priority or 0,
+        )
+        for key, measure in listed_measures().items()
+        if measure.column_priority is not None or key == sort_key
+    ]
     columns: list[PrintedColumn[RunInfo]] = [
         PrintedColumn("run", lambda info: info.run),
         PrintedColumn("name", lambda info: info.name or ""),
         PrintedColumn("state", lambda info: info.health or info.state),
-        PrintedColumn("task", lambda info: info.task or NOT_MEASURED),
-        PrintedColumn("policy", lambda info: info.policy or NOT_MEASURED),
+        PrintedColumn("task", lambda info: info.task or NOT_MEASURED, priority=5),
+        PrintedColumn("policy", lambda info: info.policy or NOT_MEASURED, priority=6),
         PrintedColumn("round", _rounds, is_right=True),
-        PrintedColumn("best", lambda info: format_number(info.best_score, ".1%"), is_right=True),
-        PrintedColumn("size", _size, is_right=True),
-        PrintedColumn("written", lambda info: format_age(now - info.written), is_right=True),
-        PrintedColumn("study", _study),
-        PrintedColumn("tags", lambda info: " ".join(info.tags)),
+        *measures,
+        PrintedColumn("size", _size, is_right=True, priority=13),
+        PrintedColumn("written", lambda info: format_age(now - info.written), is_right=True, priority=4),
+        PrintedColumn("study", _study, priority=7),
+        PrintedColumn("tags", lambda info: " ".join(info.tags), priority=8),
     ]
     # Runs without names, studies or tags need no columns for them.
     return PrintedTable([column for column in columns if any(map(column.text_of, infos))], infos)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from esper.formatting import (
     APPROXIMATE,
     NOT_MEASURED,
     format_config_value,
-    format_duration,
     format_number,
 )
 from esper.history.history import open_history
+from esper.history.measures import MEASURES
 from esper.history.summary import BlueprintSummary, RunSummary, flat_config
 from esper.paying import HEADING, paying_command
 from esper.plots.axis import finite_range
@@ -64,19 +64,14 @@ def _summary_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     yield "versions", ", ".join(f"{name} {version}" for name, version in summary.versions.items())
     yield from _configuration_rows(summary)
     yield "started", f"{datetime.fromtimestamp(summary.started):%Y-%m-%d %H:%M:%S}"
-    pace = format_number(summary.env_steps_per_second, ",.0f")
-    duration = f"{format_duration(summary.duration)} recorded"
     if (search := summary.search) is not None:
-        yield "length", f"{duration}: {summary.env_steps:,} env-steps, {pace} per second"
         yield "growth", f"{search.describe_progress(sum(summary.phases.values()))}; {search.describe_counts()}"
         yield "", search.answer or search.describe_best()
-    else:
-        total = summary.rounds * summary.steps
-        yield "length", f"{duration}, {len(summary.finished)} of {summary.rounds} rounds"
-        yield "", f"{summary.steps_done:,} of {total:,} steps: {summary.env_steps:,} env-steps, {pace} per second"
-        yield from _learning_rows(summary)
+    yield from _measure_rows(summary)
+    for name, metric in summary.metrics.items():
+        text = f"median {metric.median:.4g} in the last finished round, {metric.minimum:.4g} to {metric.maximum:.4g}"
+        yield name, text
     yield from _seed_rows(summary)
-    yield from _problem_rows(summary)
     spent = sum(summary.phases.values())
     if spent > 0:
         phases = sorted(summary.phases.items(), key=lambda phase: -phase[1])
@@ -86,8 +81,54 @@ def _summary_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
                 f"{name} {seconds / spent:.0%}" for name, seconds in phases if seconds / spent >= _MIN_PHASE_FRACTION
             ),
         )
-    last = f", last: {summary.last_checkpoint}" if summary.last_checkpoint else ""
-    yield "checkpoints", f"{summary.checkpoints or 'none'} written{last}"
+
+
+def _measure_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
+    """Yield a row for each measure, and another one with its course by round."""
+    for key, measure in MEASURES.items():
+        if summary.search is not None and (measure.unit in _UNITS_OF_LEARNING or key == "finished_rounds"):
+            continue
+        details = _DETAILS[key](summary) if key in _DETAILS else ""
+        yield measure.heading(summary.score_name), measure.text(measure.of(summary)) + details
+        if measure.of_round is not None and summary.finished:
+            values = [measure.of_round(finished) for finished in summary.finished]
+            low, high = finite_range(values) or (0.0, 0.0)
+            if measure.unit == "%":
+                low, high = measure.limits
+            yield "", f"{_sparkline(values, low, high)}  by round, from {measure.text(low)} to {measure.text(high)}"
+
+
+def _range_of_last_round(summary: RunSummary) -> str:
+    if not summary.finished:
+        return ": no finished round"
+    last = summary.finished[-1].score
+    return f", {last.minimum:.1%} to {last.maximum:.1%} over the envs"
+
+
+def _place_of_best(summary: RunSummary) -> str:
+    best = summary.best
+    return f" (env {best.env:02d}, round {best.round} step {best.step})" if best else ""
+
+
+def _counts_text(counts: dict[str, int], heading: str = "") -> str:
+    """Return counts in parentheses, keyed by what was counted; empty without any."""
+    listed = ", ".join(f"{name} ×{count}" for name, count in counts.items())
+    return f" ({heading}{listed})" if listed else ""
+
+
+_DETAILS: dict[str, Callable[[RunSummary], str]] = {
+    "score": _range_of_last_round,
+    "best": _place_of_best,
+    "parameters": lambda run: f"; bare host: {run.host_parameters:,}",
+    "anomalies": lambda run: _counts_text(run.anomalies),
+    "finished_rounds": lambda run: "" if run.search else f" of {run.rounds:,}",
+    "env_steps": lambda run: "" if run.search else f" in {run.steps_done:,} of {run.rounds * run.steps:,} steps",
+    "skipped_batches": lambda run: _counts_text(run.overflows_by_owner, "overflows: "),
+    "checkpoints": lambda run: f", last: {run.last_checkpoint}" if run.last_checkpoint else "",
+}
+"""Text after the number of a measure, keyed by its name."""
+_UNITS_OF_LEARNING = ("%", "return", "× host")
+"""Units of the measures that `show` leaves out for a growth, whose rounds are trials: its answer takes their place."""
 
 
 def _configuration_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
@@ -117,31 +158,6 @@ def _format_default(key: str, default: Any) -> str:
     return "that of the task" if is_of_task and default in (None, []) else format_config_value(default)
 
 
-def _learning_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
-    best = summary.best
-    location = f" (env {best.env:02d}, round {best.round} step {best.step})" if best else ""
-    yield f"best {summary.score_name}", format_number(best.score if best else None, ".1%") + location
-    if not summary.finished:
-        yield summary.score_name, f"{NOT_MEASURED}: no finished round"
-        return
-    last = summary.finished[-1].score
-    text = f"median {last.median:.1%} in the last finished round, {last.minimum:.1%} to {last.maximum:.1%}"
-    yield summary.score_name, text
-    medians = [finished.score.median for finished in summary.finished]
-    yield "", f"{_sparkline(medians, 0.0, 1.0)}  by round, from 0 to 100%"
-    for name, metric in summary.metrics.items():
-        text = f"median {metric.median:.4g} in the last finished round, {metric.minimum:.4g} to {metric.maximum:.4g}"
-        yield name, text
-    returns = [finished.episode_return for finished in summary.finished]
-    low, high = finite_range(returns) or (0.0, 0.0)
-    yield "return", f"mean {format_number(returns[-1], '+.3f')} in the last finished round"
-    yield "", f"{_sparkline(returns, low, high)}  by round, from {low:+.3f} to {high:+.3f}"
-    yield (
-        "parameters",
-        f"{summary.finished[-1].parameter_ratio:.2f} × bare host ({summary.host_parameters:,})",
-    )
-
-
 def _sparkline(values: Sequence[float], low: float, high: float) -> str:
     count = len(values)
     return sparkline(sample_to_width(values, count, min(count, _MAX_SPARKLINE_CHARS)), low, high)
@@ -169,14 +185,6 @@ def _format_effect(seeds: BlueprintSummary) -> str:
     if seeds.effect is None:
         return NOT_MEASURED
     return f"{APPROXIMATE if seeds.effects_approximate else ''}{seeds.effect:+.3f} ({seeds.effects})"
-
-
-def _problem_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
-    anomalies = ", ".join(f"{rule} ×{count}" for rule, count in summary.anomalies.items())
-    yield "anomalies", anomalies or "none"
-    overflows = ", ".join(f"{owner} ×{count}" for owner, count in summary.overflows_by_owner.items())
-    yield "skipped batches", f"{summary.skipped_batches} (overflows: {overflows})" if summary.skipped_batches else "0"
-    yield "rollbacks", str(summary.rollbacks or "none")
 
 
 def load_summary(text: str, telemetry_dir: Path) -> RunSummary:

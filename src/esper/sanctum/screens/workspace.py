@@ -10,7 +10,7 @@ from textual.containers import Vertical
 from textual.widget import Widget
 from textual.widgets import Input
 
-from esper.history.run_filter import SORT_KEYS
+from esper.history.run_filter import sort_keys
 from esper.history.run_groups import differing_keys
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.run_changes import RunChangesScreen
@@ -260,7 +260,7 @@ class WorkspaceScreen(RunChangesScreen):
                 self.workspace.sort_by(keys[0])
                 self.update()
 
-        keys = [*SORT_KEYS, *(key for key in self._config_keys() if key not in SORT_KEYS)]
+        keys = list(dict.fromkeys([*sort_keys(), *self._config_keys()]))
         self.app.push_screen(KeyDialog("Sort runs by", keys, is_several=False), sort)
 
     def action_reverse(self) -> None:

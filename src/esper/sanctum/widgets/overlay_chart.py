@@ -14,6 +14,7 @@ from textual.widget import Widget
 
 from esper.formatting import strip_control
 from esper.history.curves import POPULATION, split_name
+from esper.history.measures import LAST_PARAMETERS, LAST_SCORE
 from esper.history.run_groups import GroupCurve
 from esper.history.run_info import RunInfo
 from esper.plots.chart import Chart, Curve, Look, Quantity, XAxis
@@ -147,6 +148,8 @@ class OverlayChart(WorkspaceChart):
         """Name of the quantity; of several curves of a quantity, with its owner."""
         quantity, owner = split_name(self.curve)
         group = group_of(self.curve)
+        if owner == "median":
+            return f"median {group.title}"
         if not group.owner or owner in {"policy", "mean", "sum", "total"}:
             return group.title
         return f"{owner}" if quantity == "planted" else f"{quantity} of {owner.removeprefix('head ')}"
@@ -356,6 +359,5 @@ class RunScatterChart(WorkspaceChart, ScatterChart):
 
 def _place(run: RunInfo) -> tuple[float, float] | None:
     """Return parameters (×host) and final score of a run; None before the first finished round."""
-    if run.parameter_ratio is None or run.last_score is None:
-        return None
-    return run.parameter_ratio, run.last_score
+    parameters, score = LAST_PARAMETERS.of(run), LAST_SCORE.of(run)
+    return None if parameters is None or score is None else (parameters, score)

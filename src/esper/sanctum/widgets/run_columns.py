@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from esper.formatting import NOT_MEASURED, format_age, format_config_value, strip_control
+from esper.history.measures import Measure, listed_measures
 from esper.history.run_info import RunInfo
 from esper.plots.axis import finite_range
 from esper.plots.sparkline import sample_to_width, sparkline
 from esper.recording.notes import BASELINE_TAG
-from esper.sanctum.symbols import Cell, compact_cell, percent_cell
+from esper.sanctum.symbols import Cell, percent_cell
 from esper.sanctum.widgets.row_list import Column
 
 _MAX_SORT_COLS = 14
@@ -33,23 +34,47 @@ def age_text(run: RunInfo, now: float) -> str:
     return format_age(now - run.written).removesuffix(" ago").replace("just now", "now").removeprefix("in the ")
 
 
+def measure_cell(measure: Measure, value: float | None) -> Cell:
+    """Format a measure; a percentage without its sign, which is beside the number."""
+    if value is None:
+        return Cell(NOT_MEASURED, "absent")
+    if measure.unit == "%":
+        return percent_cell(value)
+    is_absent = measure.unit == "count" and value == 0
+    return Cell(measure.text(value).replace("-", "−"), "dim" if is_absent else "normal")
+
+
+def _measure_columns(sort_key: str) -> list[Column[RunInfo]]:
+    """Return the columns of the measures; the one by which the runs are sorted is the most important."""
+    return [
+        Column(
+            key,
+            measure.short,
+            len(measure.short) + 1,  # room for the arrow of the sort order
+            _MAX_MEASURE_COLS,
+            lambda run, _, measure=measure: measure_cell(measure, measure.of(run)),
+            0 if key == sort_key else measure.column_priority or 0,
+            is_right=True,
+        )
+        for key, measure in listed_measures().items()
+        if key not in _SORTED_ELSEWHERE and (measure.column_priority is not None or key == sort_key)
+    ]
+
+
 _COLUMNS: tuple[Column[RunInfo], ...] = (
-    Column("last", "last", 5, 5, lambda run, _: percent_cell(run.last_score), 1, is_right=True),
-    Column("best", "best", 5, 5, lambda run, _: percent_cell(run.best_score), 3, is_right=True),
     Column("written", "age", 4, 6, lambda run, _: Cell(age_text(run, time.time()), "dim"), 4, is_right=True),
     Column("task", "task", 5, 18, lambda run, _: _text(run.task), 5),
     Column("policy", "policy", 7, 10, lambda run, _: _text(run.policy), 6),
-    Column("return", "return", 6, 6, lambda run, _: compact_cell(run.last_return), 9, is_right=True),
-    Column("parameters", "×host", 5, 5, lambda run, _: compact_cell(run.parameter_ratio), 10, is_right=True),
-    Column("anomalies", "anom", 4, 4, lambda run, _: Cell(str(run.anomalies or ""), "warning"), 11, is_right=True),
     Column("study", "study", 6, 16, lambda run, _: _text(run.study), 7),
     Column("tags", "tags", 5, 20, lambda run, _: _tags(run), 8),
 )
-"""Columns from left to right."""
+"""Columns that are no measures, from left to right."""
 SPARK_PRIORITY = 2
 """Priority of the column with the scores by round."""
 _SORTED_ELSEWHERE = {"name", "state", "started", "age", "smoothed", *(column.key for column in _COLUMNS)}
 """Sort keys without a column of their own."""
+_MAX_MEASURE_COLS = 12
+"""Maximum width of the column of a measure."""
 
 
 def sort_value(run: RunInfo, key: str) -> Cell:
@@ -66,8 +91,8 @@ def result_columns(runs: Sequence[RunInfo], sort_key: str) -> list[Column[RunInf
         runs: All runs of the list.
         sort_key: Key by which they are sorted; a configuration key gets a column.
     """
-    columns = list(_COLUMNS)
-    if sort_key not in _SORTED_ELSEWHERE:
+    columns = [*_measure_columns(sort_key), *_COLUMNS]
+    if sort_key not in _SORTED_ELSEWHERE and sort_key not in listed_measures():
         heading = sort_key.rpartition(".")[2]
         cols = min(len(heading) + 1, _MAX_SORT_COLS)
         columns.insert(0, Column(sort_key, heading, cols, _MAX_SORT_COLS, lambda run, _: sort_value(run, sort_key), 0))

@@ -11,24 +11,24 @@ from esper.formatting import (
     format_age,
     format_bytes,
     format_config_value,
-    format_duration,
     pluralise,
     short_score_name,
     strip_control,
 )
-from esper.history.measures import LISTED, Measure
+from esper.history.measures import DURATION, Measure, listed_measures
 from esper.history.run_groups import config_difference
 from esper.history.run_info import RunInfo
 from esper.recording.notes import BASELINE_TAG
 from esper.sanctum.settings import CHANGED, list_settings
-from esper.sanctum.symbols import RUN_STATES, Cell, compact_cell, percent_cell, wrap_cells
+from esper.sanctum.symbols import RUN_STATES, wrap_cells
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line
+from esper.sanctum.widgets.run_columns import measure_cell
 from esper.sanctum.widgets.workspace_panel import RunKeysPanel
 from esper.sanctum.workspace import Workspace
 
-_LABEL_COLS = 11
-"""Width of a label of a result."""
+_LABEL_COLS, _VALUE_COLS = 15, 7
+"""Widths of the label and of the number of a result."""
 _MIN_KEY_COLS, _MAX_KEY_COLS = 14, 28
 """Width of a configuration key."""
 
@@ -113,32 +113,27 @@ class RunDetails(RunKeysPanel):
         score = short_score_name(run.score_name or "score")
         heading = "results" if baseline is None else f"results, and difference to {baseline.title}"
         yield self.line(f" {strip_control(heading)}", "title")
-        for label, name in (
-            (f"best {score}", "best"),
-            (f"last {score}", "last"),
-            ("mean return", "return"),
-            ("parameters", "parameters"),
-            ("anomalies", "anomalies"),
-        ):
-            yield self._result(label, LISTED[name], run, baseline)
+        for measure in listed_measures().values():
+            if measure.column_priority is not None:
+                yield self._result(measure.label(score), measure, run, baseline)
         if baseline is not None:
             yield self.line(" one run against one: no interval", "dim")
         size = [pluralise(run.envs, "env")] if run.envs else []
         size += [pluralise(run.steps, "step")] if run.steps else []
         size += [format_bytes(run.bytes)] if run.bytes is not None else []
-        size += [format_duration(run.duration)] if run.duration is not None else []
+        duration = DURATION.of(run)
+        size += [DURATION.text(duration)] if duration is not None else []
         yield self.line(f" {'size':<{_LABEL_COLS}}", "head").append("  ".join(size))
 
     def _result(self, label: str, measure: Measure, run: RunInfo, baseline: RunInfo | None) -> Line:
-        value, other = (measure.of_info(info) if measure.of_info and info else None for info in (run, baseline))
-        unit = {"%": "%", "× host": "×host"}.get(measure.unit, "")
+        value, other = measure.of(run), measure.of(baseline)
+        text, role = measure_cell(measure, value)
         line = self.line(f" {strip_control(label):<{_LABEL_COLS}}", "head")
-        line.append_cell(_result_cell(measure, value)).append(f" {unit:<5}", "dim")
+        line.append(text.rjust(_VALUE_COLS), role).append(" %" if measure.unit == "%" else "  ", "dim")
         if value is None or other is None:
             return line
-        difference, difference_unit = (100 * (value - other), "pp") if unit == "%" else (value - other, "")
-        text = "0" if difference == 0 else f"{difference:+.3g}".replace("-", "−")
-        return line.append(f" {text:>7}", "bright").append(f" {difference_unit}", "dim")
+        difference = "0" if value == other else measure.difference_text(value - other).replace("-", "−")
+        return line.append(f" {difference:>9}", "bright")
 
     def _configuration(self, run: RunInfo, baseline: RunInfo | None, width: int) -> Iterator[Line]:
         key_cols = min(max(width // 2 - 2, _MIN_KEY_COLS), _MAX_KEY_COLS)
@@ -176,13 +171,3 @@ class RunDetails(RunKeysPanel):
 
 def _value(value: object) -> str:
     return strip_control(format_config_value(value))
-
-
-def _result_cell(measure: Measure, value: float | None) -> Cell:
-    """Format a measure in five columns."""
-    if measure.unit == "%":
-        return percent_cell(value)
-    if measure.unit == "count" and value is not None:
-        return Cell(f"{value:>5}")
-    text, role = compact_cell(value)
-    return Cell(text.rjust(5), role)

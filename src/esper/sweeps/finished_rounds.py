@@ -1,20 +1,18 @@
-"""Measures of a run by round: return, score and parameters."""
+"""The finished rounds of a run, as far as they are recorded."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from esper.history.history import History
-from esper.history.measures import OBJECTIVES, ObjectiveName
 from esper.history.summary import RoundSummary, summarise_round
 from esper.telemetry import events as ev
 from esper.telemetry.state import RunState
 
 
-class RunMeasures:
-    """Measures of the finished rounds of a run, live or ended.
+class FinishedRounds:
+    """Results of the finished rounds of a run, live or ended.
 
     Args:
         run: Directory of the run.
@@ -59,16 +57,3 @@ class RunMeasures:
     def last_state(self) -> RunState:
         """State of the run after the last event that was read."""
         return self._history.state_at(self._history.length)
-
-
-def mean_over(rounds: Sequence[RoundSummary], objective: ObjectiveName, over: int) -> float:
-    """Return a measure, averaged over the last rounds.
-
-    Args:
-        rounds: One or more finished rounds, in order.
-        objective: The measure.
-        over: Number of rounds.
-    """
-    value = OBJECTIVES[objective].of_round
-    assert value is not None
-    return statistics.fmean(map(value, rounds[-over:]))
