@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from textual.drivers.headless_driver import HeadlessDriver
-from textual.widgets import DataTable, Input, OptionList, Static
+from textual.widgets import Input, OptionList, Static
 
 from esper.control import RequestKind
 from esper.sanctum.actions.resume import BROWSER_MESSAGE
@@ -18,7 +18,7 @@ from esper.sanctum.actions.sharing import NO_SELECTION_MESSAGE
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.bindings import KEYS, Availability, KeyCategory
 from esper.sanctum.driver import parse_input
-from esper.sanctum.screens.checkpoint_picker import CheckpointPicker
+from esper.sanctum.screens.checkpoint_picker import CheckpointList, CheckpointPicker
 from esper.sanctum.screens.dialogs import ChoiceDialog
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.help import HelpScreen
@@ -30,7 +30,7 @@ from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.sanctum.widgets.timeline import Timeline
 from esper.telemetry import events as ev
-from tests.factory import example_run
+from tests.factory import example_run, stamp
 from tests.sanctum.driving import (
     SIZE,
     emit,
@@ -96,9 +96,11 @@ async def test_restore_requests_the_picked_checkpoint(tmp_path: Path) -> None:
     async with opened(app) as pilot:
         await pilot.press("r")
         assert isinstance(app.screen, CheckpointPicker)
-        table = app.screen.query_one(DataTable)
-        newest = [str(cell).strip() for cell in table.get_row_at(0)]
-        assert newest == ["10", "25", "14:13:26", "81.0", "3.3 MiB", "schedule"]
+        heading, newest, oldest = app.screen.query_one(CheckpointList).text.splitlines()
+        assert heading.split() == ["round", "step", "time", "acc", "%", "size", "origin"]
+        assert newest.split() == ["▸", "10", "25", "14:13:26", "81.0", "3.3", "MiB", "schedule"]
+        assert oldest.split()[:2] == ["5", "25"]
+        assert "Discards 1 round 5 steps." in screen_text(app)
         await pilot.press("escape")
         assert kinds(session) == []
         await pilot.press("r", "down", "enter")
@@ -109,6 +111,28 @@ async def test_restore_requests_the_picked_checkpoint(tmp_path: Path) -> None:
         assert "restoring…" in header(app)
 
 
+async def test_checkpoints_are_chosen_with_the_mouse_and_scroll(tmp_path: Path) -> None:
+    """More checkpoints than the dialog has rows: the keys of all lists move the cursor, a double click chooses."""
+    saved = next(event for event in RUN if isinstance(event, ev.CheckpointSaved))
+    many = [msgspec.structs.replace(saved, round=number, path=f"checkpoints/{number:05d}") for number in range(1, 31)]
+    app, session = live(stamp([*RUN[:2], *many]))
+    session.keep(tmp_path, many)
+    async with opened(app) as pilot:
+        await pilot.press("r")
+        table = app.screen.query_one(CheckpointList)
+        await pilot.press("pagedown")
+        assert table.selected == "checkpoints/00016"
+        assert "later checkpoints kept" in screen_text(app)
+        await pilot.press("end")
+        assert table.text.splitlines()[-1].split()[:2] == ["▸", "1"]
+        await pilot.click(CheckpointList, offset=(5, 3))
+        assert table.selected == "checkpoints/00013"
+        await pilot.click(CheckpointList, offset=(5, 3), times=2)
+        (request,) = session.asked()
+        assert request.path is not None
+        assert request.path.endswith("checkpoints/00013")
+
+
 async def test_restore_lists_each_existing_checkpoint_once(tmp_path: Path) -> None:
     app, session = live(RUN)
     oldest, newest = session.keep(tmp_path, RUN)
@@ -117,8 +141,8 @@ async def test_restore_lists_each_existing_checkpoint_once(tmp_path: Path) -> No
     oldest.rmdir()  # as when old checkpoints are deleted
     async with opened(app) as pilot:
         await pilot.press("r")
-        table = app.screen.query_one(DataTable)
-        assert [str(table.get_row_at(row)[-1]).strip() for row in range(table.row_count)] == ["keyboard"]
+        rows = app.screen.query_one(CheckpointList).text.splitlines()[1:]
+        assert [row.split()[-1] for row in rows] == ["keyboard"]
         await pilot.press("escape")
         newest.rmdir()
         await pilot.press("r")

@@ -12,6 +12,7 @@ from esper.process import python_command
 from esper.recording.runs import safe_run_name
 from esper.sanctum.actions.base import BaseApp
 from esper.sanctum.bindings import bindings_of
+from esper.sanctum.screens.checkpoint_picker import existing_checkpoints, local_path
 from esper.sanctum.screens.dialogs import Choice, ChoiceDialog
 from esper.sanctum.view import TOAST_SECONDS
 from esper.telemetry.events import CheckpointSaved
@@ -30,8 +31,6 @@ class HarvestActions(BaseApp):
         """Ask whether to harvest the selected env, and do it."""
         if self.refuse_in_browser(BROWSER_MESSAGE):
             return
-        from esper.sanctum.screens.checkpoint_picker import existing_checkpoints, local_path  # slow to import
-
         run = self.source.directory
         existing = existing_checkpoints(self.source.state.checkpoints, run)
         if not existing:

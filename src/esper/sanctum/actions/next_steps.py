@@ -14,6 +14,7 @@ from esper.recording.runs import shortest_name
 from esper.sanctum.actions.harvest import HarvestActions
 from esper.sanctum.actions.navigation import NavigationActions
 from esper.sanctum.bindings import bindings_of
+from esper.sanctum.screens.checkpoint_picker import existing_checkpoints
 from esper.sanctum.screens.dialogs import Choice, ChoiceDialog
 from esper.sanctum.source import RunSource
 from esper.sanctum.view import TOAST_SECONDS, EffectNeeded, ResumeRun, ViewState
@@ -57,8 +58,6 @@ class NextStepsActions(NavigationActions, HarvestActions):
         if state.started is None or best is None:
             self.notify("No env has stepped yet.", severity="warning")
             return
-        from esper.sanctum.screens.checkpoint_picker import existing_checkpoints  # slow to import
-
         has_checkpoint = bool(existing_checkpoints(state.checkpoints, self.source.directory))
         outcome = self.source.outcome
         steps: list[Choice[NextStep]] = []

@@ -11,6 +11,7 @@ from esper.control import ENDING_KINDS, RequestKind
 from esper.sanctum.actions.resume import BROWSER_MESSAGE, ResumeActions
 from esper.sanctum.driver import ResilientDriver
 from esper.sanctum.requests import ACKNOWLEDGEMENTS, PendingRequests, pause_cause
+from esper.sanctum.screens.checkpoint_picker import CheckpointPicker, existing_checkpoints
 from esper.sanctum.screens.dialogs import ChoiceDialog, stop_dialog
 from esper.sanctum.source import RunSource, run_has_ended
 from esper.sanctum.view import ResumeRun
@@ -68,8 +69,6 @@ class RunActions(ResumeActions):
             restore = self.view.key_names["run.restore"]
             self.notify(f"The run is starting. Press {restore} again when it has started.", severity="warning")
             return
-        from esper.sanctum.screens.checkpoint_picker import CheckpointPicker, existing_checkpoints  # slow to import
-
         checkpoints = existing_checkpoints(self.source.live_state.checkpoints, self.source.directory)
         if not checkpoints:
             checkpoint = self.view.key_names["run.checkpoint"]
@@ -80,7 +79,7 @@ class RunActions(ResumeActions):
             if path is not None:
                 self._request(RequestKind.RESTORE, path)
 
-        self.push_screen(CheckpointPicker(checkpoints, lambda: self.source.live_state), request_restore)
+        self.push_screen(CheckpointPicker(self.view, checkpoints), request_restore)
 
     def on_explanation_needed(self) -> None:
         """Request an explanation of the last decision for the selected env, if it has none and one is possible.

@@ -1,63 +1,129 @@
-"""Dialog that restores a checkpoint. A separate module, because its table takes longest to import."""
+"""Dialog that restores a checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
+from typing import ClassVar
 
-from rich.text import Text
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.widgets import DataTable, Static
+from textual.geometry import Size
+from textual.message import Message
+from textual.widgets import Static
 
 from esper.domain import StepNumber
 from esper.formatting import format_bytes, format_time_of_day, pluralise, short_score_name, strip_control
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.screens.dialogs import Dialog
-from esper.sanctum.symbols import ellipsise, percent_cell
+from esper.sanctum.symbols import Cell, percent_cell
+from esper.sanctum.view import ViewState
+from esper.sanctum.widgets.panel import Line, Row
+from esper.sanctum.widgets.row_list import Column, RowList, append_cells, fit_columns
 from esper.telemetry.events import CheckpointSaved
-from esper.telemetry.state import RunState
+
+_CURSOR_COLS = 1
+_MAX_ORIGIN_COLS = 12
+_MAX_ROWS = 15
+"""Maximum number of visible checkpoints."""
+
+
+class CheckpointList(RowList[str]):
+    """One row per checkpoint, keyed by its path.
+
+    Args:
+        view: State that the panels share.
+        checkpoints: The checkpoints, newest first.
+    """
+
+    def __init__(self, view: ViewState, checkpoints: Sequence[CheckpointSaved]) -> None:
+        super().__init__(view)
+        self._checkpoints = {saved.path: saved for saved in checkpoints}
+        self.highlighted = checkpoints[0]
+        """The checkpoint under the cursor."""
+
+    class Moved(Message):
+        """The cursor is on another checkpoint."""
+
+    class Chosen(Message):
+        """The user has chosen the checkpoint under the cursor."""
+
+    @property
+    def selected(self) -> str:
+        """Path of the checkpoint under the cursor."""
+        return self.highlighted.path
+
+    def select(self, key: str) -> None:
+        """Move the cursor to a checkpoint."""
+        self.highlighted = self._checkpoints[key]
+        self.update()
+        self.post_message(self.Moved())
+
+    async def action_open(self) -> None:
+        """Choose the checkpoint under the cursor."""
+        self.post_message(self.Chosen())
+
+    def preferred_height(self) -> int:
+        """Return the number of lines of the heading and of all rows, up to the maximum."""
+        return self.HEADING_ROWS + min(len(self._checkpoints), _MAX_ROWS)
+
+    def cache_key(self) -> Hashable:
+        """Return the path under the cursor."""
+        return self.selected
+
+    def draw_lines(self, size: Size) -> list[Line] | list[Row]:
+        """Draw the heading and the visible rows."""
+        width, found = size.width, [*self._checkpoints.values()]
+        columns = self.fitted(width, lambda: fit_columns(self._columns(), found, width - _CURSOR_COLS - 1, 0))
+        rows = [self.draw_heading(self.line(" " * _CURSOR_COLS), columns).row(width)]
+        for path in self.scroll_to_cursor([*self._checkpoints], max(size.height - self.HEADING_ROWS, 1)):
+            saved, is_selected = self._checkpoints[path], path == self.selected
+            line = Line(self.view.palette, selected=is_selected).append("▸" if is_selected else " ", "key")
+            rows.append(append_cells(line, columns, (column.cell(saved, cols) for column, cols in columns)).row(width))
+        self.draw_scroll_arrows(rows, width)
+        return rows
+
+    def _columns(self) -> list[Column[CheckpointSaved]]:
+        score = f"{strip_control(short_score_name(self.view.source.live_state.score_name))} %"
+        return [
+            Column("round", "round", 5, 8, lambda saved, _: Cell(str(saved.round)), 0, is_right=True),
+            Column("step", "step", 4, 8, lambda saved, _: Cell(str(saved.step)), 0, is_right=True),
+            Column("time", "time", 8, 8, lambda saved, _: Cell(format_time_of_day(saved.written or saved.time)), 1),
+            Column("score", score, len(score), 8, lambda saved, _: percent_cell(saved.score), 2, is_right=True),
+            Column("size", "size", 4, 9, lambda saved, _: Cell(format_bytes(saved.bytes)), 3, is_right=True),
+            Column("origin", "origin", 6, _MAX_ORIGIN_COLS, lambda saved, _: Cell(strip_control(saved.origin)), 4),
+        ]
 
 
 class CheckpointPicker(Dialog[str]):
     """Dialog that lists checkpoints. Returns the path of the chosen one, or None.
 
     Args:
+        view: State that the panels share.
         checkpoints: The checkpoints, newest last.
-        current: Returns the present state of the run.
     """
 
-    BINDINGS = bindings_of("dismiss", "run.restore")
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "choose"),
+        *bindings_of("dismiss", "run.restore"),
+    ]
 
-    def __init__(self, checkpoints: list[CheckpointSaved], current: Callable[[], RunState]) -> None:
+    def __init__(self, view: ViewState, checkpoints: Sequence[CheckpointSaved]) -> None:
         super().__init__()
-        self._checkpoints = checkpoints[::-1]
-        self._current = current
+        self._view, self._checkpoints = view, checkpoints[::-1]
 
     def compose(self) -> ComposeResult:
-        """Yield a table of the checkpoints, newest first."""
+        """Yield the list, newest first, and what the restore of the checkpoint under the cursor discards."""
         with Vertical(id="dialog"):
             yield Static("Restore a checkpoint", id="question")
-            table: DataTable[Text] = DataTable(cursor_type="row")
-            score = f"{strip_control(short_score_name(self._current().score_name))} %"
-            for heading in ("round", "step", "time", score, "size", "origin"):
-                table.add_column(Text(heading))
-            for saved in self._checkpoints:
-                table.add_row(
-                    Text(str(saved.round), justify="right"),
-                    Text(str(saved.step), justify="right"),
-                    Text(format_time_of_day(saved.written or saved.time)),
-                    Text(percent_cell(saved.score).text),
-                    Text(format_bytes(saved.bytes), justify="right"),
-                    Text(ellipsise(strip_control(saved.origin), 12)),
-                )
-            yield table
-            yield Static(self._loss(0), id="loss")
+            yield CheckpointList(self._view, self._checkpoints)
+            yield Static(self._loss(self._checkpoints[0]), id="loss")
             yield Static("Enter restore   Esc cancel", id="hint")
 
-    def _loss(self, row: int) -> str:
-        """Return a sentence on the steps that restoring the checkpoint of a row discards."""
-        saved, state = self._checkpoints[row], self._current()
+    def _loss(self, saved: CheckpointSaved) -> str:
+        """Return a sentence on the steps that restoring a checkpoint discards."""
+        state = self._view.source.live_state
         steps_per_round = state.started.steps if state.started else 1
         lost = max(state.steps_done - StepNumber(saved.round, saved.step).steps_done(steps_per_round), 0)
         rounds, steps = divmod(lost, steps_per_round)
@@ -67,13 +133,17 @@ class CheckpointPicker(Dialog[str]):
         kept = f"; {pluralise(later, 'later checkpoint')} kept in undone/" if later else ""
         return f"Discards {' '.join(parts)}{kept}."
 
-    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+    def on_checkpoint_list_moved(self) -> None:
         """Show what restoring the checkpoint under the cursor discards."""
-        self.query_one("#loss", Static).update(self._loss(event.cursor_row))
+        self.query_one("#loss", Static).update(self._loss(self.query_one(CheckpointList).highlighted))
 
-    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Return the checkpoint chosen with Enter or a click."""
-        self.dismiss(self._checkpoints[event.cursor_row].path)
+    def on_checkpoint_list_chosen(self) -> None:
+        """Return the checkpoint that was double-clicked."""
+        self.action_choose()
+
+    def action_choose(self) -> None:
+        """Return the checkpoint under the cursor."""
+        self.dismiss(self.query_one(CheckpointList).selected)
 
 
 def existing_checkpoints(events: Iterable[CheckpointSaved], run: Path | None) -> list[CheckpointSaved]:
