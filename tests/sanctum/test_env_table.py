@@ -129,6 +129,20 @@ async def test_filter_is_evaluated_again_each_step() -> None:
         assert filter_message(app) == "1 of 6"
 
 
+async def test_count_of_a_filter_that_is_typed_follows_the_run() -> None:
+    app, session = live(small())
+    async with opened(app) as pilot:
+        await pilot.press("slash", *"acc>0.85")
+        assert filter_message(app) == "0 of 6; Enter applies"
+        await emit(pilot, session, env_stepped(3, score=0.9))
+        assert filter_message(app) == "1 of 6; Enter applies"
+        await pilot.press(*"x", "enter")  # an error stays as it is
+        message = filter_message(app)
+        await emit(pilot, session, env_stepped(4, score=0.9))
+        assert filter_message(app) == message
+        assert app.screen.query_one("#message").has_class("invalid")
+
+
 async def test_env_map_keeps_focus_when_filter_is_cancelled() -> None:
     app, _ = live(small())
     async with opened(app) as pilot:

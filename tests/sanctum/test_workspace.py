@@ -167,7 +167,10 @@ async def test_list_is_filtered_with_completion(study: Path) -> None:
         await type_(pilot, "slash", "space", *"bestt<1", "enter")
         assert "did you mean best?" in screen_text_of(pilot)
         assert names(pilot) == ["run-3"]  # those of the last valid filter
-        await type_(pilot, "escape", "escape")
+        await type_(pilot, "escape")
+        screen_of(pilot).update()
+        assert "1 of 4" in str(pilot.app.screen.query_one("#message").render())
+        await type_(pilot, "escape")
         assert len(names(pilot)) == 4
         await type_(pilot, "slash", *"nothing", "enter")
         assert panel_text(pilot, RunList) == "no run matches the filter"

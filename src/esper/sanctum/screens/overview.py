@@ -213,7 +213,10 @@ class OverviewScreen(RunScreen):
         self.query_one(OverviewPanels).divide_rows()
         super().update()
         box = self.query_one(FilterBox)
-        if self.view.env_filter and not box.typing:
+        if box.typing:
+            if box.is_accepted:
+                self._preview(box.text)
+        elif self.view.env_filter:
             box.set_message(self._count_matching(self.view.env_filter))
 
     def _preview(self, text: str) -> None:

@@ -87,7 +87,7 @@ class WorkspaceScreen(RunChangesScreen):
             self._names = names
             self._show_charts()
         box = self.query_one(RunFilterBox)
-        if box.display and not box.typing:
+        if box.display and box.is_accepted:
             box.show_count()
         super().update()
 

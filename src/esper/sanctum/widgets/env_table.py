@@ -232,7 +232,8 @@ class FilterBox(Horizontal):
         text: str
         """The filter to apply from now on: the new one after Enter, the previous one after Escape."""
 
-    _accepted = True
+    is_accepted = True
+    """True if the message is not about an error, so that Enter may apply the filter."""
     previous_text = ""
     """The last applied filter."""
 
@@ -255,6 +256,11 @@ class FilterBox(Horizontal):
         """True while the input accepts keys."""
         return not self.query_one(Input).disabled
 
+    @property
+    def text(self) -> str:
+        """The text in the input."""
+        return self.query_one(Input).value
+
     def set_message(self, text: str, *, accepted: bool = True, invalid: bool = False) -> None:
         """Show the number of matches, or the error of the filter.
 
@@ -263,7 +269,7 @@ class FilterBox(Horizontal):
             accepted: True if Enter may apply the filter.
             invalid: Show the message as an error.
         """
-        self._accepted = accepted
+        self.is_accepted = accepted
         message = self.query_one("#message", Static)
         message.update(text)
         message.set_class(invalid, "invalid")
@@ -275,14 +281,14 @@ class FilterBox(Horizontal):
         self._close("")
 
     def _close(self, text: str) -> None:
-        self.query_one(Input).disabled = True
+        self.query_one(Input).disabled, self.is_accepted = True, True
         self.display = bool(text.strip())
         self.post_message(self.Closed(text))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Close the input, unless the filter is incomplete or invalid."""
         event.stop()
-        if self._accepted:
+        if self.is_accepted:
             self._close(event.value)
         else:
             self.query_one("#message", Static).add_class("invalid")

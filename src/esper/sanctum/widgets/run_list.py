@@ -169,6 +169,8 @@ class RunFilterBox(FilterBox):
     def __init__(self, workspace: Workspace) -> None:
         super().__init__()
         self._workspace = workspace
+        self._hint = ""
+        """Completions of the text that is typed."""
 
     def compose(self) -> ComposeResult:
         """Yield the slash, the input, the message and the completions."""
@@ -189,7 +191,7 @@ class RunFilterBox(FilterBox):
         """Apply a filter while it is typed, and show the number of matches or the error, and the completions."""
         workspace = self._workspace
         completions = complete_filter(text, workspace.runs)[:MAX_COMPLETIONS]
-        hint = "  ".join(completions)
+        self._hint = hint = "  ".join(completions)
         try:
             workspace.filter_by(text)
         except FilterError as error:
@@ -198,13 +200,12 @@ class RunFilterBox(FilterBox):
             message = f"Tab: {hint}" if hint and is_incomplete else str(error)
             self.set_message(message, accepted=False, invalid=not is_incomplete)
         else:
-            count = f"{len(workspace.listed)} of {len(workspace.runs)}"
-            self.set_message(f"{count}   Tab: {hint}" if hint else count)
+            self.show_count()
 
     def show_count(self) -> None:
-        """Show the number of matches of the applied filter."""
-        workspace = self._workspace
-        self.set_message(f"{len(workspace.listed)} of {len(workspace.runs)}")
+        """Show the number of matches, and the completions while the filter is typed."""
+        count = f"{len(self._workspace.listed)} of {len(self._workspace.runs)}"
+        self.set_message(f"{count}   Tab: {self._hint}" if self._hint and self.typing else count)
 
 
 def complete_term(term: str, completions: list[str]) -> str | None:
