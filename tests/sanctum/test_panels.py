@@ -242,7 +242,26 @@ async def test_score_charts_have_axes_before_the_first_point(monkeypatch: pytest
         assert str(steps.border_title) == "round 1: every network began anew"
         await emit(pilot, session, *[env_stepped(env, step=step) for step in (1, 2) for env in range(2)])
         await emit(pilot, session, ev.PhaseTimed(round=1, step=2, wall=1.0, phases={}))
-        assert str(steps.border_title) == "validation accuracy % ─ by step of round 1"
+        assert str(steps.border_title) == "validation accuracy % ─ steps 1–2 of round 1"
+
+
+async def test_chart_by_step_names_the_step_that_it_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of a step, the table has the next scores of some envs, so that its median is another one."""
+    monkeypatch.setattr("esper.sanctum.widgets.chart_panel.REDRAW_INTERVAL_S", 0.0)
+    first = [env_stepped(env, step=step, score=0.1 * step) for step in (1, 2, 3) for env in range(3)]
+    app, session = live(stamp([run_started(3, 3, 8), ev.RoundStarted(round=1), *first]))
+    async with opened(app, size=ROOMY) as pilot:
+        steps = app.screen.query_one(StepScores)
+        await emit(pilot, session, ev.PhaseTimed(round=1, step=3, wall=1.0, phases={}))
+        for env in (0, 1):
+            await emit(pilot, session, env_stepped(env, step=4, score=0.7))
+        assert str(steps.border_title).endswith("steps 1–3 of round 1")
+        assert str(steps.border_subtitle).startswith("median 30.0")
+        median = next(row for row in app.screen.query_one(EnvTable).text.splitlines() if row.startswith("median"))
+        assert median.split()[1] == "70.0"
+        await emit(pilot, session, env_stepped(2, step=4, score=0.7))
+        assert str(steps.border_title).endswith("steps 1–4 of round 1")
+        assert str(steps.border_subtitle).startswith("median 70.0")
 
 
 async def test_values_at_the_cursor_are_those_of_show(tmp_path: Path) -> None:

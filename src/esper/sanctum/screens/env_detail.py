@@ -134,6 +134,7 @@ class EnvStep(EnvPanel):
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
         """Draw one line per value: the step beside its reward if there is room, else below each other."""
         step = env.stepped
+        self.panel_title = self.PANEL_TITLE if step is None else f"{self.PANEL_TITLE}: {step.step}"
         if step is None:
             return self.wrapped_message("no step yet in this round", size.width)
         op = strip_control(" ".join(filter(None, (step.op, step.target))))

@@ -309,7 +309,7 @@ class SlotLanes(EnvPanel):
         names, slots, plot = self.state.started.slot_names, self._slots(), self.story.plot_columns()
         trace = self.trace()
         shown = next((step for step in trace if step.step == self.view.selected_step), trace[-1] if trace else None)
-        moment = "" if shown is None else f"at step {shown.step}, " if shown.step == self.view.selected_step else ""
+        moment = "" if shown is None else f"at step {shown.step}, "  # beside it are the values of the last step
         self.panel_title = f"slots ─ {moment}contribution: {strip_control(self.state.score_name)} lost without it, pp"
         self.panel_subtitle = None if len(slots) == len(names) else f"{len(slots)} of {len(names)} slots"
         start = (plot.stop if plot else Y_AXIS_COLUMNS + 2) + 1

@@ -130,12 +130,23 @@ class StepScores(PopulationChart):
         return self.draw_points(x_axis, points, self._ghost_points.of(ghost) if ghost and has_ghost else None)
 
     def name_in_title(self) -> str:
-        """Return the name of the quantity and the round; in the first steps of a round, that all networks are new."""
-        number = self.state.round
+        """Return the name of the quantity, its steps and the round; in the first steps, that all networks are new.
+
+        While some envs are a step ahead, the table of the envs has their scores already, and the chart has not.
+        """
+        number, steps = self.state.round, kept_steps(self.state)
         if number and self.state.step < _FIRST_STEPS:
             return self.fitting(f"round {number}: every network began anew", f"round {number}: new networks")
-        name = super().name_in_title()
-        return self.fitting(name, name.removeprefix("validation "), f"by step of round {number}")
+        if not steps:
+            return self.fitting(*(f"{name} ─ by step of round {number}" for name in self._names))
+        drawn = f"steps {steps[0]}–{steps[-1]} of round {number}"
+        return self.fitting(*(f"{name} ─ {drawn}" for name in self._names), drawn, drawn.replace(" of", ","))
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        """Name and unit of the quantity, and a shorter one."""
+        name = f"{self.quantity_name} %"
+        return name, name.removeprefix("validation ")
 
 
 class _PointCache:
