@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,7 @@ def test_plantings_that_pay_are_those_of_completely_measured_episodes(
     assert paying_plantings(known(tmp_path)) is None
     assert main(["show", str(tmp_path)]) == 0
     command = f"esper-sanctum whatif {tmp_path} --rounds 1-4 --sample 32"
-    assert f"plantings that pay  –: `{command}` measures them" in capsys.readouterr().out
+    assert re.search(rf"\nplantings that pay +–: `{command}` measures them\n", capsys.readouterr().out)
     store_effects(tmp_path, 1, 0, {2: 0.3, 5: 0.004})
     single = paying_plantings(known(tmp_path))
     assert single
@@ -84,7 +85,7 @@ def test_plantings_that_pay_are_those_of_completely_measured_episodes(
     assert (found.n, found.pays, found.episodes, found.exact) == (4, 3, 2, 1)
     assert found.effect.mean == pytest.approx(0.604 / 4)
     assert main(["show", str(tmp_path)]) == 0
-    assert f"plantings that pay  {found}\n" in capsys.readouterr().out
+    assert re.search(rf"\nplantings that pay +{re.escape(str(found))}\n", capsys.readouterr().out)
     assert str(found).startswith("≈3 of 4, ≈75% [")
     assert str(found).endswith("] (1 of 2 episodes exact)")
     assert main(["show", str(tmp_path), "--json"]) == 0

@@ -65,9 +65,9 @@ def _interval_text(result: MeasureResult | None, text_of: Callable[[float], str]
     if result is None:
         return NOT_MEASURED
     text = text_of(result.mean)
-    return (
-        text if result.low is None or result.high is None else f"{text} [{text_of(result.low)}, {text_of(result.high)}]"
-    )
+    if result.low is None or result.high is None:
+        return text
+    return f"{text} [{text_of(result.low)}, {text_of(result.high)}]"
 
 
 def _difference_cells(setting: SettingResult, objective: str) -> list[str]:

@@ -40,8 +40,9 @@ def measure_cell(measure: Measure, value: float | None) -> Cell:
         return Cell(NOT_MEASURED, "absent")
     if measure.unit == "%":
         return percent_cell(value)
-    is_absent = measure.unit == "count" and value == 0
-    return Cell(measure.text(value).replace("-", "−"), "dim" if is_absent else "normal")
+    is_problem = measure.unit == "count" and measure.is_less_better
+    role = "dim" if measure.unit == "count" and value == 0 else "warning" if is_problem else "normal"
+    return Cell(measure.text(value).replace("-", "−"), role)
 
 
 def _measure_columns(sort_key: str) -> list[Column[RunInfo]]:
