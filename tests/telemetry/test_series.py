@@ -159,5 +159,6 @@ def test_five_numbers_equal_percentiles_of_numpy(values: list[float]) -> None:
     assert five_numbers(values) == pytest.approx(np.percentile(values, [0, 25, 50, 75, 100]))
 
 
-def test_five_numbers_with_infinite_values_are_not_nan() -> None:
-    assert five_numbers([math.inf, 1.0, math.inf, 2.0, math.inf]) == (1.0, 2.0, math.inf, math.inf, math.inf)
+def test_five_numbers_are_those_of_the_finite_values() -> None:
+    assert five_numbers([math.inf, 3.0, math.nan, 1.0, 2.0, -math.inf]) == (1.0, 1.5, 2.0, 2.5, 3.0)
+    assert all(map(math.isnan, five_numbers([math.nan])))

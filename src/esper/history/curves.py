@@ -189,9 +189,9 @@ class RunCurves:
         self._ended = []
 
     def _of_population(self, quantity: str, values: Sequence[float], time: float) -> Iterator[Point]:
-        finite = [value for value in values if math.isfinite(value)]
-        if finite:
-            for owner, value in zip(POPULATION, five_numbers(finite), strict=True):
+        numbers = five_numbers(values)
+        if not math.isnan(numbers.median):
+            for owner, value in zip(POPULATION, numbers, strict=True):
                 yield Point(f"{quantity}/{owner}", self._step, value, time)
 
     def _of_update(self, event: ev.PolicyUpdated) -> Iterator[Point]:

@@ -74,14 +74,13 @@ class FiveNumbers(NamedTuple):
 
 
 def five_numbers(values: Sequence[float]) -> FiveNumbers:
-    """Return minimum, quartiles and maximum.
+    """Return minimum, quartiles and maximum of the finite values; NaN if there is none.
 
     A quartile between two values is interpolated linearly, as NumPy does by default.
-
-    Args:
-        values: Values without NaN, at least one.
     """
-    ordered = sorted(values)
+    ordered = sorted(value for value in values if math.isfinite(value))
+    if not ordered:
+        return FiveNumbers(*[math.nan] * len(FiveNumbers._fields))
     quartiles = (_quantile(ordered, 0.25), median(ordered), _quantile(ordered, 0.75))
     return FiveNumbers(ordered[0], *quartiles, ordered[-1])
 
@@ -89,7 +88,7 @@ def five_numbers(values: Sequence[float]) -> FiveNumbers:
 def _quantile(ordered: Sequence[float], fraction: float) -> float:
     index, rest = divmod(fraction * (len(ordered) - 1), 1)
     low, high = ordered[int(index)], ordered[math.ceil(index + rest)]
-    return low if low == high else low + (high - low) * rest  # two infinite values have no difference
+    return low + (high - low) * rest
 
 
 def _mean(values: list[float | None]) -> float | None:
