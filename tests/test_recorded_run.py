@@ -137,7 +137,7 @@ def test_types_of_a_frame_do_not_depend_on_its_values(
 def test_wrong_names_are_answered_with_the_nearest(run: esper.RecordedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyError, match="did you mean EnvStepped"):
         run.table("EnvSteped")
-    with pytest.raises(KeyError, match="did you mean kl/policy"):
+    with pytest.raises(KeyError, match="did you mean KL/policy"):
         run.plot("kll/policy")
     monkeypatch.setattr("esper.recorded_run.find_spec", lambda _: None)
     with pytest.raises(ImportError, match="a data frame needs polars or pandas; install one of them"):
@@ -206,7 +206,7 @@ def test_texts_are_escaped_in_html() -> None:
 
 
 def test_plot_names_its_curves_and_axis(run: esper.RecordedRun) -> None:
-    names = ["kl/policy", "accuracy/env 03"]
+    names = ["KL/policy", "accuracy/env 03"]
     texts = [found.text for found in ElementTree.fromstring(run.plot(*names).svg).iter()]
     assert {*names, "step of the run"} <= set(texts)
 

@@ -43,7 +43,7 @@ def test_curves_of_a_live_run_and_its_continuation(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     run = only(tmp_path / "telemetry")
     assert scalars(run, "final accuracy/median") == [2, 4]
-    assert scalars(run, "kl/policy") == [2, 4]
+    assert scalars(run, "KL/policy") == [2, 4]
     done = run_program("--no-tui", "--resume", "last", "--rounds", "3", "--tensorboard", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert scalars(run, "final accuracy/median") == [2, 4, 6]
@@ -83,7 +83,7 @@ def test_curves_leave_out_what_a_restored_checkpoint_undoes(tmp_path: Path) -> N
     found = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
     found.Reload()
     assert [(point.step, point.value) for point in found.Scalars("rollbacks/sum")] == [(5, 0)]
-    assert [point.step for point in found.Scalars("kl/policy")] == [5]
+    assert [point.step for point in found.Scalars("KL/policy")] == [5]
     assert engine.warnings == deque()
 
 

@@ -10,11 +10,16 @@ from esper.config import AnomalyConfig, Config, TrainingConfig
 from esper.domain import Rule
 from esper.health.detector import AnomalyDetector, AnomalyEvent
 from esper.health.rules import CHECKS, RULES
-from esper.health.rules.lanes import STRAGGLING_STEPS, check_stale, is_nearly_full, predict_full_round
+from esper.health.rules.lanes import (
+    MEMORY_GROWTH_ROUNDS,
+    STRAGGLING_STEPS,
+    check_stale,
+    is_nearly_full,
+    predict_full_round,
+)
 from esper.health.rules.registry import rule as register_rule
 from esper.health.thresholds import Thresholds
 from esper.telemetry import events as ev
-from esper.telemetry import health_stats
 from esper.telemetry.health_stats import MemoryHealth
 from esper.telemetry.state import Keyframe, RunState
 from tests.factory import device_sampled, env_stepped, example_run, growth_run, policy_updated, run_started, stamp
@@ -436,12 +441,13 @@ def test_full_shared_memory_is_one_anomaly() -> None:
     assert [one.where for event in samples for one in detector.check(event)] == ["cpu:0"]
 
 
-def test_memory_points_stay_evenly_spaced() -> None:
-    course = MemoryHealth()
-    for sample in range(health_stats.MAX_MEMORY_POINTS * 5):
-        course.fold(device_sampled(allocated=sample), 1)
-    allocated = [point.allocated for point in course.points]
-    assert allocated == [*range(0, health_stats.MAX_MEMORY_POINTS * 5, course.every)]
+def test_memory_forecast_is_made_from_the_latest_sample() -> None:
+    memory = MemoryHealth()
+    for round_ in range(1, MEMORY_GROWTH_ROUNDS + 3):
+        for _ in range(50):  # many samples per round
+            memory.fold(device_sampled(allocated=100 * round_, used=100 * round_, total=2000), round_)
+    memory.fold(device_sampled(allocated=800, used=1900, total=2000), MEMORY_GROWTH_ROUNDS + 3)
+    assert predict_full_round(memory, LIMITS.memory_growth) == MEMORY_GROWTH_ROUNDS + 3 + 1
 
 
 def test_lanes_of_one_cpu_share_one_memory() -> None:

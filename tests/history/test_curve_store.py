@@ -182,7 +182,7 @@ def test_curves_of_an_excerpt_have_the_steps_of_the_run(tmp_path: Path) -> None:
 def test_steps_become_values_of_each_axis(tmp_path: Path) -> None:
     history, store = open_history(write_segment(tmp_path, 1, recording(RUN))), CurveStore()
     read_all(store, history)
-    steps = store.curve("kl/policy").steps
+    steps = store.curve("KL/policy").steps
     ends = [history.elapsed(position - 1, RUN[position - 1].time) for position in history.steps]
     assert steps.tolist() == [3, 6, 9]
     assert store.x_values(steps, "step").tolist() == [3, 6, 9]

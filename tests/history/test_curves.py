@@ -63,7 +63,7 @@ def test_everything_recorded_has_a_curve() -> None:
             "top/5",
         ),
         *("final accuracy", "return", "fossilized seeds", "culled seeds", "rollbacks"),
-        *("learning rate", "entropy", "kl", "clip fraction", "explained variance", "policy loss", "value loss"),
+        *("learning rate", "entropy", "KL", "clip fraction", "explained variance", "policy loss", "value loss"),
         *("busy", "memory allocated", "memory used", "step time"),
     }
 

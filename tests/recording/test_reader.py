@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from esper.history.history import open_history
 from esper.recording.decoder import MAX_DAMAGE_NOTICES
 from esper.recording.reader import RecordingReader
 from esper.recording.recorder import Recorder
 from esper.recording.run_directory import RunDirectory
 from esper.recording.segments import ReadError, compress_segment, segment_path
 from esper.telemetry.codec import encode_json
-from esper.telemetry.state import Keyframe, Record, RunState
+from esper.telemetry.state import STATE_FORMAT, Keyframe, Record, RunState
 from tests.factory import example_run
 from tests.recording.recordings import fold, lines, recording, write_segment
 
@@ -128,10 +130,40 @@ def test_reader_summarises_much_damage(tmp_path: Path) -> None:
     assert reader.notices.messages[-1] == f"{1000 - MAX_DAMAGE_NOTICES} more lines are damaged"
 
 
-def test_reader_refuses_a_state_of_another_version(tmp_path: Path) -> None:
-    write_segment(tmp_path, 1, b'{"type":"Keyframe","seq":5,"time":1.0,"state":{"seq":"five"}}\n')
+def test_reader_refuses_a_damaged_state(tmp_path: Path) -> None:
+    write_segment(
+        tmp_path, 1, b'{"type":"Keyframe","seq":5,"time":1.0,"format":%d,"state":{"seq":"five"}}\n' % STATE_FORMAT
+    )
     with pytest.raises(ReadError, match=r"does not begin with the state of the run: .*seq"):
         list(RecordingReader(tmp_path, from_last_segment=True).records())
+
+
+def of_another_version(state: RunState, **changes: float) -> Keyframe:
+    """Return a Keyframe in the format of another version, which this one cannot read."""
+    return msgspec.structs.replace(Keyframe.from_state(state), format=1, state=msgspec.Raw(b"{}"), **changes)
+
+
+@pytest.mark.parametrize("from_last_segment", [False, True])
+def test_state_of_another_version_is_computed_from_the_events(tmp_path: Path, from_last_segment: bool) -> None:
+    for number, (first, last) in enumerate([(0, 40), (40, 60), (60, len(RUN))], 1):
+        write_segment(tmp_path, number, lines([of_another_version(fold(RUN[:first])), *RUN[first:last]]))
+    reader = RecordingReader(tmp_path, from_last_segment=from_last_segment)
+    assert encode_json(reader.fold_into(RunState())) == encode_json(fold(RUN))
+    assert not reader.notices.messages
+    history = open_history(tmp_path)
+    assert encode_json(history.state_at(history.length)) == encode_json(fold(RUN))
+    assert not history.notices
+
+
+@pytest.mark.parametrize("from_last_segment", [False, True])
+def test_restored_state_of_another_version_is_refused(tmp_path: Path, from_last_segment: bool) -> None:
+    write_segment(tmp_path, 1, recording(RUN[:40]))
+    write_segment(tmp_path, 2, lines([of_another_version(fold(RUN[:30]), restored=1e9), *RUN[30:]]))
+    reader = RecordingReader(tmp_path, from_last_segment=from_last_segment)
+    with pytest.raises(
+        ReadError, match=r"events-00002.jsonl begins with a state that another version wrote in format 1"
+    ):
+        reader.fold_into(RunState())
 
 
 def test_reader_refuses_a_deleted_directory(tmp_path: Path) -> None:

@@ -78,8 +78,8 @@ async def test_values_at_the_cursor_are_those_of_the_recording(tmp_path: Path) -
         assert app.view.charts_on(app.screen).cursor == ("round", 3.0)
         summary = run.summary.finished[2]
         assert readout(final).startswith(f"round 3: median {100 * summary.score.median:.1f}")
-        kl = curves["kl/policy"]
-        assert readout(chart_of(app, "kl", "policy")) == f"round 3: policy {kl.values[kl.steps.index(15)]}"
+        kl = curves["KL/policy"]
+        assert readout(chart_of(app, "KL", "policy")) == f"round 3: policy {kl.values[kl.steps.index(15)]}"
 
 
 async def test_search_shows_the_charts_with_the_text_in_a_name(tmp_path: Path) -> None:
@@ -148,18 +148,18 @@ async def test_pinned_charts_come_first(tmp_path: Path) -> None:
         order = [chart.group for chart in visible(app)]
         await press(pilot, "P")
         assert notices(app) == ["Focus a chart first, with Tab or a click."]
-        for group in (CurveGroup("kl", "policy"), CurveGroup("loss", "")):
+        for group in (CurveGroup("KL", "policy"), CurveGroup("loss", "")):
             chart_of(app, *group).focus()
             await press(pilot, "P")
             assert app.focused is chart_of(app, *group)
         assert [chart.group for chart in visible(app)][:3] == [
-            CurveGroup("kl", "policy"),
+            CurveGroup("KL", "policy"),
             CurveGroup("loss", ""),
             order[0],
         ]
         assert str(chart_of(app, "loss").border_title).startswith("▸ • loss")
         await press(pilot, "P")
-        chart_of(app, "kl", "policy").focus()
+        chart_of(app, "KL", "policy").focus()
         await press(pilot, "P")
         assert [chart.group for chart in visible(app)] == order
 
@@ -214,12 +214,12 @@ async def test_live_run_adds_points_and_a_restored_checkpoint_removes_them(
     async with opened(app, KEY, size=SMALL) as pilot:
         await read(pilot, app)
         curves = app.view.curves
-        assert curves.curve("kl/policy").steps.tolist() == [5, 10, 15]
+        assert curves.curve("KL/policy").steps.tolist() == [5, 10, 15]
         with (tmp_path / "events-00001.jsonl").open("ab") as file:
             file.write(lines(RUN[cut:]))
         session.say(*RUN[cut:])
         await read(pilot, app)
-        assert curves.curve("kl/policy").steps.tolist() == [5, 10, 15, 20]
+        assert curves.curve("KL/policy").steps.tolist() == [5, 10, 15, 20]
         kept = 1 + next(i for i, event in enumerate(RUN) if isinstance(event, ev.PhaseTimed) and event.round == 2)
         other = [
             msgspec.structs.replace(event, kl=0.5) if isinstance(event, ev.PolicyUpdated) else event
@@ -230,7 +230,7 @@ async def test_live_run_adds_points_and_a_restored_checkpoint_removes_them(
         session.say(*again)
         await read(pilot, app)
         await read(pilot, app)
-        kl = curves.curve("kl/policy")
+        kl = curves.curve("KL/policy")
         assert (kl.steps.tolist(), kl.values.tolist()[1:]) == ([5, 10, 15], [0.5, 0.5])
 
 

@@ -14,6 +14,7 @@ from esper.history.playback import Playback
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.symbols import percent_cell
 from esper.sanctum.widgets.env_story import EnvStory
+from esper.sanctum.widgets.policy_chart import PolicyChart
 from esper.sanctum.widgets.population_score import RoundScores
 from esper.sanctum.widgets.timeline import Timeline
 from esper.telemetry import events as ev
@@ -110,4 +111,6 @@ async def test_ghost_with_other_envs_and_steps_has_round_curves(tmp_path: Path) 
         assert f"ghost {final}" in str(app.screen.query_one(RoundScores).border_subtitle)
         await press(pilot, "enter")
         await press(pilot, "escape", "2")
-        assert len(app.view.ghost.learning["episode_return"].values) == 3
+        chart = app.screen.query(PolicyChart).last().chart()
+        assert chart is not None
+        assert [(curve.name, curve.xs) for curve in chart.curves] == [("latest", [1, 2, 3]), ("ghost", [1, 2, 3])]

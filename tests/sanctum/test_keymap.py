@@ -14,9 +14,10 @@ from esper.sanctum.bindings import KEYS, KeyBinding
 from esper.sanctum.keymap import PRESETS, apply_keys, find_conflicts, load_keys
 from esper.sanctum.screens.dialogs import ChoiceDialog
 from esper.sanctum.screens.help import HelpScreen, MetricHelpScreen
-from esper.sanctum.screens.policy import UpdateChart
 from esper.sanctum.theme import DEFAULT_THEME
+from esper.sanctum.widgets.chart_grid import ChartGrid
 from esper.sanctum.widgets.footer import Footer
+from esper.sanctum.widgets.policy_chart import PolicyChart
 from esper.sanctum.widgets.problems import PauseCausePanel
 from esper.telemetry import events as ev
 from tests.factory import example_run
@@ -178,7 +179,7 @@ async def test_sentences_name_the_changed_keys() -> None:
         assert "press F9 for the likely cause" in page
         assert page.endswith("F10 all keys and symbols Esc back")
         await pilot.press("escape", "2")
-        assert app.screen.query(UpdateChart).first().note.startswith("F11 ")
+        assert app.screen.query_one(ChartGrid).query(PolicyChart).first().note.startswith("F11 ")
         await pilot.resize_terminal(70, 20)
         assert "press F8 for the overview" in screen_text(app)
 

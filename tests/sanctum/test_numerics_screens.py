@@ -28,7 +28,7 @@ from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.panel import Panel
 from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.telemetry import events as ev
-from esper.telemetry.health_stats import MAX_MEMORY_POINTS
+from esper.telemetry.series import MAX_POINTS
 from tests.factory import device_sampled, env_stepped, example_run, run_started, stamp
 from tests.health.episodes import GOOD, cull, removed
 from tests.sanctum.driving import ROOMY, emit, live, opened, press, replay, screen_text, settle, shown
@@ -184,11 +184,11 @@ async def test_memory_chart_labels_each_curve_once() -> None:
 
 
 async def test_memory_curve_label_shows_the_latest_sample() -> None:
-    used = [2] * (MAX_MEMORY_POINTS + 1) + [3]
+    used = [2] * (MAX_POINTS - 1) + [3]
     samples = [device_sampled("cpu:0", allocated=2**30, used=gib * 2**30, total=2**33) for gib in used]
     app, _ = live(stamp([run_started(2, 10, 25), ev.RoundStarted(round=1), *samples]))
     async with opened(app, "5", size=(80, 34)):
-        assert app.source.state.health.memories["cpu"].points[-1].used == 2 * 2**30
+        assert app.source.state.curves["memory used/cpu:0"].values[-1] == 2.5 * 2**30
         assert "machine 3" in app.screen.query_one(MemoryChart).text
 
 

@@ -486,10 +486,11 @@ async def test_wrapping_keeps_all_wide_characters() -> None:
 async def test_heads_show_the_whole_entropy(size: tuple[int, int]) -> None:
     app, _ = live(population())
     async with opened(app, size=size):
-        head = app.source.state.heads["op"]
-        assert head.entropy[-1] is not None
+        assert app.source.state.update is not None
+        entropy = app.source.state.update.heads["op"].entropy
+        assert entropy is not None
         [line] = [line for line in app.screen.query_one(HeadList).text.splitlines() if line.split()[0] == "op"]
-        assert line.split()[-1].lstrip("0") == f"{head.entropy[-1]:.2f}".lstrip("0")
+        assert line.split()[-1].lstrip("0") == f"{entropy:.2f}".lstrip("0")
 
 
 def test_blanks_in_reverse_video_stay_visible_after_other_text() -> None:

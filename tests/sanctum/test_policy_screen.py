@@ -2,11 +2,13 @@
 
 import math
 
-from esper.sanctum.screens.policy import UPDATE_METRICS, Decisions, UpdateChart
+from esper.sanctum.screens.policy import SHOWN_QUANTITIES, Decisions
 from esper.sanctum.symbols import head_label
-from esper.sanctum.widgets.heads import HeadFractionChart, HeadNormChart, fractions
+from esper.sanctum.widgets.chart_grid import ChartGrid
+from esper.sanctum.widgets.heads import HeadFractionChart, fractions
+from esper.sanctum.widgets.policy_chart import PolicyChart
 from esper.telemetry import events as ev
-from esper.telemetry.state import UPDATE_SERIES
+from esper.telemetry.curves import UPDATE_QUANTITIES
 from tests.factory import HEADS, env_stepped, policy_updated, run_started, stamp
 from tests.sanctum.driving import ROOMY, emit, live, opened, press, screen_text, shown
 
@@ -44,7 +46,7 @@ async def test_labels_of_thin_bands_keep_the_band_order() -> None:
 async def test_norm_chart_has_log_axis_and_labels_at_both_ends() -> None:
     app, _ = live(stamp([*STARTED, updated(1, op=0.004), updated(2, op=3.0, slot=0.0, tempo=None)]))
     async with opened(app, "2", size=ROOMY):
-        lines = app.screen.query_one(HeadNormChart).text.splitlines()
+        lines = app.screen.query(PolicyChart).first().text.splitlines()
     ticks = [line.split()[0] for line in lines if "┤" in line]
     assert ticks == ["1", "0.1", "0.01"]
     rows = {line.split()[-1]: number for number, line in enumerate(lines[:-1]) if line.split()[-1] != "│"}
@@ -61,34 +63,37 @@ async def test_subtitle_moves_to_heading_without_bottom_border() -> None:
 async def test_policy_screen_without_policy_has_no_curves() -> None:
     app, _ = live(stamp(STARTED))
     async with opened(app, "2", size=ROOMY):
-        assert shown(app, HeadNormChart) == "no policy update yet"
-        assert {chart.text.strip() for chart in app.screen.query(UpdateChart)} == {"no policy update yet"}
+        assert {chart.text.strip() for chart in app.screen.query(PolicyChart)} == {"no policy update yet"}
 
 
-async def test_every_update_metric_has_a_chart() -> None:
-    assert set(UPDATE_METRICS) == set(UPDATE_SERIES)
-    values = {name: round(0.1 + index / 7, 3) for index, name in enumerate(UPDATE_METRICS)}
+async def test_quantities_of_an_update_have_charts() -> None:
+    shown_fields = {field: name for field, name in UPDATE_QUANTITIES.items() if name in SHOWN_QUANTITIES}
+    values = {field: round(0.1 + index / 10, 3) for index, field in enumerate(shown_fields)}
     app, _ = live(stamp([*STARTED, policy_updated(1), policy_updated(2, **values)]))
     async with opened(app, "2", size=ROOMY):
-        charts = {str(chart.border_title): str(chart.border_subtitle) for chart in app.screen.query(UpdateChart)}
-    for name, (label, _) in UPDATE_METRICS.items():
-        text = "+.3f" if name == "episode_return" else ".3g"  # as in `show` and in the log
-        assert charts[f"{label} ─ by round"] == f"latest {values[name]:{text}}"
+        charts = list(app.screen.query_one(ChartGrid).query(PolicyChart))
+        titles = {str(chart.border_title): str(chart.border_subtitle) for chart in charts}
+    units = {"KL": "KL nats", "clip fraction": "clip fraction %"}
+    for field, name in shown_fields.items():
+        text = {"mean return": "+.3f", "clip fraction": ".1%"}.get(name, ".3g")
+        value = f"{values[field]:{text}}".removesuffix("%")
+        assert titles[f"{units.get(name, name)} ─ by round"] == f"latest {value}"
 
 
 async def test_o_key_shows_next_metrics_when_space_is_short() -> None:
     app, _ = live(stamp([*STARTED, policy_updated(1), policy_updated(2, explained_variance=None)]))
     async with opened(app, "2", size=(80, 24)) as pilot:
         seen: list[str] = []
-        for number in range(1, len(UPDATE_METRICS) + 1):
-            [chart] = [chart for chart in app.screen.query(UpdateChart) if chart.display]
+        charts = app.screen.query_one(ChartGrid).query(PolicyChart)
+        for number in range(1, len(SHOWN_QUANTITIES) + 1):
+            [chart] = [chart for chart in charts if chart.display]
             title = str(chart.panel_title)
             assert f"o {number}/9" in title
-            seen.append(title.partition(" ─")[0])
+            seen.append(title.partition(" ─")[0].removesuffix(" nats").removesuffix(" %"))
             await press(pilot, "o")
-        assert seen == [label for label, _ in UPDATE_METRICS.values()]
+        assert seen == list(SHOWN_QUANTITIES)
         await press(pilot, *["o"] * seen.index("explained variance"))
-        [chart] = [chart for chart in app.screen.query(UpdateChart) if chart.display]
+        [chart] = [chart for chart in charts if chart.display]
         assert chart.panel_subtitle == "latest –"
 
 

@@ -26,7 +26,7 @@ from esper.sanctum.symbols import (
 from esper.sanctum.widgets.chart_grid import ChartGrid
 from esper.sanctum.widgets.env_decision import EnvDecision
 from esper.sanctum.widgets.footer import Footer
-from esper.sanctum.widgets.heads import HeadNormChart
+from esper.sanctum.widgets.heads import HeadFractionChart
 from esper.telemetry import events as ev
 from esper.telemetry.sentences import describe_transition
 from tests.factory import env_stepped, example_run, run_started, stamp
@@ -103,7 +103,7 @@ async def test_policy_without_learning_shows_counts(tmp_path: Path) -> None:
         assert "wait " in counts
         assert app.screen.query_one(BlueprintTable).display
         assert not app.screen.query_one(ChartGrid).display
-        assert not app.screen.query_one(HeadNormChart).display
+        assert not app.screen.query_one(HeadFractionChart).display
 
 
 async def test_help_explains_heads_and_the_legend_explains_stages(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_unencodable_text_is_replaced() -> None:
 
 def test_keyframe_round_trip_keeps_the_state() -> None:
     state = fold(example_run())
-    assert None in state.heads["tempo"].grad_norm
+    assert None in state.curves["gradient norm/head tempo"].values
     state.walls.append(math.nan)
     state.envs[0].returns.append(-math.inf)
 

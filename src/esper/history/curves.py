@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 from esper.domain import Stage, StepNumber
 from esper.history.summary import flat_config
 from esper.telemetry import events as ev
+from esper.telemetry.curves import MEMORY_QUANTITIES, update_values
 from esper.telemetry.series import five_numbers
 from esper.telemetry.state import RunState
 
@@ -33,26 +34,12 @@ _ENV_QUANTITIES = {
     "loss_scale": "loss scale",
 }
 """Quantities of EnvStepped, keyed by field."""
-_UPDATE_QUANTITIES = {
-    "learning_rate": "learning rate",
-    "entropy": "entropy",
-    "kl": "kl",
-    "clip_fraction": "clip fraction",
-    "explained_variance": "explained variance",
-    "within_step_explained_variance": "explained variance within a step",
-    "policy_loss": "policy loss",
-    "value_loss": "value loss",
-    "grad_norm": "gradient norm",
-}
-_HEAD_QUANTITIES = {"grad_norm": "gradient norm", "entropy": "entropy"}
 _DEVICE_QUANTITIES = {
     "busy": "busy",
     "launching": "launching",
     "graphs": "CUDA graphs",
     "utilisation": "utilisation",
-    "allocated": "memory allocated",
-    "reserved": "memory reserved",
-    "used": "memory used",
+    **MEMORY_QUANTITIES,
     "temperature": "temperature",
     "power": "power",
 }
@@ -122,7 +109,10 @@ class RunCurves:
             case ev.PhaseTimed():
                 yield from self._of_step(event)
             case ev.DeviceSampled():
-                yield from self._of_fields(event.device, event, _DEVICE_QUANTITIES, event.time)
+                values = (
+                    (f"{name}/{event.device}", getattr(event, field)) for field, name in _DEVICE_QUANTITIES.items()
+                )
+                yield from self._of_values(values, event.time)
             case ev.SeedMoved(after=Stage.GERMINATED.label, blueprint=str()):
                 curve = f"planted/{event.blueprint} in {event.slot}"
                 self._planted[curve] = self._planted.get(curve, 0) + 1
@@ -136,7 +126,7 @@ class RunCurves:
                 yield Note("anomalies", self._step, f"{event.rule}, {event.where}: {event.text}", event.time)
             case ev.PolicyUpdated():
                 yield from self._of_round(event.time)
-                yield from self._of_update(event)
+                yield from self._of_values(update_values(event), event.time)
             case ev.RoundStarted():
                 yield from self._of_round(event.time)
                 self._begin_round()
@@ -194,16 +184,11 @@ class RunCurves:
             for owner, value in zip(POPULATION, numbers, strict=True):
                 yield Point(f"{quantity}/{owner}", self._step, value, time)
 
-    def _of_update(self, event: ev.PolicyUpdated) -> Iterator[Point]:
-        yield from self._of_fields("policy", event, _UPDATE_QUANTITIES, event.time)
-        for head, reading in event.heads.items():
-            yield from self._of_fields(f"head {head}", reading, _HEAD_QUANTITIES, event.time)
-
-    def _of_fields(self, owner: str, source: Any, quantities: Mapping[str, str], time: float) -> Iterator[Point]:
-        for field, quantity in quantities.items():
-            value = getattr(source, field)
+    def _of_values(self, values: Iterable[tuple[str, float | None]], time: float) -> Iterator[Point]:
+        """Yield the points of curves that were measured."""
+        for curve, value in values:
             if value is not None:
-                yield Point(f"{quantity}/{owner}", self._step, value, time)
+                yield Point(curve, self._step, value, time)
 
 
 class EnvCurves:

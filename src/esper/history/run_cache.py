@@ -24,7 +24,7 @@ from esper.domain import VERSION
 from esper.telemetry.codec import DECODE_ERRORS
 from esper.telemetry.events import SCHEMA_VERSION
 
-FORMAT = f"{VERSION}/{SCHEMA_VERSION}/3"
+FORMAT = f"{VERSION}/{SCHEMA_VERSION}/4"
 """Version of the values. The number increases when they, or the way they are computed, change."""
 MAX_VALUE_BYTES = 1 << 28
 _LOCK_TIMEOUT_S = 1.0

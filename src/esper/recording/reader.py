@@ -1,7 +1,8 @@
 """Reader of a recording: its records in order, while the recording may be written.
 
 Every segment opens with a Keyframe, the state before its first event. So a recording can be read from its first
-segment, or from its last one, which is enough for the present state, however long the run is.
+segment, or from its last one, which is enough for the present state, however long the run is. A state that another
+version wrote in another format is computed from the events.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from esper.recording.decoder import DecodedSegment, Notices, UnreadableLine, par
 from esper.recording.segments import ReadError, fraction_read, list_segments, plain_path
 from esper.telemetry import events as ev
 from esper.telemetry.codec import DECODE_ERRORS
-from esper.telemetry.state import Keyframe, Record, RunState, fold
+from esper.telemetry.state import STATE_FORMAT, Keyframe, Record, RunState, fold
 
 
 class Block(NamedTuple):
@@ -42,7 +43,8 @@ class RecordingReader:
 
     Args:
         path: Run directory, or one file of events, plain or packed.
-        from_last_segment: Begin with the Keyframe of the last segment instead of the first event.
+        from_last_segment: Begin with the Keyframe of the last segment instead of the first event, if this version can
+            read it.
     """
 
     def __init__(self, path: Path, *, from_last_segment: bool = False) -> None:
@@ -58,6 +60,8 @@ class RecordingReader:
         self._path = path
         self._needs_keyframe = from_last_segment
         """Begin with the Keyframe of the last segment."""
+        self._needs_all_events = False
+        """That Keyframe has the format of another version: begin with the first event after all."""
         self._is_complete = False
         """The segment was read to its end after it was finished."""
         self._num_envs = 0
@@ -86,6 +90,11 @@ class RecordingReader:
                 self._begin_segment(path)
             if path == self.segment.path:
                 yield from self._read_segment(deadline)
+        if self._needs_all_events:
+            self._needs_keyframe = self._needs_all_events = False
+            self.segment, self.offset = DecodedSegment(paths[0]), 0
+            yield from self.blocks(deadline - perf_counter())
+            return
         self._update_fraction_read(paths)
         if self.is_fully_read and self.segment.path in paths:
             self.notices.check(has_start=self._num_envs > 0, is_intact=self._is_intact)
@@ -161,6 +170,8 @@ class RecordingReader:
                     block = self._open_keyframe(start, text, content)
                     if block is not None:
                         yield block
+                    if self._needs_all_events:
+                        return
                     found_keyframe = True  # scan again, with the number of envs in the Keyframe
                     break
                 else:
@@ -173,7 +184,14 @@ class RecordingReader:
             self.notices.replace(packed, f"{packed} is damaged and could not be unpacked completely")
 
     def _open_keyframe(self, start: int, text: bytes, keyframe: Keyframe) -> Block | None:
-        """Return the block of a Keyframe; None, after a notice, if this version cannot read its state."""
+        """Return the block of a Keyframe; None if it is damaged, which is reported, or has another format.
+
+        Raises:
+            ReadError: The state has the format of another version, and does not follow from the events.
+        """
+        if not keyframe.is_current:
+            self._leave_out(keyframe)
+            return None
         try:
             state = keyframe.decode_state()
         except DECODE_ERRORS as error:
@@ -182,6 +200,16 @@ class RecordingReader:
         self._check_types(text, [keyframe])
         self._num_envs, self._seq = len(state.envs), keyframe.seq
         return Block(self.segment, start, self.offset, [], keyframe=keyframe, state=state)
+
+    def _leave_out(self, keyframe: Keyframe) -> None:
+        """Read on without a state in the format of another version. Raises ReadError if the events do not give it."""
+        if self._needs_keyframe and self._seq < 0:
+            self._needs_all_events = True
+        elif keyframe.restored or keyframe.seq != self._seq:
+            raise ReadError(
+                f"{self.segment.path} begins with a state that another version wrote in format {keyframe.format}, "
+                f"but this version reads format {STATE_FORMAT}; open the run with the version that wrote it"
+            )
 
     def _add_events(self, start: int, text: bytes, events: list[ev.AnyEvent]) -> Block:
         if self._needs_keyframe and self._seq < 0:

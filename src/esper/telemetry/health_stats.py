@@ -20,8 +20,6 @@ MAX_STEPS = 60
 """Number of last steps of an env, and of last samples of a lane, that are kept."""
 MAX_SCALE_CHANGES = 120
 """Number of last changes of a loss scale, and of last steps with skipped batches, that are kept."""
-MAX_MEMORY_POINTS = 120
-"""Maximum number of points in the history of a memory."""
 MAX_EPISODES = 10
 """Number of last episodes of an env whose ends are kept."""
 MAX_ROUNDS = 24
@@ -206,27 +204,14 @@ class LaneHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         return sum(recent) / len(recent) if len(recent) == steps else None
 
 
-class MemoryPoint(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Sample of a memory, in bytes."""
-
-    round: int
-    allocated: int | None
-    reserved: int | None
-    used: int | None
-    owners: dict[str, int]
-
-
 class MemoryHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """History of one memory. All CPU lanes of a machine share one, which its first lane reports."""
+    """Health statistics of one memory. All CPU lanes of a machine share one, which its first lane reports."""
 
     total: int | None = None
     peak: int = 0
     """Maximum number of bytes that the run held."""
-    every: int = 1
-    """Samples per point; doubles when there are too many points."""
-    pending: int = 0
-    """Samples since the last point."""
-    points: list[MemoryPoint] = []
+    used: int | None = None
+    """Bytes that all processes used at the last sample."""
     rounds: list[tuple[int, int]] = []
     """Round number and maximum number of bytes held, for each of the last rounds."""
     processes: list[dict[str, int]] = []
@@ -234,14 +219,7 @@ class MemoryHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def fold(self, event: ev.DeviceSampled, round_: int) -> None:
         """Process a sample of round `round_`."""
-        self.total = event.total
-        if self.pending == 0:
-            point = MemoryPoint(round_, event.allocated, event.reserved, event.used, event.owners)
-            self.points.append(point)
-        if len(self.points) > MAX_MEMORY_POINTS:
-            self.points = self.points[::2]
-            self.every *= 2
-        self.pending = (self.pending + 1) % self.every
+        self.total, self.used = event.total, event.used
         now = bytes_held(event)
         if now is None:
             return

@@ -30,18 +30,16 @@ def append_bounded(values: list[T], value: T, limit: int) -> None:
 
 
 class DownsampledSeries(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One value per round over a whole run. After `MAX_POINTS` rounds, each point is the mean of several rounds."""
+    """One value per round or sample over a whole run. After `MAX_POINTS` values, each point is the mean of several."""
 
     every: int = 1
-    """Rounds per point."""
+    """Values per point."""
     points: list[float | None] = []
     rest: list[float | None] = []
-    """Values of the last rounds, not yet merged into a point."""
-    last: float | None = None
+    """Last values, not yet merged into a point."""
 
     def append(self, value: float | None) -> None:
-        """Append the value of a round; None if not measured."""
-        self.last = value
+        """Append a value; None if not measured."""
         self.rest.append(value)
         if len(self.rest) == self.every:
             self.points.append(_mean(self.rest))
@@ -53,12 +51,12 @@ class DownsampledSeries(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def values(self) -> list[float | None]:
-        """All points, followed by one for the rounds in `rest`."""
+        """All points, followed by one for `rest`."""
         return [*self.points, _mean(self.rest)] if self.rest else self.points
 
     @property
-    def rounds(self) -> list[int]:
-        """Last round of each of the values, counted from 1."""
+    def numbers(self) -> list[int]:
+        """Number of the last round or sample of each of the values, counted from 1."""
         ends = [self.every * (index + 1) for index in range(len(self.points))]
         return [*ends, self.every * len(self.points) + len(self.rest)] if self.rest else ends
 

@@ -17,6 +17,7 @@ from esper.domain import Stage, StepNumber
 from esper.telemetry import events as ev
 from esper.telemetry.anomalies import Anomaly, anomaly_key
 from esper.telemetry.codec import encode_json, make_decoder
+from esper.telemetry.curves import memory_values, update_values
 from esper.telemetry.health_stats import RunHealth
 from esper.telemetry.log_lines import LogLine, make_log_line
 from esper.telemetry.search_state import SearchState
@@ -39,19 +40,8 @@ MAX_LOG_LINES = 500
 """Number of the last log lines in a state. `History.log` holds all lines of a recording."""
 MAX_ANOMALIES = 200
 """Maximum number of anomalies in a state. Ended ones are removed first."""
-
-UPDATE_SERIES = (
-    "episode_return",
-    "entropy",
-    "kl",
-    "clip_fraction",
-    "explained_variance",
-    "within_step_explained_variance",
-    "policy_loss",
-    "value_loss",
-    "grad_norm",
-)
-"""Fields of PolicyUpdated that are kept as series over the run."""
+STATE_FORMAT = 2
+"""Format of the state in a Keyframe. It changes when a field is removed or gets another meaning."""
 
 
 class EnvState(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -93,15 +83,6 @@ class EnvState(msgspec.Struct, kw_only=True, omit_defaults=True):
         return self.stepped or self.previous
 
 
-class HeadState(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """State of one policy head. None in a series stands for an update without a gradient, or without a choice."""
-
-    grad_norm: list[float | None] = []
-    entropy: list[float | None] = []
-    course: DownsampledSeries = msgspec.field(default_factory=DownsampledSeries)
-    """Gradient norm over the whole run."""
-
-
 class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """State of a run after event `seq`: everything that the dashboard shows."""
 
@@ -123,11 +104,11 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     step: int = 0
     """Last step of the round that every env has completed."""
     envs: list[EnvState] = []
-    heads: dict[str, HeadState] = {}
     update: ev.PolicyUpdated | None = None
     """Last update of the policy; None before the first."""
-    learning: dict[str, DownsampledSeries] = {}
-    """Series over the rounds, keyed by a field of PolicyUpdated (`UPDATE_SERIES`)."""
+    curves: dict[str, DownsampledSeries] = {}
+    """Curves over the whole run, keyed by name: of the policy, by round, and of each memory, by sample of the first of
+    its lanes. `telemetry/curves.py` defines them."""
     ops: list[dict[str, int]] = []
     """Number of choices of each op, for each of the last rounds."""
     blueprints: dict[str, BlueprintStats] = {}
@@ -182,6 +163,12 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def score_name(self) -> str:
         """Name of the task's score."""
         return self.started.score_name if self.started else "accuracy"
+
+    @property
+    def rounds_ended(self) -> int:
+        """Number of rounds in which the episodes of all envs have ended."""
+        has_ended = bool(self.finals) and len(self.finals) == len(self.envs)
+        return max(self.round - (not has_ended), 0)
 
     @property
     def steps_done(self) -> int:
@@ -265,7 +252,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _drop_lanes(self, lanes: set[str], time: float) -> None:
         """Remove lanes that a run resumed on other devices no longer has, and end their anomalies."""
         for lane in lanes:
-            del self.devices[lane]
+            for curve, _ in memory_values(self.devices.pop(lane)):
+                self.curves.pop(curve, None)
         for anomaly in self.anomalies.values():
             if anomaly.found.where in lanes and anomaly.ended is None:
                 anomaly.ended = time
@@ -351,17 +339,19 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _policy_updated(self, event: ev.PolicyUpdated) -> None:
         self.update = event
         self.health.fold_update(event)
-        for name, reading in event.heads.items():
-            head = self.heads.setdefault(name, HeadState())
-            append_bounded(head.grad_norm, reading.grad_norm, SERIES_POINTS)
-            append_bounded(head.entropy, reading.entropy, SERIES_POINTS)
-            head.course.append(reading.grad_norm)
-        for name in UPDATE_SERIES:
-            self.learning.setdefault(name, DownsampledSeries()).append(getattr(event, name))
+        self._add_points(update_values(event))
 
     def _device_sampled(self, event: ev.DeviceSampled) -> None:
         self.devices[event.device] = event
         self.health.fold_sample(event)
+        if self.health.is_memory_reporter(event.device):
+            self._add_points(memory_values(event))
+
+    def _add_points(self, values: Iterable[tuple[str, float | None]]) -> None:
+        for curve, value in values:
+            if curve not in self.curves:
+                self.curves[curve] = DownsampledSeries()
+            self.curves[curve].append(value)
 
     def _phase_timed(self, event: ev.PhaseTimed) -> None:
         self.round, self.step, self.timing = event.round, event.step, event
@@ -505,6 +495,8 @@ class Keyframe(ev.Event, frozen=True, kw_only=True, tag=True):
 
     restored: float = 0.0
     """Time at which the run was restored to or resumed from this state, seconds since the epoch; 0 if it was not."""
+    format: int = 1
+    """Format of the state, see `STATE_FORMAT`."""
     state: msgspec.Raw
     """JSON of the RunState. Decoding is slow, so call `decode_state` only if needed."""
 
@@ -512,10 +504,23 @@ class Keyframe(ev.Event, frozen=True, kw_only=True, tag=True):
     def from_state(cls, state: RunState, start: float | None = None) -> Keyframe:
         """Make a keyframe of a state. `start` is the time of the first event, for the state before it."""
         time = state.time if state.seq or start is None else start
-        return cls(seq=state.seq, time=time, state=msgspec.Raw(encode_json(state)))
+        return cls(seq=state.seq, time=time, format=STATE_FORMAT, state=msgspec.Raw(encode_json(state)))
+
+    @property
+    def is_current(self) -> bool:
+        """True if this version reads the format of the state. An empty state is the same in all formats."""
+        return self.format == STATE_FORMAT or not self.seq
 
     def decode_state(self) -> RunState:
-        """Return a new RunState. If the run was restored to it, its time is that of the restore."""
+        """Return a new RunState. If the run was restored to it, its time is that of the restore.
+
+        Raises:
+            msgspec.ValidationError: The state is damaged, or another version wrote it in another format.
+        """
+        if not self.is_current:
+            raise msgspec.ValidationError(
+                f"another version wrote the state in format {self.format}; this one reads format {STATE_FORMAT}"
+            )
         state = _STATE.decode(self.state)
         state.time = self.restored or state.time
         return state

@@ -141,7 +141,7 @@ def test_tensorboard_shows_all_envs_and_the_policy(run: Path, tmp_path: Path) ->
         assert [point.value for point in points] == pytest.approx(wanted)
         assert [point.step for point in points] == [5 * number for number in rounds]
     updates = [event for event in EVENTS if isinstance(event, ev.PolicyUpdated)]
-    assert [point.value for point in found.Scalars("kl/policy")] == pytest.approx([event.kl for event in updates])
+    assert [point.value for point in found.Scalars("KL/policy")] == pytest.approx([event.kl for event in updates])
     texts = [value.tensor_proto.string_val[0].decode() for value in found.Tensors("anomalies/text_summary")]
     assert texts == [
         f"{event.rule}, {event.where}: {event.text}" for event in EVENTS if isinstance(event, ev.AnomalyFound)
@@ -173,7 +173,7 @@ def test_wandb_finds_an_offline_run(run: Path, tmp_path: Path) -> None:
     assert "Would sync 1 run" in shown.stdout + shown.stderr
     [file] = offline.glob("*.wandb")
     content = file.read_bytes()
-    for text in (b"accuracy/median", b"kl/policy"):
+    for text in (b"accuracy/median", b"KL/policy"):
         assert text in content
 
 

@@ -45,10 +45,9 @@ def memory_growth(memory: MemoryHealth, fraction: float) -> float | None:
 def predict_full_round(memory: MemoryHealth, fraction: float) -> int | None:
     """Return the round in which a growing memory will be full; None if it does not grow or its size is unknown."""
     growth = memory_growth(memory, fraction)
-    last = memory.points[-1] if memory.points else None
-    if growth is None or not memory.total or last is None or last.used is None:
+    if growth is None or not memory.total or memory.used is None:
         return None
-    return last.round + math.ceil(max(memory.total - last.used, 0) / growth)
+    return memory.rounds[-1][0] + math.ceil(max(memory.total - memory.used, 0) / growth)
 
 
 def is_nearly_full(fraction: float, limits: AnomalyConfig) -> bool:

@@ -20,6 +20,7 @@ from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import compact_cell, percent_cell, size_cell
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.panel import CyclingPanel, DevicePanel, Line, Panel, device_key
+from esper.telemetry.curves import memory_values
 from esper.telemetry.events import DeviceSampled
 from esper.telemetry.health_stats import MAX_STEPS, MemoryHealth, memory_name
 
@@ -179,14 +180,18 @@ class MemoryChart(ChartPanel, CyclingPanel):
         if not self.state.health.memories:
             return None
         name, memory = self._memory
-        xs = [1 + index * memory.every for index in range(len(memory.points))]
-        latest = self._latest_sizes(name)  # the last point of a curve may be many samples old
-        curves = [
-            Curve(label, xs, values, role, label=f"{label} {compact_cell(latest[label]).text}")
-            for label, values, role in _curves(name, memory, self._full_round(memory))
-        ]
+        sample = next(sample for sample in self.state.devices.values() if memory_name(sample.device) == name)
+        roles = ("curve", "spark", "dim" if self._full_round(memory) is None else "warning")
+        curves: list[Curve] = []
+        for (curve, latest), label, role in zip(memory_values(sample), _curve_labels(name), roles, strict=True):
+            series = self.state.curves.get(curve)
+            if series is not None and any(size is not None for size in series.values):
+                values = [_gib(size) for size in series.values]  # the last one may be the mean of many samples
+                text = f"{label} {compact_cell(_gib(latest)).text}"
+                curves.append(Curve(label, series.numbers, values, role, label=text))
         if not curves:
             return None
+        xs = curves[0].xs
         total = _gib(memory.total)
         highest = max(value for curve in curves for value in curve.values if value is not None)
         if total is not None and total <= next_nice(highest):
@@ -198,12 +203,6 @@ class MemoryChart(ChartPanel, CyclingPanel):
             include=0.0,
             has_labels=True,
         )
-
-    def _latest_sizes(self, name: str) -> dict[str, float | None]:
-        """Sizes in GiB from the latest sample of the lane that reports this memory, keyed by curve label."""
-        sample = next(sample for sample in self.state.devices.values() if memory_name(sample.device) == name)
-        sizes = (sample.allocated, sample.reserved, sample.used)
-        return dict(zip(_curve_labels(name), map(_gib, sizes), strict=True))
 
 
 class MemoryByOwner(DevicePanel):
@@ -269,19 +268,7 @@ def _curve_labels(name: str) -> tuple[str, str, str]:
     return ("this run", "reserved", "machine") if name.endswith("cpu") else ("allocated", "reserved", "in use")
 
 
-def _curves(name: str, memory: MemoryHealth, full_round: int | None) -> list[tuple[str, list[float | None], str]]:
-    """Return label, sizes in GiB and role of each measured curve of a memory."""
-    points = memory.points
-    sizes_by_curve = ([p.allocated for p in points], [p.reserved for p in points], [p.used for p in points])
-    roles = ("curve", "spark", "dim" if full_round is None else "warning")
-    return [
-        (label, [_gib(size) for size in sizes], role)
-        for label, sizes, role in zip(_curve_labels(name), sizes_by_curve, roles, strict=True)
-        if any(size is not None for size in sizes)
-    ]
-
-
-def _gib(size: int | None) -> float | None:
+def _gib(size: float | None) -> float | None:
     return None if size is None else size / _GIB
 
 

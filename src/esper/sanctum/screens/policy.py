@@ -14,10 +14,8 @@ from textual.geometry import Size
 
 from esper.config import Config
 from esper.domain import Op
-from esper.formatting import NOT_MEASURED, format_return, strip_control
+from esper.formatting import NOT_MEASURED, strip_control
 from esper.paying import HEADING, paying_command
-from esper.plots.axis import round_axis_length
-from esper.plots.chart import Chart, Curve, Quantity, XAxis
 from esper.plots.sparkline import sparkline
 from esper.recording.runs import shortest_name
 from esper.sanctum.bindings import KeyCategory, bindings
@@ -25,28 +23,18 @@ from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.screens.growth import BlueprintTable
 from esper.sanctum.symbols import OPS, compact_cell, head_label, number_cell, percent_cell
 from esper.sanctum.theme import Palette
-from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_grid import ChartGrid
-from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_panel import EnvPanel
-from esper.sanctum.widgets.heads import HeadFractionChart, HeadNormChart, no_update_message
+from esper.sanctum.widgets.heads import GRADIENT_NORM, HeadFractionChart
 from esper.sanctum.widgets.panel import Line, Panel
+from esper.sanctum.widgets.policy_chart import PolicyChart, no_update_message
+from esper.telemetry.curves import UPDATE_QUANTITIES
 from esper.telemetry.events import EnvStepped
 from esper.telemetry.series import StepTrace
 from esper.telemetry.state import EnvState
 
-UPDATE_METRICS: dict[str, tuple[str, float | None]] = {
-    "episode_return": ("mean return", None),
-    "entropy": ("entropy", 0.0),
-    "kl": ("KL, nats", 0.0),
-    "clip_fraction": ("clipped fraction", 0.0),
-    "explained_variance": ("explained variance", None),
-    "within_step_explained_variance": ("explained within steps", None),
-    "value_loss": ("value loss", 0.0),
-    "policy_loss": ("policy loss", None),
-    "grad_norm": ("gradient norm", 0.0),
-}
-"""Label of each statistic, and a value that its axis always contains. Keyed by the field of `PolicyUpdated`."""
+SHOWN_QUANTITIES = tuple(quantity for quantity in UPDATE_QUANTITIES.values() if quantity != "learning rate")
+"""Quantities of the updates that have a chart. The learning rate is known before the run."""
 _SPARKLINE_MIN_COLS = 46
 """Minimum width of the decisions panel for a sparkline of each op, and for head names that are spelled out."""
 _OP_COLS, _COUNT_COLS = 12, 7
@@ -67,11 +55,11 @@ class PolicyScreen(RunScreen):
     def body(self) -> ComposeResult:
         """Yield two rows of panels. A policy that does not learn has counts in place of norms and updates."""
         with Horizontal(id="heads"):
-            yield HeadNormChart(self.view)
-            yield HeadFractionChart(self.view)
+            yield PolicyChart(self.view, GRADIENT_NORM, by_head=True)
+            yield HeadFractionChart(self.view, GRADIENT_NORM, by_head=True)
             yield OpCounts(self.view)
         with Horizontal(id="update"):
-            yield ChartGrid([UpdateChart(self.view, statistic) for statistic in UPDATE_METRICS], "policy.charts")
+            yield ChartGrid([PolicyChart(self.view, quantity) for quantity in SHOWN_QUANTITIES], "policy.charts")
             yield BlueprintTable(self.view)
             yield Decisions(self.view)
 
@@ -112,59 +100,6 @@ class OpCounts(Panel):
                 line.append(f"{counts.get(op, 0):>{_COUNT_COLS},}", "normal" if counts.get(op) else "dim")
             lines.append(line)
         return [*lines, self.line(), self.line(f"  {no_update_message(self.state.started)}", "dim")]
-
-
-class UpdateChart(ChartPanel):
-    """One update statistic by round, with the curve of a ghost run.
-
-    Args:
-        view: State that the panels share.
-        statistic: Field of `PolicyUpdated`.
-    """
-
-    METRICS = ("update",)
-
-    def __init__(self, view: ViewState, statistic: str) -> None:
-        super().__init__(view)
-        self._statistic = statistic
-
-    def cache_key(self) -> Hashable:
-        """Return a key that changes with every policy update."""
-        updates = [state.update.seq if state and state.update else 0 for state in (self.state, self.view.ghost)]
-        return self.state.started is None, *updates, self.chart_key
-
-    def enlarged(self) -> ChartPanel:
-        """Return another panel with the chart of the same statistic."""
-        return UpdateChart(self.view, self._statistic)
-
-    def name_in_title(self) -> str:
-        """Return the name of the statistic."""
-        return super().name_in_title() or UPDATE_METRICS[self._statistic][0]
-
-    def empty_message(self) -> str:
-        """Return why there is no chart."""
-        assert self.state.started is not None
-        return no_update_message(self.state.started)
-
-    def chart(self) -> Chart | None:
-        """Return the chart; None before the first update."""
-        series, started = self.state.learning.get(self._statistic), self.state.started
-        if series is None or started is None:
-            return None
-        label, always_shown = UPDATE_METRICS[self._statistic]
-        ghost = self.view.ghost.learning.get(self._statistic) if self.view.ghost else None
-        quantity = Quantity(label, low=always_shown)
-        if self._statistic == "episode_return":
-            quantity = quantity._replace(text_of=format_return)
-        curves = [Curve("latest", series.rounds, series.values)]
-        if ghost is not None:
-            curves.append(Curve("ghost", ghost.rounds, ghost.values, "dim"))
-        return Chart(
-            quantity=quantity,
-            x_axis=XAxis("round", 1, round_axis_length(series.rounds[-1], started.rounds)),
-            curves=curves,
-            include=always_shown,
-        )
 
 
 class Decisions(EnvPanel):
@@ -223,9 +158,7 @@ class Decisions(EnvPanel):
         directory, state = self.view.source.directory, self.state
         if directory is None or state.search is not None:
             return None
-        has_ended = len(state.finals) == len(state.envs)
-        run = shortest_name(directory, Path(Config().telemetry_dir))
-        return paying_command(run, state.round if has_ended else state.round - 1)
+        return paying_command(shortest_name(directory, Path(Config().telemetry_dir)), state.rounds_ended)
 
     def _op(self, op: str, step: EnvStepped | None, sparkline_width: int, bar_width: int) -> Line:
         """Draw how often an op was chosen by round, and its probability in the last step of the env."""

@@ -25,7 +25,7 @@ _MAX_LABEL_FRACTION = 0.3
 """Maximum fraction of the width for labels beside the curves."""
 _UNITS_PER_AXIS = 20
 """Approximate number of units of an x axis. It ends at a whole unit, so that it is rarely drawn again."""
-_NUM_SERIES = 8
+NUM_SERIES = 8
 """Number of roles of curves that share a chart."""
 _SECONDS, _COUNT = Quantity("", "s", low=0.0), Quantity("", low=0.0)
 _GIB = Quantity("", "GiB", 2.0**-30, 0.0)
@@ -35,10 +35,11 @@ _QUANTITIES = {
     "contribution": Quantity("", "pp", 100.0),
     "parameters": Quantity("", "×host", low=0.0),
     "return": Quantity("", text_of=format_return),
+    "mean return": Quantity("", text_of=format_return),
     "loss scale": _COUNT,
     "skipped batches": _COUNT,
     "entropy": Quantity("", low=0.0, high=1.0),
-    "kl": Quantity("", "nats", low=0.0),
+    "KL": Quantity("", "nats", low=0.0),
     "clip fraction": percent(""),
     "explained variance": Quantity("", high=1.0),
     "explained variance within a step": Quantity("", high=1.0),
@@ -184,8 +185,7 @@ class CurveChart(ChartPanel):
         if len(self.names) == 1:
             return [self._curve(self.names[0], _short_name(self.names[0]), "curve")]
         return [
-            self._curve(name, _short_name(name), f"series{index % _NUM_SERIES}")
-            for index, name in enumerate(self.names)
+            self._curve(name, _short_name(name), f"series{index % NUM_SERIES}") for index, name in enumerate(self.names)
         ]
 
     def _curve(self, name: str, label: str, role: str, *, dotted: bool = False) -> Curve:

@@ -167,8 +167,7 @@ class _PointCache:
 
 def score_by_round(state: RunState) -> dict[int, FiveNumbers]:
     """Return the scores of each round that has ended and is kept, keyed by round."""
-    has_ended = bool(state.finals) and len(state.finals) == len(state.envs)
-    first = max(state.round - (not has_ended) - len(state.scores_by_round), 0) + 1
+    first = max(state.rounds_ended - len(state.scores_by_round), 0) + 1
     return dict(enumerate(state.scores_by_round, start=first))
 
 
