@@ -25,6 +25,7 @@ from esper.lanes.printed_lines import PrintedLines
 from esper.recording.recorder import RecordingError
 from esper.recording.segments import ReadError
 from esper.telemetry import events as ev
+from esper.telemetry import state
 from tests.runs import recorded
 from tests.tasks.models import task
 
@@ -150,6 +151,12 @@ def test_trained_run_shows_its_recording(settings: dict[str, Any]) -> None:
     assert read.curves()[f"final {read.summary.score_name}/median"].values == [trained.score]
     assert str(trained) == str(read)
     assert trained._repr_html_() == read._repr_html_()
+
+
+def test_trained_run_counts_all_rounds(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state keeps the scores of the last rounds only."""
+    monkeypatch.setattr(state, "SERIES_POINTS", 2)
+    assert esper.train(TASK, **{**settings, "rounds": 3}).rounds == 3
 
 
 def test_own_settings_of_a_task_are_no_changed_settings(settings: dict[str, Any]) -> None:

@@ -81,7 +81,7 @@ def train(task: Task | str, **settings: Any) -> TrainedRun:
     return TrainedRun(
         directory=engine.directory,
         status=state.status,
-        rounds=len(state.scores_by_round),
+        rounds=state.rounds_ended,
         score=state.scores_by_round[-1].median if state.scores_by_round else None,
     )
 
