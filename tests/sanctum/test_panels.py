@@ -3,6 +3,7 @@
 import math
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -279,13 +280,16 @@ async def test_values_at_the_cursor_are_those_of_show(tmp_path: Path) -> None:
 
 
 async def test_scores_by_step_are_drawn_once_per_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.sanctum.widgets.chart_panel.REDRAW_INTERVAL_S", 0.3)
+    clock = SimpleNamespace(now=1000.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr("esper.sanctum.widgets.chart_panel.time", clock)
+    monkeypatch.setattr("esper.sanctum.widgets.chart_panel.REDRAW_INTERVAL_S", 0.1)
     app, session = live(stamp([run_started(1, 3, 8), ev.RoundStarted(round=1)]))
     async with opened(app, size=ROOMY) as pilot:
         steps = app.screen.query_one(StepScores)
         for step in (1, 2):
             await emit(pilot, session, env_stepped(0, step=step, score=step / 10))
         assert not str(steps.border_subtitle).startswith("median 20.0")
+        clock.now += 0.1
         await until(pilot, lambda: str(steps.border_subtitle).startswith("median 20.0"))
 
 
