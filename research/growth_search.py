@@ -49,8 +49,7 @@ from esper.engine.agent_factory import build_candidates, proposing_policies
 from esper.engine.episode import Episode, begin_episodes
 from esper.engine.fresh_scores import GAIN_LEVEL
 from esper.engine.growth import num_finalists
-from esper.engine.step import StepPlayer, StepResult, tick_slots
-from esper.envs.stopwatch import PhaseTimer
+from esper.engine.step import StepResult, play_steps, tick_slots
 from esper.evaluation.held_out import evaluation_key
 from esper.evaluation.journal import open_search_journal
 from esper.intervals import joint_level, t_interval
@@ -135,10 +134,8 @@ class Player:
         agent = build_candidates(config, profile)
         agent.assign({env: name for env, (name, _) in enumerate(jobs)})
         episodes = [Episode(env, config) for env in pool.envs]
-        for episode in episodes:
-            episode.inactive = True
         keys = [EpisodeKey(config.seed, host, 0) for _, host in jobs]
-        begin_episodes(pool, dict(zip(episodes, keys, strict=False)))
+        begin_episodes(pool, episodes, dict(zip(pool.envs, keys, strict=False)))
         agent.begin_round(episode_uniforms(keys, STEPS, len(episodes)))
         returns: list[list[float]] = [[] for _ in episodes]
 
@@ -148,9 +145,7 @@ class Player:
                     returns[episode.env.index].append(episode.episode_return)
             tick_slots(result.episodes)
 
-        player = StepPlayer(pool, episodes, agent, PhaseTimer(), end)  # the times are not reported
-        for step in range(STEPS):
-            player.play(step, lambda step=step: step < STEPS - 1)
+        play_steps(pool, episodes, agent, range(STEPS), end)
         seconds = (cpu_seconds() - start) / len(jobs)
         slots = [site.name for site in profile.sites]
         return [

@@ -16,9 +16,8 @@ from torch import Tensor
 from esper.engine.agent_factory import build_agent, build_trained
 from esper.engine.candidate_agent import CandidateAgent
 from esper.engine.episode import Episode, begin_episodes
-from esper.engine.step import StepPlayer, StepResult, tick_slots
+from esper.engine.step import StepResult, play_steps, tick_slots
 from esper.engine.trained_policy import TrainedPolicy
-from esper.envs.stopwatch import PhaseTimer
 from esper.lanes.pool import EnvPool
 from esper.policy.actions import Action, Decision, describe_action
 from esper.policy.agent import Agent, EnvStatus, rows_of
@@ -142,10 +141,8 @@ class LessonPlayer:
             Episode(env, msgspec.structs.replace(config, reward_weights=msgspec.structs.replace(weights, rent=rent)))
             for env, rent in zip(pool.envs, rents, strict=True)
         ]
-        for episode in episodes:
-            episode.inactive = True
         keys = [job.key for job in jobs]
-        begin_episodes(pool, dict(zip(episodes, keys, strict=False)))
+        begin_episodes(pool, episodes, dict(zip(pool.envs, keys, strict=False)))
         inner = CandidateAgent(self._policies, self._build)
         inner.assign({env: job.alternative.then for env, job in enumerate(jobs)})
         slots = [site.name for site in profile.sites]
@@ -164,9 +161,7 @@ class LessonPlayer:
             results.add(result)
             tick_slots(result.episodes)
 
-        player = StepPlayer(pool, episodes, agent, PhaseTimer(), end)  # the times are not reported
-        for step in range(config.steps):
-            player.play(step, lambda step=step: step < config.steps - 1)
+        play_steps(pool, episodes, agent, range(config.steps), end)
         recorded = agent.tensors() | results.tensors()
         return [
             _Recorded(

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from esper.control import RequestKind
-from esper.engine.episode import Episode
+from esper.engine.episode import Episode, begin_episodes
 from esper.engine.run_control import RunController
-from esper.engine.step import StepPlayer, StepResult, tick_slots
-from esper.envs.stopwatch import PhaseTimer
+from esper.engine.step import StepResult, play_steps, tick_slots
+from esper.engine.trainer import Trainer
 from esper.lanes.errors import FaultError
 from esper.lanes.pool import EnvPool
 from esper.policy.actions import WAIT_DECISION, Decision
@@ -31,16 +31,16 @@ def test_groups_that_go_ahead_change_no_result(
 ) -> None:
     """Five envs make unequal groups."""
     ahead: list[bool] = []
-    play = StepPlayer.play
+    end_step = Trainer._end_step
 
-    def note_and_play(player: StepPlayer, *args: object) -> None:
-        ahead.append(player.is_ahead)
-        play(player, *args)  # pyright: ignore[reportArgumentType]
+    def note_and_end(trainer: Trainer, is_ahead: bool) -> bool:
+        ahead.append(is_ahead)
+        return end_step(trainer, is_ahead)
 
-    monkeypatch.setattr(StepPlayer, "play", note_and_play)
+    monkeypatch.setattr(Trainer, "_end_step", note_and_end)
     overlapping = LiveRun(tmp_path / "overlapping", envs=5, devices=lanes).start()
     assert overlapping.finish().status == "done"
-    assert ahead == [False, True, True, True] * 3
+    assert ahead == [True, True, True, False] * 3
     with monkeypatch.context() as patch:
         patch.setattr(RunController, "may_go_ahead", lambda _: False)
         alone = LiveRun(tmp_path / "alone", envs=5).start()
@@ -76,8 +76,7 @@ class Noting(NonLearningAgent):
 
 def episodes_of(pool: EnvPool) -> list[Episode]:
     episodes = [Episode(env, pool._config) for env in pool.envs]
-    for episode, (loss, score) in zip(episodes, pool.reset(0), strict=True):
-        episode.begin(loss, score)
+    begin_episodes(pool, episodes, pool.keys_of(0))
     return episodes
 
 
@@ -90,16 +89,11 @@ def test_fault_of_one_group_leaves_the_other_idle(lanes: tuple[str, ...]) -> Non
             tick_slots(result.episodes)
             ended.append(result)
 
-        player = StepPlayer(pool, episodes_of(pool), agent, PhaseTimer(), end)
         with pytest.raises(FaultError, match="the policy failed: ValueError: out of ideas"):
-            player.play(0, lambda: True)
+            play_steps(pool, episodes_of(pool), agent, range(3), end)
         assert agent.seen == [(0, [0, 1]), (0, [2]), (1, [0, 1])]
-        assert not player.is_ahead
         ended.clear()
-        player = StepPlayer(pool, episodes_of(pool), StaticAgent(), PhaseTimer(), end)
-        for step in range(2):
-            player.play(step, lambda: True)
-        player.abandon()
+        play_steps(pool, episodes_of(pool), StaticAgent(), range(3), end, after_step=lambda _: len(ended) < 4)
     order = [(result.step, [episode.env.index for episode in result.episodes]) for result in ended]
     assert [step for step, _ in groupby(order, key=lambda entry: entry[0])] == [0, 1]
     assert [envs for _, envs in order] == [[0, 1], [2]] * 2
@@ -109,5 +103,5 @@ def test_envs_with_a_shared_loss_scale_are_one_group() -> None:
     """The epoch of each starts with the scale that the one before has left."""
     with population(envs=3, amp="fp16", scaler="device") as pool:
         agent = Noting()
-        StepPlayer(pool, episodes_of(pool), agent, PhaseTimer(), lambda _: None).play(0, lambda: True)
+        play_steps(pool, episodes_of(pool), agent, range(1), lambda _: None)
     assert agent.seen == [(0, [0, 1, 2])]

@@ -205,8 +205,8 @@ def _capture(training: TrainingState) -> _TrainerState:
         state["episodes"].append(snapshot.state)
         if snapshot.scaler:
             state["scalers"][str(index)] = snapshot.scaler
-    if training.director:
-        state["growth"] = training.director.state_dict()
+    if directed := training.director.state_dict():
+        state["growth"] = directed
         tensors |= {f"growth.{name}": value for name, value in training.director.state_tensors().items()}
     return _TrainerState(training.round, training.step, state, tensors)
 
@@ -250,8 +250,7 @@ def _local_state(state: Mapping[str, Any], ranks: RankGroup) -> dict[str, Any]:
 
 def _install(training: TrainingState, position: _TrainerState) -> None:
     training.round, training.step = position.round, position.step
-    if training.director:
-        training.director.load_state_dict(position.state["growth"], strip_prefix("growth.", position.tensors))
+    training.director.load_state_dict(position.state.get("growth", {}), strip_prefix("growth.", position.tensors))
     training.agent.load_state_dict(
         position.state["agent"], strip_prefix("agent.", position.tensors), training.decision_uniforms()
     )

@@ -226,18 +226,23 @@ def install_episode(episode: Episode, snapshot: EpisodeSnapshot) -> None:
         episode.last_good.save()
 
 
-def begin_episodes(pool: EnvPool, keys: Mapping[Episode, EpisodeKey]) -> None:
-    """Give the envs of some episodes the fresh hosts of their keys, and begin these episodes.
+def begin_episodes(pool: EnvPool, episodes: Sequence[Episode], keys: Mapping[Env, EpisodeKey]) -> None:
+    """Give envs the fresh hosts of their keys, and begin their episodes. The others wait: they are inactive.
 
     Args:
-        keys: Key of the random draws of each episode; can be empty.
+        episodes: The episode of each env, in the order of `pool.envs`.
+        keys: Key of the random draws of each env that plays; can be empty.
 
     Raises:
         FaultError: A lane failed.
     """
-    begun = pool.begin({episode.env: key for episode, key in keys.items()}) if keys else ()
-    for episode, (loss, score) in zip(keys, begun, strict=True):
+    seated = [episode for episode in episodes if episode.env in keys]
+    begun = pool.begin({episode.env: keys[episode.env] for episode in seated}) if seated else ()
+    for episode, (loss, score) in zip(seated, begun, strict=True):
         episode.begin(loss, score)
+    for episode in episodes:
+        if episode.env not in keys:
+            episode.inactive, episode.view.step = True, 0
 
 
 def revalidate(pool: EnvPool, episodes: Sequence[Episode]) -> None:

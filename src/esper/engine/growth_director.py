@@ -21,7 +21,7 @@ from esper.engine.episode import Episode
 from esper.engine.fresh_scores import FreshScores, measure_network
 from esper.engine.growth import FRESH_HOSTS, MAX_FINALISTS, GrowthRequest, late_gain, num_finalists, num_fresh
 from esper.engine.step import StepResult
-from esper.engine.training_state import TrainingState
+from esper.engine.training_state import Director, TrainingState
 from esper.envs.env import Env
 from esper.formatting import format_duration, pluralise
 from esper.lanes.errors import FaultError, RunFailedError
@@ -45,7 +45,7 @@ class TrainingJob(NamedTuple):
     """Number of the fresh host, from 1; None on the host of the search."""
 
 
-class GrowthDirector:
+class GrowthDirector(Director):
     """Gives every env its candidate and its host, ends trainings early, and keeps the best networks.
 
     Args:
@@ -56,19 +56,18 @@ class GrowthDirector:
         search_state: The candidates so far.
         fresh_scores: Scores of their networks on fresh hosts.
         networks: Best network of each candidate of the front, and of each that may be chosen, keyed by name.
-        has_ended: True once all trainings have ended.
     """
 
     def __init__(self, request: GrowthRequest, make_search: Callable[[], PlanSearch], training: TrainingState) -> None:
         self._request = request
         self._make_search = make_search
         self._search = make_search()
-        self._training = training
+        super().__init__(training)
         self._patience = request.patience_steps(training.config.steps)
         self.search_state = SearchState(info=request.info(training.pool.profile.host_parameters))
         self.fresh_scores = FreshScores()
         self.networks: dict[str, BestNetwork] = {}
-        self.has_ended = False
+        self._has_ended = False
         self._waiting: deque[TrainingJob] = deque()
         """Trainings that come before new candidates: those of a round that failed, and those on fresh hosts."""
         self._is_searching = True
@@ -85,6 +84,11 @@ class GrowthDirector:
         """Best network of each training of this round, keyed by env index."""
 
     # Rounds
+
+    @property
+    def has_ended(self) -> bool:
+        """True once all trainings have ended."""
+        return self._has_ended
 
     def begin_round(self) -> dict[Env, EpisodeKey]:
         """Choose the trainings of the next round, and return the key of the episode of each env that trains.
@@ -192,7 +196,7 @@ class GrowthDirector:
         has_trials = self._is_searching and self._trials_left(len(self._training.pool.envs)) > 0
         if not has_trials and self._is_searching:
             self._begin_fresh(len(self._training.pool.envs))
-        self.has_ended = not self._is_searching and not self._waiting
+        self._has_ended = not self._is_searching and not self._waiting
 
     def report_measurements(self) -> None:
         """Report the results on fresh hosts so far, with their intervals."""
@@ -377,7 +381,7 @@ class GrowthDirector:
                 "seconds": self._seconds,
                 "round-seconds": self._round_seconds,
                 "longest-round": self._longest_round,
-                "ended": self.has_ended,
+                "ended": self._has_ended,
                 "budget": self._budget,
             }
         }
@@ -410,11 +414,11 @@ class GrowthDirector:
         self._jobs = {env: TrainingJob(*job) for env, job in stored["jobs"]}
         self._is_searching, self._started = stored["searching"], stored["started"]
         self._seconds, self._round_seconds = stored["seconds"], stored["round-seconds"]
-        self._longest_round, self.has_ended = stored["longest-round"], stored["ended"]
+        self._longest_round, self._has_ended = stored["longest-round"], stored["ended"]
         if self._training.step == 0:  # the start of a round, which begins again
             self._waiting.extendleft(reversed(self._jobs.values()))
             self._jobs = {}
         is_changed = stored["budget"] != self._budget
         if not self._is_searching and is_changed and self._trials_left(len(self._training.pool.envs)) > 0:
-            self._is_searching, self.has_ended = True, False
+            self._is_searching, self._has_ended = True, False
             self._waiting.clear()

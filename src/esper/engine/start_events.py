@@ -34,16 +34,16 @@ def report_start(files: RunFiles, state: TrainingState, identity: dict[str, Any]
     manifest = {"run": files.path.name, "config": msgspec.to_builtins(config), "versions": reporter.versions()}
     lanes = [lane for of_rank in ranks.all_gather_object(state.pool.lane_by_env) for lane in of_rank]
     ranks.run_on_rank0(lambda: write_manifest(files.own_directory, manifest | identity))
-    director = state.director
+    search = state.director.search_state.info if isinstance(state.director, GrowthDirector) else None
     started = reporter.run_started(
         files.path.name,
         config,
         state.pool,
         state.origin,
-        policy="search" if director else policy_label(config.policy),
+        policy="search" if search else policy_label(config.policy),
         lanes=lanes,
         task_defaults=defaults,
-        search=director.search_state.info if isinstance(director, GrowthDirector) else None,
+        search=search,
     )
     files.hub.emit_global(started)
     _emit_notices(files.hub, state.pool, config, files.lock.warning if files.lock else None)

@@ -1,4 +1,4 @@
-"""Steps of all envs, the same in training and in evaluation: act, apply, train, validate, record.
+"""Steps of all envs, the same wherever episodes are played: act, apply, train, validate, record.
 
 The envs are two groups that alternate: while one trains, the engine computes the rewards of the other, records its
 step, and lets the policy choose its next actions. This keeps the lanes busy while the engine works (double-buffered
@@ -57,21 +57,55 @@ class _StartedStep(NamedTuple):
     epochs: PendingEpochs
 
 
-class StepPlayer:
-    """Plays the steps of a population.
+def _nothing(_step: int, _episodes: Sequence[Episode]) -> None:
+    """Do nothing at the start of a step."""
 
-    Envs that break down are rolled back and validated again. The slots do not tick here, but in `end`, with
-    `tick_slots`.
+
+def play_steps(
+    pool: EnvPool,
+    episodes: Sequence[Episode],
+    agent: Agent,
+    steps: range,
+    end: Callable[[StepResult], None],
+    *,
+    begin: Callable[[int, Sequence[Episode]], None] = _nothing,
+    after_step: Callable[[bool], bool] = lambda _: True,
+    may_go_ahead: Callable[[], bool] = lambda: True,
+    stopwatch: PhaseTimer | None = None,
+) -> None:
+    """Play steps of episodes that have begun, side by side: training, evaluation, simulation and research do it alike.
+
+    Envs that break down are rolled back and validated again; like those without an episode, they then wait. The slots
+    do not tick here, but in `end`, with `tick_slots`.
 
     Args:
-        episodes: Their episodes, in the order of `pool.envs`.
-        stopwatch: Measures the phases `act` and `reward`.
+        episodes: The episode of each env, in the order of `pool.envs`; see `begin_episodes`.
+        agent: Decides for all of them.
+        steps: Indices of the steps, from 0.
         end: Called with the result of each step of a group, to record it. No env of the group trains then.
-        begin: Called with the index of a step and the episodes of a group, before the policy decides for them.
+        begin: Called with the index of a step and the episodes of a group, before the agent decides for them.
+        after_step: Called after each step of all envs; the argument is True if the first group was allowed to start
+            the next one. Returns False if no further step is to be played; one that was started is discarded.
+        may_go_ahead: Called exactly once in each step but the last, also for a single group: all ranks must call it
+            together. Returns True if the first group may start the next step before the second has ended this one.
+        stopwatch: Measures the phases `act` and `reward`; None: they are not reported.
 
-    Attributes:
-        is_ahead: True if the first group was allowed to start the step after the last one that was played.
+    Raises:
+        FaultError: The policy failed; or a lane, and the envs are then in an inconsistent state. No env trains any
+            more.
     """
+    groups = _Groups(pool, episodes, agent, stopwatch or PhaseTimer(), begin, end)
+    try:
+        for step in steps:
+            is_ahead = groups.play(step, may_go_ahead if step != steps[-1] else lambda: False)
+            if not after_step(is_ahead):
+                return
+    finally:
+        groups.abandon()
+
+
+class _Groups:
+    """The two groups of the envs of a pool, and their steps in progress. The arguments are those of `play_steps`."""
 
     def __init__(
         self,
@@ -79,8 +113,8 @@ class StepPlayer:
         episodes: Sequence[Episode],
         agent: Agent,
         stopwatch: PhaseTimer,
+        begin: Callable[[int, Sequence[Episode]], None],
         end: Callable[[StepResult], None],
-        begin: Callable[[int, Sequence[Episode]], None] | None = None,
     ) -> None:
         self._pool = pool
         self._agent = agent
@@ -91,33 +125,20 @@ class StepPlayer:
         self._groups = [group for group in (episodes[:first], episodes[first:]) if group]
         self._started: dict[int, _StartedStep] = {}
         """Steps in progress, keyed by the index of the group."""
-        self.is_ahead = False
 
-    def play(self, step: int, may_go_ahead: Callable[[], bool] = lambda: False) -> None:
-        """Play a step of all envs.
-
-        Args:
-            step: Index of the step, from 0; that of the last call plus 1 if a group is ahead.
-            may_go_ahead: Called exactly once, also for a single group: all ranks must call it together. Returns True if
-                the first group may start the next step before the second has ended this one.
-
-        Raises:
-            FaultError: The policy failed; or a lane, and the envs are then in an inconsistent state. No env trains any
-                more.
-        """
-        try:
-            for index in range(len(self._groups)):
-                if index not in self._started:
-                    self._start(index, step)
-            for index, group in enumerate(self._groups):
-                self._end(self._finish(index, group, step))
-                if index == 0:
-                    self.is_ahead = may_go_ahead()
-                if self.is_ahead and index < len(self._groups) - 1:
-                    self._start(index, step + 1)
-        except BaseException:
-            self.abandon()
-            raise
+    def play(self, step: int, may_go_ahead: Callable[[], bool]) -> bool:
+        """Play a step of all envs. Return True if the first group was allowed to start the next one."""
+        is_ahead = False
+        for index in range(len(self._groups)):
+            if index not in self._started:
+                self._start(index, step)
+        for index, group in enumerate(self._groups):
+            self._end(self._finish(index, group, step))
+            if index == 0:
+                is_ahead = may_go_ahead()
+            if is_ahead and index < len(self._groups) - 1:
+                self._start(index, step + 1)
+        return is_ahead
 
     def abandon(self) -> None:
         """Finish the epochs in progress, also those that a CPU lane has not begun yet, and discard their results."""
@@ -125,13 +146,11 @@ class StepPlayer:
             with contextlib.suppress(FaultError):
                 started.epochs()
         self._started.clear()
-        self.is_ahead = False
 
     def _start(self, index: int, step: int) -> None:
         """Decide for a group, and let its envs train."""
         group = self._groups[index]
-        if self._begin:
-            self._begin(step, group)
+        self._begin(step, group)
         with self._stopwatch("act"):
             key = group[0].env.key
             # A policy of the user may draw from the global generators, whose state depends on what ran before.

@@ -14,7 +14,7 @@ from esper.engine.checkpointer import Checkpointer
 from esper.engine.episode import begin_episodes
 from esper.engine.memory_accountant import MemoryAccountant
 from esper.engine.run_control import RunController
-from esper.engine.step import StepPlayer, StepResult, tick_slots
+from esper.engine.step import StepResult, play_steps, tick_slots
 from esper.engine.training_state import TrainingState
 from esper.envs.epoch_result import EpochResult
 from esper.growth.lifecycle import StageTransition
@@ -48,9 +48,10 @@ class Trainer:
         self.state = state
         self.run_control = RunController(state, control, checkpointer, interactive=interactive)
         self._memory = MemoryAccountant(state.pool, state.agent)
-        self._player = StepPlayer(state.pool, state.episodes, state.agent, state.timer, self._end_of_group)
         self._measured: list[EpochResult | None] = []
         """Results of the envs in the step in progress."""
+        self._step_started = 0.0
+        """Time of `perf_counter` at the start of this step."""
 
     def run(self) -> str:
         """Train until the last round or a stop request.
@@ -64,17 +65,17 @@ class Trainer:
         """
         state = self.state
         while not state.has_ended:
-            fault = self._run_next()
-            if fault is not None and state.director and state.director.recover(fault):
+            fault = self._play_on()
+            if fault is not None and state.director.recover(fault):
                 state.round, state.step = state.round + 1, 0
             elif fault is not None:
                 self.run_control.hold_after_fault(fault)
-            elif state.step and not self._player.is_ahead and not self.run_control.handle_requests():
+            elif state.step and not self.run_control.handle_requests():
                 return "stopped"
         return "done"
 
-    def _run_next(self) -> FaultError | None:
-        """Run the next step, or the end of a round. Return the fault if it failed, else None."""
+    def _play_on(self) -> FaultError | None:
+        """Play steps until all envs have done the same one, or end the round. Return the fault if it failed."""
         state = self.state
         try:
             if state.step == state.config.steps:
@@ -82,73 +83,69 @@ class Trainer:
             else:
                 if state.step == 0:
                     self._begin_round()
-                self._step()
+                self._play_steps()
         except (RankLostError, RecordingError, RunFailedError):
-            self._player.abandon()
             raise
         except FaultError as fault:
-            found = fault
+            return fault
         except user_errors() as error:  # any error holds or ends the run, with its message
-            found = FaultError.from_exception(error, "the engine")
-        else:
-            return None
-        self._player.abandon()
-        return found
+            return FaultError.from_exception(error, "the engine")
+        return None
 
-    def _step(self) -> None:
+    def _play_steps(self) -> None:
         state = self.state
-        self._measured = []
-        start = time.perf_counter()
-        self._player.play(state.step, self._may_go_ahead)
+        self._measured, self._step_started = [], time.perf_counter()
+        play_steps(
+            state.pool,
+            state.episodes,
+            state.agent,
+            range(state.step, state.config.steps),
+            self._end_of_group,
+            after_step=self._end_step,
+            may_go_ahead=self.run_control.may_go_ahead,
+            stopwatch=state.timer,
+        )
+
+    def _end_step(self, is_ahead: bool) -> bool:
+        """Report a step of all envs. Return True while a group is ahead, so that no request can be handled."""
+        state = self.state
         state.step += 1
         self._emit_timing()
-        if state.director and state.director.end_step(time.perf_counter() - start):
-            self._player.abandon()
+        if state.director.end_step(time.perf_counter() - self._step_started):
             state.step = state.config.steps
-
-    def _may_go_ahead(self) -> bool:
-        """Return True if no request requires all envs to be at the same step."""
-        is_last = self.state.step + 1 == self.state.config.steps
-        return not is_last and self.run_control.may_go_ahead()
+            return False
+        self._measured, self._step_started = [], time.perf_counter()
+        return is_ahead
 
     def _end_of_group(self, result: StepResult) -> None:
         """Record the step of a group of envs."""
         state = self.state
-        if state.director:
-            state.director.observe(result.episodes)
+        state.director.observe(result.episodes)
         with state.timer("reward"):
             views = [episode.view for episode in result.episodes]
             state.agent.record_rewards(result.step, views, result.rewards, result.broke_down)
             ticked = tick_slots(result.episodes)
         with state.timer("telemetry"):
             self._emit_step(result, ticked)
-        if state.director:
-            state.director.end_group(result)
+        state.director.end_group(result)
         self._measured += [epoch and epoch.measured for epoch in result.epochs]
 
     def _begin_round(self) -> None:
         state = self.state
-        director = state.director
-        keys = director.begin_round() if director else state.pool.keys_of(state.round)
-        begin_episodes(state.pool, {episode: keys[episode.env] for episode in state.episodes if episode.env in keys})
-        for episode in state.episodes:
-            if episode.env not in keys:  # fewer trainings than envs are left
-                episode.inactive, episode.view.step = True, 0
+        begin_episodes(state.pool, state.episodes, state.director.begin_round())
         self.run_control.stash_round_start()
         state.agent.begin_round(state.decision_uniforms())
         state.hub.emit_global(ev.RoundStarted(round=state.round + 1))
-        if director:
-            director.announce_round()
+        state.director.announce_round()
         if state.pool.is_family:
             for episode in state.episodes:
                 state.hub.emit(reporter.episode_started(episode.env, state.round + 1))
 
     def _end_round(self) -> None:
         state = self.state
-        if state.director:
-            state.director.end_round()
+        state.director.end_round()
         for episode in state.episodes:
-            if episode.view.step:  # else the env had no candidate in this round
+            if episode.view.step:  # else the env had no episode in this round
                 state.hub.emit(reporter.episode_ended(episode, state.round + 1))
         with state.timer("update"):
             order = make_generator(state.config.seed, "minibatches", state.round)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -22,51 +22,55 @@ from esper.telemetry.hub import EventHub
 from esper.user_code import TaskOrigin
 
 
-class Director(Protocol):
-    """Chooses the episodes of each round, and ends them, in a run that does not end after a number of rounds."""
+class Director:
+    """Chooses the episodes of each round, and ends them: here, every env plays in every round, for all steps.
 
-    has_ended: bool
-    """True once the run is to end."""
+    Args:
+        training: State of the run.
+    """
+
+    def __init__(self, training: TrainingState) -> None:
+        self._training = training
+
+    @property
+    def has_ended(self) -> bool:
+        """True once the run is to end."""
+        return self._training.round >= self._training.config.rounds
 
     def begin_round(self) -> dict[Env, EpisodeKey]:
-        """Return the key of the episode of each env that trains in the next round."""
-        ...
+        """Return the key of the episode of each env that plays in the next round."""
+        return self._training.pool.keys_of(self._training.round)
 
     def announce_round(self) -> None:
         """Report the episodes of the round that has begun."""
-        ...
 
     def observe(self, episodes: Sequence[Episode]) -> None:
         """Measure the networks of a group after its step, before the slots tick."""
-        ...
 
     def end_group(self, result: StepResult) -> None:
         """Evaluate the step of a group, and make envs inactive whose episodes have ended."""
-        ...
 
-    def end_step(self, seconds: float) -> bool:
+    def end_step(self, seconds: float) -> bool:  # noqa: ARG002 (a growth counts them)
         """Note the duration of a step of all envs. Return True if it was the last of the round."""
-        ...
+        return False
 
     def end_round(self) -> None:
         """Evaluate the episodes of a round."""
-        ...
 
-    def recover(self, fault: FaultError) -> bool:
+    def recover(self, fault: FaultError) -> bool:  # noqa: ARG002 (a growth blames a candidate)
         """Return True if the run continues, with a new round, after a step that failed."""
-        ...
+        return False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that a checkpoint keeps, keyed by env index, as JSON-compatible values."""
-        ...
+        """Return the state that a checkpoint keeps, keyed by env index, as JSON-compatible values; can be empty."""
+        return {}
 
     def state_tensors(self) -> dict[str, Tensor]:
         """Return the tensors that a checkpoint keeps, by name."""
-        ...
+        return {}
 
     def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Resume from a checkpoint."""
-        ...
 
 
 class TrainingState:
@@ -81,7 +85,7 @@ class TrainingState:
         episodes: The current episode of each env, in the order of `pool.envs`.
         round: Number of completed rounds, which is also the 0-based index of the round in progress.
         step: Number of completed steps of the round in progress.
-        director: Director of a growth; None for another run.
+        director: Chooses the episodes of each round; a growth replaces it.
         timer: Measures the phases of a step.
     """
 
@@ -104,13 +108,13 @@ class TrainingState:
         self.episodes = [Episode(env, config) for env in pool.envs]
         self.round = 0
         self.step = 0
-        self.director: Director | None = None
+        self.director = Director(self)
         self.timer = StepTimer([lane.stopwatch for lane in pool.lanes])
 
     @property
     def has_ended(self) -> bool:
         """True if all rounds are completed."""
-        return self.director.has_ended if self.director else self.round >= self.config.rounds
+        return self.director.has_ended
 
     @property
     def step_number(self) -> StepNumber:

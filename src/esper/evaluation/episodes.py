@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from esper.config import Config
-from esper.engine.episode import Episode
-from esper.engine.step import StepPlayer, StepResult, tick_slots
-from esper.envs.stopwatch import PhaseTimer
+from esper.engine.episode import Episode, begin_episodes
+from esper.engine.step import StepResult, play_steps, tick_slots
 from esper.evaluation.plantings import StepRecorder
 from esper.evaluation.results import EpisodeResult
 from esper.harvest.model import grown_seeds, plant_grown
@@ -59,8 +58,7 @@ def start_episodes(pool: EnvPool, config: Config, round_index: int) -> list[Epis
     """
     pool.reset_loss_scales()  # do not inherit those that the previous policy left
     episodes = [Episode(env, config) for env in pool.envs]
-    for episode, (loss, score) in zip(episodes, pool.reset(round_index), strict=True):
-        episode.begin(loss, score)
+    begin_episodes(pool, episodes, pool.keys_of(round_index))
     return episodes
 
 
@@ -91,11 +89,12 @@ def play_episodes(
         if recorder:
             recorder.add(result, is_last=result.step == last)
 
-    agent.begin_round(decision_uniforms(config.seed, range(len(episodes)), config.steps, round_index))
-    player = StepPlayer(pool, episodes, agent, PhaseTimer(), end)  # the times are not reported
-    for step in range(config.steps):
-        player.play(step, lambda step=step: step < last)
+    def after_step(_is_ahead: bool) -> bool:
         on_step()
+        return True
+
+    agent.begin_round(decision_uniforms(config.seed, range(len(episodes)), config.steps, round_index))
+    play_steps(pool, episodes, agent, range(config.steps), end, after_step=after_step)
     return [episode.inactive for episode in episodes]
 
 

@@ -16,8 +16,7 @@ from esper.domain import StepNumber
 from esper.effects.results import Trajectory
 from esper.engine import reporter
 from esper.engine.episode import Episode, EpisodeSnapshot, begin_episodes, capture_episode, install_episode
-from esper.engine.step import StepPlayer, StepResult, tick_slots
-from esper.envs.stopwatch import PhaseTimer
+from esper.engine.step import StepResult, play_steps, tick_slots
 from esper.lanes.pool import EnvPool
 from esper.policy.agent import Agent
 from esper.seeding import EpisodeKey, episode_uniforms
@@ -145,8 +144,6 @@ class Players:
         agent = ScriptedAgent(self._blueprints, [play.script for play in plays], fallback)
         agent.begin_round(episode_uniforms([play.key for play in plays], self._config.steps, self.capacity))
         seats = dict(zip(self._episodes, plays, strict=False))
-        for episode in self._episodes:
-            episode.inactive = True
         courses = self._begin([(episode, play) for episode, play in seats.items() if play.start is None])
 
         def begin(step: int, episodes: Sequence[Episode]) -> None:
@@ -170,10 +167,8 @@ class Players:
                 self._record(row, play, courses[play], result)
             on_step(len(taken))
 
-        player = StepPlayer(self._pool, self._episodes, agent, PhaseTimer(), end, begin)  # the times are not reported
-        last = max(play.steps for play in plays) - 1
-        for step in range(min(play.first for play in plays), last + 1):
-            player.play(step, lambda step=step: step < last)
+        steps = range(min(one.first for one in plays), max(one.steps for one in plays))
+        play_steps(self._pool, self._episodes, agent, steps, end, begin=begin)
         for episode, play in seats.items():
             play.trajectory = _trajectory(episode, courses[play], agent.waited[episode.env.index])
             play.end_scaler = episode.env.scaler.state_dict() if episode.env.scaler else None
@@ -186,7 +181,7 @@ class Players:
                 scaler.reset()
                 if play.scaler:
                     scaler.load_state_dict(scaler.state_dict() | dict(play.scaler))
-        begin_episodes(self._pool, {episode: play.key for episode, play in fresh})
+        begin_episodes(self._pool, self._episodes, {episode.env: play.key for episode, play in fresh})
         return {play: _Course(scores=list(episode.view.scores)) for episode, play in fresh}
 
     def _record(self, row: int, play: Play, course: _Course, result: StepResult) -> None:
