@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -40,6 +41,19 @@ class EpochResult:
     overflows_by_owner: dict[str, int]
     contributions: dict[int, tuple[float, float]]
     shapley: dict[int, float]
+
+
+class Validation(NamedTuple):
+    """Loss and score of a network on the validation split."""
+
+    loss: float
+    score: float
+
+
+def read_validation(results: Sequence[Sequence[float]]) -> Validation:
+    """Return the first values of `Env.validate`, given as the only vector of a lane's results for an env."""
+    (validated,) = results
+    return Validation(*validated[: len(Validation._fields)])
 
 
 class TrainedBatch(NamedTuple):

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from esper.config import Config, ConfigError
 from esper.envs.env import Env
-from esper.envs.epoch_result import EpochResult, max_result_width
+from esper.envs.epoch_result import EpochResult, Validation, max_result_width, read_validation
 from esper.envs.hosts import HostFactory
 from esper.envs.precision import LossScaler, make_scaler_factory, resolve_amp, set_float32_precision
 from esper.growth.lifecycle import StageTransition
@@ -119,8 +119,12 @@ class EnvPool:
         is_mixed = len(set(kinds)) > 1
         by_kind = dict(zip(kinds, self.lanes, strict=True)) if is_mixed else {}
         speeds = {kind: 1 / measure_epoch(self._env_to_measure(lane), lane) for kind, lane in by_kind.items()}
-        workers = self._required_workers() | ({} if is_mixed or single_stream else self._gpu_workers())
-        self._start_workers(workers, data)
+        try:
+            workers = self._required_workers() | ({} if is_mixed or single_stream else self._gpu_workers())
+            self._start_workers(workers, data)
+        except ConfigError:
+            self.close()
+            raise
         for hosts in self._hosts_on.values():
             if hosts.cuda_graphs:
                 hosts.cuda_graphs.clear()
@@ -172,12 +176,11 @@ class EnvPool:
         return problem is None
 
     def _required_workers(self) -> dict[Lane, int]:
-        """Return the number of workers of each lane, without those that only keep a GPU busy."""
+        """Return the number of workers of each lane, without those that only keep a GPU busy. Raises ConfigError."""
         names = lanes_with_worker([lane.name for lane in self.lanes])
         if not can_be_imported(self.task):  # GPUs do without a worker
             names = [name for name in names if is_cpu_lane(name)]
             if names:
-                self.close()
                 raise ConfigError(
                     f"the task {self.task.name} is not in a file, so the worker processes of {', '.join(names)} cannot "
                     f"import it; use --devices {self.lanes[0].name}"
@@ -216,7 +219,6 @@ class EnvPool:
             for lane in with_workers:
                 lane.start_workers(workers[lane], init, self._spawner)
         except OSError as error:
-            self.close()
             names = ", ".join(lane.name for lane in with_workers)
             first = self.lanes[0]
             advice = "end other programs" if workers[first] else f"--devices {first.name} needs no worker"
@@ -244,7 +246,7 @@ class EnvPool:
             found[lane].append(value)
         return found
 
-    def reset(self, round_index: int) -> list[tuple[float, float]]:
+    def reset(self, round_index: int) -> list[Validation]:
         """Give every env the fresh host of a round. Return validation loss and score of each before any training."""
         return self.begin(self.keys_of(round_index))
 
@@ -252,7 +254,7 @@ class EnvPool:
         """Return the key of the episode of every env in a round of a run."""
         return {env: env.key._replace(round=round_index) for env in self.envs}
 
-    def begin(self, keys: Mapping[Env, EpisodeKey]) -> list[tuple[float, float]]:
+    def begin(self, keys: Mapping[Env, EpisodeKey]) -> list[Validation]:
         """Give envs the fresh hosts of their next episodes. Return validation loss and score of each, in this order."""
 
         def start(lane: Lane, envs: Sequence[Env]) -> PendingResults:
@@ -264,7 +266,7 @@ class EnvPool:
             return lane.submit(envs, work)
 
         found = self._start_on_lanes(list(keys), start)()
-        return [(loss, score) for [[loss, score, *_]] in (found[env.index] for env in keys)]
+        return [read_validation(found[env.index]) for env in keys]
 
     def reset_loss_scales(self) -> None:
         """Give every env the initial loss scale."""
@@ -303,10 +305,10 @@ class EnvPool:
 
         return wait
 
-    def validate(self, envs: Sequence[Env]) -> list[tuple[float, float]]:
+    def validate(self, envs: Sequence[Env]) -> list[Validation]:
         """Return validation loss and score of some envs in their current state."""
         found = self._start_on_lanes(envs, lambda lane, part: lane.submit(part, _validate_seeded))()
-        return [(loss, score) for [[loss, score, *_]] in (found[env.index] for env in envs)]
+        return [read_validation(found[env.index]) for env in envs]
 
     def test_scores(self) -> list[float]:
         """Return the score of every env on the test split. For `evaluate` only."""
@@ -316,7 +318,7 @@ class EnvPool:
                 return [env.sample_scores(env.splits.test).mean(dim=0, keepdim=True)]
 
         found = self._start_on_lanes(self.envs, lambda lane, envs: lane.submit(envs, work))()
-        return [found[env.index][0][0] for env in self.envs]
+        return [score for ((score,),) in (found[env.index] for env in self.envs)]
 
     def close(self) -> None:
         """Stop the threads and workers of the lanes, and close the spawner."""
