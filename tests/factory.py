@@ -66,7 +66,7 @@ def growth_run(envs: int = 4, trials: int = 12, fresh: int = 3, stop: int | None
     """
     started = msgspec.structs.replace(
         run_started(envs, 10**9, GROWTH_STEPS), policy="pretrained",
-        search=ev.SearchInfo(trials=trials, objective="return"),
+        search=ev.SearchInfo(trials=trials, fresh=fresh * len(FINALISTS), objective="return"),
     )  # fmt: skip
     waves: list[list[tuple[str, Origin, int | None]]]
     waves = [[(name, origin, None) for name, origin in wave] for wave in _batched(list(_proposals(trials)), envs)]

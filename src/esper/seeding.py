@@ -26,7 +26,7 @@ _CPU = torch.device("cpu")
 
 
 class EpisodeKey(NamedTuple):
-    """The numbers from which all random draws of an episode of an env derive."""
+    """The numbers from which all random draws of an episode of an env derive, and the width of its host."""
 
     seed: int
     """Random seed."""
@@ -34,6 +34,8 @@ class EpisodeKey(NamedTuple):
     """Index of the env in its run."""
     round: int
     """Index of the round, from 0."""
+    width: float = 1.0
+    """Factor of the widths of the host, the argument of the task's `wide_model`; 1.0 is the model itself."""
 
 
 def make_generator(seed: int, purpose: str, *key: int) -> torch.Generator:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from esper.candidates import BARE_HOST, choose
+from esper.candidates import BARE_HOST, FROM_SCRATCH, WIDE_HOST, choose
+from esper.config import TaskError
 from esper.engine import growth_director
 from esper.engine.best_network import BestNetwork
 from esper.engine.candidate_agent import CandidateAgent
@@ -19,12 +20,17 @@ from esper.engine.fresh_scores import NetworkScores
 from esper.engine.growth import FRESH_HOSTS, GrowthRequest
 from esper.engine.growth_director import GrowthDirector
 from esper.engine.training_state import TrainingState
+from esper.harvest.structure import GrownSeed
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.policy.baselines import StaticAgent, germinate_action
 from esper.search.search import PlanSearch
 from tests.search.plans import BLUEPRINTS, sites, space
 
 PLANS = ("norm@early:0", "conv_light@mid:1", "norm@late:2", "depthwise@late:3")
+SEED = GrownSeed(
+    slot="early", module="early", layout="BCHW", channels=8, is_causal=False, blueprint="norm", blend="add", alpha=1.0,
+    parameters=16,
+)  # fmt: skip
 SCORES = {BARE_HOST: 0.5, "norm@early:0": 0.8, "conv_light@mid:1": 0.7, "norm@late:2": 0.6}
 
 
@@ -32,19 +38,23 @@ SCORES = {BARE_HOST: 0.5, "norm@early:0": 0.8, "conv_light@mid:1": 0.7, "norm@la
 def no_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     def of(env: Any, score: float, round_number: int, step: int) -> BestNetwork:
         values = {"score": score, "env": env.index, "round": round_number, "step": step}
-        return BestNetwork(**values, parameter_ratio=1.1 if env.index else 1.0, seeds=[], tensors={})
+        seeds = [SEED] if env.index else []  # the bare host is the first of its round
+        return BestNetwork(**values, parameter_ratio=1.1 if env.index else 1.0, seeds=seeds, tensors={})
 
     def measure_network(network: BestNetwork, env: StubEnv) -> NetworkScores:
         scores_N = torch.full((4,), network.score)
         return NetworkScores(scores_N, scores_N)
 
     monkeypatch.setattr(growth_director.BestNetwork, "of", of)
+    monkeypatch.setattr(growth_director.BestNetwork, "seeds_differ", lambda *_: False)
     monkeypatch.setattr(growth_director, "measure_network", measure_network)
+    monkeypatch.setattr(growth_director, "plant_grown", lambda env, seeds, _: env.planted.append(seeds))
 
 
 @dataclass(frozen=True)
 class StubEnv:
     index: int
+    planted: list[Any] = field(default_factory=list[Any], compare=False)
     network: Any = field(default_factory=lambda: SimpleNamespace(slots=[]), compare=False)
 
 
@@ -52,13 +62,22 @@ class Rounds:
     """Rounds of one step of a director. `tried` has the candidates and fresh hosts of each round."""
 
     def __init__(
-        self, envs: int = 4, steps: int = 1, policies: Sequence[str] = (), limit: int | None = None, **budget: Any
+        self,
+        envs: int = 4,
+        steps: int = 1,
+        policies: Sequence[str] = (),
+        limit: int | None = None,
+        choose_width: Callable[[float], float] | None = None,
+        **budget: Any,
     ) -> None:
         self.tried: list[list[tuple[str, int]]] = []
         self.episodes = [
-            SimpleNamespace(env=StubEnv(index), inactive=False, episode_return=0.0, view=SimpleNamespace(step=0))
+            SimpleNamespace(
+                env=StubEnv(index), inactive=False, episode_return=0.0, view=SimpleNamespace(step=0),
+                update_parameter_ratio=lambda: None, last_good=SimpleNamespace(save=lambda: None),
+            )
             for index in range(envs)
-        ]
+        ]  # fmt: skip
         profile = SimpleNamespace(host_parameters=1000, sites=sites(), blueprints=BLUEPRINTS)
         pool = SimpleNamespace(envs=[one.env for one in self.episodes], profile=profile, reset_loss_scales=lambda: None)
         self.training = SimpleNamespace(
@@ -76,14 +95,17 @@ class Rounds:
         def make_search() -> PlanSearch:
             return PlanSearch(space(limit=limit), policies=policies, plans=PLANS, seed=0)
 
-        self.director = GrowthDirector(request, make_search, training)
+        self.director = GrowthDirector(request, make_search, training, choose_width)
+        self.widths: list[float] = []
+        """Width of the host of each training."""
 
     def begin(self) -> dict[int, str]:
         """Begin a round, and return the candidate of each env that trains."""
         keys = self.director.begin_round()
-        self.director.announce_round()
+        self.director.start_round()
         names = {env: one.candidate for env, one in self.director.search_state.training.items()}
         self.tried.append([(names[env.index], key.env) for env, key in keys.items()])
+        self.widths += [key.width for key in keys.values()]
         for episode in self.episodes:
             episode.inactive = episode.env not in keys
         return names
@@ -233,3 +255,58 @@ def test_network_that_has_grown_a_seed_replaces_a_better_one_without_it(monkeypa
     rounds.director.end_round()
     found = {one.name: one.score for one in rounds.director.search_state.candidates}
     assert (found[BARE_HOST], found["norm@early:0"]) == (0.5, 0.6)
+
+
+def test_compared_networks_are_candidates_that_train_after_the_answer_is_chosen() -> None:
+    rounds = Rounds(trials=4, envs=5, choose_width=lambda ratio: 10 * ratio, compares=True)
+    played = 0
+    while not rounds.director.has_chosen:
+        rounds.begin()
+        rounds.step()
+        rounds.end()
+        played += 1
+    assert not rounds.director.has_ended
+    rounds.begin()
+    stored, tensors = json.loads(json.dumps(rounds.director.state_dict())), rounds.director.state_tensors()
+    later = Rounds(trials=4, envs=5, choose_width=lambda ratio: 10 * ratio, compares=True)
+    later.director.load_state_dict(stored, tensors)
+    later.play()
+    hosts = range(1, FRESH_HOSTS + 1)
+    compared = [(name, host) for name in (WIDE_HOST, FROM_SCRATCH) for host in hosts]
+    assert [training for tried in later.tried for training in tried] == compared
+    assert rounds.tried[played] == compared[:5]
+    assert later.widths == pytest.approx([11.0] * FRESH_HOSTS + [1.0] * FRESH_HOSTS)
+    planted = [seeds for episode in later.episodes for seeds in episode.env.planted]
+    assert planted == [[SEED]] * FRESH_HOSTS
+    names = {*later.training.agent._candidates.values()}
+    assert names == {BARE_HOST}  # they wait in every step
+    assert later.fresh_hosts[WIDE_HOST] == later.fresh_hosts[FROM_SCRATCH] == [*hosts]
+    assert not {WIDE_HOST, FROM_SCRATCH} & later.director.networks.keys()
+    info, search = later.director.search_state.info, later.director.search_state
+    assert info.fresh == search.fresh_ended == 4 * FRESH_HOSTS + len(compared)
+    assert search.fraction_done(0.0) == 1.0
+
+
+def test_comparison_that_is_asked_for_later_continues_an_ended_growth() -> None:
+    first = Rounds(trials=4)
+    first.play()
+    stored, tensors = json.loads(json.dumps(first.director.state_dict())), first.director.state_tensors()
+    later = Rounds(trials=4, compares=True)
+    later.director.load_state_dict(stored, tensors)
+    later.play()
+    assert [training for tried in later.tried for training in tried] == [
+        (FROM_SCRATCH, host) for host in range(1, FRESH_HOSTS + 1)
+    ]
+
+
+def test_wide_host_that_cannot_be_built_is_left_out() -> None:
+    def fail(_: float) -> float:
+        raise TaskError("wide_model of task own: no room")
+
+    rounds = Rounds(trials=4, choose_width=fail, compares=True)
+    logged: list[Any] = []
+    rounds.training.hub.emit = logged.append
+    rounds.play()
+    assert WIDE_HOST not in rounds.fresh_hosts
+    assert len(rounds.fresh_hosts[FROM_SCRATCH]) == FRESH_HOSTS
+    assert "no wide host is compared: wide_model of task own: no room" in [getattr(one, "text", "") for one in logged]

@@ -18,10 +18,10 @@ import torch
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
-from esper.config import Config, ConfigError, TaskError
+from esper.config import ConfigError, TaskError
 from esper.domain import HEADS
 from esper.effects.results import Simulation
-from esper.engine.wide_host import open_wide_pool
+from esper.engine.wide_host import choose_width
 from esper.envs.env import Env
 from esper.evaluation import held_out as held_out_module
 from esper.evaluation.held_out import HeldOutEvaluation
@@ -297,8 +297,5 @@ def test_wide_host_is_refused_for_a_task_without_one(checkpoint: Path, monkeypat
 def test_wide_model_that_fails_is_named() -> None:
     task = replace(load_task("digits"), wide_model=lambda factor: [][round(factor)])
     profile = cast("TaskProfile", SimpleNamespace(host_parameters=10))
-    with (
-        pytest.raises(TaskError, match="wide_model of task digits: IndexError"),
-        open_wide_pool(task, profile, cast("Any", None), 1.5, ["cpu:0"], Config()),
-    ):
-        pass
+    with pytest.raises(TaskError, match="wide_model of task digits: IndexError"):
+        choose_width(task, profile, cast("Any", None), 1.5)

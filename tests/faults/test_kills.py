@@ -15,10 +15,13 @@ from typing import Any
 import psutil
 import pytest
 
+from esper.candidates import COMPARED
 from esper.checkpoint.catalog import list_checkpoints
 from esper.cli.main import main
+from esper.engine.growth import FRESH_HOSTS
 from esper.history.history import open_history
 from esper.recording.runs import list_runs
+from esper.telemetry import events as ev
 from tests.attach.viewers import wait_until
 from tests.runs import computed, only, recorded
 
@@ -162,3 +165,34 @@ def test_random_kills_lose_nothing(tmp_path: Path, whole: Path, seed: int) -> No
     run.kill()
     run.wait(TIMEOUT_S)
     recover(tmp_path, whole)
+
+
+@pytest.mark.slow
+def test_a_growth_that_is_killed_in_its_comparisons_continues_in_them(tmp_path: Path) -> None:
+    """The wide host of a task in a file trains on both lanes."""
+    (tmp_path / "own.py").write_text(
+        "from dataclasses import replace\n\nfrom esper.tasks import load_task\n\n"
+        'task = replace(load_task("digits_impaired"), name="own_digits", samples_per_epoch=256)\n'
+    )
+    command = (
+        *("grow", "--no-tui", "--task", str(tmp_path / "own.py"), *LANES, "--envs", "4", "--trials", "6"),
+        *("--steps", "8", "--seed", "5", "--objective", "score", "--compare", "--telemetry-dir"),
+    )
+
+    def compared() -> bool:
+        runs = list_runs(tmp_path / "killed")
+        return any(isinstance(e, ev.TrialEnded) and e.candidate in COMPARED for run in runs for e in recorded(run))
+
+    growth = start("-m", "esper", *command, "killed", cwd=tmp_path)
+    wait_until(compared)
+    growth.kill()
+    growth.wait(TIMEOUT_S)
+    for directory in ("killed", "whole"):
+        assert start("-m", "esper", *command, directory, cwd=tmp_path).wait(TIMEOUT_S) == 0
+    killed, whole = (only(tmp_path / directory) for directory in ("killed", "whole"))
+    assert_same_results(killed, whole)
+    events = recorded(killed)
+    begun = [i for i, event in enumerate(events) if isinstance(event, ev.TrialStarted) and event.candidate in COMPARED]
+    assert len(begun) == len(COMPARED) * FRESH_HOSTS
+    loads = [event for event in events[begun[0] :] if isinstance(event, ev.DeviceSampled)]
+    assert {load.device for load in loads if load.busy} == {"cpu:0", "cpu:1"}

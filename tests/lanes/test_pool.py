@@ -52,6 +52,22 @@ def test_envs_are_assigned_round_robin(two: EnvPool) -> None:
     assert two.lane_by_env == ["cpu:0", "cpu:1", "cpu:0", "cpu:1", "cpu:0"]
 
 
+def test_wide_hosts_train_in_workers_beside_others(two: EnvPool) -> None:
+    """A wide host of a worker is that of the task that the worker has loaded, and pays rent for its parameters."""
+    plain = two.keys_of(0)
+    keys = {env: key._replace(width=1.5) if env.index < 2 else key for env, key in plain.items()}
+    begun = two.begin(keys)
+    stepped = two.step([WAIT] * 5, 0)
+    with population(envs=5, amp="fp16", ppo=PPOConfig(envs_per_host=3)) as one:
+        assert one.begin({env: keys[other] for env, other in zip(one.envs, two.envs, strict=True)}) == begun
+        alone = one.step([WAIT] * 5, 0)
+    assert [epoch and epoch.measured for epoch in stepped] == [epoch and epoch.measured for epoch in alone]
+    assert [env.network.parameter_ratio > 1.2 for env in two.envs] == [True, True, False, False, False]
+    assert len({env.network.host_parameter_count for env in two.envs}) == 1
+    assert two.reset(0)[2:] == begun[2:]
+    assert {env.network.parameter_ratio for env in two.envs} == {1.0}
+
+
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
     """The envs that each lane took last."""

@@ -118,7 +118,7 @@ async def test_overview_shows_the_search_and_idle_envs(size: tuple[int, int]) ->
         await emit(pilot, session, ev.TrialStarted(round=3, env=1, candidate="", origin="host", fresh=4))
         rows = app.screen.query_one(EnvTable).text.splitlines()
         assert [" idle " in row for row in rows[1:5]] == [True, False, True, True]
-        assert "fresh hosts" in header(app)
+        assert "0 of 12 fresh trainings" in header(app)
 
 
 async def test_end_of_a_growth_offers_its_answer_and_no_harvest() -> None:

@@ -77,14 +77,14 @@ def test_full_state_removes_an_ended_anomaly_before_an_active_one() -> None:
 def test_growth_counts_its_budget_and_names_why_envs_are_idle() -> None:
     during, fresh, whole = fold(growth_run(stop=2)), fold(growth_run(stop=4)), fold(growth_run())
     assert [during.idle_reason(env) for env in during.envs] == [None, "failed", None, "pruned"]
-    assert (during.fraction_done, during.seconds_left) == (0.5, pytest.approx(during.seconds_trained))
+    assert (during.fraction_done, during.seconds_left) == (0.25, pytest.approx(3 * during.seconds_trained))
+    assert (fresh.fraction_done, whole.fraction_done) == (0.5, 1.0)
+    assert fresh.seconds_left == pytest.approx(fresh.seconds_trained)
     texts = [state.search.describe_progress(90.0) for state in (during, fresh, whole) if state.search]
-    assert texts == ["6 of 12 trials", "fresh hosts", "12 of 12 trials"]
+    assert texts == ["6 of 12 trials", "0 of 12 fresh trainings", "12 of 12 trials"]
     assert whole.search is not None
     assert whole.search.describe_counts() == "13 candidates: 8 done, 2 pruned, 1 broke down, 1 failed"
     third = fold(event for event in growth_run() if not isinstance(event, ev.RoundStarted) or event.round < 4)
-    # Another pool, which may be larger, trains the wide host.
-    third.apply(ev.TrialEnded(round=3, step=5, env=9, candidate="wide host", outcome="done", fresh=1))
     assert third.started is not None
     more = msgspec.structs.replace(third.started, search=ev.SearchInfo(minutes=3.0, objective="score"))
     third.apply(more)

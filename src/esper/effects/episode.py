@@ -235,6 +235,11 @@ def _make_episode(
     steps, ended, started = found.steps[env], found.ended.get(env), found.started
     recorded = [step.step for step in steps]
     training = found.training.get(env)
+    if training is not None and training.origin == "comparison":
+        raise ConfigError(
+            f"in round {round_number} of {history.path}, env {env} trains a network that is only compared, "
+            f"{training.candidate!r}, and takes no decisions; choose the training of another candidate"
+        )
     is_whole = ended is not None and env not in found.broken and training is None
     expected = range(1, 1 + (started.steps if is_whole else len(steps)))
     if recorded != list(expected):

@@ -49,7 +49,7 @@ class BestNetwork:
             env=env.index,
             round=round_number,
             step=step,
-            parameter_ratio=1 + grown / network.host_parameter_count,
+            parameter_ratio=network.host_ratio + grown / network.host_parameter_count,
             seeds=seeds,
             tensors=copy_tensors(network),
         )

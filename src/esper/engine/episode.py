@@ -174,11 +174,13 @@ class Episode:
             "slots": [slot.lifecycle_state() for slot in self.env.network.slots],
             "host_env": self.env.key.env,
             "host_round": self.env.key.round,
+            "host_width": self.env.key.width,
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Restore a state dict. Builds the seeds; the caller loads their weights from the tensors of the checkpoint."""
-        self.env.enter(self.env.key._replace(env=saved["host_env"], round=saved["host_round"]))
+        key = self.env.key._replace(env=saved["host_env"], round=saved["host_round"], width=saved["host_width"])
+        self.env.enter(key)
         for slot, state in zip(self.env.network.slots, saved["slots"], strict=True):
             slot.load_lifecycle_state(state)
         self.env.slot_optimizers.clear()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from esper.candidates import Objective
+from esper.candidates import FROM_SCRATCH, WIDE_HOST, Objective
 from esper.checkpoint.catalog import list_checkpoints
 from esper.config import MAX_COUNT, Config, ConfigError
 from esper.disk import read_regular
@@ -94,20 +94,36 @@ class GrowthRequest:
         """Return the patience of trainings of some steps."""
         return self.patience or max(5, math.ceil(steps / 3))
 
-    def expected_rounds(self, envs: int) -> int:
+    def compared(self, *, has_wide: bool) -> list[str]:
+        """Return the names of the networks that are only compared with an answer that has seeds.
+
+        Args:
+            has_wide: The task has a `wide_model`.
+        """
+        return [WIDE_HOST] * has_wide + [FROM_SCRATCH] * self.compares
+
+    def expected_rounds(self, envs: int, compared: int) -> int:
         """Return the number of rounds if no training fails; `MAX_COUNT` if the budget is a time.
 
         Args:
             envs: Number of trainings of a round.
+            compared: Number of networks that are only compared.
         """
         if self.trials is None:
             return MAX_COUNT
-        return math.ceil(self.trials / envs) + math.ceil(num_fresh(num_finalists(self.trials)) / envs)
+        fresh = math.ceil(num_fresh(num_finalists(self.trials)) / envs)
+        return math.ceil(self.trials / envs) + fresh + math.ceil(compared * FRESH_HOSTS / envs)
 
-    def info(self, host_parameters: int) -> SearchInfo:
-        """Return the budget and the aim for a host of some parameters."""
+    def info(self, host_parameters: int, compared: int = 0) -> SearchInfo:
+        """Return the budget and the aim for a host of some parameters.
+
+        Args:
+            compared: Number of networks that are only compared.
+        """
+        fresh = None if self.trials is None else num_fresh(num_finalists(self.trials)) + compared * FRESH_HOSTS
         return SearchInfo(
             trials=self.trials,
+            fresh=fresh,
             minutes=self.minutes,
             objective=self.objective,
             max_parameters=parse_limit(self.max_parameters, host_parameters),

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 from torch import Tensor
 
-from esper.candidates import BARE_HOST, Candidate, Origin, Outcome
+from esper.candidates import BARE_HOST, FROM_SCRATCH, WIDE_HOST, Candidate, Origin, Outcome, choose
+from esper.config import TaskError
 from esper.engine.best_network import BestNetwork, load_networks, network_states, network_tensors
 from esper.engine.candidate_agent import CandidateAgent
 from esper.engine.episode import Episode
@@ -24,6 +25,7 @@ from esper.engine.step import StepResult
 from esper.engine.training_state import Director, TrainingState
 from esper.envs.env import Env
 from esper.formatting import format_duration, pluralise
+from esper.harvest.model import plant_grown
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.policy.agent import strip_prefix
 from esper.search.proposals import plan_of
@@ -44,13 +46,34 @@ class TrainingJob(NamedTuple):
     fresh: int | None = None
     """Number of the fresh host, from 1; None on the host of the search."""
 
+    @property
+    def is_compared(self) -> bool:
+        """True if its network is only compared with the answer."""
+        return self.origin == "comparison"
+
+
+class Comparison(msgspec.Struct):
+    """The trainings of the networks that are only compared with an answer."""
+
+    answer: str | None
+    """Name of the candidate that was chosen; None if there is none."""
+    queued: list[str] = []
+    """Names of the networks whose trainings were queued."""
+    width: float = 1.0
+    """Factor of the widths of the wide host."""
+
 
 class GrowthDirector(Director):
     """Gives every env its candidate and its host, ends trainings early, and keeps the best networks.
 
+    Once the fresh trainings have chosen the answer, a wide host of its size and its architecture from scratch train on
+    the same hosts, if they are to be compared with it.
+
     Args:
         make_search: Function that returns a new search; the same one each time.
         training: State of the run; its agent is a `CandidateAgent`.
+        choose_width: Function from a multiple of the host's parameters to the width of a host of about this size, which
+            may raise TaskError; None if the task has no `wide_model`.
 
     Attributes:
         search_state: The candidates so far.
@@ -58,13 +81,24 @@ class GrowthDirector(Director):
         networks: Best network of each candidate of the front, and of each that may be chosen, keyed by name.
     """
 
-    def __init__(self, request: GrowthRequest, make_search: Callable[[], PlanSearch], training: TrainingState) -> None:
+    def __init__(
+        self,
+        request: GrowthRequest,
+        make_search: Callable[[], PlanSearch],
+        training: TrainingState,
+        choose_width: Callable[[float], float] | None = None,
+    ) -> None:
         self._request = request
+        self._choose_width = choose_width
+        self._compared = request.compared(has_wide=choose_width is not None)
+        """Names of the networks that are compared with the answer."""
+        self._comparison: Comparison | None = None
+        """Comparison of the answer; None before the fresh trainings have chosen it."""
         self._make_search = make_search
         self._search = make_search()
         super().__init__(training)
         self._patience = request.patience_steps(training.config.steps)
-        self.search_state = SearchState(info=request.info(training.pool.profile.host_parameters))
+        self.search_state = SearchState(info=request.info(training.pool.profile.host_parameters, len(self._compared)))
         self.fresh_scores = FreshScores()
         self.networks: dict[str, BestNetwork] = {}
         self._has_ended = False
@@ -90,6 +124,11 @@ class GrowthDirector(Director):
         """True once all trainings have ended."""
         return self._has_ended
 
+    @property
+    def has_chosen(self) -> bool:
+        """True once all trainings that choose the answer have ended; some that are only compared may be left."""
+        return self._comparison is not None
+
     def begin_round(self) -> dict[Env, EpisodeKey]:
         """Choose the trainings of the next round, and return the key of the episode of each env that trains.
 
@@ -102,22 +141,38 @@ class GrowthDirector(Director):
         self._best, self._round_seconds = {}, 0.0
         agent = training.agent
         assert isinstance(agent, CandidateAgent)
-        agent.assign({env: job.candidate for env, job in self._jobs.items()})
+        # Networks that are only compared grow as the bare host does: not at all.
+        grows = {env: BARE_HOST if job.is_compared else job.candidate for env, job in self._jobs.items()}
+        agent.assign(grows)
         training.pool.reset_loss_scales()  # a trial must not depend on the one before it
-        return {
-            env: EpisodeKey(training.config.seed, self._jobs[env.index].fresh or 0, 0)
-            for env in training.pool.envs
-            if env.index in self._jobs
-        }
+        return {env: self._key(self._jobs[env.index]) for env in training.pool.envs if env.index in self._jobs}
 
-    def announce_round(self) -> None:
-        """Report the trainings of the round that has begun."""
+    def _key(self, job: TrainingJob) -> EpisodeKey:
+        """Return the key of the episode of a training."""
+        is_wide = self._comparison is not None and job.candidate == WIDE_HOST
+        width = self._comparison.width if self._comparison and is_wide else 1.0
+        return EpisodeKey(self._training.config.seed, job.fresh or 0, 0, width)
+
+    def start_round(self) -> None:
+        """Plant the seeds of networks that train from scratch, and report the trainings of the round that has begun."""
+        for episode in self._training.episodes:
+            job = self._jobs.get(episode.env.index)
+            if job is not None and job.candidate == FROM_SCRATCH:
+                self._plant_answer(episode)
         number = self._training.round + 1
         self.search_state.start_round(0)
         for env, job in self._jobs.items():
             self._emit(
                 ev.TrialStarted(round=number, env=env, candidate=job.candidate, origin=job.origin, fresh=job.fresh)
             )
+
+    def _plant_answer(self, episode: Episode) -> None:
+        """Plant the seeds of the answer, with fresh weights and blended in from the start."""
+        assert self._comparison is not None
+        assert self._comparison.answer is not None
+        plant_grown(episode.env, self.networks[self._comparison.answer].seeds, self._training.config.seed)
+        episode.update_parameter_ratio()
+        episode.last_good.save()
 
     def _next_jobs(self, envs: int) -> list[TrainingJob]:
         jobs: list[TrainingJob] = []
@@ -158,8 +213,12 @@ class GrowthDirector(Director):
             return self._request.trials - self._started
         assert self._request.minutes is not None
         left = 60 * self._request.minutes - self._seconds
-        rounds_after = math.ceil(num_fresh(num_finalists(self._started)) / envs)
+        rounds_after = self._rounds_on_fresh_hosts(num_finalists(self._started), envs)
         return envs if not self._started or left >= (1 + rounds_after) * self._longest_round else 0
+
+    def _rounds_on_fresh_hosts(self, finalists: int, envs: int) -> int:
+        """Return the number of rounds after the search: of some finalists, and of the networks that are compared."""
+        return math.ceil(num_fresh(finalists) / envs) + math.ceil(len(self._compared) * FRESH_HOSTS / envs)
 
     @property
     def _budget(self) -> list[float | None]:
@@ -172,7 +231,7 @@ class GrowthDirector(Director):
         count = num_finalists(self._started)
         if self._request.minutes is not None:
             left = 60 * self._request.minutes - self._seconds
-            while count > 1 and math.ceil(num_fresh(count) / envs) * self._longest_round > left:
+            while count > 1 and self._rounds_on_fresh_hosts(count, envs) * self._longest_round > left:
                 count -= 1
         names = self._search.finalists(count)
         self._waiting.extend(
@@ -196,7 +255,30 @@ class GrowthDirector(Director):
         has_trials = self._is_searching and self._trials_left(len(self._training.pool.envs)) > 0
         if not has_trials and self._is_searching:
             self._begin_fresh(len(self._training.pool.envs))
+        if not self._is_searching and not self._waiting:
+            self._queue_comparisons()
         self._has_ended = not self._is_searching and not self._waiting
+
+    def _queue_comparisons(self) -> None:
+        """Queue the trainings of the networks that are compared with the answer, unless they were queued before."""
+        best = choose(self.search_state.candidates, self._request.objective)
+        if self._comparison is None:
+            self._comparison = Comparison(answer=best.name if best else None)
+        comparison = self._comparison
+        network = self.networks.get(best.name) if best else None
+        if network is None or not network.seeds:
+            return
+        names = [name for name in self._compared if name not in comparison.queued]
+        comparison.queued += names
+        if self._choose_width and WIDE_HOST in names:
+            try:
+                comparison.width = self._choose_width(network.parameter_ratio)
+            except TaskError as error:
+                names.remove(WIDE_HOST)
+                self._training.hub.emit(ev.Logged(severity="error", text=f"no wide host is compared: {error}"))
+        self._waiting.extend(
+            TrainingJob(name, "comparison", number) for name in names for number in range(1, FRESH_HOSTS + 1)
+        )
 
     def report_measurements(self) -> None:
         """Report the results on fresh hosts so far, with their intervals."""
@@ -267,7 +349,8 @@ class GrowthDirector(Director):
         training = f"{pluralise(min(envs, len(self._jobs)), 'training')} of {pluralise(steps, 'step')}"
         takes = f"{training} at once take about {format_duration(seconds)}"
         if minutes is None:
-            text = f"{takes}; the growth takes at most {format_duration(self._request.expected_rounds(envs) * seconds)}"
+            rounds = self._request.expected_rounds(envs, len(self._compared))
+            text = f"{takes}; the growth takes at most {format_duration(rounds * seconds)}"
             self._training.hub.emit(ev.Logged(severity="info", text=text))
         elif seconds > 60 * minutes:
             raise RunFailedError(
@@ -282,7 +365,11 @@ class GrowthDirector(Director):
         episode.inactive = True
         if outcome == "done" and value is None:
             outcome, reason = "failed", NOT_FINITE
-        elif outcome == "done" and best is not None and not self._search.allows(best.parameter_ratio):
+        elif (
+            outcome == "done"
+            and best is not None
+            and not (job.is_compared or self._search.allows(best.parameter_ratio))
+        ):
             outcome, reason = "failed", f"its network has {best.parameter_ratio:.3g} times the parameters of the host"
         if outcome == "done" and best is not None and job.fresh is not None:
             try:
@@ -312,7 +399,7 @@ class GrowthDirector(Director):
         if job.fresh is None:
             plan = self._plan_of(episode) if job.origin == "policy" else ""
             self._search.tell(job.candidate, outcome, value if is_done else None, plan)
-        if is_done and best is not None:
+        if is_done and best is not None and not job.is_compared:
             self._keep(job, best)
 
     def _plan_of(self, episode: Episode) -> str:
@@ -383,6 +470,7 @@ class GrowthDirector(Director):
                 "longest-round": self._longest_round,
                 "ended": self._has_ended,
                 "budget": self._budget,
+                "comparison": msgspec.to_builtins(self._comparison),
             }
         }
 
@@ -418,7 +506,12 @@ class GrowthDirector(Director):
         if self._training.step == 0:  # the start of a round, which begins again
             self._waiting.extendleft(reversed(self._jobs.values()))
             self._jobs = {}
+        self._comparison = msgspec.convert(stored["comparison"], Comparison | None)
         is_changed = stored["budget"] != self._budget
         if not self._is_searching and is_changed and self._trials_left(len(self._training.pool.envs)) > 0:
             self._is_searching, self._has_ended = True, False
             self._waiting.clear()
+            self._comparison = None
+        elif self._has_ended:  # the same command may compare more than before
+            self._queue_comparisons()
+            self._has_ended = not self._waiting

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
+from functools import partial
 
 import msgspec
 
@@ -12,12 +13,12 @@ from esper.config import Config, ConfigError, TaskError
 from esper.control import RequestQueue
 from esper.engine.agent_factory import proposing_policies
 from esper.engine.fresh_scores import check_samples
-from esper.engine.growth import FRESH_HOSTS, Growth
+from esper.engine.growth import Growth
 from esper.engine.growth_director import GrowthDirector
 from esper.engine.growth_results import GrowthResults
 from esper.engine.host_training import choose_steps
 from esper.engine.training_state import TrainingState
-from esper.engine.wide_host import open_wide_pool
+from esper.engine.wide_host import choose_width
 from esper.harvest.model import check_is_one_structure
 from esper.lanes.errors import FaultError, StoppedError
 from esper.lanes.pool import EnvPool
@@ -45,19 +46,19 @@ def configure_growth(
     check_is_one_structure(task)
     check_samples(task.name, data[0])
     growth.request.info(profile.host_parameters)  # checks the limit before anything is written
-    config = msgspec.structs.replace(config, rounds=growth.request.expected_rounds(config.envs))
+    compared = growth.request.compared(has_wide=task.wide_model is not None)
+    config = msgspec.structs.replace(config, rounds=growth.request.expected_rounds(config.envs, len(compared)))
     if not growth.request.until_flat:
         return config
     if saved:
         return msgspec.structs.replace(config, steps=saved.config["steps"])
 
-    def open_pool(steps: int) -> closing[EnvPool]:
-        growth.stage = f"training your network for {steps} steps, to choose --steps"
-        hosts = msgspec.structs.replace(config, envs=FRESH_HOSTS, steps=steps)
+    def open_pool(hosts: Config) -> closing[EnvPool]:
+        growth.stage = f"training your network for {hosts.steps} steps, to choose --steps"
         return closing(EnvPool(task, profile, data, lanes, hosts))
 
     try:
-        steps = choose_steps(config.steps, config.seed, open_pool, lambda: control.stop_requested)
+        steps = choose_steps(config, open_pool, lambda: control.stop_requested)
     except FaultError as fault:
         raise TaskError(str(fault)) from fault
     growth.stage = None
@@ -79,14 +80,7 @@ def make_plan_space(growth: Growth, config: Config, profile: TaskProfile) -> Pla
 
 
 def direct_growth(
-    growth: Growth,
-    space: PlanSpace,
-    state: TrainingState,
-    control: RequestQueue,
-    *,
-    prepared: PreparedTask,
-    lanes: Sequence[str],
-    run: RunDirectory,
+    growth: Growth, space: PlanSpace, state: TrainingState, *, prepared: PreparedTask, run: RunDirectory
 ) -> GrowthResults:
     """Give a growth its director, and return the object that computes its results at the end."""
     config = state.config
@@ -95,20 +89,8 @@ def direct_growth(
     def make_search() -> PlanSearch:
         return PlanSearch(space, policies=proposing_policies(config), plans=[config.plan], seed=config.seed)
 
-    director = GrowthDirector(growth.request, make_search, state)
-    state.director = director
-
-    def open_wide(ratio: float) -> AbstractContextManager[tuple[EnvPool, float]]:
-        wide = msgspec.structs.replace(config, envs=FRESH_HOSTS)
-        return open_wide_pool(task, profile, data, ratio, lanes, wide)
-
-    return GrowthResults(
-        growth,
-        director,
-        state,
-        control,
-        task=task,
-        splits=data[0],
-        run=run,
-        open_wide=open_wide if task.wide_model else None,
+    director = GrowthDirector(
+        growth.request, make_search, state, partial(choose_width, task, profile, data) if task.wide_model else None
     )
+    state.director = director
+    return GrowthResults(growth, director, state, task=task, splits=data[0], run=run)

@@ -1,4 +1,4 @@
-"""Trainings without decisions: of the bare host until it is flat, and of networks that a growth only compares.
+"""The number of steps after which the bare host is flat: longer trainings do not improve it.
 
 Shapes: H hosts, N samples.
 """
@@ -6,20 +6,22 @@ Shapes: H hosts, N samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import NamedTuple
 
+import msgspec
 import torch
+from torch import Tensor
 
-from esper.config import TaskError
-from esper.engine.fresh_scores import NetworkScores, measure_env
-from esper.envs.env import Env
+from esper.config import Config, TaskError
+from esper.engine.episode import Episode, begin_episodes
+from esper.engine.fresh_scores import measure_env
+from esper.engine.growth import FRESH_HOSTS
+from esper.engine.step import StepResult, play_steps, tick_slots
 from esper.formatting import pluralise
 from esper.intervals import crossed_interval
 from esper.lanes.pool import EnvPool
-from esper.policy.actions import WAIT_DECISION
-from esper.seeding import EpisodeKey
+from esper.policy.baselines import StaticAgent
 
 MAX_DOUBLINGS = 4
 """Number of times that `choose_steps` doubles the steps."""
@@ -27,52 +29,15 @@ _ROUND = 1
 """Round of the hosts that choose the steps; a growth trains those of round 0."""
 
 
-class Trained(NamedTuple):
-    """Result of a training."""
-
-    scores: list[float]
-    """Validation score after each step, a fraction."""
-    best: NetworkScores | None
-    """Scores of the network with the best finite validation score; None without one."""
-
-
-def train_envs(
-    pool: EnvPool, envs: Iterable[Env], steps: int, is_stopped: Callable[[], bool]
-) -> dict[Env, Trained] | None:
-    """Train envs at the start of their episodes for all steps.
-
-    Args:
-        steps: Steps of an episode of the pool.
-        is_stopped: Called before each step; True ends the trainings.
-
-    Returns:
-        The result of each env; None if the trainings were stopped.
-
-    Raises:
-        FaultError: A lane, the model or the score failed.
-    """
-    trained = {env: Trained([], None) for env in envs}
-    for step in range(steps):
-        if is_stopped():
-            return None
-        for env, epoch in pool.start_step(dict.fromkeys(trained, WAIT_DECISION.action), step)().items():
-            score, (before, _) = epoch.measured.score, trained[env]
-            if math.isfinite(score) and score > max(filter(math.isfinite, before), default=-math.inf):
-                trained[env] = Trained(before, measure_env(env))
-            before.append(score)
-    return trained
-
-
 def choose_steps(
-    steps: int, seed: int, open_pool: Callable[[int], AbstractContextManager[EnvPool]], is_stopped: Callable[[], bool]
+    config: Config, open_pool: Callable[[Config], AbstractContextManager[EnvPool]], is_stopped: Callable[[], bool]
 ) -> int | None:
     """Return the number of steps from which on twice as many do not improve the bare host beyond chance.
 
     Args:
-        steps: Smallest number of steps.
-        seed: Random seed of the run.
-        open_pool: Opens the envs of the bare host, with episodes of a number of steps.
-        is_stopped: Called before each step; True ends the trainings.
+        config: Configuration with the smallest number of steps.
+        open_pool: Opens the envs of the bare host with a configuration.
+        is_stopped: Called after each step; True ends the trainings.
 
     Returns:
         The number of steps, at most 2 ** `MAX_DOUBLINGS` times the smallest; None if the trainings were stopped.
@@ -81,15 +46,14 @@ def choose_steps(
         TaskError: A training had no finite score.
         FaultError: A lane, the model or the score failed.
     """
-    shorter = None
+    shorter, steps = None, config.steps
     for _ in range(1 + MAX_DOUBLINGS):
-        with open_pool(steps) as pool:
-            pool.begin({env: EpisodeKey(seed, env.index, _ROUND) for env in pool.envs})
-            trained = train_envs(pool, pool.envs, steps, is_stopped)
-        if trained is None:
+        hosts = msgspec.structs.replace(config, envs=FRESH_HOSTS, steps=steps)
+        with open_pool(hosts) as pool:
+            best = train_hosts(pool, hosts, is_stopped)
+        if best is None:
             return None
-        best = [one.best.validation for one in trained.values() if one.best is not None]
-        if len(best) < len(trained):
+        if len(best) < FRESH_HOSTS:
             trainings = f"a training of your network for {pluralise(steps, 'step')}"
             raise TaskError(f"{trainings} had no finite score; give --steps yourself")
         longer = torch.stack(best).double().numpy()
@@ -97,3 +61,39 @@ def choose_steps(
             return steps // 2
         shorter, steps = longer, 2 * steps
     return steps // 2
+
+
+def train_hosts(pool: EnvPool, config: Config, is_stopped: Callable[[], bool]) -> list[Tensor] | None:
+    """Train the bare hosts of a pool for all steps.
+
+    Args:
+        is_stopped: Called after each step; True ends the trainings.
+
+    Returns:
+        Score of the best network of each host on each validation sample, [N]; hosts without a finite score are left
+        out. None if the trainings were stopped.
+
+    Raises:
+        FaultError: A lane, the model or the score failed.
+    """
+    scores: dict[int, float] = {}
+    best: dict[int, Tensor] = {}
+
+    def end(result: StepResult) -> None:
+        for episode in result.episodes:
+            env, score = episode.env, episode.view.scores[-1]
+            if not episode.inactive and math.isfinite(score) and score > scores.get(env.index, -math.inf):
+                scores[env.index], best[env.index] = score, measure_env(env).validation
+        tick_slots(result.episodes)
+
+    stopped = False
+
+    def after_step(_is_ahead: bool) -> bool:
+        nonlocal stopped
+        stopped = is_stopped()
+        return not stopped
+
+    episodes = [Episode(env, config) for env in pool.envs]
+    begin_episodes(pool, episodes, pool.keys_of(_ROUND))
+    play_steps(pool, episodes, StaticAgent(), range(config.steps), end, after_step=after_step)
+    return None if stopped else [best[index] for index in sorted(best)]

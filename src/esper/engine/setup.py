@@ -87,9 +87,7 @@ def set_up_run(
         state = TrainingState(config=config, pool=pool, agent=agent, hub=files.hub, ranks=ranks, origin=prepared.origin)
         results = None
         if growth and space:
-            results = direct_growth(
-                growth, space, state, control, prepared=prepared, lanes=lanes, run=files.own_directory
-            )
+            results = direct_growth(growth, space, state, prepared=prepared, run=files.own_directory)
         trainer = _make_trainer(state, control, files, interactive=options.interactive)
         _restore(start, trainer)
         report_start(files, state, _identity(start, options), prepared.defaults)

@@ -136,7 +136,7 @@ class Trainer:
         self.run_control.stash_round_start()
         state.agent.begin_round(state.decision_uniforms())
         state.hub.emit_global(ev.RoundStarted(round=state.round + 1))
-        state.director.announce_round()
+        state.director.start_round()
         if state.pool.is_family:
             for episode in state.episodes:
                 state.hub.emit(reporter.episode_started(episode.env, state.round + 1))

@@ -41,8 +41,8 @@ class Director:
         """Return the key of the episode of each env that plays in the next round."""
         return self._training.pool.keys_of(self._training.round)
 
-    def announce_round(self) -> None:
-        """Report the episodes of the round that has begun."""
+    def start_round(self) -> None:
+        """Prepare and report the episodes of the round that has begun."""
 
     def observe(self, episodes: Sequence[Episode]) -> None:
         """Measure the networks of a group after its step, before the slots tick."""

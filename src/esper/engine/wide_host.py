@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import replace
 from functools import cache, partial
 
 from torch import nn
 
-from esper.config import Config
-from esper.lanes.pool import EnvPool
 from esper.seeding import forked_generators
+from esper.tasks.hosts import widen
 from esper.tasks.probe import probe_task
 from esper.tasks.profile import TaskProfile
 from esper.tasks.splits import TaskData
@@ -23,15 +19,12 @@ _WIDTH_FACTORS = 200
 """Number of width factors among which that of the wide host is chosen."""
 
 
-@contextmanager
-def open_wide_pool(
-    task: Task, profile: TaskProfile, data: TaskData, parameter_ratio: float, lanes: Sequence[str], config: Config
-) -> Generator[tuple[EnvPool, float]]:
-    """Yield envs with a wide host, and its parameters divided by those of the host.
+def choose_width(task: Task, profile: TaskProfile, data: TaskData, parameter_ratio: float) -> float:
+    """Return the factor of the widths of a host that has about as many parameters as a grown network.
 
     Args:
         task: Task with a `wide_model`.
-        parameter_ratio: Parameters that the wide host should have, divided by those of the host.
+        parameter_ratio: Parameters of the grown network, divided by those of the host.
 
     Raises:
         TaskError: `wide_model` raises an exception, or its host does not fit the task.
@@ -47,14 +40,10 @@ def open_wide_pool(
 
     at = bisect_left(factors, parameter_ratio, key=size_of)  # a wider host is larger, so few of them need to be built
     factor = min(factors[max(at - 1, 0) : at + 1], key=lambda factor: abs(size_of(factor) - parameter_ratio))
-    wide = replace(task, model=partial(wide_model, factor), source=None)
-    # A worker would import the task from the user's file, which has the narrow host.
-    lanes = lanes[:1] if task.source else lanes
-    wide_profile = probe_task(wide, data, [site.name for site in profile.sites])
-    with closing(EnvPool(wide, wide_profile, data, lanes, config)) as pool:
-        yield pool, size_of(factor)
+    probe_task(widen(task, factor), data, [site.name for site in profile.sites])
+    return factor
 
 
-def _count_parameters(model: Callable[[], nn.Module]) -> int:
+def _count_parameters(wide_model: partial[nn.Module]) -> int:
     with forked_generators(0):
-        return sum(parameter.numel() for parameter in model().parameters())
+        return sum(parameter.numel() for parameter in wide_model().parameters())

@@ -92,7 +92,7 @@ class CudaGraphs:
     def select(
         self,
         env: int,
-        structure: int,
+        kind: Hashable,
         topology: Sequence[Hashable],
         objects: Sequence[object],
         tensors: Callable[[], Sequence[Tensor]],
@@ -101,12 +101,13 @@ class CudaGraphs:
 
         Args:
             env: Index of the env.
+            kind: Kind of its host.
             topology: State of each slot, None if it runs no kernels. Two steps of an env with equal topologies run the
                 same kernels.
             objects: Owners of the tensors.
             tensors: Returns all tensors that the recorded functions read and write. They must exist.
         """
-        memory, key = self._memory(), (env, structure, tuple(topology))
+        memory, key = self._memory(), (env, kind, tuple(topology))
         kept = self._kept.get(key)
         if kept is not None and kept.memory is memory:
             if kept.is_valid(objects):
@@ -315,7 +316,7 @@ def _narrowed(buffer: Tensor, tensor: Tensor) -> Tensor:
 
 
 class StepGraphs:
-    """The graphs of one env and structure in one topology, on one stream.
+    """The graphs of one env and kind of host in one topology, on one stream.
 
     The first call of a function launches its kernels: it loads them, allocates workspaces, and may fill caches of the
     model, which must not be recorded. The second call records it, and later calls replay it. If other calls on this
@@ -330,14 +331,14 @@ class StepGraphs:
         self,
         graphs: CudaGraphs,
         memory: StreamMemory,
-        key: tuple[int, int, Sequence[Hashable]],
+        key: tuple[int, Hashable, Sequence[Hashable]],
         state: EnvTensors,
     ) -> None:
         self.memory = memory
-        self._env, self._structure, self._topology = key
+        self._env, self._host_kind, self._topology = key
         slots = (slot for slot in enumerate(self._topology) if slot[1] is not None)
-        self._warmed: list[Hashable] = [(self._structure, part) for part in (self._env, *slots)]
-        """The env and the states of the slots, each with its structure: see `_needed`."""
+        self._warmed: list[Hashable] = [(self._host_kind, part) for part in (self._env, *slots)]
+        """The env and the states of the slots, each with its kind of host: see `_needed`."""
         self._graphs = graphs
         self._state = state
         self._addresses = [address_of(tensor) for tensor in state.tensors]
@@ -415,7 +416,7 @@ class StepGraphs:
         if is_first_call and not self._needed(name) <= self.memory.warm:
             return
         results: list[Nested] = []
-        kind = self._structure, self._topology, name[0]
+        kind = self._host_kind, self._topology, name[0]
         graph = self._graphs.record(kind, lambda: results.append(function()), self.memory, is_first_call=is_first_call)
         if graph is not None:
             self._recorded[name], self._results[name] = graph, results[0]

@@ -20,7 +20,7 @@ from esper.envs.cuda_graphs import StepGraphs
 from esper.envs.epoch_result import EpochResult, TrainedBatch
 from esper.envs.fused_ops import foreach_norm, l2_norm
 from esper.envs.grad_norms import summarise_norms
-from esper.envs.hosts import HostFactory
+from esper.envs.hosts import HostFactory, HostKind
 from esper.envs.optimizer import FusedOptimizer, lr_scale, make_optimizer
 from esper.envs.packing import PackedModules
 from esper.envs.precision import LossScaler, autocast, resolve_amp
@@ -64,8 +64,8 @@ class Env:
         self._hosts = hosts
         self._device = hosts.device
         self._dtype = resolve_amp(config.amp, self._device, float32_defaults=hosts.task.float32_defaults)
-        self._networks: dict[int, GrowingNetwork] = {}
-        """Networks by index of the structure. Each is built when a context first needs it."""
+        self._networks: dict[HostKind, GrowingNetwork] = {}
+        """Networks by kind of the host. Each is built when an episode first needs it."""
         self._modules = PackedModules(config.training.seed_clip)
         self.slot_optimizers: dict[int, FusedOptimizer] = {}
         """Optimizers of the planted seeds, with their blend gates, keyed by slot index."""
@@ -76,22 +76,24 @@ class Env:
         self.enter(self.key._replace(round=0))
 
     def enter(self, key: EpisodeKey) -> None:
-        """Take the context of an episode: its structure, data and learning rate. Weights and slots stay as they are."""
+        """Take the context of an episode: its kind of host, data and learning rate. Weights and slots stay as they
+        are."""
         if self.key == key:
             return
-        hosts, previous = self._hosts, self.context.structure if self.key.round >= 0 else None
+        hosts, previous = self._hosts, self._kind if self.key.round >= 0 else None
         self.key = key
         self.context = draw_context(hosts.task, self._context_seed, self._host, key.round)
         structure = self.context.structure
-        self.task, self.profile = hosts.structures[structure], hosts.profile.of_structure(structure)
+        kind = self._kind = HostKind(structure, key.width)
+        self.task, self.profile = hosts.task_of(kind), hosts.profile.of_structure(structure)
         self._loss, self._score = loss_of(self.task), score_of(self.task)
-        if structure not in self._networks:
+        if kind not in self._networks:
             gates = GateConfig(require_contribution=self.counterfactual != "off")
-            network = self._networks[structure] = hosts.build_network(self._host, gates, structure)
+            network = self._networks[kind] = hosts.build_network(self._host, gates, kind)
             optimizer = make_optimizer(self.task.optimizer, network.host_parameters(), self.training.host_clip)
             self._modules.add(network.host, network.host_tensors, optimizer)
-        if structure != previous:
-            self.network = self._networks[structure]
+        if kind != previous:
+            self.network = self._networks[kind]
             self.host_optimizer = self._modules.optimizer(self.network.host)
             self.slot_optimizers.clear()
             self.sync_optimizers()
@@ -112,7 +114,7 @@ class Env:
         self.enter(key)
         for slot in self.network.slots:
             slot.reset()
-        self._hosts.reset(self.network, key.seed, self._host, key.round, self.context.structure)
+        self._hosts.reset(self.network, key.seed, self._host, key.round, self._kind)
         self.host_optimizer.reset_state()
         self.slot_optimizers.clear()
 
@@ -244,8 +246,8 @@ class Env:
 
         Alphas and learning rates are written here, because a graph only reads them.
         """
-        graphs, structure = self._hosts.cuda_graphs, self.context.structure
-        if graphs is None or structure not in graphs.structures:
+        graphs = self._hosts.cuda_graphs
+        if graphs is None or self.context.structure not in graphs.structures:
             return None
         inputs = [*(optimizer.rate() for optimizer in optimizers), *self.network.alpha_inputs()]
         slots = [self.network.slots[index] for index in self.trained_slots()]
@@ -259,7 +261,7 @@ class Env:
             own = [*weights, *states, *scalers]
             return [*own, *(value for value in inputs if isinstance(value, Tensor))]
 
-        return graphs.select(self.index, structure, self.network.topology, objects, tensors)
+        return graphs.select(self.index, self._kind, self.network.topology, objects, tensors)
 
     def train_batch(self, optimizers: Sequence[FusedOptimizer], batch: Split) -> TrainedBatch:
         """Train the host and the active seeds on one batch.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from esper.envs.cuda_graphs import CudaGraphs
@@ -9,9 +11,22 @@ from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
 from esper.growth.tensors import named_tensors
 from esper.tasks.family import structures_of
-from esper.tasks.hosts import build_host, frozen_tensors, share_tensors
+from esper.tasks.hosts import build_host, frozen_tensors, share_tensors, widen
 from esper.tasks.profile import TaskProfile
 from esper.tasks.task import Task
+
+
+class HostKind(NamedTuple):
+    """What distinguishes hosts that differ in more than their weights."""
+
+    structure: int = 0
+    """Index of the structure of a family."""
+    width: float = 1.0
+    """Factor of the widths, see `EpisodeKey.width`."""
+
+
+HOST = HostKind()
+"""Kind of the hosts of a task that is not a family."""
 
 
 class HostFactory:
@@ -31,33 +46,39 @@ class HostFactory:
         self.structures = structures_of(task)
         self.cuda_graphs = CudaGraphs(device) if device.type == "cuda" else None
         self._seed = seed
-        self._shared: dict[int, dict[str, torch.Tensor]] = {}
-        """Frozen weights of host 0 of each structure, on the device, keyed by the index of the structure. Every process
-        takes those of the same host, because frozen weights may be random."""
+        self._shared: dict[HostKind, dict[str, torch.Tensor]] = {}
+        """Frozen weights of host 0 of each kind, on the device. Every process takes those of the same host, because
+        frozen weights may be random."""
 
-    def build_network(self, host: int, gates: GateConfig, structure: int = 0) -> GrowingNetwork:
+    def task_of(self, kind: HostKind) -> Task:
+        """Return the task of a structure, whose model builds hosts of a width."""
+        task = self.structures[kind.structure]
+        return task if kind.width == 1.0 else widen(task, kind.width)
+
+    def build_network(self, host: int, gates: GateConfig, kind: HostKind = HOST) -> GrowingNetwork:
         """Build the network of an env, with the host of round 0."""
-        built = build_host(self.structures[structure], self._seed, host, 0)
-        if host > 0 and structure not in self._shared and frozen_tensors(built):
-            self.build_network(0, gates, structure)
-        if structure in self._shared:
-            share_tensors(built, self._shared[structure])
-        profile = self.profile.of_structure(structure)
+        built = build_host(self.task_of(kind), self._seed, host, 0)
+        if host > 0 and kind not in self._shared and frozen_tensors(built):
+            self.build_network(0, gates, kind)
+        if kind in self._shared:
+            share_tensors(built, self._shared[kind])
+        profile = self.profile.of_structure(kind.structure)
         network = GrowingNetwork(
             built.model,
             profile.sites,
             gates,
             shares_prefix=profile.shares_prefix,
             frozen=built.frozen,
+            bare_parameters=None if kind.width == 1.0 else profile.host_parameters,
         ).place(self.device, channels_last=profile.channels_last)
         # Two lanes that build host 0 at the same time have the same values: the first ones stay.
-        self._shared.setdefault(structure, frozen_tensors(built))
+        self._shared.setdefault(kind, frozen_tensors(built))
         return network
 
     @torch.no_grad()
-    def reset(self, network: GrowingNetwork, seed: int, host: int, round_index: int, structure: int = 0) -> None:
+    def reset(self, network: GrowingNetwork, seed: int, host: int, round_index: int, kind: HostKind = HOST) -> None:
         """Give a network the weights of a fresh host, in place. Frozen weights stay."""
-        fresh = build_host(self.structures[structure], seed, host, round_index)
+        fresh = build_host(self.task_of(kind), seed, host, round_index)
         values = named_tensors(fresh.model)
         for name, tensor in network.state_tensors().items():
             if name.startswith(_HOST_PREFIX):

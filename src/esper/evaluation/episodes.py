@@ -23,17 +23,19 @@ def run_episodes(
     on_step: Callable[[], None],
     planted: Sequence[Sequence[GrownSeed]] = (),
     recorder: StepRecorder | None = None,
+    width: float = 1.0,
 ) -> list[EpisodeResult]:
     """Run one episode of every env of a pool, and test it. No other code uses the test split.
 
     Args:
         planted: Seeds that each env has from the start, with fresh weights; empty for bare hosts.
         recorder: Records the steps; None: they are not recorded.
+        width: Factor of the widths of the hosts. Further parameters of a wide host cost rent as those of seeds do.
 
     Returns:
         Results by env index.
     """
-    episodes = start_episodes(pool, config, 0)
+    episodes = start_episodes(pool, config, 0, width)
     test_before = pool.test_scores()
     for episode, seeds in zip(episodes, planted, strict=False):
         plant_grown(episode.env, seeds, config.seed)
@@ -50,15 +52,16 @@ def run_episodes(
     return results
 
 
-def start_episodes(pool: EnvPool, config: Config, round_index: int) -> list[Episode]:
+def start_episodes(pool: EnvPool, config: Config, round_index: int, width: float = 1.0) -> list[Episode]:
     """Give every env of a pool a fresh host, and return their episodes.
 
     Args:
         round_index: Index of the round whose hosts are used, from 0.
+        width: Factor of their widths.
     """
     pool.reset_loss_scales()  # do not inherit those that the previous policy left
     episodes = [Episode(env, config) for env in pool.envs]
-    begin_episodes(pool, episodes, pool.keys_of(round_index))
+    begin_episodes(pool, episodes, pool.keys_of(round_index, width))
     return episodes
 
 

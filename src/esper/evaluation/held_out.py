@@ -20,6 +20,7 @@ from esper.checkpoint.manifest import CheckpointError, read_manifest
 from esper.config import Config, ConfigError, TrainingConfig
 from esper.engine.agent_factory import build_agent, build_trained
 from esper.engine.trained_policy import policy_of
+from esper.engine.wide_host import choose_width
 from esper.evaluation.episodes import run_episodes
 from esper.evaluation.journal import EvaluationKey, open_journal
 from esper.evaluation.plantings import EpisodePlantings, PlantingEvaluation, StepRecorder
@@ -33,7 +34,6 @@ from esper.evaluation.results import (
     WIDE,
     PolicyRun,
 )
-from esper.evaluation.wide import run_wide_host
 from esper.lanes.devices import device_kinds, resolve_devices
 from esper.lanes.pool import EnvPool
 from esper.policy.agent import Agent
@@ -206,7 +206,9 @@ class HeldOutEvaluation:
 
         if policy == WIDE:
             ratio = statistics.fmean(episode.parameter_ratio for episode in grown[index].episodes)
-            episodes = run_wide_host(self._prepared, ratio, self.config, self._lanes, on_step)
+            prepared = self._prepared
+            width = choose_width(prepared.task, prepared.profile, prepared.data, ratio)
+            episodes = run_episodes(self._pool, StaticAgent(), self.config, on_step, width=width)
         elif policy == RETRAINED:
             seeds = [episode.seeds for episode in grown[index].episodes]
             episodes = run_episodes(self._pool, StaticAgent(), self.config, on_step, seeds)

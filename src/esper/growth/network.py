@@ -44,6 +44,7 @@ class GrowingNetwork(nn.Module):
             extending the batch at the slot. Valid only if no sample of a batch affects another one, and if the host
             does not depend on the number of rows.
         frozen: Modules of the host that stay in evaluation mode.
+        bare_parameters: Parameters of the bare host that the network is compared with; None: those of `host`.
 
     Raises:
         AttributeError: The host has no submodule of this path.
@@ -57,6 +58,7 @@ class GrowingNetwork(nn.Module):
         *,
         shares_prefix: bool = True,
         frozen: Sequence[nn.Module] = (),
+        bare_parameters: int | None = None,
     ) -> None:
         super().__init__()
         self.host = host
@@ -70,8 +72,9 @@ class GrowingNetwork(nn.Module):
         self._pass: _ForwardPass | None = None
         self.passes = 0
         """Number of forward passes so far, which shows another thread that the network is used."""
-        self.host_parameter_count = sum(parameter.numel() for parameter in host.parameters())
-        """Number of parameters of the bare host, frozen ones included."""
+        self._own_parameters = sum(parameter.numel() for parameter in host.parameters())
+        self.host_parameter_count = bare_parameters or self._own_parameters
+        """Number of parameters of the bare host, frozen ones included; that of a wide host is the one at width 1."""
 
     def train(self, mode: bool = True) -> Self:
         """Set training or evaluation mode; frozen modules stay in evaluation mode."""
@@ -187,7 +190,12 @@ class GrowingNetwork(nn.Module):
     def parameter_ratio(self) -> float:
         """Number of parameters of host and seeds, divided by that of the bare host."""
         seeds = sum(slot.parameter_count for slot in self.slots)
-        return (self.host_parameter_count + seeds) / self.host_parameter_count
+        return (self._own_parameters + seeds) / self.host_parameter_count
+
+    @property
+    def host_ratio(self) -> float:
+        """Number of parameters of the host, divided by that of the bare host: above 1 for a wide host."""
+        return self._own_parameters / self.host_parameter_count
 
 
 def call_model(model: nn.Module, inputs: Nested) -> Nested:

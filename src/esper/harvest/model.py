@@ -135,7 +135,7 @@ def plant_grown(env: Env, seeds: Sequence[GrownSeed], random_seed: int) -> None:
     slots = {slot.name: (index, slot) for index, slot in enumerate(env.network.slots)}
     for seed in seeds:
         index, slot = slots[seed.slot]
-        generator = make_generator(random_seed, "fixed", env.index, index)
+        generator = make_generator(random_seed, "fixed", env.key.env, index)
         slot.germinate(seed.blueprint, Blend(seed.blend), AlphaCurve.LINEAR, 0, seed.alpha, generator)
         slot.stage = Stage.FOSSILIZED
     env.sync_optimizers()

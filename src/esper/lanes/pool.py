@@ -250,9 +250,9 @@ class EnvPool:
         """Give every env the fresh host of a round. Return validation loss and score of each before any training."""
         return self.begin(self.keys_of(round_index))
 
-    def keys_of(self, round_index: int) -> dict[Env, EpisodeKey]:
-        """Return the key of the episode of every env in a round of a run."""
-        return {env: env.key._replace(round=round_index) for env in self.envs}
+    def keys_of(self, round_index: int, width: float = 1.0) -> dict[Env, EpisodeKey]:
+        """Return the key of the episode of every env in a round of a run, with hosts of a width."""
+        return {env: env.key._replace(round=round_index, width=width) for env in self.envs}
 
     def begin(self, keys: Mapping[Env, EpisodeKey]) -> list[Validation]:
         """Give envs the fresh hosts of their next episodes. Return validation loss and score of each, in this order."""

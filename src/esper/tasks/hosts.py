@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -47,6 +49,12 @@ def build_host(task: Task, seed: int, host: int, round_index: int) -> Host:
     except user_errors() as error:
         raise TaskError(f"model of task {task.name}: {describe_exception(error)}") from error
     return Host(model, _freeze(task, model))
+
+
+def widen(task: Task, width: float) -> Task:
+    """Return a task with a `wide_model`, with the widths of its model multiplied by a factor."""
+    assert task.wide_model is not None
+    return replace(task, model=partial(task.wide_model, width))
 
 
 def _freeze(task: Task, model: nn.Module) -> tuple[nn.Module, ...]:

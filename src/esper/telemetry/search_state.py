@@ -55,6 +55,8 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Candidate of each env in this round, keyed by env."""
     trials_ended: int = 0
     """Number of trials of the search that have ended, pruned and failed ones included."""
+    fresh_ended: int = 0
+    """Number of trainings on fresh hosts that have ended, failed ones and comparisons included."""
     answer: str | None = None
     """The answer in one sentence; None before the end of the search."""
     revision: int = 0
@@ -101,17 +103,18 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
         return any(one.fresh_scores for one in self.candidates) or any(self.trains_now.values())
 
     def fraction_done(self, seconds: float) -> float:
-        """Return the used fraction of the budget, 0 to 1.
+        """Return the fraction of the trainings that have ended, or of the time that is used, 0 to 1.
 
         Args:
             seconds: Seconds of training so far.
         """
         if self.info.minutes is not None:
             return min(seconds / (60 * self.info.minutes), 1.0)
-        return min(self.trials_ended / self.info.trials, 1.0) if self.info.trials else 0.0
+        trainings = (self.info.trials or 0) + (self.info.fresh or 0)
+        return min((self.trials_ended + self.fresh_ended) / trainings, 1.0) if trainings else 0.0
 
     def describe_progress(self, seconds: float) -> str:
-        """Return the used part of the budget: `12 of 32 trials`, or `8 of 30 min`; or that fresh hosts are trained.
+        """Return the used part of the budget: `12 of 32 trials`, `8 of 30 min`, or `9 of 40 fresh trainings`.
 
         Args:
             seconds: Seconds of training so far.
@@ -119,8 +122,8 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
         if self.info.minutes is not None:
             digits = 0 if self.info.minutes >= 10 else 1
             return f"{min(seconds / 60, self.info.minutes):.{digits}f} of {self.info.minutes:g} min"
-        if self.answer is None and self.is_final:
-            return "fresh hosts"
+        if self.answer is None and self.is_final and self.info.fresh:
+            return f"{self.fresh_ended} of {self.info.fresh} fresh trainings"
         return f"{self.trials_ended} of {self.info.trials} trials"
 
     def resume(self, info: SearchInfo) -> None:
@@ -162,6 +165,7 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
         if found is None:
             return
         is_best = event.fresh is None
+        self.fresh_ended += event.fresh is not None
         if event.fresh is None:
             self.trials_ended += 1
             found.outcome, found.reason = event.outcome, event.reason

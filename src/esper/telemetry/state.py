@@ -190,7 +190,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def seconds_left(self) -> float | None:
         """Estimated seconds until the end of the run, if all envs stay active; None before the first step.
 
-        Of a growth, until the end of the trials; None while fresh hosts are trained.
+        Of a growth, until the end of all trainings, those that are only compared included.
         """
         if self.search is not None:
             used = self.fraction_done
@@ -205,9 +205,9 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def fraction_done(self) -> float:
-        """Completed fraction of the run, 0 to 1; of a growth, the used fraction of its budget."""
-        if self.search is not None:
-            return self.search.fraction_done(self.seconds_trained)
+        """Completed fraction of the run, 0 to 1; of a growth, that of its trainings or of its time."""
+        if self.search is not None:  # some trainings may not have been necessary
+            return 1.0 if self.status == "done" else self.search.fraction_done(self.seconds_trained)
         return self.steps_done / self.steps_total if self.steps_total else 0.0
 
     def idle_reason(self, env: EnvState) -> str | None:

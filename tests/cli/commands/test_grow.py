@@ -14,8 +14,9 @@ from esper.candidates import COMPARED, FROM_SCRATCH, WIDE_HOST, Candidate, choos
 from esper.cli.main import main
 from esper.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from esper.control import Request, RequestKind, RequestQueue
-from esper.engine import fresh_scores, growth_results, host_training
+from esper.engine import fresh_scores, growth_director, growth_results, host_training
 from esper.engine.growth import FRESH_HOSTS
+from esper.engine.growth_director import GrowthDirector
 from esper.envs.env import Env
 from esper.harvest import grown as grown_module
 from esper.harvest.structure import STRUCTURE_FILE, WEIGHTS_FILE, HarvestError, read_structure
@@ -101,8 +102,8 @@ def test_same_command_continues_a_stopped_growth_to_the_bit(
     larger = [*SMALL]
     larger[larger.index("--trials") + 1] = "4"
     larger += ["--seed", "3", "--all", "--to", str(tmp_path / "networks"), "--compare"]
-    with monkeypatch.context() as patched:  # whichever candidate is better on this machine
-        patched.setattr(growth_results, "choose", lambda found, _: next(one for one in found if one.name == PLAN))
+    with monkeypatch.context() as patched:
+        choose_plan(patched)
         assert grow(tmp_path / "parts", *larger) == EXIT_OK
     added = [trial for trial in trials(parts)[len(trials(alone)) :] if trial.candidate not in COMPARED]
     assert len({trial.candidate for trial in added}) == 1  # the others are not trained again
@@ -117,6 +118,48 @@ def test_same_command_continues_a_stopped_growth_to_the_bit(
     assert "conv_light in early" in scratch.seeds
     assert wide.parameter_ratio == pytest.approx(scratch.parameter_ratio, rel=0.1)
     assert wide.fresh_scores != scratch.fresh_scores
+
+
+def choose_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the plan be the answer, whichever candidate is better on this machine."""
+
+    def choose_it(found: list[Candidate], _: str) -> Candidate:
+        return next(one for one in found if one.name == PLAN)
+
+    for module in (growth_director, growth_results):
+        monkeypatch.setattr(module, "choose", choose_it)
+
+
+def test_comparison_that_is_stopped_continues_to_the_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    choose_plan(monkeypatch)
+    compared = (*SMALL, "--seed", "3", "--compare")
+    assert grow(tmp_path / "alone", *compared) == EXIT_OK
+    capsys.readouterr()
+    end_step = GrowthDirector.end_step
+
+    def stop_in_comparison(director: GrowthDirector, seconds: float) -> bool:
+        if director.has_chosen:
+            put_requests(patched, Request(RequestKind.STOP, "signal"))
+        return end_step(director, seconds)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(GrowthDirector, "end_step", stop_in_comparison)
+        patched.setattr(RequestQueue, "has_request", lambda _: True)
+        assert grow(tmp_path / "parts", *compared) == EXIT_OK
+    assert "stopped before its comparisons were done, which the same command continues" in capsys.readouterr().out
+    stopped = [event for event in recorded(only(tmp_path / "parts")) if isinstance(event, ev.EnvStepped)]
+    assert stopped[-1].step == 1
+    assert stopped[-1].parameter_ratio > 1.0
+    assert grow(tmp_path / "parts", *compared) == EXIT_OK
+    alone, parts = only(tmp_path / "alone"), only(tmp_path / "parts")
+    assert computed(recorded(parts)) == computed(recorded(alone))
+    steps = {one.candidate: one.step for one in trials(parts) if one.candidate in COMPARED}
+    assert steps == dict.fromkeys(COMPARED, 4)
+    last = max(event.round for event in recorded(parts) if isinstance(event, ev.RoundStarted))
+    assert main(["whatif", str(parts), "--round", str(last), "--env", "0"]) == EXIT_USAGE
+    assert "env 0 trains a network that is only compared, 'from scratch'," in capsys.readouterr().err
 
 
 def test_limit_of_parameters_and_patience_hold(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ class SearchInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
     trials: int | None = None
     """Number of trials of the search; absent if the budget is a time."""
+    fresh: int | None = None
+    """Number of trainings on fresh hosts if all finalists and comparisons take place; absent like `trials`."""
     minutes: float | None = None
     """Minutes of training; absent if the budget is a number of trials."""
     objective: Objective
