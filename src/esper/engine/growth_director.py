@@ -149,8 +149,7 @@ class GrowthDirector(Director):
 
     def _key(self, job: TrainingJob) -> EpisodeKey:
         """Return the key of the episode of a training."""
-        is_wide = self._comparison is not None and job.candidate == WIDE_HOST
-        width = self._comparison.width if self._comparison and is_wide else 1.0
+        width = self._comparison.width if self._comparison and job.candidate == WIDE_HOST else 1.0
         return EpisodeKey(self._training.config.seed, job.fresh or 0, 0, width)
 
     def start_round(self) -> None:
@@ -162,7 +161,7 @@ class GrowthDirector(Director):
         number = self._training.round + 1
         self.search_state.start_round(0)
         for env, job in self._jobs.items():
-            self._emit(
+            self.emit(
                 ev.TrialStarted(round=number, env=env, candidate=job.candidate, origin=job.origin, fresh=job.fresh)
             )
 
@@ -283,7 +282,7 @@ class GrowthDirector(Director):
     def report_measurements(self) -> None:
         """Report the results on fresh hosts so far, with their intervals."""
         for event in self.fresh_scores.measure(self.search_state.candidates, self._request.objective):
-            self._emit(event)
+            self.emit(event)
 
     # Steps
 
@@ -379,7 +378,7 @@ class GrowthDirector(Director):
                     raise
                 outcome, reason = "failed", str(fault)
         is_done = outcome == "done"
-        self._emit(
+        self.emit(
             ev.TrialEnded(
                 round=self._training.round + 1,
                 step=episode.view.step,
@@ -429,7 +428,7 @@ class GrowthDirector(Director):
         job = None if fault.env is None else self._jobs.pop(fault.env, None)
         if job is None or fault.env is None or fault.is_device_lost or job.candidate == BARE_HOST:
             return False
-        self._emit(
+        self.emit(
             ev.TrialEnded(
                 round=self._training.round + 1,
                 step=self._training.step,
@@ -446,7 +445,8 @@ class GrowthDirector(Director):
         self._jobs = {}
         return True
 
-    def _emit(self, event: ev.SearchEvent) -> None:
+    def emit(self, event: ev.SearchEvent) -> None:
+        """Emit an event of the growth, and apply it to the state of the search."""
         self.search_state.apply(event)
         self._training.hub.emit(event)
 

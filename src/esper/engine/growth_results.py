@@ -67,18 +67,18 @@ class GrowthResults:
             best = self._director.best_trial()
             answer = self._describe_stopped(best)
         if best is None:
-            self._emit(ev.SearchEnded(answer=answer))
+            self._director.emit(ev.SearchEnded(answer=answer))
             return
         for name in dict.fromkeys([best.name, BARE_HOST, *(one.name for one in state.front)]):
             if (network := self._director.networks.get(name)) is not None:
                 grown = self._build(name, network, answer if name == best.name else "")
                 growth.networks[name] = grown
-                self._emit(ev.NetworkTested(candidate=name, test_score=grown.structure.test_score))
+                self._director.emit(ev.NetworkTested(candidate=name, test_score=grown.structure.test_score))
         self._write(best.name)
         if effects := self._director.effects(best.name):
             described = ", ".join(f"{seed} {effect:+.3f}" for seed, effect in effects.items())
             self._log(f"effect of each seed on the {objective}, on the host of the search: {described}")
-        self._emit(ev.SearchEnded(answer=answer, candidate=best.name))
+        self._director.emit(ev.SearchEnded(answer=answer, candidate=best.name))
 
     def _describe_stopped(self, best: Candidate | None) -> str:
         """Return the answer of a growth that was stopped before it had chosen."""
@@ -134,10 +134,6 @@ class GrowthResults:
             if problem:
                 growth.problems[name] = problem
             self._log(f"{describe_candidate(name)}: the network is written to {directory}")
-
-    def _emit(self, event: ev.SearchEvent) -> None:
-        self._director.search_state.apply(event)
-        self._training.hub.emit(event)
 
     def _log(self, text: str, severity: Severity = "info") -> None:
         self._training.hub.emit(ev.Logged(severity=severity, text=text))
