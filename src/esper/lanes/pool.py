@@ -119,12 +119,7 @@ class EnvPool:
         is_mixed = len(set(kinds)) > 1
         by_kind = dict(zip(kinds, self.lanes, strict=True)) if is_mixed else {}
         speeds = {kind: 1 / measure_epoch(self._env_to_measure(lane), lane) for kind, lane in by_kind.items()}
-        try:
-            workers = self._required_workers() | ({} if is_mixed or single_stream else self._gpu_workers())
-            self._start_workers(workers, data)
-        except ConfigError:
-            self.close()
-            raise
+        self._open_workers(data, several_on_gpus=not (is_mixed or single_stream))
         for hosts in self._hosts_on.values():
             if hosts.cuda_graphs:
                 hosts.cuda_graphs.clear()
@@ -174,6 +169,15 @@ class EnvPool:
         if problem is not None:
             self.notices.append(f"the kernels of {task.name} are launched one by one: {problem}")
         return problem is None
+
+    def _open_workers(self, data: TaskData, *, several_on_gpus: bool) -> None:
+        """Start the workers of the lanes. Closes the pool and raises ConfigError if they cannot be started."""
+        try:
+            workers = self._required_workers() | (self._gpu_workers() if several_on_gpus else {})
+            self._start_workers(workers, data)
+        except ConfigError:
+            self.close()
+            raise
 
     def _required_workers(self) -> dict[Lane, int]:
         """Return the number of workers of each lane, without those that only keep a GPU busy. Raises ConfigError."""
