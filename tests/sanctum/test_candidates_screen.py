@@ -121,10 +121,13 @@ async def test_overview_shows_the_search_and_idle_envs(size: tuple[int, int]) ->
         assert "0 of 12 fresh trainings" in header(app)
 
 
-async def test_end_of_a_growth_offers_its_answer_and_no_harvest() -> None:
+@pytest.mark.parametrize("compared_is_best", [False, True])
+async def test_end_of_a_growth_offers_its_answer_and_no_harvest(compared_is_best: bool) -> None:
     app, session = live(RUN[:-1])
     async with opened(app) as pilot:
         tick(app)
+        if compared_is_best:
+            await emit(pilot, session, env_stepped(3, 6, 5, score=0.99))
         await emit(pilot, session, RUN[-1])
         tick(app)
         await pilot.pause()
@@ -132,6 +135,7 @@ async def test_end_of_a_growth_offers_its_answer_and_no_harvest() -> None:
         text = " ".join(screen_text(app).split())
         assert "Run done. conv_small in mid at step 1 has a better return (score" in text
         assert "harvest" not in text
+        assert ("what if" in text) != compared_is_best
 
 
 async def test_silent_engine_is_no_anomaly_once_all_trainings_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:

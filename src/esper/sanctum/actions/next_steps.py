@@ -65,7 +65,9 @@ class NextStepsActions(NavigationActions, HarvestActions):
             key, text = self.view.key_names["run.pause"], "train on from the newest checkpoint, in a background process"
             steps.append(Choice(key, f"resume: {text}", "resume", "run.pause"))
         steps.append(Choice("r", "replay: watch the run from its start", "replay"))
-        steps.append(Choice("w", f"what if: compute the effects of env {best.env:02d}'s decisions", "what-if"))
+        training = state.search.training.get(best.env) if state.search else None
+        if training is None or training.origin != "comparison":  # a network that is only compared decides nothing
+            steps.append(Choice("w", f"what if: compute the effects of env {best.env:02d}'s decisions", "what-if"))
         if has_checkpoint:
             if state.search is None:  # a growth has written its network
                 steps.append(Choice("h", f"harvest: write the network of env {best.env:02d} as files", "harvest"))
