@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from esper.config import PPOConfig
 from esper.domain import Op, Stage
 from esper.envs.env import Env
-from esper.envs.epoch_result import max_result_width
+from esper.envs.epoch_result import EpochResult, max_result_width
 from esper.lanes.errors import FaultError
 from esper.lanes.lane import Lane, PendingResults
 from esper.lanes.pool import EnvEpoch, EnvPool
 from esper.lanes.runner import ResultBuffer
 from esper.policy.actions import Action
 from esper.telemetry import events as ev
-from tests.engine.populations import play, population
+from tests.engine.populations import measurements, play, population
 from tests.runs import LiveRun, computed, recorded
 
 TWO_LANES = ("cpu:0", "cpu:1")
@@ -50,22 +50,6 @@ def two() -> Iterator[EnvPool]:
 
 def test_envs_are_assigned_round_robin(two: EnvPool) -> None:
     assert two.lane_by_env == ["cpu:0", "cpu:1", "cpu:0", "cpu:1", "cpu:0"]
-
-
-def test_wide_hosts_train_in_workers_beside_others(two: EnvPool) -> None:
-    """A wide host of a worker is that of the task that the worker has loaded, and pays rent for its parameters."""
-    plain = two.keys_of(0)
-    keys = {env: key._replace(width=1.5) if env.index < 2 else key for env, key in plain.items()}
-    begun = two.begin(keys)
-    stepped = two.step([WAIT] * 5, 0)
-    with population(envs=5, amp="fp16", ppo=PPOConfig(envs_per_host=3)) as one:
-        assert one.begin({env: keys[other] for env, other in zip(one.envs, two.envs, strict=True)}) == begun
-        alone = one.step([WAIT] * 5, 0)
-    assert [epoch and epoch.measured for epoch in stepped] == [epoch and epoch.measured for epoch in alone]
-    assert [env.network.parameter_ratio > 1.2 for env in two.envs] == [True, True, False, False, False]
-    assert len({env.network.host_parameter_count for env in two.envs}) == 1
-    assert two.reset(0)[2:] == begun[2:]
-    assert {env.network.parameter_ratio for env in two.envs} == {1.0}
 
 
 @pytest.fixture
@@ -253,3 +237,18 @@ def test_outbox_size_is_the_maximum_of_an_env() -> None:
             env.tick()
         assert len(env.measured_slots()) == 3
         assert len(env.train_epoch(12)) + len(env.validate(last=True)) == max_result_width(3, 0)
+
+
+def test_wide_hosts_train_in_workers_beside_others() -> None:
+    """A worker builds them from the task that it has loaded. Their parameters count against those of the bare host."""
+    measured: list[list[EpochResult]] = []
+    for lanes in (("cpu:0",), TWO_LANES):
+        with population(envs=4, lanes=lanes, amp="fp16") as pool:
+            keys = {env: key._replace(width=1.5 if env.index < 2 else 1.0) for env, key in pool.keys_of(0).items()}
+            begun = pool.begin(keys)
+            measured.append(measurements(pool, [WAIT] * 4, 0))
+            assert [env.network.parameter_ratio > 1.2 for env in pool.envs] == [True, True, False, False]
+            assert len({env.network.host_parameter_count for env in pool.envs}) == 1
+            assert pool.reset(0)[2:] == begun[2:]
+            assert {env.network.parameter_ratio for env in pool.envs} == {1.0}
+    assert measured[0] == measured[1]
