@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,8 +48,12 @@ def harvest_checkpoint(
     episodes: list[dict[str, Any]] = checkpoint.state["episodes"]
     if env is None:
         env = _best_env(episodes)
-    elif not 0 <= env < len(episodes):
+    if env is None:
+        raise ConfigError(f"{path} has only wide hosts, which have no seeds; harvest another checkpoint")
+    if not 0 <= env < len(episodes):
         raise ConfigError(f"--env {env} does not exist: {path} has the envs 0 to {len(episodes) - 1}")
+    if _is_wide(episodes[env]):
+        raise ConfigError(f"--env {env} of {path} is a wide host, which has no seeds; harvest another env")
     prepared = prepare_task(
         msgspec.structs.replace(trained, task=task_reference or trained.task),
         None,
@@ -78,14 +83,19 @@ def harvest_checkpoint(
     )
 
 
-def _best_env(episodes: list[dict[str, Any]]) -> int:
-    """Return the index of the env with the best last validation score; the first of several."""
+def _is_wide(episode: Mapping[str, Any]) -> bool:
+    """Return True if an episode has a wide host, which a growth compares with its answer."""
+    return episode["host_width"] != 1.0
+
+
+def _best_env(episodes: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return the index of the env with the best last validation score, the first of several; None if all are wide."""
 
     def last_score(env: int) -> float:
         scores = cast("list[float]", episodes[env]["view"]["scores"])
         return scores[-1] if scores and math.isfinite(scores[-1]) else -math.inf
 
-    return max(range(len(episodes)), key=last_score)
+    return max((env for env, episode in enumerate(episodes) if not _is_wide(episode)), key=last_score, default=None)
 
 
 def _load_network(network: GrowingNetwork, env: int, checkpoint: Checkpoint, path: Path) -> None:

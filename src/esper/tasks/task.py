@@ -93,8 +93,8 @@ class Task:
         validation_batch: Samples per forward pass of the validation.
         samples_per_epoch: Training samples per step of a run; None: the whole split.
         blueprints: Blueprints that the policy can select; None: all that fit one of the slots.
-        wide_model: Function that builds the host with its widths multiplied by a factor, for `evaluate --policies
-            wide`; None if it has no such form.
+        wide_model: Function that builds the host with its widths multiplied by a factor, for the comparisons of
+            `grow` and of `evaluate --policies wide`; None if it has no such form.
         float32_defaults: True if the learning rates were tuned in float32: `--amp auto` is float32 on every device.
         cuda_graphs: `auto`: on a GPU, kernels are recorded in CUDA graphs if a dry run shows that this changes no
             result. `off`: they are always launched one by one.

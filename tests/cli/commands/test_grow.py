@@ -152,6 +152,10 @@ def test_comparison_that_is_stopped_continues_to_the_bit(
     stopped = [event for event in recorded(only(tmp_path / "parts")) if isinstance(event, ev.EnvStepped)]
     assert stopped[-1].step == 1
     assert stopped[-1].parameter_ratio > 1.0
+    harvest = ["harvest", str(only(tmp_path / "parts")), "--to", str(tmp_path / "network")]
+    for env, sentence in (((), "has only wide hosts, which have no seeds"), (("--env", "1"), "--env 1 of ")):
+        assert main([*harvest, *env]) == EXIT_USAGE
+        assert sentence in capsys.readouterr().err
     assert grow(tmp_path / "parts", *compared) == EXIT_OK
     alone, parts = only(tmp_path / "alone"), only(tmp_path / "parts")
     assert computed(recorded(parts)) == computed(recorded(alone))
