@@ -83,7 +83,17 @@ class Trainer:
             else:
                 if state.step == 0:
                     self._begin_round()
-                self._play_steps()
+                self._measured, self._step_started = [], time.perf_counter()
+                play_steps(
+                    state.pool,
+                    state.episodes,
+                    state.agent,
+                    range(state.step, state.config.steps),
+                    self._end_of_group,
+                    after_step=self._end_step,
+                    may_go_ahead=self.run_control.may_go_ahead,
+                    stopwatch=state.timer,
+                )
         except (RankLostError, RecordingError, RunFailedError):
             raise
         except FaultError as fault:
@@ -91,20 +101,6 @@ class Trainer:
         except user_errors() as error:  # any error holds or ends the run, with its message
             return FaultError.from_exception(error, "the engine")
         return None
-
-    def _play_steps(self) -> None:
-        state = self.state
-        self._measured, self._step_started = [], time.perf_counter()
-        play_steps(
-            state.pool,
-            state.episodes,
-            state.agent,
-            range(state.step, state.config.steps),
-            self._end_of_group,
-            after_step=self._end_step,
-            may_go_ahead=self.run_control.may_go_ahead,
-            stopwatch=state.timer,
-        )
 
     def _end_step(self, is_ahead: bool) -> bool:
         """Report a step of all envs. Return True while a group is ahead, so that no request can be handled."""
