@@ -1,4 +1,4 @@
-"""Effects of plantings over the episodes of a run whose effects are known: means by blueprint, and those that pay."""
+"""Effects of the plantings of each blueprint, over the episodes of a run whose effects are known."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from esper.effects.store import EffectStore
 from esper.history.history import History
 from esper.history.summary import BlueprintSummary, RunSummary
 from esper.history.summary_builder import summarise
-from esper.paying import PayingPlantings, count_paying
 from esper.recording.segments import ReadError
 
 
@@ -46,8 +45,7 @@ def summarise_with_effects(history: History) -> RunSummary:
     except OSError as error:
         summary.notices = [*summary.notices, f"stored effects cannot be read: {error.strerror or error}"]
         return summary
-    known = list(itertools.chain.from_iterable(read_results(history, stored)))
-    summary.paying = paying_plantings(known)
+    known = itertools.chain.from_iterable(read_results(history, stored))
     for blueprint, effects in planting_effects(known).items():
         seeds = summary.seeds.get(blueprint, BlueprintSummary())
         summary.seeds[blueprint] = msgspec.structs.replace(
@@ -79,29 +77,9 @@ def planting_effects(results: Iterable[EpisodeResults]) -> dict[str, PlantingEff
 
     The effect on the return of an unfinished episode says nothing about the whole.
     """
-    ended = [known for known in results if _is_whole(known)]
+    ended = [known for known in results if known.is_whole]
     approximate = {seed.blueprint for known in ended if not known.is_exact for seed in known.episode.seeds}
     return {
         blueprint: PlantingEffects(effect, blueprint not in approximate)
         for blueprint, effect in blueprint_effects(ended).items()
     }
-
-
-def paying_plantings(results: Iterable[EpisodeResults]) -> PayingPlantings | None:
-    """Return how many plantings pay in the episodes that have ended and whose plantings all have a known effect.
-
-    Other episodes are left out: a user requests the effect of a single planting because it is remarkable, and it would
-    bias the fraction.
-
-    Returns:
-        None if there is no such episode.
-    """
-    whole = [(known.is_exact, known.seed_effects()) for known in results if _is_whole(known)]
-    complete = [(is_exact, effects) for is_exact, effects in whole if effects is not None]
-    return count_paying([[effects for _, effects in complete]], exact=sum(is_exact for is_exact, _ in complete))
-
-
-def _is_whole(known: EpisodeResults) -> bool:
-    """Return True if an episode has ended, and was simulated to its end."""
-    unchanged = known.get()
-    return known.episode.ended is not None and unchanged is not None and unchanged.steps == len(known.episode.steps)

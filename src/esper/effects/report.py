@@ -10,10 +10,10 @@ import msgspec
 
 from esper.effects.change import UNCHANGED, Change, changes_of, describe_change, describe_choices
 from esper.effects.episode import GERMINATE, WAIT, choices_of
+from esper.effects.paying import HEADING, PAYS, PayingPlantings
 from esper.effects.results import Effect, EpisodeResults, Simulation, Trajectory, effect
 from esper.formatting import APPROXIMATE, NOT_MEASURED, html_text, pluralise
 from esper.intervals import t_interval
-from esper.paying import HEADING, PAYS, PayingPlantings
 from esper.plots.svg import SvgPlot
 from esper.printed_table import PrintedTable
 

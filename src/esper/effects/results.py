@@ -146,6 +146,12 @@ class EpisodeResults:
         unchanged = self.get()
         return unchanged is not None and unchanged.is_exact
 
+    @property
+    def is_whole(self) -> bool:
+        """True if the episode has ended, and was simulated to its end: only then do effects on its return count."""
+        unchanged = self.get()
+        return self.episode.ended is not None and unchanged is not None and unchanged.steps == len(self.episode.steps)
+
     def add(self, found: Simulation) -> None:
         """Add a result of this episode by the same software."""
         self._known[found.change.key, found.repeat] = found

@@ -13,13 +13,13 @@ from esper.config import Config
 from esper.domain import StepNumber
 from esper.effects.change import without_seed
 from esper.effects.episode import RecordedEpisode
+from esper.effects.paying import PayingPlantings, count_paying
 from esper.effects.results import EpisodeResults, Simulation
 from esper.engine import reporter
 from esper.engine.episode import Episode
 from esper.engine.step import StepResult, tick_slots
 from esper.evaluation.journal import EvaluationJournal
 from esper.lanes.pool import EnvPool
-from esper.paying import PayingPlantings, count_paying
 from esper.simulation.simulator import SimulationJob, Simulator
 from esper.tasks.prepare import PreparedTask
 from esper.telemetry import events as ev

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import msgspec
 
-from esper.paying import PayingPlantings
 from esper.telemetry import events as ev
 from esper.telemetry.search_state import SearchState
 from esper.telemetry.series import BlueprintStats, FiveNumbers, five_numbers
@@ -125,8 +124,6 @@ class RunSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Minimum, quartiles and maximum over the envs at the end of their last episode, keyed by metric of the task."""
     seeds: dict[str, BlueprintSummary] = {}
     """Keyed by blueprint."""
-    paying: PayingPlantings | None = None
-    """Plantings that pay, over the episodes in which the effect of every planting is known; absent without any."""
     anomalies: dict[str, int] = {}
     """Number of anomalies, keyed by rule."""
     skipped_batches: int = 0

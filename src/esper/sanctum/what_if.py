@@ -14,11 +14,11 @@ from esper.config import ConfigError
 from esper.effects.change import without_decision
 from esper.effects.episode import RecordedEpisode, read_round
 from esper.effects.messages import SimulationRequest, SimulationUpdate
-from esper.effects.plantings import PlantingEffects, paying_plantings, planting_effects, read_results
+from esper.effects.paying import PayingPlantings, paying_plantings
+from esper.effects.plantings import PlantingEffects, planting_effects, read_results
 from esper.effects.results import Effect, EpisodeResults, Simulation
 from esper.effects.store import EffectStore
 from esper.formatting import format_duration
-from esper.paying import PayingPlantings
 from esper.process import NamedThread, python_command
 from esper.recording.segments import ReadError
 from esper.sanctum.source import RunSource

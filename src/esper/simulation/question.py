@@ -13,7 +13,7 @@ from esper.checkpoint.catalog import find_checkpoint
 from esper.config import ConfigError
 from esper.effects.change import NOTHING, RECORDED, Change, changes_of, parse_do, parse_without, without_steps
 from esper.effects.episode import RecordedEpisode, read_episode, read_round
-from esper.effects.plantings import paying_plantings
+from esper.effects.paying import paying_plantings
 from esper.effects.report import Report, change_report, describe_simulation, episode_report, sample_report
 from esper.engine.start_checks import resolve_policy
 from esper.history.history import History, open_history

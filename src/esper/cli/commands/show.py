@@ -22,11 +22,10 @@ from esper.formatting import (
 from esper.history.history import open_history
 from esper.history.measures import MEASURES
 from esper.history.summary import BlueprintSummary, RunSummary, flat_config
-from esper.paying import HEADING, paying_command
 from esper.plots.axis import finite_range
 from esper.plots.sparkline import sample_to_width, sparkline
 from esper.printed_table import PrintedTable
-from esper.recording.runs import resolve_run, shortest_name
+from esper.recording.runs import resolve_run
 from esper.tasks import is_built_in, load_task, with_task_settings
 from esper.telemetry.codec import encode_json
 from esper.telemetry.sentences import format_lanes
@@ -175,10 +174,6 @@ def _seed_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
         rows.append((blueprint, *counts, format_number(points, "+.1f"), _format_effect(seeds)))
     headings = ["seeds", *[""] * len(rows)]
     yield from zip(headings, PrintedTable.from_cells(names, rows, right=range(1, len(names))).lines(), strict=True)
-    run = shortest_name(Path(summary.path), Path(Config().telemetry_dir))
-    command = paying_command(run, len(summary.finished)) if summary.search is None else None
-    if summary.paying or command:
-        yield HEADING, str(summary.paying or f"{NOT_MEASURED}: `{command}` measures them")
 
 
 def _format_effect(seeds: BlueprintSummary) -> str:

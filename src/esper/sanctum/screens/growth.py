@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Sequence
 from functools import lru_cache, partial
 from itertools import groupby
+from pathlib import Path
 from statistics import median
 
 from rich.segment import Segment
@@ -12,9 +13,12 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.geometry import Size
 
+from esper.config import Config
+from esper.effects.paying import HEADING, paying_command
 from esper.effects.plantings import PlantingEffects
-from esper.formatting import APPROXIMATE, short_score_name, strip_control
+from esper.formatting import APPROXIMATE, NOT_MEASURED, short_score_name, strip_control
 from esper.plots.sparkline import sample_to_width
+from esper.recording.runs import shortest_name
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import (
@@ -239,9 +243,9 @@ def _stage_runs(letters: str) -> list[tuple[str, str]]:
 
 
 class BlueprintTable(CyclingPanel):
-    """One line per blueprint, sorted by one column in descending order."""
+    """One line per blueprint, sorted by one column in descending order, and the plantings that pay."""
 
-    METRICS = ("blueprints", "contribution", "effect")
+    METRICS = ("blueprints", "contribution", "effect", HEADING)
 
     def __init__(self, view: ViewState, *, id: str | None = None) -> None:
         super().__init__(view, id=id)
@@ -253,11 +257,11 @@ class BlueprintTable(CyclingPanel):
         return super().cache_key(), self.view.what_if.version, self.num_skipped
 
     def preferred_height(self) -> int:
-        """Return one line for the heading, and one per blueprint."""
-        return max(len(self.state.blueprints), 1) + 1
+        """Return one line for the heading, one per blueprint, and one for the plantings that pay."""
+        return len(self.state.blueprints) + 2
 
     def draw_lines(self, size: Size) -> list[Line]:
-        """Draw the heading and the blueprints."""
+        """Draw the heading, the blueprints, and the plantings that pay."""
         if self.state.started is None:
             return []
         self.view.what_if.read_plantings()
@@ -270,8 +274,9 @@ class BlueprintTable(CyclingPanel):
         self.panel_subtitle = f"{strip_control(self.state.score_name)} lost without it, pp"
         if _EFFECT in columns and self.screen.size.width >= _WIDE_SCREEN_COLS:
             self.panel_subtitle = f"contribution: {self.panel_subtitle}  effect: on the return"
-        if size.height <= len(blueprints):
-            self.panel_subtitle = f"{size.height - 1} of {len(blueprints)}"
+        room = max(size.height - 2, 0)
+        if room < len(blueprints):
+            self.panel_subtitle = f"{room} of {len(blueprints)}"
         if not blueprints:
             return self.message("no seed planted yet")
         self._letters = blueprint_letters(sorted(blueprints))
@@ -285,7 +290,24 @@ class BlueprintTable(CyclingPanel):
             return number is None, -(number or 0.0), name
 
         names = sorted(blueprints, key=sort_key)
-        return [head, *(self._row(name, blueprints[name], effects.get(name), columns) for name in names)]
+        rows = [self._row(name, blueprints[name], effects.get(name), columns) for name in names[:room]]
+        return [head, *rows, self._paying(size.width)]
+
+    def _paying(self, width: int) -> Line:
+        """Draw how many plantings pay; if it is not known, the command that measures it, where it fits."""
+        line = self.line(f" {HEADING} ", "dim")
+        if found := self.view.what_if.paying_plantings(self.state.round):
+            return line.append(found.describe(with_effect=False), "bright")
+        command = self._paying_command()
+        line.append(f"{NOT_MEASURED} ", "absent")
+        return line.append(command, "dim") if command and line.width + len(command) <= width else line
+
+    def _paying_command(self) -> str | None:
+        """Return the command that measures how many plantings pay; None if it is unknown or no round has ended."""
+        directory, state = self.view.source.directory, self.state
+        if directory is None or state.search is not None:
+            return None
+        return paying_command(shortest_name(directory, Path(Config().telemetry_dir)), state.rounds_ended)
 
     def _row(
         self, name: str, record: BlueprintStats, effects: PlantingEffects | None, columns: Collection[str]

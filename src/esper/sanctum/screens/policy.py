@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 from textwrap import wrap
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.geometry import Size
 
-from esper.config import Config
 from esper.domain import Op
-from esper.formatting import NOT_MEASURED, strip_control
-from esper.paying import HEADING, paying_command
+from esper.formatting import strip_control
 from esper.plots.sparkline import sparkline
-from esper.recording.runs import shortest_name
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.screens.growth import BlueprintTable
@@ -40,8 +35,6 @@ _SPARKLINE_MIN_COLS = 46
 _OP_COLS, _COUNT_COLS = 12, 7
 """Widths of the columns of the op counts."""
 _MAX_SPARKLINE_COLS, _MAX_BAR_COLS = 24, 16
-_IN_BRACKETS, _NO_BREAK = re.compile(r"\[.*?\]"), "\xa0"
-"""An interval, which is not broken into two lines, and the space in it."""
 _SIDE_BY_SIDE_MIN_COLS = 57
 """Minimum width of the decisions panel for the other heads beside the op, with 24 columns; else they are below it."""
 
@@ -103,18 +96,14 @@ class OpCounts(Panel):
 
 
 class Decisions(EnvPanel):
-    """One line per op, the plantings that pay, and the latest decisions of the selected env."""
+    """One line per op, and the latest decisions of the selected env."""
 
-    METRICS = ("decisions", "plantings that pay")
+    METRICS = ("decisions",)
 
     PANEL_TITLE = "decisions"
 
-    def cache_key(self) -> Hashable:
-        """Return a key that changes with every event, with the selected env, and with the known effects."""
-        return self.state.seq, self.view.selected_env, self.view.what_if.version
-
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
-        """Draw the ops, the plantings that pay, and the latest decisions."""
+        """Draw the ops, and the latest decisions."""
         step, width = env.stepped, size.width
         sparkline_width = min(max(width - 37, 0), _MAX_SPARKLINE_COLS) if width >= _SPARKLINE_MIN_COLS else 0
         bar_width = max(min(width - 31 - sparkline_width, _MAX_BAR_COLS), 0)
@@ -123,42 +112,12 @@ class Decisions(EnvPanel):
         heading.append_fitted("by round", sparkline_width + (sparkline_width > 0), "head")
         heading.append(f"  p of env {env.env:02d}", "head")
         lines = [heading, *(self._op(op, step, sparkline_width, bar_width) for op in OPS)]
-        lines += self._paying(size.height - len(lines), width)
         room = size.height - len(lines) - 2
         if room > 0 and env.trace:
             other_heads = "    other heads" if width >= _SIDE_BY_SIDE_MIN_COLS else ""
             lines += [self.line(), self.line(f" step op           slot      p{other_heads}", "head")]
             lines += decision_lines(self.view.palette, env.trace, room, width)
         return lines
-
-    def _paying(self, room: int, width: int) -> list[Line]:
-        """Draw how many plantings pay, or the command that measures it; nothing without a planting.
-
-        Args:
-            room: Number of lines below the ops. The command has at most a third of them.
-        """
-        self.view.what_if.read_plantings()
-        found = self.view.what_if.paying_plantings(self.state.round)
-        if found is not None:
-            text = f"{HEADING} {found.describe(with_effect=False)}"
-            text = _IN_BRACKETS.sub(lambda interval: interval[0].replace(" ", _NO_BREAK), text)
-            texts = wrap(text, width - 2, subsequent_indent="  ")
-            return [self.line("  ").append(text.replace(_NO_BREAK, " "), "bright") for text in texts[:room]]
-        if not self.state.blueprints:
-            return []
-        lines = [self.line(f"  {HEADING} ").append(NOT_MEASURED, "absent")]
-        command = self._paying_command()
-        texts = wrap(command, width - 4, break_on_hyphens=False) if command else []
-        if len(lines) + len(texts) <= room // 3:
-            lines += [self.line("    ").append(text, "dim") for text in texts]
-        return lines[:room]
-
-    def _paying_command(self) -> str | None:
-        """Return the command that measures how many plantings pay; None if it is unknown or no round has ended."""
-        directory, state = self.view.source.directory, self.state
-        if directory is None or state.search is not None:
-            return None
-        return paying_command(shortest_name(directory, Path(Config().telemetry_dir)), state.rounds_ended)
 
     def _op(self, op: str, step: EnvStepped | None, sparkline_width: int, bar_width: int) -> Line:
         """Draw how often an op was chosen by round, and its probability in the last step of the env."""

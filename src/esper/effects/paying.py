@@ -6,10 +6,11 @@ Shapes: S training seeds, E episodes, N plantings of an episode.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from esper.effects.results import EpisodeResults
 from esper.formatting import APPROXIMATE, pluralise
 from esper.intervals import IntervalEstimate, fraction_interval, ratio_interval
 
@@ -72,6 +73,20 @@ def paying_command(run: str, ended_rounds: int) -> str | None:
     first = max(1, ended_rounds + 1 - MEASURED_ROUNDS)
     rounds = f"{first}-{ended_rounds}" if first < ended_rounds else str(first)
     return shlex.join(["esper-sanctum", "whatif", run, "--rounds", rounds, "--sample", str(MEASURED_EPISODES)])
+
+
+def paying_plantings(results: Iterable[EpisodeResults]) -> PayingPlantings | None:
+    """Return how many plantings pay in the episodes that have ended and whose plantings all have a known effect.
+
+    Other episodes are left out: a user requests the effect of a single planting because it is remarkable, and it would
+    bias the fraction.
+
+    Returns:
+        None if there is no such episode.
+    """
+    whole = [(known.is_exact, known.seed_effects()) for known in results if known.is_whole]
+    complete = [(is_exact, effects) for is_exact, effects in whole if effects is not None]
+    return count_paying([[effects for _, effects in complete]], exact=sum(is_exact for is_exact, _ in complete))
 
 
 def count_paying(effect_SEN: Sequence[Sequence[Sequence[float]]], *, exact: int) -> PayingPlantings | None:
