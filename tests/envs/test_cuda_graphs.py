@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from esper.envs.cuda_graphs import no_garbage_collection
+from esper.envs.cuda_graphs import collection_pause
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def _collector_as_before() -> Iterator[None]:
 def test_garbage_collector_is_off_until_the_last_recording_ends(enabled: bool) -> None:
     if not enabled:
         gc.disable()
-    first, second = no_garbage_collection(), no_garbage_collection()
+    first, second = collection_pause.hold(), collection_pause.hold()
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
@@ -32,8 +32,8 @@ def test_garbage_collector_is_off_until_the_last_recording_ends(enabled: bool) -
 def test_nothing_runs_outside_recordings_while_one_lasts() -> None:
     """torch cannot empty the cache of a GPU on which another thread records."""
     calls: list[int] = []
-    with no_garbage_collection():
-        no_garbage_collection.run_outside(lambda: calls.append(1))
+    with collection_pause.hold():
+        collection_pause.run_outside(lambda: calls.append(1))
     assert not calls
-    no_garbage_collection.run_outside(lambda: calls.append(2))
+    collection_pause.run_outside(lambda: calls.append(2))
     assert calls == [2]

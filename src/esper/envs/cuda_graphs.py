@@ -210,7 +210,7 @@ class CudaGraphs:
         """Drop some graphs, but not the current ones; return the bytes that are still missing."""
         for _ in range(min(graphs, len(self._kept) - 1)):
             self._kept.popitem(last=False)
-        no_garbage_collection.run_outside(torch.cuda.empty_cache)  # of all GPUs: it waits for them
+        collection_pause.run_outside(torch.cuda.empty_cache)  # of all GPUs: it waits for them
         return missing_memory(self.device)
 
 
@@ -441,7 +441,7 @@ def record_graph(function: Callable[[], object], memory: StreamMemory) -> Graph:
         RuntimeError: It cannot be recorded, or memory is exhausted, or the device is lost.
     """
     graph = torch.cuda.CUDAGraph()
-    with no_garbage_collection():
+    with collection_pause.hold():
         # Not "thread_local": this thread may release other memory of the device meanwhile.
         graph.capture_begin(pool=memory.pool(), capture_error_mode="relaxed")
         try:
@@ -467,8 +467,8 @@ class _CollectionPause:
         self._was_enabled = False
 
     @contextlib.contextmanager
-    def __call__(self) -> Generator[None]:
-        """Context of a thread that records."""
+    def hold(self) -> Generator[None]:
+        """Return the context of a thread that records."""
         with self._lock:
             if self._threads == 0:
                 self._was_enabled = gc.isenabled()
@@ -483,10 +483,10 @@ class _CollectionPause:
                     gc.enable()
 
     def run_outside(self, function: Callable[[], object]) -> None:
-        """Call a function while no thread records; do nothing if one does."""
+        """Call a function if no thread records; do nothing if one does."""
         with self._lock:
             if self._threads == 0:
                 function()
 
 
-no_garbage_collection = _CollectionPause()
+collection_pause = _CollectionPause()
