@@ -71,10 +71,10 @@ class RuleContext:
         # Nothing is active in nearly all events, so the key is built only if something is.
         return bool(self.active) and f"{rule} {f'env {where}' if isinstance(where, int) else where}" in self.active
 
-    def factor(self, rule: Rule, where: int | str) -> float:
+    def hysteresis(self, rule: Rule, where: int | str) -> float:
         """Return the factor of a rule's maximum: 1, or less while its anomaly is active, so that it does not flicker.
 
-        A minimum is divided by it.
+        A rule divides its minimum by it, or the measured value.
         """
         return self.limits.recovery if self.is_active(rule, where) else 1.0
 

@@ -84,7 +84,7 @@ def explosion_limit(earlier: Sequence[float | None], norm: float | None, clip: f
 )
 def _check_gradient_norms(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
     low, thresholds = context.episodes[event.env].second_lowest_norms, context.thresholds
-    factor = thresholds.limits.explosion_factor * context.factor(Rule.EXPLODING_GRADIENT, event.env)
+    factor = thresholds.limits.explosion_factor * context.hysteresis(Rule.EXPLODING_GRADIENT, event.env)
     found: tuple[ev.AnomalyFound, ...] = ()
     if event.grad_norm is not None and event.grad_norm > factor * low[0]:
         found = _check_owner_norm(event, context, 0, thresholds.host_clip)
@@ -105,7 +105,7 @@ def _check_owner_norm(
         name = context.health.describe_seed(event, owner - 1)
         # Only the norms of this seed, not those of an earlier seed in the slot.
         norms = [step.slots[owner - 1] for step in steps[-event.slots[owner - 1].age - 1 :]]
-    limits, relief = context.limits, context.factor(Rule.EXPLODING_GRADIENT, event.env)
+    limits, relief = context.limits, context.hysteresis(Rule.EXPLODING_GRADIENT, event.env)
     last = limits.explosion_steps
     is_active = context.is_active(Rule.EXPLODING_GRADIENT, event.env)
     earlier, recent = norms[:-last], norms[-1:] if is_active else norms[-last:]
@@ -138,7 +138,7 @@ def _check_chance(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.Ano
     if chance is None:
         return ()
     threshold = chance * context.limits.chance_factor
-    limit = threshold * context.factor(Rule.LOSS_ABOVE_CHANCE, event.env)
+    limit = threshold * context.hysteresis(Rule.LOSS_ABOVE_CHANCE, event.env)
     if not event.train_loss > limit:
         return ()
     last = context.limits.chance_steps
@@ -161,7 +161,7 @@ def _check_chance(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.Ano
 )
 def _check_dead_seeds(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
     threshold, required = context.limits.dead_gradient, context.limits.dead_seed_steps
-    limit = threshold / context.factor(Rule.DEAD_SEED, event.env)
+    limit = threshold / context.hysteresis(Rule.DEAD_SEED, event.env)
     last = 1 if context.is_active(Rule.DEAD_SEED, event.env) else required
     found: list[ev.AnomalyFound] = []
     for index, slot in enumerate(event.slots):
@@ -203,7 +203,7 @@ def _check_stalls(event: ev.RoundStarted, context: RuleContext) -> Iterator[ev.A
     limits, envs = context.limits, context.health.envs
     if context.health.is_search:  # its envs train different candidates, and worse ones are pruned
         return
-    limit = limits.stalled_envs * context.factor(Rule.STALLED_ENV, "envs")
+    limit = limits.stalled_envs * context.hysteresis(Rule.STALLED_ENV, "envs")
     rounds = range(event.round - limits.stalled_rounds, event.round)
     fractions: list[float] = []
     for round_ in rounds:

@@ -60,7 +60,7 @@ def _check_memory_use(event: ev.DeviceSampled, context: RuleContext) -> Iterator
     if not context.health.is_memory_reporter(event.device) or event.used is None or not event.total:
         return
     fraction, limit = event.used / event.total, context.limits.memory
-    if is_nearly_full(fraction / context.factor(Rule.MEMORY_NEARLY_FULL, event.device), context.limits):
+    if is_nearly_full(fraction / context.hysteresis(Rule.MEMORY_NEARLY_FULL, event.device), context.limits):
         text = f"{event.device}: {fraction:.0%} of its memory is in use, more than {limit:.0%}"
         yield warning(Rule.MEMORY_NEARLY_FULL, event.device, fraction, limit, text)
 
@@ -76,7 +76,7 @@ def _check_memory_growth(event: ev.DeviceSampled, context: RuleContext) -> Itera
     """Find a memory that grows, unless it will not be full before the last round."""
     memory = context.health.memories[memory_name(event.device)]
     limit = context.limits.memory_growth
-    now = limit * context.factor(Rule.MEMORY_GROWS, event.device)
+    now = limit * context.hysteresis(Rule.MEMORY_GROWS, event.device)
     growth = memory_growth(memory, now)
     if growth is None or not context.health.is_memory_reporter(event.device):
         return
@@ -130,7 +130,7 @@ def _check_lane_load(event: ev.DeviceSampled, context: RuleContext) -> Iterator[
     others = [context.lane_load(lane, STRAGGLING_STEPS) for lane in context.health.lanes if lane != event.device]
     usual = median([other for other in others if other is not None] or [0.0])
     limit = context.limits.straggler_ratio
-    if usual > 0 and load > limit * context.factor(Rule.STRAGGLING_LANE, event.device) * usual:
+    if usual > 0 and load > limit * context.hysteresis(Rule.STRAGGLING_LANE, event.device) * usual:
         text = f"{event.device} takes {load / usual:.1f}× as long per env as the median of the other lanes "
         text += f"(last {STRAGGLING_STEPS} steps)"
         yield warning(Rule.STRAGGLING_LANE, event.device, load / usual, limit, text)

@@ -35,7 +35,7 @@ def _check_update_finite(event: ev.PolicyUpdated, _: RuleContext) -> Iterator[ev
 @rule(ev.PolicyUpdated, {Rule.KL_SPIKE: "the KL divergence of a policy update is above {limits.kl:g} nats"})
 def _check_kl(event: ev.PolicyUpdated, context: RuleContext) -> Iterator[ev.AnomalyFound]:
     limit = context.limits.kl
-    if not event.kl <= limit * context.factor(Rule.KL_SPIKE, "policy"):  # so that a NaN is an anomaly, too
+    if not event.kl <= limit * context.hysteresis(Rule.KL_SPIKE, "policy"):  # so that a NaN is an anomaly, too
         yield ev.AnomalyFound(
             rule=Rule.KL_SPIKE.value,
             severity="warning" if math.isfinite(event.kl) else "error",
@@ -54,7 +54,7 @@ def _check_kl(event: ev.PolicyUpdated, context: RuleContext) -> Iterator[ev.Anom
 def _check_head_gradients(event: ev.PolicyUpdated, context: RuleContext) -> Iterator[ev.AnomalyFound]:
     limit = context.limits.dead_gradient
     for name, head in event.heads.items():
-        low = limit / context.factor(Rule.DEAD_HEAD, f"head {name}")
+        low = limit / context.hysteresis(Rule.DEAD_HEAD, f"head {name}")
         forced = head.entropy is None  # no decision had a choice, so the head has nothing to learn
         if not forced and (head.grad_norm is None or head.grad_norm < low):
             gradient = "no gradient" if head.grad_norm is None else f"a gradient of only {head.grad_norm:.1e}"
@@ -69,7 +69,7 @@ def _check_head_gradients(event: ev.PolicyUpdated, context: RuleContext) -> Iter
 def _check_head_entropies(event: ev.PolicyUpdated, context: RuleContext) -> Iterator[ev.AnomalyFound]:
     limit = context.limits.entropy
     for name, head in event.heads.items():
-        low = limit / context.factor(Rule.ENTROPY_COLLAPSE, f"head {name}")
+        low = limit / context.hysteresis(Rule.ENTROPY_COLLAPSE, f"head {name}")
         if head.entropy is not None and not head.entropy >= low:
             text = f"head {name} hardly explores: entropy {format_value(head.entropy)} in round {event.round}, "
             yield warning(Rule.ENTROPY_COLLAPSE, f"head {name}", head.entropy, limit, text + f"below {limit:g}")
