@@ -53,7 +53,11 @@ class PlanSpace:
         self._last_step = max(steps // 2 - 1, 0)
 
     def draw(self, trial: BaseTrial) -> str:
-        """Return the plan of a trial, whose parameters are drawn if they are not fixed."""
+        """Return the plan of a trial, whose parameters are drawn if they are not fixed.
+
+        Each slot is drawn from all of them, because Optuna requires fixed choices. A slot that is drawn twice gets one
+        seed, so that a plan can have fewer seeds than the trial has drawn.
+        """
         names = list(self._offered)
         count = trial.suggest_int(_SEEDS, 1, min(MAX_SEEDS, len(names)))
         chosen = dict.fromkeys(trial.suggest_categorical(f"slot {index + 1}", names) for index in range(count))
