@@ -12,7 +12,7 @@ import msgspec
 from esper.config import ConfigError
 from esper.effects.episode import read_round
 from esper.effects.report import MeanEffect, blueprint_effects
-from esper.effects.results import EpisodeResults, Simulation
+from esper.effects.results import EpisodeResults, Simulation, reproduced_results
 from esper.effects.store import EffectStore
 from esper.history.history import History
 from esper.history.summary import BlueprintSummary, RunSummary
@@ -69,7 +69,7 @@ def read_results(history: History, simulations: Sequence[Simulation]) -> Iterato
         except ConfigError:
             continue
         envs = sorted({found.env for found in of_round} & episodes.keys())
-        yield [EpisodeResults(episodes[env], of_round) for env in envs]
+        yield [reproduced_results(episodes[env], of_round) for env in envs]
 
 
 def planting_effects(results: Iterable[EpisodeResults]) -> dict[str, PlantingEffects]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import msgspec
 
@@ -112,33 +112,12 @@ class EpisodeResults:
     """The known simulations of one recorded episode by one software, on its own host and on others.
 
     Args:
-        simulations: Stored results of any episodes, oldest first; later ones replace earlier ones of the same change.
-        software: Digest of the software whose results count, for all recorded steps. None: those of the last one that
-            reproduced the episode, exactly if any did.
+        known: These simulations, oldest first; later ones replace earlier ones of the same change.
     """
 
-    def __init__(
-        self, episode: RecordedEpisode, simulations: Sequence[Simulation], software: str | None = None
-    ) -> None:
+    def __init__(self, episode: RecordedEpisode, known: Iterable[Simulation] = ()) -> None:
         self.episode = episode
-        digests: dict[int, str] = {}
-        groups: dict[tuple[str, int], dict[tuple[str, int], Simulation]] = {}
-        for found in simulations:
-            if (found.round, found.env) != (episode.round, episode.env) or found.steps > len(episode.steps):
-                continue
-            if found.steps not in digests:
-                digests[found.steps] = episode.digest(found.steps)
-            if found.episode == digests[found.steps]:
-                group = groups.setdefault((found.software, found.steps), {})
-                group[found.change.key, found.repeat] = found
-        self._known: dict[tuple[str, int], Simulation] = {}
-        if software is not None:
-            self._known = groups.get((software, len(episode.steps)), {})
-            return
-        reproduced = [group for group in groups.values() if (UNCHANGED.key, 0) in group]
-        exact = [group for group in reproduced if group[UNCHANGED.key, 0].is_exact]
-        for group in (exact or reproduced)[-1:]:
-            self._known = group
+        self._known = {(found.change.key, found.repeat): found for found in known}
 
     @property
     def is_exact(self) -> bool:
@@ -180,3 +159,39 @@ class EpisodeResults:
         found = [self.effect_without(without_seed(seed)) for seed in self.episode.seeds]
         known = [worth.net_return for worth in found if worth is not None]
         return known if len(known) == len(found) else None
+
+
+def results_by_software(episode: RecordedEpisode, simulations: Iterable[Simulation], software: str) -> EpisodeResults:
+    """Return the results of all recorded steps of an episode by one software.
+
+    Args:
+        simulations: Stored results of any episodes, oldest first.
+        software: Digest of the software.
+    """
+    return EpisodeResults(episode, _group(episode, simulations).get((software, len(episode.steps)), ()))
+
+
+def reproduced_results(episode: RecordedEpisode, simulations: Iterable[Simulation]) -> EpisodeResults:
+    """Return the results of the last software that reproduced an episode: exactly, if any did.
+
+    Args:
+        simulations: Stored results of any episodes, oldest first.
+    """
+    known = [EpisodeResults(episode, group) for group in _group(episode, simulations).values()]
+    reproduced = [results for results in known if results.get() is not None]
+    exact = [results for results in reproduced if results.is_exact]
+    return (exact or reproduced or [EpisodeResults(episode)])[-1]
+
+
+def _group(episode: RecordedEpisode, simulations: Iterable[Simulation]) -> dict[tuple[str, int], list[Simulation]]:
+    """Return the simulations of an episode, keyed by software and number of steps. Groups are never mixed."""
+    digests: dict[int, str] = {}
+    groups: dict[tuple[str, int], list[Simulation]] = {}
+    for found in simulations:
+        if (found.round, found.env) != (episode.round, episode.env) or found.steps > len(episode.steps):
+            continue
+        if found.steps not in digests:
+            digests[found.steps] = episode.digest(found.steps)
+        if found.episode == digests[found.steps]:
+            groups.setdefault((found.software, found.steps), []).append(found)
+    return groups

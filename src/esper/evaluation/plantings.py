@@ -173,7 +173,7 @@ class PlantingEvaluation:
             simulations[found.env].append(found)
             job = by_env[found.env]
             if len(simulations[found.env]) == 1 + len(job.changes):
-                results = EpisodeResults(job.episode, simulations.pop(found.env), simulator.software)
+                results = EpisodeResults(job.episode, simulations.pop(found.env))
                 self._journal.recall(_effects_part(run, found.env), EpisodePlantings, lambda r=results: _effects(r))
 
     @property

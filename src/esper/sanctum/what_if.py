@@ -16,7 +16,7 @@ from esper.effects.episode import RecordedEpisode, read_round
 from esper.effects.messages import SimulationRequest, SimulationUpdate
 from esper.effects.paying import PayingPlantings, paying_plantings
 from esper.effects.plantings import PlantingEffects, planting_effects, read_results
-from esper.effects.results import Effect, EpisodeResults, Simulation
+from esper.effects.results import Effect, EpisodeResults, Simulation, reproduced_results
 from esper.effects.store import EffectStore
 from esper.formatting import format_duration
 from esper.process import NamedThread, python_command
@@ -177,7 +177,7 @@ class WhatIf:
         if episode is None:
             return None
         if key not in self._known:
-            results = EpisodeResults(episode, self._by_episode.get(key, ()))
+            results = reproduced_results(episode, self._by_episode.get(key, ()))
             effects = results.decision_effects() if results.get() else {}
             self._known[key] = KnownEffects(results, effects, [StepTrace.from_event(step) for step in episode.steps])
         return self._known[key]
@@ -297,7 +297,7 @@ class WhatIf:
     def _begin_plantings(self) -> None:
         # In a live run, only the process may have read an episode.
         self._plantings_read = {
-            key: EpisodeResults(self._episodes[key], found)
+            key: reproduced_results(self._episodes[key], found)
             for key, found in self._by_episode.items()
             if key in self._episodes
         }

@@ -8,7 +8,7 @@ from pathlib import Path
 from esper.config import ConfigError, TaskError
 from esper.effects.change import NOTHING, RECORDED, UNCHANGED, Change
 from esper.effects.episode import RecordedEpisode
-from esper.effects.results import EpisodeResults, Simulation
+from esper.effects.results import EpisodeResults, Simulation, results_by_software
 from esper.effects.store import EffectStore
 from esper.lanes.device_names import is_auto, is_cpu_lane
 from esper.lanes.devices import resolve_devices
@@ -61,7 +61,7 @@ class RecordingSimulator:
         self._simulator = Simulator(config, prepared, lanes, num_plays, telemetry_dir)
         self._store = EffectStore(recording)
         known = self._store.read()
-        self.results = [EpisodeResults(episode, known, self._simulator.software) for episode, _ in episodes]
+        self.results = [results_by_software(episode, known, self._simulator.software) for episode, _ in episodes]
         self._jobs = [
             (SimulationJob(episode=episode, changes=missing, repeat=repeat), results)
             for repeat in range(1 + repeats)
