@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from esper.effects import store as store_module
 from esper.effects.store import RESULTS_FILE, EffectStore
+from esper.recording import result_file
 from tests.effects.episodes import simulation
 
 FIRST, SECOND = simulation(net_return=0.1), simulation(net_return=0.2)
@@ -82,7 +82,7 @@ def test_full_disk_raises_and_leaves_a_readable_store(run: Path, monkeypatch: py
     store.add(FIRST)
     write = os.write
     with monkeypatch.context() as full:
-        full.setattr(store_module.os, "write", lambda descriptor, line: write(descriptor, line[: len(line) // 2]))
+        full.setattr(result_file.os, "write", lambda descriptor, line: write(descriptor, line[: len(line) // 2]))
         with pytest.raises(OSError, match="No space left"):
             store.add(SECOND)
     assert store.read() == [FIRST]
@@ -115,4 +115,4 @@ def refuse_writes(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
             raise PermissionError(13, "Permission denied", str(path))
         return opened(path, flags, mode)
 
-    monkeypatch.setattr(store_module.os, "open", refuse)
+    monkeypatch.setattr(result_file.os, "open", refuse)

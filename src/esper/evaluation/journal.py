@@ -9,7 +9,6 @@ new evaluation takes a random seed that no header has. Importing this module doe
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -19,15 +18,14 @@ import msgspec
 
 from esper.checkpoint.manifest import digest
 from esper.config import ConfigError
-from esper.disk import make_directory, read_regular, write_replaced
+from esper.disk import make_directory, write_replaced
+from esper.recording.result_file import append_result, read_results, remove_partial_line
 from esper.telemetry.codec import DECODE_ERRORS, encode_json, make_decoder
 
 T = TypeVar("T")
 
 FIRST_SEED = 1000
 """Random seed of the first evaluation; lower ones are for tests and development."""
-MAX_JOURNAL_BYTES = 1 << 30
-"""Maximum size of a journal that is read."""
 MAX_HEADER_BYTES = 1 << 20
 """Maximum size of a header."""
 
@@ -81,17 +79,14 @@ class EvaluationJournal:
         self._parts: dict[str, msgspec.Raw] = {}
         if not path.exists():
             return
-        content = read_regular(path, limit=MAX_JOURNAL_BYTES)
-        whole = content[: content.rfind(b"\n") + 1]  # a kill can leave a part of the last line
-        for number, line in enumerate(whole.splitlines()[1:], start=2):
-            try:
-                part = msgspec.json.decode(line, type=_Part)
-            except DECODE_ERRORS:
-                raise ConfigError(f"{path} is damaged in line {number}; delete it to evaluate again") from None
+        remove_partial_line(path)
+        for part in read_results(path, _Part, self._refuse):
             self._parts.pop(part.part, None)  # so that the order is that of the lines
             self._parts[part.part] = part.value
-        if len(whole) < len(content):
-            os.truncate(path, len(whole))
+
+    def _refuse(self, number: int) -> None:
+        if number > 1:  # the first line is the header
+            raise ConfigError(f"{self.path} is damaged in line {number}; delete it to evaluate again")
 
     @property
     def is_new(self) -> bool:
@@ -140,12 +135,8 @@ class EvaluationJournal:
 
     def _store(self, part: str, value: object) -> None:
         encoded = msgspec.Raw(encode_json(value))
-        line = encode_json(_Part(part, encoded)) + b"\n"
         self.begin()
-        with self.path.open("ab") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        append_result(self.path, _Part(part, encoded))
         self._parts[part] = encoded
 
 
