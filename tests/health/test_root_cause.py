@@ -9,7 +9,7 @@ from esper.health.root_cause import find_root_cause
 from esper.telemetry import events as ev
 from esper.telemetry.state import RunState
 from tests.factory import env_stepped, run_started, stamp
-from tests.health.episodes import GOOD, cull, planting, removed, slots
+from tests.health.episodes import GOOD, blended, cull, planting, removed, slots
 
 
 def state_after(*events: ev.AnyEvent) -> RunState:
@@ -24,8 +24,8 @@ def steps(*changes: dict[str, object]) -> list[ev.AnyEvent]:
 
 
 def test_healthy_env_has_no_symptom() -> None:
-    assert find_root_cause(state_after(*steps({}, {}, {})), 0) == (None, [], "", [], [], [])
-    assert find_root_cause(state_after(), 1) == (None, [], "", [], [], [])
+    assert find_root_cause(state_after(*steps({}, {}, {})), 0) == (None, False, [], "", [], [], [])
+    assert find_root_cause(state_after(), 1) == (None, False, [], "", [], [], [])
 
 
 def test_nan_is_traced_to_the_first_abnormal_signal() -> None:
@@ -63,19 +63,29 @@ def test_accuracy_drop_is_traced_to_the_cull() -> None:
     assert cause.symptom.text == "accuracy fell from 80.0% to 50.0%"
     assert cause.note == ""
     (candidate,) = cause.candidates
-    assert (candidate.round, candidate.step, candidate.env, candidate.decision_step) == (1, 5, 0, 5)
+    assert (candidate.round, candidate.last_step, candidate.env, candidate.decision_step) == (1, 5, 0, 5)
     assert candidate.seq == 7
-    assert candidate.text == ("cull norm in mid: seed removed at alpha 0.5 in step 5; its contribution was +30.0 pp")
+    assert candidate.text == "cull norm in mid: seed removed at alpha 0.5 in step 5"
     assert cause.signals == []
 
 
-def test_drop_of_the_validation_score_alone_is_not_blamed_on_a_decision() -> None:
-    cause = find_root_cause(state_after(*steps(*GOOD, cull("0") | removed(train_score=0.8, score=0.5))), 0)
-    assert cause.symptom is not None
-    assert cause.candidates == []
-    assert (
-        cause.note == "no decision of the last 5 steps lowered the training accuracy; training itself may be the cause"
+def test_drop_without_a_move_since_the_best_score_says_so() -> None:
+    cause = find_root_cause(state_after(*steps(*GOOD, blended(score=0.82), blended(score=0.5))), 0)
+    assert (cause.is_drop, cause.candidates) == (True, [])
+    assert cause.note == (
+        "no decision changed the network since the best score in step 5; training itself may be the cause"
     )
+
+
+def test_cause_of_a_nan_is_not_after_its_first_signal() -> None:
+    """The loss scale falls in step 5, one step before the cull."""
+    skip: dict[str, object] = {"skipped_batches": 1, "loss_scale": 256.0}
+    calm = [change | {"loss_scale": 1024.0} for change in GOOD]
+    broken = cull("0") | removed(loss_scale=256.0, loss=math.nan)
+    cause = find_root_cause(state_after(*steps(*calm, blended() | skip, broken)), 0)
+    assert [signal.step for signal in cause.signals] == [5, 5]
+    assert cause.candidates == []
+    assert cause.note == "no decision changed the network within 3 steps; training itself may be the cause"
 
 
 def test_nan_after_the_start_of_a_blend_names_the_advance() -> None:
@@ -83,7 +93,7 @@ def test_nan_after_the_start_of_a_blend_names_the_advance() -> None:
     run = steps(planting("linear_add", "5"), {"slots": slots("training")}, {"slots": slots("training")}, blends)
     cause = find_root_cause(state_after(*run), 0)
     assert [candidate.text for candidate in cause.candidates] == [
-        "advance norm in mid: blending begins at alpha 0.2 in step 4"
+        "advance norm in mid: blending begins, alpha 0.4 in step 4"
     ]
 
 

@@ -339,7 +339,7 @@ async def test_root_cause_signals_are_in_order_of_time(tmp_path: Path) -> None:
     app, playback = replay(stamp(run), tmp_path, at_end=True)
     async with opened(app, "W") as pilot:
         text = screen_text(app)
-        assert "Likely cause, env 00, round 1: no decision changed the network within 5 steps" in text
+        assert "Likely cause, env 00, round 1: no decision changed the network within 3 steps" in text
         assert "gradient of the host is 50, more than 8" in text
         assert "not finite: gradient of the host" in text
         await pilot.press("enter")

@@ -9,14 +9,7 @@ from typing import NamedTuple
 
 from esper.domain import Rule
 from esper.formatting import pluralise
-from esper.health.causes import (
-    WINDOW_STEPS,
-    PossibleCause,
-    drop_starts,
-    find_candidates,
-    find_drop_candidates,
-    has_moves,
-)
+from esper.health.causes import PossibleCause, drop_starts, find_candidates
 from esper.health.rules.envs import explosion_limit
 from esper.health.thresholds import Thresholds
 from esper.telemetry.anomalies import Anomaly
@@ -25,7 +18,7 @@ from esper.telemetry.series import StepTrace
 from esper.telemetry.state import RunState
 
 MAX_GAP_STEPS = 3
-"""Maximum number of steps between two linked signals."""
+"""Maximum number of steps between two linked signals, and between a cause and the first of them."""
 LOSS_RISE_FACTOR = 1.5
 """Multiple of the minimum loss of the episode above which the loss is a signal."""
 _SLOW_RULES = frozenset({Rule.DEAD_SEED, Rule.STALLED_ENV})
@@ -48,12 +41,14 @@ class RootCause(NamedTuple):
 
     symptom: Finding | None
     """None if the env has no symptom."""
+    is_drop: bool
+    """True if the symptom is a drop of the score: a simulation can test its candidates."""
     candidates: list[PossibleCause]
-    """Strongest evidence first: the first one is the one to test."""
+    """Newest first."""
     note: str
     """Sentence that replaces the candidates; empty if there are any, and if decisions are not the matter."""
     signals: list[Finding]
-    """Signals that led to the symptom, first to last."""
+    """Signals that led to the symptom, first to last. A drop can have signals that are older than its cause."""
     recent: list[Anomaly]
     """Anomalies of this episode, latest first."""
     earlier: list[Anomaly]
@@ -62,8 +57,8 @@ class RootCause(NamedTuple):
 
 class _Symptom(NamedTuple):
     finding: Finding
-    best: float | None = None
-    """Best score before the drop; None if the symptom is another one."""
+    best_step: int | None = None
+    """Step of the best score before the drop; None if the symptom is another one."""
     is_slow: bool = False
 
 
@@ -88,31 +83,34 @@ def find_root_cause(state: RunState, env: int) -> RootCause:
         or _active_anomaly(state, env, recent)
     )
     if found is None:
-        return RootCause(None, [], "", [], of_episode, earlier)
+        return RootCause(None, False, [], "", [], of_episode, earlier)
     symptom = found.finding
-    trace = [step for step in trace if step.step <= symptom.step]
-    candidates = [] if found.is_slow else _candidates_of(found, trace, slots, env)
-    note = "" if candidates or found.is_slow else _explain_none(found, trace, slots, state.score_name)
     episode = [step for step in recent if step.step <= symptom.step]
     thresholds = Thresholds.from_recording(state.started)
     signals = [signal for index in range(len(episode)) for signal in _signals(episode, index, slots, thresholds)]
     linked = _linked([signal for signal in signals if not _is_same_finding(symptom, signal)], symptom)
-    return RootCause(symptom, candidates, note, linked, of_episode, earlier)
+    is_drop = found.best_step is not None
+    candidates, note = ([], "") if found.is_slow else _candidates(found, linked, trace, slots, env)
+    return RootCause(symptom, is_drop, candidates, note, linked, of_episode, earlier)
 
 
-def _candidates_of(symptom: _Symptom, trace: list[StepTrace], slots: Sequence[str], env: int) -> list[PossibleCause]:
-    if symptom.best is not None:
-        return find_drop_candidates(trace, symptom.best, slots, symptom.finding.round, env)
-    return find_candidates(trace, slots, symptom.finding.round, env)
+def _candidates(
+    symptom: _Symptom, signals: Sequence[Finding], trace: Sequence[StepTrace], slots: Sequence[str], env: int
+) -> tuple[list[PossibleCause], str]:
+    """Return the decisions that can have caused a symptom, and if there are none, a sentence that says so.
 
-
-def _explain_none(symptom: _Symptom, trace: list[StepTrace], slots: Sequence[str], score_name: str) -> str:
-    """Return why there is no candidate."""
-    if symptom.best is not None and has_moves(trace, slots):
-        what = f"no decision of the last {WINDOW_STEPS} steps lowered the training {score_name}"
+    A drop of the score is caused after the best score. Any other symptom is caused before its first signal.
+    """
+    finding = symptom.finding
+    if symptom.best_step is not None:
+        since, last, span = symptom.best_step, finding.step, f"since the best score in step {symptom.best_step}"
     else:
-        what = f"no decision changed the network within {WINDOW_STEPS} steps"
-    return f"{what}; training itself may be the cause"
+        last = signals[0].step if signals else finding.step
+        since, span = last - MAX_GAP_STEPS, f"within {MAX_GAP_STEPS} steps"
+    before = [step for step in trace if step.step <= last]
+    candidates = find_candidates(before, slots, since, finding.round, env)
+    note = "" if candidates else f"no decision changed the network {span}; training itself may be the cause"
+    return candidates, note
 
 
 def _is_same_finding(symptom: Finding, signal: Finding) -> bool:
@@ -135,10 +133,9 @@ def _last_drop(trace: list[StepTrace], round_: int, score_name: str) -> _Symptom
     starts = drop_starts(trace)
     if not starts:
         return None
-    index, best = starts[-1]
-    step = trace[index]
-    text = f"{score_name} fell from {best:.1%} to {step.score:.1%}"
-    return _Symptom(Finding(step.seq, round_, step.step, "error", text), best)
+    step, best = trace[starts[-1].step_index], trace[starts[-1].best_index]
+    text = f"{score_name} fell from {best.score:.1%} to {step.score:.1%}"
+    return _Symptom(Finding(step.seq, round_, step.step, "error", text), best.step)
 
 
 def _active_anomaly(state: RunState, env: int, recent: list[EnvStepStats]) -> _Symptom | None:

@@ -279,12 +279,12 @@ class ExplanationNeeded(Message):
 
 @dataclass
 class EffectNeeded(Message):
-    """Request to the app: compute the effect of a decision."""
+    """Request to the app: compute the effects of decisions."""
 
     round: int
     env: int
-    step: int | None
-    """Step of the decision; None for all decisions of the episode."""
+    steps: list[int] | None
+    """Steps of the decisions; None for all decisions of the episode."""
 
 
 @dataclass

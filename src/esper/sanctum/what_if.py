@@ -209,11 +209,11 @@ class WhatIf:
             self._read_plantings()
         return self.version != before or self.is_running
 
-    def start(self, round_number: int, env: int, step: int | None) -> str | None:
-        """Start a process that computes the effect of the decision of one step, or of all decisions of an episode.
+    def start(self, round_number: int, env: int, steps: list[int] | None) -> str | None:
+        """Start a process that computes the effects of some decisions, or of all decisions of an episode.
 
         Args:
-            step: Step of the decision, from 1; None for all.
+            steps: Steps of the decisions, from 1; None for all.
 
         Returns:
             A message if that is impossible, else None.
@@ -227,7 +227,7 @@ class WhatIf:
             recording=str(directory),
             round=round_number,
             env=env,
-            without=None if step is None else [step],
+            without=steps,
             task=self._source.task,
         )
         try:

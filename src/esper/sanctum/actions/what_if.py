@@ -13,10 +13,10 @@ class WhatIfActions(BaseApp):
     """Compute effects, and report why that failed."""
 
     def on_effect_needed(self, message: EffectNeeded) -> None:
-        """Start the computation of one effect, or of all effects of the episode."""
+        """Start the computation of some effects, or of all effects of the episode."""
         if self.refuse_in_browser(BROWSER_MESSAGE):
             return
-        refusal = self.view.what_if.start(message.round, message.env, message.step)
+        refusal = self.view.what_if.start(message.round, message.env, message.steps)
         if refusal:
             self.notify(refusal, severity="warning")
         self.refresh_view()

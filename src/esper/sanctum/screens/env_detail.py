@@ -105,15 +105,15 @@ class EnvDetailScreen(RunScreen):
         elif step not in story.decisions():
             self.notify(f"The env waited in step {step}: there is no decision to leave out.", severity="warning")
         elif known is None or known.without(step) is None:
-            self._request_effect(step)
+            self._request_effects([step])
 
     def action_effects(self) -> None:
         """Compute the effects of all decisions of the episode."""
         self._show_pane("")
-        self._request_effect(None)
+        self._request_effects(None)
 
-    def _request_effect(self, step: int | None) -> None:
-        self.post_message(EffectNeeded(self.view.source.state.round, self.view.selected_env, step))
+    def _request_effects(self, steps: list[int] | None) -> None:
+        self.post_message(EffectNeeded(self.view.source.state.round, self.view.selected_env, steps))
 
     def action_back(self) -> None:
         """Cancel the computation of effects, else close the screen."""

@@ -1,7 +1,8 @@
-"""Dialogs that list moments to go to: all anomalies, and the likely cause of an env's symptom."""
+"""Dialogs that list moments to go to: all anomalies, and the possible causes of an env's symptom."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, NamedTuple, cast
 
 import msgspec
@@ -14,10 +15,9 @@ from textual.containers import Vertical
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from esper.effects.results import Simulation
 from esper.effects.verdict import judge_cause
 from esper.formatting import APPROXIMATE, format_time_of_day, strip_control
-from esper.health.causes import PossibleCause, drop_starts
+from esper.health.causes import PossibleCause
 from esper.health.incidents import Incident, group_incidents
 from esper.health.root_cause import Finding, RootCause, find_root_cause
 from esper.sanctum.bindings import bindings_of
@@ -38,8 +38,8 @@ _SYMPTOM_PREFIX = "└ "
 """Stands before an anomaly that another one of its incident led to."""
 _STATUS_INTERVAL_S = 1.0
 """Seconds between two updates of the status of the run."""
-_VERDICT_INTERVAL_S = 0.2
-"""Seconds between two updates of the test of a cause."""
+_TEST_INTERVAL_S = 0.2
+"""Seconds between two updates of the tests of causes."""
 
 
 class Choice(NamedTuple):
@@ -49,6 +49,14 @@ class Choice(NamedTuple):
     target: GoToMoment
     indent: int = 0
     """Width of the prefix of the text; wrapped lines are indented by it."""
+
+
+class _Test(NamedTuple):
+    """Result of the simulation without a possible cause."""
+
+    text: str
+    is_confirmed: bool | None
+    """None without a verdict."""
 
 
 class MomentList(Dialog[GoToMoment]):
@@ -86,6 +94,14 @@ class MomentList(Dialog[GoToMoment]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Return the moment chosen with Enter or a click."""
         self.dismiss(self._choices[event.option_index].target)
+
+    def _replace(self, choices: list[Choice]) -> None:
+        """Show other lines. The selected moment stays selected."""
+        options = self.query_one(OptionList)
+        selected = None if options.highlighted is None else self._choices[options.highlighted].target
+        self._choices = choices
+        options.set_options(Option(self._wrap(choice.text, choice.indent)) for choice in choices)
+        options.highlighted = next((row for row, choice in enumerate(choices) if choice.target == selected), 0)
 
 
 class _RuleRow(NamedTuple):
@@ -194,9 +210,10 @@ class AnomalyList(MomentList):
 
 
 class RootCauseList(MomentList):
-    """Dialog with the likely causes of the selected env's symptom, its signals, and the earlier anomalies.
+    """Dialog with the possible causes of the selected env's symptom, its signals, and the earlier anomalies.
 
-    A key tests the first candidate, by a simulation of the episode without it.
+    If the symptom is a drop of the score, a key tests the causes, by simulations of the episode without each of them. A
+    confirmed cause stands first.
 
     Args:
         view: State that all panels share.
@@ -207,107 +224,125 @@ class RootCauseList(MomentList):
     def __init__(self, view: ViewState) -> None:
         state, env = view.source.state, view.selected_env
         self._view = view
-        self._cause = cause = find_root_cause(state, env)
+        self._cause = find_root_cause(state, env)
         # A copy, because a live run continues.
         self._env = msgspec.structs.replace(state.envs[env], trace=list(state.envs[env].trace))
-        self._verdict = ""
-        """Progress or result of the test of the first candidate, as shown."""
-        candidates = [
-            Choice(self._describe_candidate(number, candidate), GoToMoment(candidate.seq, env=env), _FINDING_INDENT)
-            for number, candidate in enumerate(cause.candidates, 1)
-        ]
-        super().__init__(_root_cause_heading(cause, env), candidates + _list_findings(view.palette, cause, env))
+        self._tests: dict[int, _Test] = {}
+        """Finished tests, keyed by the step of the decision."""
+        self._progress = ""
+        super().__init__(_root_cause_heading(self._cause, env, self._tests), self._list())
 
     def on_mount(self) -> None:
-        """Show the verdict, and update it while the dialog is open."""
-        if self._tested is not None:
+        """Show the tests, and update them while the dialog is open."""
+        if self._can_test:
             self._update()
-            self.set_interval(_VERDICT_INTERVAL_S, self._update)
+            self.set_interval(_TEST_INTERVAL_S, self._update)
 
     @property
-    def _tested(self) -> PossibleCause | None:
-        """The first candidate, if the symptom is a drop of the score, which a test can judge."""
-        symptom, candidates, trace = self._cause.symptom, self._cause.candidates, self._env.trace
-        if symptom is None or not candidates:
-            return None
-        is_drop = any(trace[index].step == symptom.step for index, _ in drop_starts(trace))
-        return candidates[0] if is_drop else None
+    def _can_test(self) -> bool:
+        return self._cause.is_drop and bool(self._cause.candidates)
+
+    @property
+    def _candidates(self) -> list[PossibleCause]:
+        """Possible causes, the confirmed ones first, the refuted ones last."""
+
+        def rank(cause: PossibleCause) -> int:
+            test = self._tests.get(cause.decision_step)
+            return {True: 0, None: 1, False: 2}[test.is_confirmed if test is not None else None]
+
+        return sorted(self._cause.candidates, key=rank)
 
     def _hint(self) -> str:
         key = self._view.key_names["detail.without"]
-        return f"Enter go   {key} test the first   " if self._tested is not None else super()._hint()
+        return f"Enter go   {key} test   " if self._can_test else super()._hint()
 
     def action_test(self) -> None:
-        """Compute the episode without the first candidate, unless it is known; select it in the env detail."""
-        tested = self._tested
-        if tested is not None:
-            self._view.selected_decision = tested.round, tested.env, tested.decision_step
-            if self._known_without(tested) is None:
-                self.post_message(EffectNeeded(tested.round, tested.env, tested.decision_step))
+        """Compute the episode without each possible cause that was not tested; select the first in the env detail."""
+        if not self._can_test:
+            return
+        first = self._candidates[0]
+        self._view.selected_decision = first.round, first.env, first.decision_step
+        untested = [step for cause in self._candidates if (step := cause.decision_step) not in self._tests]
+        if untested:
+            self.post_message(EffectNeeded(first.round, first.env, untested))
 
     def action_back(self) -> None:
-        """Cancel the test, else close the dialog."""
+        """Cancel the tests, else close the dialog."""
         if self._view.what_if.is_running:
             self._view.what_if.cancel()
         else:
             self.dismiss(None)
 
-    def _known_without(self, tested: PossibleCause) -> Simulation | None:
-        known = self._view.what_if.known_effects(self._env, tested.round)
-        return known.without(tested.decision_step) if known is not None else None
-
     def _update(self) -> None:
-        """Draw the first candidate again if its verdict has changed."""
-        verdict = self._find_verdict()
-        if verdict != self._verdict:
-            self._verdict = verdict
-            prompt = self._wrap(self._describe_candidate(1, self._cause.candidates[0]), _FINDING_INDENT)
-            self.query_one(OptionList).replace_option_prompt_at_index(0, prompt)
+        """Draw the dialog again if there are new tests, or if their progress has changed."""
+        tests, progress = self._find_tests(), self._view.what_if.progress_text
+        if tests != self._tests:
+            self._tests = tests
+            self._replace(self._list())
+        elif progress == self._progress:
+            return
+        self._progress = progress
+        heading = _root_cause_heading(self._cause, self._env.env, tests)
+        self.query_one("#question", Static).update("\n".join(filter(None, (heading, progress))))
 
-    def _find_verdict(self) -> str:
-        """Return the verdict on the first candidate, the progress of its test, or an empty text."""
-        tested, symptom = self._tested, self._cause.symptom
-        if tested is None or symptom is None:
-            return ""
-        known, changed = self._view.what_if.known_effects(self._env, tested.round), self._known_without(tested)
-        if known is None or known.unchanged is None or changed is None:
-            return self._view.what_if.progress_text
+    def _find_tests(self) -> dict[int, _Test]:
+        symptom = self._cause.symptom
+        known = self._view.what_if.known_effects(self._env, symptom.round) if symptom is not None else None
+        tests: dict[int, _Test] = {}
+        if symptom is None or known is None or known.unchanged is None:
+            return tests
         mark = "" if known.unchanged.is_exact else APPROXIMATE
-        verdict = judge_cause(known.unchanged.trajectory, changed.trajectory, symptom.step)
-        if verdict is not None:
-            return f"{mark}{verdict}"
-        return f"{mark}no verdict: without it, step {symptom.step} is not reached or has no such score"
+        for cause in self._cause.candidates:
+            changed = known.without(cause.decision_step)
+            if changed is None:
+                continue
+            verdict = judge_cause(known.unchanged.trajectory, changed.trajectory, symptom.step)
+            unknown = f"no verdict: without it, step {symptom.step} is not reached or has no such score"
+            is_confirmed = None if verdict is None else verdict.is_confirmed
+            tests[cause.decision_step] = _Test(f"{mark}{verdict or unknown}", is_confirmed)
+        return tests
+
+    def _list(self) -> list[Choice]:
+        """Return the possible causes, the signals, the symptom, and the anomalies that are not the symptom.
+
+        Signals before the first cause are no effect of it, so they are left out.
+        """
+        cause, palette, env, causes = self._cause, self._view.palette, self._env.env, self._candidates
+        signals = [signal for signal in cause.signals if not causes or signal.step >= causes[0].decision_step]
+        findings = [*signals, cause.symptom] if cause.symptom is not None else []
+        choices = [
+            Choice(self._describe_candidate(number, found), GoToMoment(found.seq, env=env), _FINDING_INDENT)
+            for number, found in enumerate(causes, 1)
+        ]
+        choices += [
+            Choice(_describe_finding(palette, finding), GoToMoment(finding.seq, env=env), _FINDING_INDENT)
+            for finding in findings
+        ]
+        others = [("this episode", anomaly, "") for anomaly in cause.recent if cause.symptom is None]
+        others += [("an earlier episode", anomaly, "; that network is gone") for anomaly in cause.earlier]
+        for episode, anomaly, gone in others:
+            ended = ", ended" if anomaly.ended is not None and not gone else ""
+            text = f"{episode}: round {anomaly.last_round}, {strip_control(anomaly.found.rule)}{ended}{gone}"
+            choices.append(Choice(Text(text, _style(palette, "dim")), anomaly_target(anomaly)))
+        return choices
 
     def _describe_candidate(self, number: int, candidate: PossibleCause) -> Text:
-        """Step of a decision, its place by evidence, its text, and the verdict on the first."""
-        palette, is_first = self._view.palette, number == 1
+        """Step of a decision, its place in the list, its text, and the result of its test."""
+        palette = self._view.palette
         text = _step_column(palette, candidate.decision_step)
-        text.append(f"{number} {strip_control(candidate.text)}", _style(palette, "bright" if is_first else "normal"))
-        if is_first and self._verdict:
-            text.append(f"\n{' ' * _FINDING_INDENT}{self._verdict}", _style(palette, "key"))
+        text.append(f"{number} {strip_control(candidate.text)}", _style(palette, "bright" if number == 1 else "normal"))
+        if test := self._tests.get(candidate.decision_step):
+            text.append(f"\n{' ' * _FINDING_INDENT}{test.text}", _style(palette, "key" if test.is_confirmed else "dim"))
         return text
 
 
-def _list_findings(palette: Palette, cause: RootCause, env: int) -> list[Choice]:
-    """Return the signals, the symptom, and the anomalies that are not the symptom."""
-    findings = [*cause.signals, cause.symptom] if cause.symptom is not None else []
-    choices = [
-        Choice(_describe_finding(palette, finding), GoToMoment(finding.seq, env=env), _FINDING_INDENT)
-        for finding in findings
-    ]
-    others = [("this episode", anomaly, "") for anomaly in cause.recent if cause.symptom is None]
-    others += [("an earlier episode", anomaly, "; that network is gone") for anomaly in cause.earlier]
-    for episode, anomaly, gone in others:
-        ended = ", ended" if anomaly.ended is not None and not gone else ""
-        text = f"{episode}: round {anomaly.last_round}, {strip_control(anomaly.found.rule)}{ended}{gone}"
-        choices.append(Choice(Text(text, _style(palette, "dim")), anomaly_target(anomaly)))
-    return choices
-
-
-def _root_cause_heading(cause: RootCause, env: int) -> str:
+def _root_cause_heading(cause: RootCause, env: int, tests: Mapping[int, _Test]) -> str:
     if cause.symptom is not None:
         is_found = cause.candidates or cause.signals
         note = cause.note or ("" if is_found else "not found")
+        refuted = [test for test in tests.values() if test.is_confirmed is False]
+        if refuted and len(refuted) == len(cause.candidates):
+            note = "no decision alone is the cause"
         return f"Likely cause, env {env:02d}, round {cause.symptom.round}" + (f": {note}" if note else "")
     if cause.recent:
         return f"Env {env:02d}: no cause found of the anomalies of this episode"
