@@ -141,7 +141,8 @@ class EpisodeReport(_OfEpisode, frozen=True, tag_field="answer", tag="episode", 
             yield "the env waited in every step"
             return
         repeated = any(decision.repeats for decision in self.decisions)
-        headings = ["step", "decision", "net return", self.score_name, "parameters", *_repeat_headings(repeated)]
+        headings = ["step", "decision", "net return", self.score_name, "parameters"]
+        headings += ["net return on other hosts", "n", "pays"] if repeated else []
         rows: list[list[str]] = []
         for decision in self.decisions:
             worth = decision.effect
@@ -431,10 +432,6 @@ def _describe_mean(found: MeanEffect) -> str:
     if found.low is None or found.high is None:
         return f"{found.mean:+.3f}"
     return f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
-
-
-def _repeat_headings(repeated: bool) -> list[str]:
-    return ["net return on other hosts", "n", "pays"] if repeated else []
 
 
 def _repeat_cells(found: MeanEffect | None, repeated: bool) -> list[str]:

@@ -24,8 +24,9 @@ def describe_structure(structure: GrownStructure) -> str:
     """Return the origin of a network, its scores and its seeds, as Markdown."""
     origin = structure.provenance
     task = structure.reference or structure.task
+    seeds = pluralise(len(structure.seeds), "seed") if structure.seeds else "no seeds"
     parts = [
-        f"A network of the task `{task}` with {_count_seeds(structure)}, grown by esper-sanctum {origin.version}: "
+        f"A network of the task `{task}` with {seeds}, grown by esper-sanctum {origin.version}: "
         f"run `{origin.run}`, env {origin.env}, round {origin.round}, after step {origin.step}, policy "
         f"`{origin.policy}`, random seed {origin.seed}.",
         _format_scores(structure),
@@ -40,11 +41,6 @@ def describe_structure(structure: GrownStructure) -> str:
     if structure.seeds:
         parts.append(_format_seeds(structure))
     return "\n\n".join(parts)
-
-
-def _count_seeds(structure: GrownStructure) -> str:
-    count = len(structure.seeds)
-    return "no seeds" if count == 0 else pluralise(count, "seed")
 
 
 def _format_scores(structure: GrownStructure) -> str:

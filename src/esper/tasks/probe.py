@@ -78,10 +78,6 @@ def _spread(split: Split, size: int) -> Split:
     return take(split, torch.arange(size) * total // size)
 
 
-def _sizes(shape: torch.Size, layout: Layout) -> tuple[int, ...]:
-    return tuple(size for axis, size in zip(layout, shape, strict=True) if axis not in "BC")
-
-
 def _largest_kernel(model: nn.Module) -> int:
     convolutions = [module for module in model.modules() if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d)]
     return max((size for module in convolutions for size in module.kernel_size), default=1)
@@ -281,7 +277,7 @@ class _Probe:
                 module=self.paths[name].module,
                 layout=layouts[name],
                 channels=shapes[name][layouts[name].channel_axis],
-                sizes=_sizes(shapes[name], layouts[name]),
+                sizes=tuple(size for axis, size in zip(layouts[name], shapes[name], strict=True) if axis not in "BC"),
                 is_causal=is_causal,
                 blueprints=tuple(blueprint for blueprint in blueprints if blueprint in fitting[name]),
             )
