@@ -134,11 +134,11 @@ def _describe(op: str, moves: Sequence[_Move], first_step: int, last_step: int) 
     first, last = moves[0], moves[-1]
     verb = "set alpha of" if op == Op.SET_ALPHA.label else op
     if first.before == 0.0:
-        change = f"blending begins, alpha {last.after:.2g}"
+        change = f"blending begins, alpha {last.after:.3g}"
     elif last.after == 0.0:
-        change = f"seed removed at alpha {first.before:.2g}"
+        change = f"seed removed at alpha {first.before:.3g}"
     else:
-        change = f"alpha {first.before:.2g} → {last.after:.2g}"
+        change = f"alpha {first.before:.3g} → {last.after:.3g}"
     if blend := next((move.blend for move in moves if move.blend), None):
         change = f"blend becomes {blend}, {change}"
     steps = f"step {first_step}" if first_step == last_step else f"steps {first_step} to {last_step}"
