@@ -20,7 +20,7 @@ from torch import Tensor
 
 from esper.evaluation.episodes import run_episodes
 from esper.intervals import seeds_interval
-from esper.policy.actions import Decision
+from esper.policy.actions import ChosenAction
 from esper.policy.agent import EnvStatus
 from esper.policy.baselines import NonLearningAgent
 from esper.ppo.agent import PPOAgent
@@ -77,7 +77,7 @@ class Whole(NonLearningAgent):
         """Begin the round of the policy."""
         self._agent.begin_round(uniforms_ETH)
 
-    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[ChosenAction]:
         """Decide as the policy does."""
         return self._agent.act(step, views)
 
@@ -85,7 +85,7 @@ class Whole(NonLearningAgent):
 class Forgetful(Whole):
     """Resets the memory of a policy before each step."""
 
-    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[ChosenAction]:
         """Decide as in the first step."""
         self._agent.hidden = self._agent.network.initial_state(self._agent.hidden[0].shape[1])
         return super().act(step, views)
@@ -94,7 +94,7 @@ class Forgetful(Whole):
 class Swapped(Whole):
     """Shows a policy the measurements of the next env, which has another context. All else is the env's own."""
 
-    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[ChosenAction]:
         """Decide from the measurements of the next env."""
         own = [[getattr(view, name) for name in MEASURED] for view in views]
         try:

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from esper.config import ConfigError
 from esper.domain import Op
-from esper.policy.actions import WAIT_DECISION, Action
+from esper.policy.actions import WAITING, Action
 from esper.policy.baselines import germinate_action
 from esper.search.space import PlannedSeed, PlanSpace
 
-_WAIT = WAIT_DECISION.action
+_WAIT = WAITING.action
 DRAWN_PLANS = 2
 """Number of plans of a context that are drawn at random."""
 KEPT_PLANS = 5

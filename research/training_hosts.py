@@ -10,7 +10,7 @@ from torch import Tensor
 from esper.config import Config
 from esper.evaluation.episodes import play_episodes, start_episodes
 from esper.lanes.pool import EnvPool
-from esper.policy.actions import WAIT_DECISION, Decision
+from esper.policy.actions import WAITING, ChosenAction
 from esper.policy.agent import Agent, EnvStatus
 from esper.policy.baselines import NonLearningAgent
 from esper.tasks.prepare import PreparedTask
@@ -76,9 +76,8 @@ class OneAgentPerEnv(NonLearningAgent):
         for agent in self._agents:
             agent.begin_round(uniforms_ETH[:1])
 
-    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[ChosenAction]:
         """Return the decision of each env's agent."""
         return [
-            self._agents[view.env].act(step, [view])[0] if view.env < len(self._agents) else WAIT_DECISION
-            for view in views
+            self._agents[view.env].act(step, [view])[0] if view.env < len(self._agents) else WAITING for view in views
         ]

@@ -19,7 +19,7 @@ from esper.engine.episode import Episode, begin_episodes
 from esper.engine.step import StepResult, play_steps, tick_slots
 from esper.engine.trained_policy import TrainedPolicy
 from esper.lanes.pool import EnvPool
-from esper.policy.actions import Action, Decision, describe_action
+from esper.policy.actions import Action, ChosenAction, describe_action
 from esper.policy.agent import Agent, EnvStatus, rows_of
 from esper.policy.baselines import NonLearningAgent
 from esper.policy.masks import ActionMasks, write_masks
@@ -250,7 +250,7 @@ class InputRecorder(NonLearningAgent):
         """Begin the round of the agent."""
         self._agent.begin_round(uniforms_ETH)
 
-    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[ChosenAction]:
         """Record the inputs of a step, and return the agent's decisions."""
         rows = rows_of(views, 0)
         write_observation(views, self._obs_ETF[rows, step], self._blueprint_ETS[rows, step], self._blueprints)

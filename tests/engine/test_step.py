@@ -15,7 +15,7 @@ from esper.engine.step import StepResult, play_steps, tick_slots
 from esper.engine.trainer import Trainer
 from esper.lanes.errors import FaultError
 from esper.lanes.pool import EnvPool
-from esper.policy.actions import WAIT_DECISION, Decision
+from esper.policy.actions import WAITING, ChosenAction
 from esper.policy.agent import EnvStatus
 from esper.policy.baselines import NonLearningAgent, StaticAgent
 from esper.telemetry import events as ev
@@ -67,11 +67,11 @@ class Noting(NonLearningAgent):
         self.seen: list[tuple[int, list[int]]] = []
         self._fails_at = fails_at
 
-    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[ChosenAction]:
         self.seen.append((step, [view.env for view in views]))
         if len(self.seen) == self._fails_at:
             raise ValueError("out of ideas")
-        return [WAIT_DECISION] * len(views)
+        return [WAITING] * len(views)
 
 
 def episodes_of(pool: EnvPool) -> list[Episode]:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import esper
 from esper.growth.site import SlotSite
-from esper.policy.actions import Decision
+from esper.policy.actions import ChosenAction
 from esper.policy.agent import EnvStatus
-from esper.policy.baselines import WAIT_DECISION, NonLearningAgent, germinate_action
+from esper.policy.baselines import WAITING, NonLearningAgent, germinate_action
 
 
 @esper.blueprint("plugin_gain", "BC", causal="always")
@@ -53,6 +53,6 @@ class FirstSlot(NonLearningAgent):
         assert sites[0].blueprints == tuple(blueprints)
         self._blueprint = list(blueprints).index("plugin_gain")
 
-    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
-        plant = Decision(germinate_action(0, self._blueprint))
-        return [plant if view.slots[0].can_germinate else WAIT_DECISION for view in views]
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[ChosenAction]:
+        plant = ChosenAction(germinate_action(0, self._blueprint))
+        return [plant if view.slots[0].can_germinate else WAITING for view in views]

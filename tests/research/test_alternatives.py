@@ -14,7 +14,7 @@ from torch import Tensor
 
 from esper.config import Config, ConfigError
 from esper.domain import HEADS, Op
-from esper.policy.actions import WAIT_DECISION, Action
+from esper.policy.actions import WAITING, Action
 from esper.policy.baselines import germinate_action
 from esper.policy.observation import ObservationShape
 from esper.search.space import PlanSpace
@@ -26,7 +26,7 @@ SHAPE = ObservationShape(3, 7)
 PROFILE = prepare_task(Config(task="digits", steps=STEPS)).profile
 SPACE = PlanSpace(PROFILE.sites, STEPS, PROFILE.host_parameters)
 ONE_SLOT = PlanSpace(PROFILE.sites[:1], STEPS, PROFILE.host_parameters)
-WAIT = WAIT_DECISION.action
+WAIT = WAITING.action
 
 
 def planting(slot: int, blueprint: str) -> Action:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from esper.candidates import describe_candidate
 from esper.lanes.errors import FaultError
-from esper.policy.actions import WAIT_DECISION, Action, Decision
+from esper.policy.actions import WAITING, Action, ChosenAction
 from esper.policy.agent import Agent, EnvStatus, strip_prefix
 from esper.policy.baselines import NonLearningAgent
 from esper.ranks import SINGLE_RANK, RankGroup
@@ -55,13 +55,13 @@ class CandidateAgent(NonLearningAgent):
         for agent in self._agents.values():
             agent.begin_round(uniforms_ETH)
 
-    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[ChosenAction]:
         """Return the decision of each env's candidate.
 
         Raises:
             FaultError: A policy failed; the fault names the first env of this candidate.
         """
-        found = [WAIT_DECISION] * len(views)
+        found = [WAITING] * len(views)
         for name in self._agents:
             rows = [row for row, view in enumerate(views) if self._candidates.get(view.env) == name]
             for row, decision in zip(rows, self._decide(name, step, views, rows), strict=True):
@@ -69,7 +69,7 @@ class CandidateAgent(NonLearningAgent):
                 self.actions[views[row].env].append(decision.action)
         return found
 
-    def _decide(self, name: str, step: int, views: Sequence[EnvStatus], rows: Sequence[int]) -> list[Decision]:
+    def _decide(self, name: str, step: int, views: Sequence[EnvStatus], rows: Sequence[int]) -> list[ChosenAction]:
         """Return the decisions of a candidate for its envs, whose rows are given. Raises FaultError."""
         if not rows:
             return []

@@ -23,7 +23,7 @@ from esper.growth.slot import Slot
 from esper.lanes.device_stats import DeviceStats
 from esper.lanes.lane import Lane
 from esper.lanes.pool import EnvPool
-from esper.policy.actions import Action, Decision, describe_action
+from esper.policy.actions import Action, ChosenAction, describe_action
 from esper.policy.agent import UpdateStats
 from esper.policy.occlusion import Explanation
 from esper.tasks.family import structures_of
@@ -104,7 +104,7 @@ def gate_changed(result: GateResult, slot: str, env: int, at: StepNumber) -> ev.
 
 
 def env_stepped(
-    episode: Episode, decision: Decision, measured: EpochResult, parts: dict[str, float], at: StepNumber
+    episode: Episode, decision: ChosenAction, measured: EpochResult, parts: dict[str, float], at: StepNumber
 ) -> ev.EnvStepped:
     """Build the event of a step of one env."""
     op = Op(decision.action.op)
@@ -140,7 +140,7 @@ def env_stepped(
     )
 
 
-def _decision(episode: Episode, decision: Decision) -> dict[str, ev.HeadChoice]:
+def _decision(episode: Episode, decision: ChosenAction) -> dict[str, ev.HeadChoice]:
     """Return the choice of every used head except the op, in words."""
     by_head: dict[str, float] = dict(zip(HEADS, decision.head_probabilities or [], strict=False))
     chosen = _choices(episode, decision.action, by_head)

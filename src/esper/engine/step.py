@@ -18,7 +18,7 @@ from esper.growth.lifecycle import StageTransition
 from esper.isolation import isolated
 from esper.lanes.errors import FaultError
 from esper.lanes.pool import EnvEpoch, EnvPool, PendingEpochs
-from esper.policy.actions import Decision
+from esper.policy.actions import ChosenAction
 from esper.policy.agent import Agent, EnvStatus
 from esper.seeding import make_generator, seed_global_generators
 from esper.user_code import user_errors
@@ -33,7 +33,7 @@ class StepResult(NamedTuple):
     step: int
     """Index of the step, from 0."""
     episodes: Sequence[Episode]
-    decisions: list[Decision]
+    decisions: list[ChosenAction]
     epochs: list[EnvEpoch | None]
     """None for an env that is inactive after a rollback."""
     outcomes: list[StepOutcome | None]
@@ -53,7 +53,7 @@ class StepResult(NamedTuple):
 class _StartedStep(NamedTuple):
     """A step of a group whose envs train."""
 
-    decisions: list[Decision]
+    decisions: list[ChosenAction]
     epochs: PendingEpochs
 
 
@@ -180,11 +180,11 @@ class _Groups:
         return result
 
 
-def _decide(agent: Agent, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+def _decide(agent: Agent, step: int, views: Sequence[EnvStatus]) -> list[ChosenAction]:
     """Return the decisions of a policy, which may be the user's code.
 
     Raises:
-        FaultError: The policy raises an exception, or does not return one `Decision` for each env.
+        FaultError: The policy raises an exception, or does not return one `ChosenAction` for each env.
     """
     try:
         with isolated("the policy"):
@@ -194,10 +194,10 @@ def _decide(agent: Agent, step: int, views: Sequence[EnvStatus]) -> list[Decisio
     except user_errors() as error:  # any error of the policy holds or ends the run, with its message
         fault = FaultError.from_exception(error, "the policy")
     else:
-        if [type(decision) for decision in decisions] == [Decision] * len(views):
+        if [type(decision) for decision in decisions] == [ChosenAction] * len(views):
             return decisions
         found = repr(decisions)[:MAX_SHOWN]
-        fault = FaultError(f"the policy returned {found}; it must return a Decision for each of {len(views)} envs")
+        fault = FaultError(f"the policy returned {found}; it must return a ChosenAction for each of {len(views)} envs")
     raise fault
 
 

@@ -30,7 +30,7 @@ class Action(NamedTuple):
     alpha_curve: int = 0
 
 
-class Decision(NamedTuple):
+class ChosenAction(NamedTuple):
     """An action, and the policy's probabilities and value for telemetry; None if the policy has none."""
 
     action: Action
@@ -42,7 +42,7 @@ class Decision(NamedTuple):
     """Estimated value of the state, in units of return."""
 
 
-WAIT_DECISION = Decision(Action(Op.WAIT))
+WAITING = ChosenAction(Action(Op.WAIT))
 
 
 _FIXED_CHOICES: Mapping[str, Sequence[str]] = {

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from esper.growth.slot import Slot
-from esper.policy.actions import Decision
+from esper.policy.actions import ChosenAction
 from esper.ranks import SINGLE_RANK, RankGroup
 
 
@@ -28,7 +28,7 @@ class Agent(Protocol):
         """
         ...
 
-    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[ChosenAction]:
         """Return a decision for each of some envs. The decision for an inactive env is ignored.
 
         In each step, this is called for the first half of the envs, then for the second half; once for all if there is

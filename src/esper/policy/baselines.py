@@ -11,7 +11,7 @@ from torch import Tensor
 from esper.domain import HEADS, HEADS_BY_OP, AlphaCurve, Op
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, Blend
 from esper.growth.slot import Slot
-from esper.policy.actions import WAIT_DECISION, Action, Decision, head_sizes
+from esper.policy.actions import WAITING, Action, ChosenAction, head_sizes
 from esper.policy.agent import EnvStatus, rows_of
 from esper.policy.masks import legal_ops, legal_styles
 from esper.ranks import SINGLE_RANK, RankGroup
@@ -57,9 +57,9 @@ class NonLearningAgent:
 class StaticAgent(NonLearningAgent):
     """Never grows a seed: the bare host."""
 
-    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[ChosenAction]:
         """Return WAIT for every env."""
-        return [WAIT_DECISION] * len(views)
+        return [WAITING] * len(views)
 
 
 class RandomAgent(NonLearningAgent):
@@ -79,19 +79,19 @@ class RandomAgent(NonLearningAgent):
         """Store the random numbers of the round."""
         self._uniform_ETH = uniforms_ETH
 
-    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[ChosenAction]:
         """Return a random legal action for every env."""
         rows = rows_of(views, self._first_env)
         # PyTorch does not annotate `tolist`.
         uniform_EH: list[list[float]] = cast("Any", self._uniform_ETH[rows, step]).tolist()
         return [self._choose(view, uniform_H) for view, uniform_H in zip(views, uniform_EH, strict=True)]
 
-    def _choose(self, view: EnvStatus, uniform_H: Sequence[float]) -> Decision:
+    def _choose(self, view: EnvStatus, uniform_H: Sequence[float]) -> ChosenAction:
         legal_SO = [legal_ops(slot) for slot in view.slots]
         ops = [op for op in Op if any(row[op] for row in legal_SO)]
         op = _draw(ops, uniform_H[0])
         if op is Op.WAIT:
-            return WAIT_DECISION._replace(op_probabilities=dict.fromkeys(ops, 1 / len(ops)))
+            return WAITING._replace(op_probabilities=dict.fromkeys(ops, 1 / len(ops)))
         slots = [index for index, row in enumerate(legal_SO) if row[op]]
         slot = _draw(slots, uniform_H[1])
         chosen: dict[str, int] = {"op": op, "slot": slot}
@@ -107,7 +107,7 @@ class RandomAgent(NonLearningAgent):
             elif head == "blueprint":
                 legal = [self._blueprints.index(name) for name in view.slots[slot].site.blueprints]
             chosen[head], options[head] = _draw(legal, uniform_H[index]), len(legal)
-        return Decision(
+        return ChosenAction(
             Action(**chosen),
             op_probabilities=dict.fromkeys(ops, 1 / len(ops)),
             head_probabilities=[1 / options.get(head, 1) for head in HEADS],
@@ -133,9 +133,9 @@ class PeriodicAgent(NonLearningAgent):
         self._blueprints = blueprints
         self._period = period
 
-    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[ChosenAction]:
         """For every env, plant a seed if it is due; else fossilize the first seed that can; else advance the first."""
-        return [Decision(self._decide(step, view)) for view in views]
+        return [ChosenAction(self._decide(step, view)) for view in views]
 
     def _decide(self, step: int, view: EnvStatus) -> Action:
         if step % self._period == 0:
@@ -144,7 +144,7 @@ class PeriodicAgent(NonLearningAgent):
                     offered = [name for name in self._blueprints if name in slot.site.blueprints]
                     name = DEFAULT_BLUEPRINT if DEFAULT_BLUEPRINT in offered else offered[0]
                     return germinate_action(index, self._blueprints.index(name))
-        return advance_action(view.slots) or WAIT_DECISION.action
+        return advance_action(view.slots) or WAITING.action
 
 
 def advance_action(slots: Sequence[Slot], trial: Container[int] = ()) -> Action | None:

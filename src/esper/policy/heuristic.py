@@ -18,7 +18,7 @@ from torch import Tensor
 from esper.domain import Op, Stage
 from esper.growth.blend import RAMP_EPOCHS
 from esper.growth.slot import Slot
-from esper.policy.actions import WAIT_DECISION, Action, Decision
+from esper.policy.actions import WAITING, Action, ChosenAction
 from esper.policy.agent import EnvStatus
 from esper.policy.baselines import NonLearningAgent, germinate_action
 
@@ -74,9 +74,9 @@ class HeuristicAgent(NonLearningAgent):
         """Clear the state of the last episode. The heuristic uses no random numbers."""
         self._memory = {}
 
-    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[ChosenAction]:
         """Apply the rules to every env."""
-        return [Decision(self._decide(view)) for view in views]
+        return [ChosenAction(self._decide(view)) for view in views]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the planted seeds and penalties of each env, keyed by its index."""
@@ -99,7 +99,7 @@ class HeuristicAgent(NonLearningAgent):
         for index, slot in enumerate(view.slots):
             if slot.can_advance:
                 return Action(Op.ADVANCE, index)
-        return self._plant(view, memory) or WAIT_DECISION.action
+        return self._plant(view, memory) or WAITING.action
 
     def _plant(self, view: EnvStatus, memory: _Memory) -> Action | None:
         rules = self._rules

@@ -11,7 +11,7 @@ from esper.domain import Op
 from esper.formatting import suggest
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 from esper.growth.site import SlotSite
-from esper.policy.actions import WAIT_DECISION, Action, Decision
+from esper.policy.actions import WAITING, Action, ChosenAction
 from esper.policy.agent import EnvStatus
 from esper.policy.baselines import NonLearningAgent, advance_action, germinate_action
 from esper.policy.plan import CULL, PlannedOp, check_names
@@ -50,9 +50,9 @@ class PlanAgent(NonLearningAgent):
         """Start the plan again."""
         self._done = {}
 
-    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[ChosenAction]:
         """Return the due op of every env, or the one that advances a seed."""
-        return [Decision(self._decide(step, view)) for view in views]
+        return [ChosenAction(self._decide(step, view)) for view in views]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of planned ops that each env has taken, keyed by its index."""
@@ -75,7 +75,7 @@ class PlanAgent(NonLearningAgent):
                 return action
         left = zip(self._planned[done:], fits[done:], strict=True)
         culled_later = {action.slot for (_, action), fit in left if fit and action.op == Op.CULL}
-        return advance_action(view.slots, culled_later) or WAIT_DECISION.action
+        return advance_action(view.slots, culled_later) or WAITING.action
 
     def _fitting(self, sites: Sequence[SlotSite]) -> list[bool]:
         """Return for each op of the plan True if an env with these slots takes it."""

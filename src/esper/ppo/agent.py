@@ -14,7 +14,7 @@ from torch import Tensor
 from esper.config import PPOConfig
 from esper.domain import HEADS, Op
 from esper.growth.site import SlotSite
-from esper.policy.actions import Action, Decision
+from esper.policy.actions import Action, ChosenAction
 from esper.policy.agent import EnvStatus, UpdateStats, rows_of, strip_prefix
 from esper.policy.masks import ActionMasks, write_masks
 from esper.policy.network import Features, PolicyNetwork
@@ -83,14 +83,14 @@ class PPOAgent:
         self.rollout.clear()
         self.hidden = self.network.initial_state(len(uniforms_ETH))
 
-    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[ChosenAction]:
         """Decide for envs in one batched forward pass, with one copy to the policy's device and one back."""
         heads, chosen = len(HEADS), rows_of(views, self._first_env)
         # PyTorch does not annotate `tolist`.
         rows: list[list[float]] = cast("Any", self._decide(step, views, chosen)).tolist()
         legal_EO: list[list[bool]] = cast("Any", self._staging.host.masks.op_EO[chosen]).tolist()
         return [
-            Decision(
+            ChosenAction(
                 action=Action(*map(int, row[:heads])),
                 head_probabilities=row[heads : 2 * heads],
                 value=row[2 * heads],

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from esper.policy.actions import WAIT_DECISION, Action, Decision, action_of
+from esper.policy.actions import WAITING, Action, ChosenAction, action_of
 from esper.policy.agent import Agent, EnvStatus
 from esper.policy.baselines import NonLearningAgent
 from esper.policy.masks import is_legal
@@ -38,21 +38,21 @@ class ScriptedAgent(NonLearningAgent):
         if self._fallback:
             self._fallback.begin_round(uniforms_ETH)
 
-    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[ChosenAction]:
         """Return the decision of each env's script, or of the fallback."""
-        others = self._fallback.act(step, views) if self._fallback else [WAIT_DECISION] * len(views)
+        others = self._fallback.act(step, views) if self._fallback else [WAITING] * len(views)
         return [self._decide(step, view, other) for view, other in zip(views, others, strict=True)]
 
-    def _decide(self, step: int, view: EnvStatus, other: Decision) -> Decision:
+    def _decide(self, step: int, view: EnvStatus, other: ChosenAction) -> ChosenAction:
         script = self._scripts[view.env] if view.env < len(self._scripts) else ()
         choices = script[step] if step < len(script) else None
         if choices is None:
             return other
         action = self._action(choices, view)
         if action is not None and is_legal(action, view.slots, self._blueprints):
-            return Decision(action)
+            return ChosenAction(action)
         self.waited[view.env].append(step + 1)
-        return WAIT_DECISION
+        return WAITING
 
     def _action(self, choices: Mapping[str, str], view: EnvStatus) -> Action | None:
         """Return the action of some choices; None if the env has no such slot, as in another context of a family."""

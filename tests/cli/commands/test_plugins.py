@@ -89,7 +89,7 @@ def test_policy_that_cannot_be_used_is_refused(policy: str, sentence: str, capsy
 @pytest.mark.parametrize(
     ("result", "sentence"),
     [
-        ("super().act(step, views)[1:]", "the policy returned []; it must return a Decision for each of 1 envs"),
+        ("super().act(step, views)[1:]", "the policy returned []; it must return a ChosenAction for each of 1 envs"),
         ("[d.action for d in super().act(step, views)]", "the policy returned [Action(op="),
         ("views[7]", "the policy failed: IndexError: list index out of range"),
     ],
