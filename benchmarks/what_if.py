@@ -23,8 +23,9 @@ from pathlib import Path
 
 import psutil
 
+from esper.decisions import WAIT
 from esper.effects.change import Change, without_decision
-from esper.effects.episode import WAIT, RecordedEpisode, read_round
+from esper.effects.episode import RecordedEpisode, read_round
 from esper.history.history import open_history
 from esper.simulation.simulator import SimulationJob, Simulator
 from esper.tasks.loading import load_task

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import numpy as np
 import torch
 from research.teaching.lessons import Lesson
@@ -15,12 +16,10 @@ from research.teaching.player import Alternative
 from torch import Tensor
 
 from esper.config import ConfigError
-from esper.domain import Op
-from esper.policy.actions import WAITING, Action
-from esper.policy.baselines import germinate_action
+from esper.decisions import FOSSILIZE, GERMINATE, WAIT, Decision
+from esper.policy.actions import Action, decision_of_action
 from esper.search.space import PlannedSeed, PlanSpace
 
-_WAIT = WAITING.action
 DRAWN_PLANS = 2
 """Number of plans of a context that are drawn at random."""
 KEPT_PLANS = 5
@@ -174,51 +173,52 @@ def changes(actions_TH: Tensor, space: PlanSpace, blueprints: Sequence[str], pol
         blueprints: Blueprints that the policy can select, in the order of the head.
         policy: Name of the policy that decides after the change.
     """
-    actions = [Action(*row) for row in actions_TH.tolist()]
-    planted = [step for step, action in enumerate(actions) if action.op == Op.GERMINATE]
+    slots = [site.name for site in space.sites]
+    decisions = [decision_of_action(Action(*row), slots, blueprints) for row in actions_TH.tolist()]
+    planted = [step for step, decision in enumerate(decisions) if decision.op == GERMINATE]
     if planted:
         found = [
-            Alternative(policy, (*actions[:step], changed))
+            Alternative(policy, (*decisions[:step], changed))
             for step in dict.fromkeys([*planted[:MAX_CHANGED], planted[-1]])
-            for changed in _other_actions(actions[step], space, blueprints)
+            for changed in _other_decisions(decisions[step], space)
         ]
-        found += _second_seeds(actions[: planted[0] + 1], space)
+        found += _second_seeds(decisions[: planted[0] + 1], space)
     else:
-        found = _added_seeds(actions, space, blueprints, policy)
-    if any(action.op == Op.FOSSILIZE for action in actions):
-        found.append(Alternative("", tuple(_WAIT if action.op == Op.FOSSILIZE else action for action in actions)))
+        found = _added_seeds(decisions, space, policy)
+    if any(decision.op == FOSSILIZE for decision in decisions):
+        kept = (Decision(WAIT) if decision.op == FOSSILIZE else decision for decision in decisions)
+        found.append(Alternative("", tuple(kept)))
     return list(dict.fromkeys(found))
 
 
-def _other_actions(planting: Action, space: PlanSpace, blueprints: Sequence[str]) -> list[Action]:
+def _other_decisions(planting: Decision, space: PlanSpace) -> list[Decision]:
     """Return waiting, and the planting with the next smaller and larger blueprint of its slot."""
-    offered = space.offered(space.sites[planting.slot].name)
-    place = offered.index(blueprints[planting.blueprint])
+    offered = space.offered(str(planting.slot))
+    place = offered.index(str(planting.blueprint))
     neighbours = [offered[other] for other in (place - 1, place + 1) if 0 <= other < len(offered)]
-    return [_WAIT, *(planting._replace(blueprint=blueprints.index(name)) for name in neighbours)]
+    return [Decision(WAIT), *(msgspec.structs.replace(planting, blueprint=name) for name in neighbours)]
 
 
-def _second_seeds(first: Sequence[Action], space: PlanSpace) -> list[Alternative]:
+def _second_seeds(first: Sequence[Decision], space: PlanSpace) -> list[Alternative]:
     """Return plans that plant a seed in another slot, right after the first planting.
 
     Args:
-        first: Actions up to the first planting, which is the last of them.
+        first: Decisions up to the first planting, which is the last of them.
     """
-    empty = next((site.name for index, site in enumerate(space.sites) if index != first[-1].slot), None)
+    empty = next((site.name for site in space.sites if site.name != first[-1].slot), None)
     if empty is None or len(first) >= space.steps:
         return []
     names = [blueprint_of_size(size, empty, space) for size in (SMALL, MIDDLE)]
     return [Alternative(f"{name}@{empty}:{len(first)}", tuple(first)) for name in names if name]
 
 
-def _added_seeds(
-    actions: Sequence[Action], space: PlanSpace, blueprints: Sequence[str], policy: str
-) -> list[Alternative]:
+def _added_seeds(decisions: Sequence[Decision], space: PlanSpace, policy: str) -> list[Alternative]:
     """Return the episode with a seed in the first slot, planted at the start, after 10 % or after 25 % of the steps."""
-    names = [blueprint_of_size(size, space.sites[0].name, space) for size in (SMALL, MIDDLE)]
+    slots = [site.name for site in space.sites]
+    names = [blueprint_of_size(size, slots[0], space) for size in (SMALL, MIDDLE)]
     return [
-        Alternative(policy, (*actions[:step], germinate_action(0, blueprints.index(name))))
-        for step in (0, len(actions) // 10, len(actions) // 4)
+        Alternative(policy, (*decisions[:step], Decision(GERMINATE, slots[0], name).with_defaults()))
+        for step in (0, len(decisions) // 10, len(decisions) // 4)
         for name in names
         if name
     ]

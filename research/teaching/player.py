@@ -13,13 +13,14 @@ import torch
 from research.teaching.lessons import Lesson, LessonInfo
 from torch import Tensor
 
+from esper.decisions import WAIT, Decision
 from esper.engine.agent_factory import build_agent, build_trained
 from esper.engine.candidate_agent import CandidateAgent
 from esper.engine.episode import Episode, begin_episodes
 from esper.engine.step import StepResult, play_steps, tick_slots
 from esper.engine.trained_policy import TrainedPolicy
 from esper.lanes.pool import EnvPool
-from esper.policy.actions import Action, ChosenAction, describe_action
+from esper.policy.actions import Action, ChosenAction
 from esper.policy.agent import Agent, EnvStatus, rows_of
 from esper.policy.baselines import NonLearningAgent
 from esper.policy.masks import ActionMasks, write_masks
@@ -43,14 +44,14 @@ class Alternative(msgspec.Struct, frozen=True):
     """
 
     then: str = ""
-    first: tuple[Action, ...] = ()
+    first: tuple[Decision, ...] = ()
 
-    def describe(self, slots: Sequence[str], blueprints: Sequence[str]) -> str:
+    def __str__(self) -> str:
         """Return the alternative as text, with the steps of its ops from 0."""
         ops = [
-            f"{step}: {' '.join(describe_action(action, slots, blueprints).values())}"
-            for step, action in enumerate(self.first)
-            if action.op
+            f"{step}: {' '.join(decision.choices.values())}"
+            for step, decision in enumerate(self.first)
+            if decision.op != WAIT
         ]
         return "; ".join([*ops, f"from {len(self.first)}: {self.then or 'wait'}"]) if self.first else self.then
 
@@ -146,7 +147,7 @@ class LessonPlayer:
         inner = CandidateAgent(self._policies, self._build)
         inner.assign({env: job.alternative.then for env, job in enumerate(jobs)})
         slots = [site.name for site in profile.sites]
-        scripts = [[describe_action(act, slots, profile.blueprints) for act in job.alternative.first] for job in jobs]
+        scripts = [job.alternative.first for job in jobs]
         agent = InputRecorder(
             ScriptedAgent(profile.blueprints, scripts, inner),
             profile.blueprints,
@@ -174,7 +175,6 @@ class LessonPlayer:
     def _lesson(self, assignment: Assignment, episodes: Sequence[_Recorded]) -> Lesson:
         """Return the lesson of a context from its episodes, which are sorted by order and alternative."""
         orders = len(self._orders)
-        slots, profile = [site.name for site in self._prepared.profile.sites], self._prepared.profile
 
         def stack(name: str) -> Tensor:
             stacked = torch.stack([episode.tensors[name] for episode in episodes])
@@ -183,9 +183,7 @@ class LessonPlayer:
         return Lesson(
             info=LessonInfo(
                 task=episodes[0].structure,
-                alternatives=[
-                    alternative.describe(slots, profile.blueprints) for alternative in assignment.alternatives
-                ],
+                alternatives=list(map(str, assignment.alternatives)),
                 rent=assignment.rent,
                 software=self._software,
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from esper.decisions import Decision
 from esper.effects.change import UNCHANGED, Change
 from esper.effects.episode import RecordedEpisode
 from esper.effects.results import Reproduction, Simulation, Trajectory
@@ -13,30 +14,23 @@ from tests.factory import env_stepped, run_started
 STEPS = 8
 
 
-def episode(decisions: Mapping[int, Mapping[str, str]], steps: int = STEPS) -> RecordedEpisode:
+def episode(decisions: Mapping[int, Decision], steps: int = STEPS) -> RecordedEpisode:
     """Return an episode of env 0 in round 1 that waits except in some steps, from 1."""
     events = [env_stepped(step=step, op="wait") for step in range(1, steps + 1)]
-    for step, choices in decisions.items():
-        heads = {head: ev.HeadChoice(choice=choice) for head, choice in choices.items() if head != "op"}
-        events[step - 1] = env_stepped(step=step, op=choices["op"], target=choices.get("slot"), decision=heads)
+    for step, decision in decisions.items():
+        heads = {head: ev.HeadChoice(choice=choice) for head, choice in decision.choices.items() if head != "op"}
+        events[step - 1] = env_stepped(step=step, op=decision.op, target=decision.slot, decision=heads)
     return RecordedEpisode(run_started(steps=steps), 1, 0, events, None, None, None)
 
 
 GROWN = episode(
     {
-        2: {
-            "op": "germinate",
-            "slot": "early",
-            "blueprint": "norm",
-            "style": "linear_gate",
-            "tempo": "5",
-            "alpha_target": "0.7",
-        },
-        3: {"op": "germinate", "slot": "mid", "blueprint": "conv_light", "style": "linear_add", "tempo": "3"},
-        5: {"op": "cull", "slot": "early", "alpha_speed": "3", "alpha_curve": "linear"},
-        6: {"op": "advance", "slot": "mid"},
-        7: {"op": "germinate", "slot": "early", "blueprint": "norm", "style": "linear_add", "tempo": "3"},
-        8: {"op": "set_alpha", "slot": "early", "alpha_target": "0.5", "style": "linear_add", "alpha_speed": "5"},
+        2: Decision("germinate", "early", "norm", style="linear_gate", tempo="5", alpha_target="0.7"),
+        3: Decision("germinate", "mid", "conv_light", style="linear_add", tempo="3"),
+        5: Decision("cull", "early", alpha_speed="3", alpha_curve="linear"),
+        6: Decision("advance", "mid"),
+        7: Decision("germinate", "early", "norm", style="linear_add", tempo="3"),
+        8: Decision("set_alpha", "early", alpha_target="0.5", style="linear_add", alpha_speed="5"),
     }
 )
 """Two seeds in early, one after the other, and one in mid."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from esper.config import ConfigError
+from esper.decisions import Decision
 from esper.effects.change import (
     NOTHING,
     Change,
@@ -14,7 +16,7 @@ from esper.effects.change import (
     without_decision,
     without_steps,
 )
-from esper.effects.episode import choices_of
+from esper.telemetry.series import decision_of
 from tests.effects.episodes import GROWN
 
 
@@ -46,15 +48,9 @@ def test_parse_without_unknown_decision_names_the_known_ones(text: str, message:
 
 def test_parse_do_takes_options_from_the_recorded_decision_of_the_same_op() -> None:
     found = parse_do(["2: germinate depthwise mid tempo=8", "4: germinate norm late alpha=0.5"], GROWN).decisions
-    assert found[2] == choices_of(GROWN.steps[1]) | {"blueprint": "depthwise", "slot": "mid", "tempo": "8"}
-    assert found[4] == {
-        "op": "germinate",
-        "blueprint": "norm",
-        "slot": "late",
-        "style": "linear_add",
-        "tempo": "3",
-        "alpha_target": "0.5",
-    }
+    recorded = decision_of(GROWN.steps[1])
+    assert found[2] == msgspec.structs.replace(recorded, blueprint="depthwise", slot="mid", tempo="8")
+    assert found[4] == Decision("germinate", "late", "norm", style="linear_add", tempo="3", alpha_target="0.5")
     assert parse_do(["6: wait"], GROWN) == without_steps([6])
 
 
@@ -87,6 +83,6 @@ def test_describe_change_names_the_decision() -> None:
 
 
 def test_key_of_equal_changes_is_equal() -> None:
-    change = Change(decisions={2: {"op": "cull", "slot": "mid"}, 1: {"op": "wait"}})
-    assert change.key == Change(decisions={1: {"op": "wait"}, 2: {"slot": "mid", "op": "cull"}}).key
+    change = Change(decisions={2: Decision("cull", "mid"), 1: Decision("wait")})
+    assert change.key == Change(decisions={1: Decision("wait"), 2: Decision(slot="mid", op="cull")}).key
     assert change.key != Change(decisions=change.decisions, then=NOTHING).key

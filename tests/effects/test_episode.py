@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.config import ConfigError
+from esper.decisions import Decision
 from esper.effects.episode import LossScale, RecordedEpisode, read_episode, read_round
 from esper.history.history import History, open_history
 from esper.telemetry import events as ev
@@ -124,7 +125,7 @@ def test_unknown_env_is_refused_with_the_known_ones(tmp_path: Path) -> None:
 
 
 def test_digest_depends_on_the_simulated_steps_only() -> None:
-    longer = episode({9: {"op": "advance", "slot": "mid"}}, steps=9)
+    longer = episode({9: Decision("advance", "mid")}, steps=9)
     assert longer.digest(8) == longer._replace(steps=longer.steps[:8]).digest(8)
     assert longer.digest(8) != longer.digest(9)
     assert GROWN.digest(8) != GROWN._replace(loss_scale=LossScale(2.0, 0)).digest(8)
@@ -132,17 +133,15 @@ def test_digest_depends_on_the_simulated_steps_only() -> None:
 
 @given(st.lists(st.sampled_from([None, *SLOTS]), max_size=12), st.data())
 def test_seeds_partition_the_decisions_that_have_a_target(targets: list[str | None], data: st.DataObject) -> None:
-    decisions: dict[int, dict[str, str]] = {}
+    decisions: dict[int, Decision] = {}
     planted: set[str] = set()
     for step, slot in enumerate(targets, start=1):
         if slot is None:
             continue
         op = data.draw(st.sampled_from(["germinate", "advance", "cull"])) if slot in planted else "germinate"
         planted.add(slot)
-        decisions[step] = {"op": op, "slot": slot} | ({"blueprint": "norm"} if op == "germinate" else {})
+        decisions[step] = Decision(op, slot, "norm" if op == "germinate" else None)
     found = episode(decisions, steps=12).seeds
     assert sorted(step for seed in found for step in seed.decisions) == sorted(decisions)
-    assert [seed.step for seed in found] == [
-        step for step, choices in decisions.items() if choices["op"] == "germinate"
-    ]
+    assert [seed.step for seed in found] == [step for step, decision in decisions.items() if decision.op == "germinate"]
     assert all(seed.decisions[0] == seed.step for seed in found)

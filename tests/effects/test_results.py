@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from esper.decisions import Decision
 from esper.effects.change import UNCHANGED, without_decision
 from esper.effects.results import Reproduction, reproduced_results, results_by_software
 from tests.effects.episodes import GROWN, episode, simulation
@@ -27,7 +28,7 @@ def test_approximate_result_without_a_known_cause_names_the_possible_ones() -> N
 
 
 def test_results_of_another_recording_do_not_count() -> None:
-    other = episode({1: {"op": "advance", "slot": "mid"}})
+    other = episode({1: Decision("advance", "mid")})
     assert reproduced_results(other, [simulation()]).get() is None
     assert reproduced_results(GROWN, [simulation()]).get() is not None
 

@@ -13,9 +13,9 @@ from research.teaching.player import Alternative
 from torch import Tensor
 
 from esper.config import Config, ConfigError
-from esper.domain import HEADS, Op
-from esper.policy.actions import WAITING, Action
-from esper.policy.baselines import germinate_action
+from esper.decisions import Decision
+from esper.domain import HEADS
+from esper.policy.actions import action_of
 from esper.policy.observation import ObservationShape
 from esper.search.space import PlanSpace
 from esper.tasks.prepare import prepare_task
@@ -26,18 +26,19 @@ SHAPE = ObservationShape(3, 7)
 PROFILE = prepare_task(Config(task="digits", steps=STEPS)).profile
 SPACE = PlanSpace(PROFILE.sites, STEPS, PROFILE.host_parameters)
 ONE_SLOT = PlanSpace(PROFILE.sites[:1], STEPS, PROFILE.host_parameters)
-WAIT = WAITING.action
+WAIT = Decision("wait")
 
 
-def planting(slot: int, blueprint: str) -> Action:
-    return germinate_action(slot, PROFILE.blueprints.index(blueprint))
+def planting(slot: int, blueprint: str) -> Decision:
+    return Decision("germinate", PROFILE.sites[slot].name, blueprint).with_defaults()
 
 
-def episode(ops: Mapping[int, Action]) -> Tensor:
+def episode(ops: Mapping[int, Decision]) -> Tensor:
     """Return the actions [T, H] of an episode, given those that do not wait, keyed by step."""
     actions_TH = torch.zeros(STEPS, len(HEADS), dtype=torch.int64)
-    for step, action in ops.items():
-        actions_TH[step] = torch.tensor(action)
+    slots = [site.name for site in PROFILE.sites]
+    for step, decision in ops.items():
+        actions_TH[step] = torch.tensor(action_of(decision, slots, PROFILE.blueprints))
     return actions_TH
 
 
@@ -104,9 +105,9 @@ def test_plantings_are_changed_one_at_a_time() -> None:
     names = {2: "norm", 5: "conv_light", 9: "norm", 12: "conv_heavy"}
     slots = {2: 0, 5: 1, 9: 1, 12: 2}
     ops = {step: planting(slots[step], name) for step, name in names.items()}
-    ops[15] = Action(op=Op.FOSSILIZE, slot=0)
+    ops[15] = Decision("fossilize", PROFILE.sites[0].name)
     found = changes(episode(ops), SPACE, PROFILE.blueprints, "pupil")
-    by_step: dict[int, list[Action]] = {}
+    by_step: dict[int, list[Decision]] = {}
     for one in found:
         if one.then == "pupil":
             step = len(one.first) - 1

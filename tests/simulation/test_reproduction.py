@@ -13,10 +13,10 @@ import pytest
 from esper.checkpoint.catalog import list_checkpoints
 from esper.control import RequestKind
 from esper.effects.change import UNCHANGED, Change, without_decision
-from esper.effects.episode import choices_of
 from esper.history.excerpt import write_excerpt
 from esper.history.history import open_history
 from esper.telemetry import events as ev
+from esper.telemetry.series import decision_of
 from tests.runs import LiveRun, only_run
 from tests.simulation.runs import episodes, record, simulate, write_task
 
@@ -32,7 +32,7 @@ def assert_exact(run: Path, *rounds: int, task: str | None = None) -> None:
     last = found[-1]
     decided = [step for step in last.steps if step.op != "wait"][:4]
     changes = [without_decision(last, step.step) for step in decided]
-    itself = [Change(decisions={step.step: choices_of(step)}) for step in decided]
+    itself = [Change(decisions={step.step: decision_of(step)}) for step in decided]
     results = simulate([last], *changes, *itself, task=task)
     assert all(result.trajectory == results[0].trajectory for result in results if result.change in itself)
     assert simulate([last], *changes, *itself, task=task, lanes=LANES) == results

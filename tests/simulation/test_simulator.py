@@ -9,13 +9,15 @@ import msgspec
 import pytest
 
 from esper.config import Config, ConfigError
+from esper.decisions import Decision
 from esper.effects.change import NOTHING, UNCHANGED, Change, without_decision, without_steps
-from esper.effects.episode import RecordedEpisode, choices_of
+from esper.effects.episode import RecordedEpisode
 from esper.effects.results import Simulation, Trajectory
 from esper.effects.store import RESULTS_FILE, EffectStore
 from esper.engine.episode import Episode, capture_episode, install_episode
 from esper.simulation import play as play_module
 from esper.simulation.recording import RecordingSimulator
+from esper.telemetry.series import decision_of
 from tests.engine.populations import population
 from tests.simulation.runs import episodes, record, simulate, write_task
 
@@ -78,7 +80,7 @@ def test_unfinished_episode_is_simulated_up_to_its_last_step(recorded: RecordedE
 
 
 def test_replacing_a_decision_by_itself_changes_nothing(recorded: RecordedEpisode) -> None:
-    itself = [Change(decisions={step: choices_of(recorded.steps[step - 1])}) for step in decided(recorded)]
+    itself = [Change(decisions={step: decision_of(recorded.steps[step - 1])}) for step in decided(recorded)]
     unchanged, *changed = trajectories(simulate([recorded], *itself))
     assert len(changed) > 3
     assert all(trajectory == unchanged for trajectory in changed)
@@ -96,7 +98,7 @@ def test_change_from_a_snapshot_equals_one_from_the_start(
             for step in decided(episode)
             for change in (
                 without_decision(episode, step),
-                Change(decisions={step: choices_of(episode.steps[step - 1])}),
+                Change(decisions={step: decision_of(episode.steps[step - 1])}),
                 without_steps([step], NOTHING),
             )
         ]
@@ -145,7 +147,7 @@ def test_illegal_decision_waits_and_is_reported(recorded: RecordedEpisode) -> No
 def test_policy_that_follows_decides_as_in_its_own_run(tmp_path: Path, policy: str) -> None:
     """Other envs of the pool play nothing."""
     recorded = episodes(record(tmp_path, policy=policy, rounds=1), 1)[1]
-    follows = Change(decisions={1: choices_of(recorded.steps[0])}, then=policy)
+    follows = Change(decisions={1: decision_of(recorded.steps[0])}, then=policy)
     for num_plays in (1, 3):
         unchanged, changed = simulate([recorded], follows, num_plays=num_plays)
         assert unchanged.is_exact
@@ -159,8 +161,7 @@ def test_family_has_the_context_of_the_episode(tmp_path: Path) -> None:
     assert all(result.is_exact for result in results if result.change == UNCHANGED)
     assert len({len(episode.steps[0].slots) for episode in found}) == 2
     small = min(found, key=lambda episode: len(episode.steps[0].slots))
-    plant = {"op": "germinate", "slot": "late", "blueprint": "norm", "style": "linear_add", "tempo": "3"}
-    (_, changed) = simulate([small], Change(decisions={2: plant | {"alpha_target": "1.0"}}))
+    (_, changed) = simulate([small], Change(decisions={2: Decision("germinate", "late", "norm")}))
     assert 2 in changed.trajectory.waited
 
 
@@ -174,8 +175,8 @@ def test_repeat_is_another_host_and_the_same_one_each_time(recorded: RecordedEpi
 
 def test_unknown_choice_is_refused_before_anything_is_played(recorded: RecordedEpisode) -> None:
     for decision, message in (
-        ({"op": "advance", "slot": "erly"}, "'erly' is not a choice of slot; did you mean early?"),
-        ({"op": "cull", "slot": "mid", "alpha_speed": "4"}, "'4' is not a choice of alpha_speed"),
+        (Decision("advance", "erly"), "'erly' is not a choice of slot; did you mean early?"),
+        (Decision("cull", "mid", alpha_speed="4"), "'4' is not a choice of alpha_speed"),
     ):
         with pytest.raises(ConfigError, match=message):
             simulate([recorded], Change(decisions={2: decision}))

@@ -6,14 +6,16 @@ Users write steps from 1, as on the screen: `step:17`, `seed:early:17`, `12: ger
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from esper.config import ConfigError
+from esper.decisions import SET_ALPHA, WAIT, Decision, describe_decision
 from esper.domain import HEADS_BY_OP
-from esper.effects.episode import GERMINATE, WAIT, RecordedEpisode, RecordedSeed, choices_of
+from esper.effects.episode import RecordedEpisode, RecordedSeed
 from esper.formatting import suggest
+from esper.telemetry.series import decision_of
 
 RECORDED = "recorded"
 """Value of `Change.then`: the recorded decisions; the env waits where one has become illegal."""
@@ -21,12 +23,6 @@ NOTHING = "wait"
 """Value of `Change.then`: no further decision."""
 OPTIONS = {"style": "style", "tempo": "tempo", "alpha": "alpha_target", "speed": "alpha_speed", "curve": "alpha_curve"}
 """Head of each option of a decision, keyed by its name."""
-_DEFAULTS: Mapping[str, Mapping[str, str]] = {
-    GERMINATE: {"style": "linear_add", "tempo": "3", "alpha_target": "1.0"},
-    "set_alpha": {"style": "linear_add", "alpha_speed": "0", "alpha_curve": "linear"},
-    "cull": {"alpha_speed": "0", "alpha_curve": "linear"},
-}
-"""Choices that a decision has if they are not given, keyed by op."""
 _HEADS = {op.label: heads for op, heads in HEADS_BY_OP.items()}
 """Heads that have an effect, keyed by the name of the op."""
 _DO = re.compile(r"\s*(?P<step>\d{1,9})\s*:\s*(?P<words>.+)")
@@ -36,8 +32,8 @@ _WITHOUT = re.compile(r"step:(?P<step>\d{1,9})|seed:(?P<slot>[^:\s]+):(?P<plante
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A change of the decisions of an episode. Without any field, the episode as it was recorded."""
 
-    decisions: dict[int, dict[str, str]] = {}
-    """Choice of each head that the new decision uses, keyed by step, from 1."""
+    decisions: dict[int, Decision] = {}
+    """New decisions, keyed by step, from 1."""
     then: str = RECORDED
     """Decisions after the last changed step, or all without one: `recorded`, `wait`, or the reference of a policy,
     such as `plan:depthwise@early:0`."""
@@ -45,8 +41,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def key(self) -> str:
         """Text that is the same for equal changes only."""
-        decisions = sorted((step, sorted(choices.items())) for step, choices in self.decisions.items())
-        return msgspec.json.encode((decisions, self.then)).decode()
+        return msgspec.json.encode((sorted(self.decisions.items()), self.then)).decode()
 
     @property
     def first_step(self) -> int:
@@ -60,7 +55,7 @@ UNCHANGED = Change()
 
 def without_steps(steps: Sequence[int], then: str = RECORDED) -> Change:
     """Return the change that leaves out the decisions of some steps."""
-    return Change(decisions={step: {"op": WAIT} for step in steps}, then=then)
+    return Change(decisions=dict.fromkeys(steps, Decision(WAIT)), then=then)
 
 
 def without_decision(episode: RecordedEpisode, step: int, then: str = RECORDED) -> Change:
@@ -113,7 +108,7 @@ def parse_do(texts: Sequence[str], episode: RecordedEpisode) -> Change:
     Raises:
         ConfigError: A text is invalid, two have the same step, or the episode has no such step.
     """
-    decisions: dict[int, dict[str, str]] = {}
+    decisions: dict[int, Decision] = {}
     for text in texts:
         found = _DO.fullmatch(text)
         if found is None:
@@ -122,11 +117,11 @@ def parse_do(texts: Sequence[str], episode: RecordedEpisode) -> Change:
         _check_step(text, step, episode)
         if step in decisions:
             raise ConfigError(f"{text!r}: step {step} has another decision already; an env takes one per step")
-        decisions[step] = _parse_decision(text, found["words"].split(), choices_of(episode.steps[step - 1]))
+        decisions[step] = _parse_decision(text, found["words"].split(), decision_of(episode.steps[step - 1]))
     return Change(decisions=decisions)
 
 
-def _parse_decision(text: str, words: Sequence[str], recorded: Mapping[str, str]) -> dict[str, str]:
+def _parse_decision(text: str, words: Sequence[str], recorded: Decision) -> Decision:
     op, *rest = words
     if op not in _HEADS:
         raise ConfigError(f"{text!r}: {op!r} is not an op; {suggest(op, _HEADS)}")
@@ -135,9 +130,7 @@ def _parse_decision(text: str, words: Sequence[str], recorded: Mapping[str, str]
     if len(names) != len(expected):
         raise ConfigError(f"{text!r}: expected {' '.join([op, *map(str.upper, expected)])}")
     named = dict(zip(expected, names, strict=True))
-    found = {"op": op} | dict(_DEFAULTS.get(op, {}))
-    if recorded["op"] == op:
-        found |= recorded
+    found = recorded.choices if recorded.op == op else {"op": op}
     allowed = {option: head for option, head in OPTIONS.items() if head in _HEADS[op]}
     for word in rest:
         if "=" not in word:
@@ -146,23 +139,14 @@ def _parse_decision(text: str, words: Sequence[str], recorded: Mapping[str, str]
         if name not in allowed:
             raise ConfigError(f"{text!r}: {name!r} is not an option of {op}; {suggest(name, allowed)}")
         found[allowed[name]] = value
-    if op == "set_alpha" and "alpha_target" not in found:
+    if op == SET_ALPHA and "alpha_target" not in found:
         raise ConfigError(f"{text!r}: set_alpha needs alpha=0.5, 0.7 or 1.0")
-    return found | named
+    return Decision(**(found | named)).with_defaults()
 
 
 def _check_step(text: str, step: int, episode: RecordedEpisode) -> None:
     if not 1 <= step <= len(episode.steps):
         raise ConfigError(f"{text!r}: the episode has steps 1 to {len(episode.steps)}")
-
-
-def describe_choices(choices: Mapping[str, str]) -> str:
-    """Return a decision in words, such as `germinate depthwise in early`."""
-    op, slot, blueprint = choices["op"], choices.get("slot"), choices.get("blueprint")
-    words = [op.replace("_", " "), blueprint or "", f"in {slot}" if slot else ""]
-    if op == "set_alpha" and "alpha_target" in choices:
-        words.append(f"to {choices['alpha_target']}")
-    return " ".join(filter(None, words))
 
 
 def describe_change(change: Change, episode: RecordedEpisode) -> str:
@@ -172,13 +156,13 @@ def describe_change(change: Change, episode: RecordedEpisode) -> str:
     """
     if not change.decisions:
         return "as recorded" if change.then == RECORDED else f"all decisions by {change.then}"
-    left_out = {step for step, choices in change.decisions.items() if choices["op"] == WAIT}
+    left_out = {step for step, decision in change.decisions.items() if decision.op == WAIT}
     with_a_seed = {step for seed in episode.seeds if seed.step in left_out for step in seed.decisions[1:]}
     parts = [
-        f"without {describe_choices(choices_of(episode.steps[step - 1]))}, step {step}"
+        f"without {describe_decision(decision_of(episode.steps[step - 1]))}, step {step}"
         if step in left_out
-        else f"step {step}: {describe_choices(choices)}"
-        for step, choices in sorted(change.decisions.items())
+        else f"step {step}: {describe_decision(decision)}"
+        for step, decision in sorted(change.decisions.items())
         if step not in left_out & with_a_seed
     ]
     follows = "" if change.then == RECORDED else f", then {change.then}"

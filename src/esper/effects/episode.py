@@ -9,15 +9,13 @@ from typing import NamedTuple
 import msgspec
 
 from esper.config import Config, ConfigError
+from esper.decisions import GERMINATE
 from esper.history.address import MissingMomentError, position_of_number
 from esper.history.history import History
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json
-from esper.telemetry.series import StepTrace
+from esper.telemetry.series import decision_of
 from esper.telemetry.state import RunState
-
-WAIT = "wait"
-GERMINATE = "germinate"
 
 
 class LossScale(NamedTuple):
@@ -104,14 +102,9 @@ class RecordedEpisode(NamedTuple):
             later = [other.step for other in planted if other.step > step.step and other.target == step.target]
             end = min(later, default=len(self.steps) + 1)
             about = [other.step for other in self.steps[step.step - 1 : end - 1] if other.target == step.target]
-            blueprint = choices_of(step)["blueprint"]
+            blueprint = str(decision_of(step).blueprint)
             seeds.append(RecordedSeed(str(step.target), blueprint, step.step, tuple(about)))
         return seeds
-
-
-def choices_of(step: ev.EnvStepped | StepTrace) -> dict[str, str]:
-    """Return the decision of a step: the choice of each head that the op uses, keyed by head."""
-    return {"op": step.op} | {head: choice.choice for head, choice in step.decision.items()}
 
 
 def read_episode(history: History, round_number: int, env: int) -> RecordedEpisode:

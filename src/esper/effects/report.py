@@ -8,14 +8,15 @@ from typing import Any
 
 import msgspec
 
-from esper.effects.change import UNCHANGED, Change, changes_of, describe_change, describe_choices
-from esper.effects.episode import GERMINATE, WAIT, choices_of
+from esper.decisions import GERMINATE, WAIT, Decision, describe_decision
+from esper.effects.change import UNCHANGED, Change, changes_of, describe_change
 from esper.effects.paying import HEADING, PAYS, PayingPlantings
 from esper.effects.results import Effect, EpisodeResults, Simulation, Trajectory, effect
 from esper.formatting import APPROXIMATE, NOT_MEASURED, html_text, pluralise
 from esper.intervals import t_interval
 from esper.plots.svg import SvgPlot
 from esper.printed_table import PrintedTable
+from esper.telemetry.series import decision_of
 
 STEPS_PER_GROUP = 10
 """Number of steps in one group of the effects by step."""
@@ -300,7 +301,7 @@ def episode_report(run: str, results: EpisodeResults, repeats: int) -> EpisodeRe
     decisions = [
         DecisionEffect(
             step=step,
-            decision=describe_choices(choices_of(episode.steps[step - 1])),
+            decision=describe_decision(decision_of(episode.steps[step - 1])),
             seed=seeds.get(step, []),
             effect=results.effect_without(change),
             repeats=_repeated(results, change, repeats)[0],
@@ -349,12 +350,12 @@ def _grouped(results: Sequence[EpisodeResults]) -> dict[str, dict[str, MeanEffec
     values: dict[str, dict[str, list[float]]] = {"blueprint": {}, "slot": {}, "steps": {}, "op": {}}
     for found in results:
         for step, worth in found.decision_effects().items():
-            choices = choices_of(found.episode.steps[step - 1])
-            groups = {"op": choices["op"]}
-            if choices["op"] == GERMINATE:
+            decision = decision_of(found.episode.steps[step - 1])
+            groups = {"op": decision.op}
+            if decision.op == GERMINATE:
                 first = (step - 1) // STEPS_PER_GROUP * STEPS_PER_GROUP + 1
                 steps = f"{first:3}–{first + STEPS_PER_GROUP - 1}"
-                groups |= {"blueprint": choices["blueprint"], "slot": choices["slot"], "steps": steps}
+                groups |= {"blueprint": str(decision.blueprint), "slot": str(decision.slot), "steps": steps}
             for kind, name in groups.items():
                 values[kind].setdefault(name, []).append(worth.net_return)
     return {
@@ -396,7 +397,7 @@ def _repeated(results: EpisodeResults, change: Change, repeats: int) -> tuple[Me
         if unchanged is None or changed is None:
             continue
         first = change.decisions.get(change.first_step)
-        is_left_out = first is not None and first["op"] == WAIT
+        is_left_out = first is not None and first.op == WAIT
         if _illegal_steps(change, changed.trajectory) or (
             is_left_out and change.first_step in unchanged.trajectory.waited
         ):
@@ -408,7 +409,7 @@ def _repeated(results: EpisodeResults, change: Change, repeats: int) -> tuple[Me
 
 def _illegal_steps(change: Change, changed: Trajectory) -> list[int]:
     """Return the steps whose new decision was illegal."""
-    return [step for step in changed.waited if change.decisions.get(step, {"op": WAIT})["op"] != WAIT]
+    return [step for step in changed.waited if change.decisions.get(step, Decision(WAIT)).op != WAIT]
 
 
 def _negated(found: MeanEffect) -> MeanEffect:

@@ -23,7 +23,7 @@ from esper.growth.slot import Slot
 from esper.lanes.device_stats import DeviceStats
 from esper.lanes.lane import Lane
 from esper.lanes.pool import EnvPool
-from esper.policy.actions import Action, ChosenAction, describe_action
+from esper.policy.actions import Action, ChosenAction, decision_of_action
 from esper.policy.agent import UpdateStats
 from esper.policy.occlusion import Explanation
 from esper.tasks.family import structures_of
@@ -152,7 +152,7 @@ def _choices(episode: Episode, action: Action, by_head: dict[str, float]) -> dic
     names = [slot.name for slot in episode.env.network.slots]
     return {
         head: ev.HeadChoice(choice=word, probability=round_to(by_head[head], PROBABILITY) if head in by_head else None)
-        for head, word in describe_action(action, names, episode.env.profile.blueprints).items()
+        for head, word in decision_of_action(action, names, episode.env.profile.blueprints).choices.items()
     }
 
 

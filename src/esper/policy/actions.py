@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from esper.config import ConfigError
+from esper.decisions import Decision
 from esper.domain import HEADS_BY_OP, AlphaCurve, Op
 from esper.formatting import suggest
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
@@ -56,20 +57,21 @@ _FIXED_CHOICES: Mapping[str, Sequence[str]] = {
 """Choices of the heads whose choices do not depend on the task, as text."""
 
 
-def describe_action(action: Action, slots: Sequence[str], blueprints: Sequence[str]) -> dict[str, str]:
-    """Return the choice of each head that the op uses as text, keyed by head."""
+def decision_of_action(action: Action, slots: Sequence[str], blueprints: Sequence[str]) -> Decision:
+    """Return an action as a decision, with the choice of each head that its op uses."""
     known = {**_FIXED_CHOICES, "slot": slots, "blueprint": blueprints}
     chosen: dict[str, int] = action._asdict()
-    return {head: known[head][chosen[head]] for head in HEADS_BY_OP[Op(action.op)]}
+    return Decision(**{head: known[head][chosen[head]] for head in HEADS_BY_OP[Op(action.op)]})
 
 
-def action_of(choices: Mapping[str, str], slots: Sequence[str], blueprints: Sequence[str]) -> Action:
-    """Return the action of the choices that `describe_action` returns.
+def action_of(decision: Decision, slots: Sequence[str], blueprints: Sequence[str]) -> Action:
+    """Return a decision as an action, with the default for each choice that is not given.
 
     Raises:
         ConfigError: A choice does not exist.
     """
     known = {**_FIXED_CHOICES, "slot": slots, "blueprint": blueprints}
+    choices = decision.with_defaults().choices
     for head, choice in choices.items():
         if choice not in known[head]:
             raise ConfigError(f"{choice!r} is not a choice of {head}; {suggest(choice, known[head])}")

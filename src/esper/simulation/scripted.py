@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 
+from esper.decisions import Decision
 from esper.policy.actions import WAITING, Action, ChosenAction, action_of
 from esper.policy.agent import Agent, EnvStatus
 from esper.policy.baselines import NonLearningAgent
 from esper.policy.masks import is_legal
 
-Script = Sequence[Mapping[str, str] | None]
-"""Choices of the decision of each step, keyed by head; None leaves the step to the fallback. Later steps too."""
+Script = Sequence[Decision | None]
+"""Decision of each step; None leaves the step to the fallback, as do later steps."""
 
 
 class ScriptedAgent(NonLearningAgent):
@@ -45,16 +46,16 @@ class ScriptedAgent(NonLearningAgent):
 
     def _decide(self, step: int, view: EnvStatus, other: ChosenAction) -> ChosenAction:
         script = self._scripts[view.env] if view.env < len(self._scripts) else ()
-        choices = script[step] if step < len(script) else None
-        if choices is None:
+        decision = script[step] if step < len(script) else None
+        if decision is None:
             return other
-        action = self._action(choices, view)
+        action = self._action(decision, view)
         if action is not None and is_legal(action, view.slots, self._blueprints):
             return ChosenAction(action)
         self.waited[view.env].append(step + 1)
         return WAITING
 
-    def _action(self, choices: Mapping[str, str], view: EnvStatus) -> Action | None:
-        """Return the action of some choices; None if the env has no such slot, as in another context of a family."""
+    def _action(self, decision: Decision, view: EnvStatus) -> Action | None:
+        """Return the action of a decision; None if the env has no such slot, as in another context of a family."""
         names = [slot.name for slot in view.slots]
-        return action_of(choices, names, self._blueprints) if choices.get("slot", names[0]) in names else None
+        return action_of(decision, names, self._blueprints) if decision.slot in (None, *names) else None

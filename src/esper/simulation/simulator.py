@@ -13,8 +13,9 @@ import msgspec
 import torch
 
 from esper.config import Config, ConfigError
+from esper.decisions import Decision
 from esper.effects.change import NOTHING, RECORDED, UNCHANGED, Change
-from esper.effects.episode import RecordedEpisode, choices_of
+from esper.effects.episode import RecordedEpisode
 from esper.effects.results import Simulation
 from esper.engine.agent_factory import build_agent
 from esper.engine.reporter import round_to
@@ -29,6 +30,7 @@ from esper.simulation.reproduction import compare
 from esper.simulation.scripted import Script
 from esper.tasks.prepare import PreparedTask
 from esper.telemetry.codec import encode_json
+from esper.telemetry.series import decision_of
 
 T = TypeVar("T")
 
@@ -161,7 +163,7 @@ class Simulator:
 
     def _recorded(self, job: SimulationJob, scaler: Mapping[str, Any] | None) -> Play:
         """Return the play of the recorded decisions, beginning with a state of the loss scaler."""
-        script = [choices_of(step) for step in job.episode.steps]
+        script = [decision_of(step) for step in job.episode.steps]
         return Play(key=_key(job, self._config), script=script, steps=job.num_steps, scaler=scaler)
 
     def _changed(self, unchanged: _Planned, change: Change) -> Play:
@@ -191,14 +193,14 @@ class Simulator:
         slots, blueprints = [site.name for site in self._prepared.profile.sites], self._prepared.profile.blueprints
         for step in job.episode.steps:
             try:
-                action_of(choices_of(step), slots, blueprints)
+                action_of(decision_of(step), slots, blueprints)
             except ConfigError as error:
                 raise ConfigError(
                     f"step {step.step} of env {step.env} cannot be simulated with this version of the task: {error}"
                 ) from None
         for change in job.changes:
-            for choices in change.decisions.values():
-                action_of(choices, slots, blueprints)
+            for decision in change.decisions.values():
+                action_of(decision, slots, blueprints)
 
     def _agent(self, then: tuple[str, str] | None) -> Agent | None:
         """Return the policy that follows the changes of a group of plays; None if they only wait."""
@@ -249,13 +251,13 @@ def _recorded_scaler(episode: RecordedEpisode) -> Mapping[str, Any] | None:
 
 def _script(job: SimulationJob, change: Change) -> Script:
     """Return the decisions of a changed episode; None where they are left to what follows."""
-    recorded = [choices_of(step) for step in job.episode.steps]
+    recorded = [decision_of(step) for step in job.episode.steps]
     last = max(change.decisions, default=0)
     if change.then != RECORDED:
         recorded = recorded[:last]
-    script: list[Mapping[str, str] | None] = [*recorded, *[None] * (last - len(recorded))]
-    for step, choices in change.decisions.items():
-        script[step - 1] = choices
+    script: list[Decision | None] = [*recorded, *[None] * (last - len(recorded))]
+    for step, decision in change.decisions.items():
+        script[step - 1] = decision
     return script
 
 

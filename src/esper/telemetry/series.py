@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from esper.decisions import Decision
 from esper.domain import Stage
 from esper.telemetry import events as ev
 
@@ -187,3 +188,8 @@ def last_contribution(trace: list[StepTrace], slot: int) -> float | None:
         if step.contributions[slot] is not None:
             return step.contributions[slot]
     return None
+
+
+def decision_of(step: ev.EnvStepped | StepTrace) -> Decision:
+    """Return the decision of a step."""
+    return Decision.from_choices({"op": step.op} | {head: choice.choice for head, choice in step.decision.items()})

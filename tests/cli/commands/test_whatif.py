@@ -15,6 +15,7 @@ import esper
 from esper.checkpoint.catalog import find_checkpoint
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK, EXIT_USAGE
+from esper.decisions import Decision
 from esper.effects.change import Change, describe_change, without_steps
 from esper.effects.episode import read_episode
 from esper.effects.report import ChangeReport, EpisodeReport, Report, SampleReport, mean_effect
@@ -263,7 +264,7 @@ def test_joint_change_names_every_decision(run: Path) -> None:
     early, mid = episode.seeds
     advance = early.decisions[1]
     left_out = without_steps([advance, *mid.decisions])  # the other decisions about the seed in mid need no words
-    planted = Change(decisions={1: {"op": "germinate", "blueprint": "norm", "slot": "early"}})
+    planted = Change(decisions={1: Decision("germinate", "early", "norm")})
     joint = Change(decisions=left_out.decisions | planted.decisions, then="wait")
     assert describe_change(joint, episode) == (
         "step 1: germinate norm in early; without germinate depthwise in mid, step 2; "

@@ -14,6 +14,7 @@ from research.teaching.pupil import Pupil, TeachingConfig
 
 from esper import Family, Setting
 from esper.config import Config, ConfigError, PPOConfig, TrainingConfig
+from esper.decisions import Decision
 from esper.domain import Op
 from esper.engine.agent_factory import build_trained
 from esper.engine.trained_policy import TrainedPolicy
@@ -45,7 +46,6 @@ FAMILY = Family(
 CONFIG = Config(task="two_digits", steps=STEPS, policy="ppo", training=TrainingConfig(samples_per_epoch=64))
 PREPARED = prepare_task(CONFIG, FAMILY)
 PROFILE = PREPARED.profile
-CONV_LIGHT = PROFILE.blueprints.index("conv_light")
 PLAN = "conv_light@first:0 norm@third:1 cull@first:4"
 PLANTED = Alternative(PLAN)
 POLICY = "pupil"
@@ -155,7 +155,7 @@ def test_observations_at_another_rent_are_those_of_its_own_episodes() -> None:
         torch.testing.assert_close(obs_OPTF, other.obs_OPTF, rtol=1e-6, atol=1e-6)
 
 
-ALONE = [PLANTED, Alternative(HEURISTIC), Alternative("norm@second:2", (germinate_action(0, CONV_LIGHT),))]
+ALONE = [PLANTED, Alternative(HEURISTIC), Alternative("norm@second:2", (Decision("germinate", "first", "conv_light"),))]
 
 
 def test_alternatives_do_not_depend_on_their_neighbours() -> None:
@@ -181,14 +181,15 @@ def test_alternatives_do_not_depend_on_the_lanes() -> None:
 
 
 def test_first_decisions_are_followed_by_the_plan() -> None:
-    plant, again = germinate_action(0, CONV_LIGHT), germinate_action(0, 0)  # the slot is no longer empty
+    plant = Decision("germinate", "first", "conv_light")
+    again = Decision("germinate", "first", PROFILE.blueprints[0])  # the slot is no longer empty
     scripted = Alternative("norm@second:3", (plant, again))
     (lesson,) = play([Assignment(0, [scripted, Alternative("conv_light@first:0 norm@second:3")], 0.002)], orders=1)
     names = lesson.info.alternatives
     assert names[0].startswith("0: germinate first conv_light")
     assert names[0].endswith("; from 2: norm@second:3")
     actions = [Action(*row) for row in lesson.actions_OPTH[0, 0].tolist()]
-    assert actions[0] == plant
+    assert actions[0] == germinate_action(0, PROFILE.blueprints.index("conv_light"))
     assert actions[1].op == Op.WAIT
     assert (actions[3].op, actions[3].slot, actions[3].blueprint) == (Op.GERMINATE, 1, PROFILE.blueprints.index("norm"))
     assert lesson.actions_OPTH[0, 1, :2].equal(lesson.actions_OPTH[0, 0, :2])  # the plan can advance no seed so early

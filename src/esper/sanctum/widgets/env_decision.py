@@ -9,8 +9,7 @@ from typing import NamedTuple
 from textual.events import Click
 from textual.geometry import Size
 
-from esper.effects.change import describe_choices
-from esper.effects.episode import GERMINATE, WAIT
+from esper.decisions import WAIT, Decision, describe_decision, label_decision
 from esper.effects.results import Effect, Simulation
 from esper.formatting import APPROXIMATE, strip_control
 from esper.sanctum.symbols import (
@@ -120,13 +119,13 @@ class EnvDecision(EnvPanel):
         if found is None:
             lines = self.wrapped_message("this step is after this moment, or was not recorded", width)
             return [*lines, *self._wrapped(progress, width)]
-        choices = decisions.get(step)
-        glyph, role = op_mark(choices["op"]) if choices is not None else (" ", "normal")
-        words = strip_control(describe_choices(choices)) if choices is not None else WAIT
+        decision = decisions.get(step)
+        glyph, role = op_mark(decision.op) if decision is not None else (" ", "normal")
+        words = strip_control(describe_decision(decision)) if decision is not None else WAIT
         lines = [*self._wrapped([_Text(glyph, role, words, "bright")], width), *self._choices(found, width)]
-        effect = self._effect(step, self.known) if choices is not None else ()
+        effect = self._effect(step, self.known) if decision is not None else ()
         texts = [*(_Text(" ", "normal", text, role) for text, role in effect), *progress]
-        return [*lines, *self._wrapped([*texts, *self._events(env, step, choices or {})], width)]
+        return [*lines, *self._wrapped([*texts, *self._events(env, step, decision or Decision(WAIT))], width)]
 
     def _choices(self, trace: StepTrace, width: int) -> Iterator[Line]:
         """Yield the choice of each head, with its probability if the policy reports one."""
@@ -144,10 +143,10 @@ class EnvDecision(EnvPanel):
                 line.append_cell(percent_cell(probability)).append(" %", "dim")
             yield line
 
-    def _events(self, env: EnvState, step: int, choices: Mapping[str, str]) -> Iterator[_Text]:
+    def _events(self, env: EnvState, step: int, decision: Decision) -> Iterator[_Text]:
         """Yield the transitions of the step that the decision did not make itself, and the gates that refuse a seed."""
         for move in env.moves:
-            if move.step == step and (choices.get("slot"), choices.get("op")) != (move.slot, move.reason):
+            if move.step == step and (decision.slot, decision.op) != (move.slot, move.reason):
                 yield _Text(STAGES[move.after].glyph, move.after, strip_control(describe_transition(move)))
         for refusal in env.refusals.values():
             if self.view.selected_step is None or refusal.step <= step:
@@ -199,7 +198,7 @@ class EnvDecision(EnvPanel):
             if _is_partial(self, known.unchanged):
                 notes.append(f"up to step {known.unchanged.steps}")
         self.panel_subtitle = "  ".join(notes) or None
-        return {step: self._row(step, choices, known, width) for step, choices in decisions.items()}
+        return {step: self._row(step, decision, known, width) for step, decision in decisions.items()}
 
     @property
     def _effects(self) -> Mapping[int, Effect]:
@@ -212,14 +211,14 @@ class EnvDecision(EnvPanel):
         columns = "pp".rjust(_POINTS_COLS) + ("return".rjust(_RETURN_COLS) if width >= _WIDE_COLS else "")
         return self.line().append_fitted(" decisions by effect", width - len(columns), "head").append(columns, "head")
 
-    def _row(self, step: int, choices: Mapping[str, str], known: KnownEffects | None, width: int) -> Line:
+    def _row(self, step: int, decision: Decision, known: KnownEffects | None, width: int) -> Line:
         is_wide, is_selected = width >= _WIDE_COLS, step == self.view.selected_step
         effects = known.effects if known is not None else {}
         line = Line(self.view.palette, selected=is_selected).append("▸" if is_selected else " ", "key")
-        glyph, role = op_mark(choices["op"])
+        glyph, role = op_mark(decision.op)
         line.append(f"{step:>3} ", "dim").append(glyph, role).append(" ")
         # The glyph says that the seed is planted.
-        text = strip_control(describe_choices(choices)).removeprefix(f"{GERMINATE} ")
+        text = strip_control(label_decision(decision))
         if not effects or known is None:
             return line.append(ellipsise(text, width - _INDENT), "bright")
         text_cols = width - line.width - _POINTS_COLS - (_RETURN_COLS if is_wide else 0)

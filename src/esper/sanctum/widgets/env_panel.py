@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 
 from textual.geometry import Size
 
-from esper.effects.episode import GERMINATE, WAIT, choices_of
+from esper.decisions import GERMINATE, WAIT, Decision
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.symbols import wrap_cells
 from esper.sanctum.what_if import KnownEffects
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.sanctum.widgets.row_list import RowList
-from esper.telemetry.series import StepTrace
+from esper.telemetry.series import StepTrace, decision_of
 from esper.telemetry.state import SERIES_POINTS, EnvState
 
 _OP_MARKS = {
@@ -77,9 +77,9 @@ class EpisodePanel(Panel):
         kept = ascending_steps(env) if env is not None else []
         return [*known.trace[: kept[0].step - 1], *kept] if kept and known is not None else kept
 
-    def decisions(self) -> dict[int, Mapping[str, str]]:
+    def decisions(self) -> dict[int, Decision]:
         """Return the decisions of the episode so far, except to wait, keyed by step."""
-        return {step.step: choices_of(step) for step in self.trace() if step.op != WAIT}
+        return {step.step: decision_of(step) for step in self.trace() if step.op != WAIT}
 
     def select_step(self, step: int | None) -> None:
         """Select a step of the episode, None for no step, and update all panels."""

@@ -12,6 +12,7 @@ from textual.events import Click, Leave
 from textual.geometry import Size
 
 from esper.candidates import describe_candidate
+from esper.decisions import WAIT, Decision
 from esper.formatting import format_return, strip_control
 from esper.history.timeline import MarkKind
 from esper.plots.chart import Chart, ChartMark, Curve, Quantity, XAxis, percent
@@ -186,7 +187,7 @@ class EnvStory(StepChart):
             marks.append(ChartMark(env.rolled_back.step, scores.get(env.rolled_back.step), symbol.glyph, role))
         decisions = self.decisions()
         for step in sorted(decisions, key=lambda step: step == selected):
-            glyph, role = op_mark(decisions[step]["op"])
+            glyph, role = op_mark(decisions[step].op)
             marks.append(ChartMark(step, scores.get(step), glyph, "key" if step == selected else role))
         return marks
 
@@ -300,7 +301,7 @@ class SlotLanes(EnvPanel):
         used = {move.slot for move in self.env.moves}
         if self.env.stepped is not None:
             used |= {name for name, slot in zip(names, self.env.stepped.slots, strict=False) if slot.blueprint}
-        chosen = self.decisions().get(self.view.selected_step or 0, {}).get("slot")
+        chosen = self.decisions().get(self.view.selected_step or 0, Decision(WAIT)).slot
         return sorted(sorted(slots, key=lambda slot: (names[slot] != chosen, names[slot] not in used))[:room])
 
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
