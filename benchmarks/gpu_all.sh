@@ -131,9 +131,9 @@ engine() {
 }
 
 # Two seeds, in tasks with pictures, in the family, and in tasks with tokens.
-DIGITS_PLAN=(--policy plan --plan "conv_light@early:0 depthwise@mid:1")
-FAMILY_PLAN=(--policy plan --plan "conv_light@first:0 depthwise@second:1")
-TOKEN_PLAN=(--policy plan --plan "self_attention@first:0 mlp@second:1")
+DIGITS_PLAN=(--policy plan --plan "1:conv_light@early 2:depthwise@mid")
+FAMILY_PLAN=(--policy plan --plan "1:conv_light@first 2:depthwise@second")
+TOKEN_PLAN=(--policy plan --plan "1:self_attention@first 2:mlp@second")
 gpu=cuda:0
 ((has_cuda)) || gpu=cpu:0
 DEVICE=(--devices "$gpu")

@@ -16,9 +16,9 @@ from research.teaching.player import Alternative
 from torch import Tensor
 
 from esper.config import ConfigError
-from esper.decisions import FOSSILIZE, GERMINATE, WAIT, Decision
+from esper.decisions import FOSSILIZE, GERMINATE, WAIT, Decision, PlannedDecision
 from esper.policy.actions import Action, decision_of_action
-from esper.search.space import PlannedSeed, PlanSpace
+from esper.search.space import PlanSpace
 
 DRAWN_PLANS = 2
 """Number of plans of a context that are drawn at random."""
@@ -84,12 +84,13 @@ def sized_plan(sizes: Mapping[int, int], space: PlanSpace, start: float = 0) -> 
     slots = [site.name for site in space.sites]
     if ALL in sizes:
         sizes = dict.fromkeys(range(len(slots)), sizes[ALL])
-    seeds: dict[str, PlannedSeed] = {}
+    seeds: list[PlannedDecision] = []
     for index, size in sizes.items():
         if index < len(slots):
             blueprint = blueprint_of_size(size, slots[index], space)
             if blueprint:
-                seeds[slots[index]] = PlannedSeed(blueprint, round(start * space.steps) + len(seeds))
+                step = round(start * space.steps) + len(seeds) + 1
+                seeds.append(PlannedDecision.planting(step, slots[index], blueprint))
     return space.plan(seeds)
 
 
@@ -148,12 +149,10 @@ def drawn_plans(space: PlanSpace, generator: np.random.Generator) -> list[str]:
     for _ in range(DRAWN_PLANS):
         slots = generator.permutation([site.name for site in space.sites])[: generator.integers(1, 4)]
         last = math.log(space.steps / 2)
-        seeds = {
-            str(slot): PlannedSeed(
-                str(generator.choice(space.offered(str(slot)))), int(math.exp(generator.uniform(0, last))) - 1
-            )
-            for slot in slots
-        }
+        seeds: list[PlannedDecision] = []
+        for slot in map(str, slots):
+            blueprint = str(generator.choice(space.offered(slot)))
+            seeds.append(PlannedDecision.planting(int(math.exp(generator.uniform(0, last))), slot, blueprint))
         plans.append(space.plan(seeds))
     return plans
 
@@ -209,7 +208,8 @@ def _second_seeds(first: Sequence[Decision], space: PlanSpace) -> list[Alternati
     if empty is None or len(first) >= space.steps:
         return []
     names = [blueprint_of_size(size, empty, space) for size in (SMALL, MIDDLE)]
-    return [Alternative(f"{name}@{empty}:{len(first)}", tuple(first)) for name in names if name]
+    plans = [str(PlannedDecision.planting(len(first) + 1, empty, name)) for name in names if name]
+    return [Alternative(plan, tuple(first)) for plan in plans]
 
 
 def _added_seeds(decisions: Sequence[Decision], space: PlanSpace, policy: str) -> list[Alternative]:

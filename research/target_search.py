@@ -21,6 +21,7 @@ from research.policies import TrainedPolicies, add_options, net_returns, plan_ag
 from research.training_hosts import OneAgentPerEnv
 
 from esper.config import Config
+from esper.decisions import PlannedDecision, write_plan
 from esper.evaluation.episodes import run_episodes
 from esper.intervals import t_interval
 from esper.policy.agent import Agent
@@ -104,12 +105,12 @@ def draw_plans(count: int, blueprints_by_slot: Mapping[str, Sequence[str]], step
         if len(plans) == count:
             break
         slots = generator.sample(list(blueprints_by_slot), generator.randint(1, most))
-        free = list(range(max(steps // 2, len(slots))))[:steps]
-        seeds: list[tuple[int, str]] = []
+        free = list(range(1, max(steps // 2, len(slots)) + 1))[:steps]
+        seeds: list[PlannedDecision] = []
         for slot in slots[: len(free)]:
             step = free.pop(int(len(free) * generator.random() ** 2))
-            seeds.append((step, f"{generator.choice(blueprints_by_slot[slot])}@{slot}:{step}"))
-        plans[" ".join(word for _, word in sorted(seeds))] = None
+            seeds.append(PlannedDecision.planting(step, slot, generator.choice(blueprints_by_slot[slot])))
+        plans[write_plan(sorted(seeds, key=lambda seed: seed.step))] = None
     return list(plans)
 
 

@@ -48,7 +48,7 @@ def example_run(envs: int = 4, rounds: int = 2, steps: int = 5) -> list[ev.AnyEv
 
 GROWTH_STEPS = 5
 """Number of steps of a trial of `growth_run`."""
-FINALISTS = (BARE_HOST, "pretrained", "conv_small@mid:1", FROM_SCRATCH)
+FINALISTS = (BARE_HOST, "pretrained", "2:conv_small@mid", FROM_SCRATCH)
 """Candidates of `growth_run` that are trained on fresh hosts."""
 
 
@@ -115,7 +115,7 @@ def _proposals(trials: int) -> Iterator[tuple[str, Origin]]:
     yield from list(_FINAL_ORIGINS.items())[:3]
     for number in range(3, trials):
         origin: Origin = "variation" if number % 4 == 0 else "drawn"
-        yield f"{BLUEPRINTS[number % 3]}@{SLOTS[number % 2]}:{number % 4} norm@late:{number}", origin
+        yield f"{number % 4 + 1}:{BLUEPRINTS[number % 3]}@{SLOTS[number % 2]} {number + 1}:norm@late", origin
 
 
 def _batched(items: list[T], size: int) -> list[list[T]]:
@@ -127,10 +127,10 @@ def _quality(name: str) -> tuple[float, float]:
     known = {
         BARE_HOST: (0.78, 1.0),
         "pretrained": (0.82, 1.2),
-        "conv_small@mid:1": (0.86, 1.53),
+        "2:conv_small@mid": (0.86, 1.53),
         FROM_SCRATCH: (0.85, 1.53),
     }
-    draw = random.Random(name)
+    draw = random.Random(f"trial {name}")
     return known.get(name) or (draw.uniform(0.6, 0.84), draw.uniform(1.05, 2.4))
 
 

@@ -33,7 +33,7 @@ def search_of(**options: int) -> SearchState:
 
 def test_fresh_results_come_first_and_have_letters() -> None:
     found = search_of().standings()
-    best, own = "conv_small@mid:1", [one for one in found if one.name == BARE_HOST]
+    best, own = "2:conv_small@mid", [one for one in found if one.name == BARE_HOST]
     assert [one.name for one in found[:4]] == [best, "pretrained", FROM_SCRATCH, BARE_HOST]
     assert [one.label for one in found[:4]] == ["a ●", "b ●", "c ○", "d ◆"]
     assert {one.label for one in found[4:]} == {"  ·", ""}
@@ -57,7 +57,7 @@ def test_table_fits_the_terminal_and_keeps_the_host(width: int) -> None:
     assert lines[-1] == "and 35 more"
     assert len(lines) == 7
     assert "◆  your network" in lines[-2]
-    name = "conv_small@mid:1" if width == 60 else "conv_small in mid at step 1"
+    name = "2:conv_small@mid" if width == 60 else "conv_small in mid at step 2"
     assert "86.0" in next(line for line in lines if f"{name} " in line)
     assert ("trainings" in lines[0], "return" in lines[0]) == (width == 200, width > 60)
 
@@ -66,7 +66,7 @@ def test_labels_name_what_a_policy_has_planted() -> None:
     policy = Candidate(name="pretrained", origin="policy", seeds=["conv_heavy in s3"])
     assert label_of(policy) == "pretrained: conv_heavy in s3"
     assert fit_label(policy, 12) == "pretrained"
-    assert fit_label(Candidate(name="norm@late:3 norm@mid:1", origin="drawn"), 12) == "norm@late:3…"
+    assert fit_label(Candidate(name="4:norm@late 2:norm@mid", origin="drawn"), 12) == "4:norm@late…"
 
 
 def test_chart_places_fresh_candidates_by_their_parameters() -> None:
@@ -102,11 +102,11 @@ def test_report_has_table_chart_and_answer() -> None:
 def test_html_escapes_names_and_draws_every_measured_candidate() -> None:
     search = search_of()
     search.candidates.append(
-        Candidate(name="<b>@mid:1", origin="drawn", outcome="done", score=0.4, net_return=0.1, parameter_ratio=9.0)
+        Candidate(name="2:<b>@mid", origin="drawn", outcome="done", score=0.4, net_return=0.1, parameter_ratio=9.0)
     )
     page = html_report(search.standings(), "accuracy", search.answer)
     assert "<b>" not in page
-    assert "&lt;b&gt; in mid at step 1" in page
+    assert "&lt;b&gt; in mid at step 2" in page
     root = ElementTree.fromstring(SvgScatter(candidate_scatter(search.standings(), "accuracy")).svg)
     groups = [found for found in root if found.tag.endswith("}g")]
     assert len(groups) == len(search.candidates) - 1  # one has failed

@@ -176,9 +176,9 @@ def test_effects_that_cannot_be_read_are_a_notice(tmp_path: Path) -> None:
 def test_growth_shows_its_candidates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_segment(tmp_path, 1, recording(growth_run()))
     grown = esper.read_run(tmp_path)
-    assert [one.name for one in grown.search[:2]] == ["conv_small@mid:1", "pretrained"]
+    assert [one.name for one in grown.search[:2]] == ["2:conv_small@mid", "pretrained"]
     page = grown._repr_html_()
-    assert "<td>conv_small in mid at step 1</td><td>86.0 [83.5, 88.5]</td>" in page
+    assert "<td>conv_small in mid at step 2</td><td>86.0 [83.5, 88.5]</td>" in page
     assert page.count("<svg") == 1
     assert main(["show", str(tmp_path)]) == 0
     shown = capsys.readouterr().out

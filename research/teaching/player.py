@@ -13,7 +13,7 @@ import torch
 from research.teaching.lessons import Lesson, LessonInfo
 from torch import Tensor
 
-from esper.decisions import WAIT, Decision
+from esper.decisions import WAIT, Decision, PlannedDecision, write_plan
 from esper.engine.agent_factory import build_agent, build_trained
 from esper.engine.candidate_agent import CandidateAgent
 from esper.engine.episode import Episode, begin_episodes
@@ -47,13 +47,12 @@ class Alternative(msgspec.Struct, frozen=True):
     first: tuple[Decision, ...] = ()
 
     def __str__(self) -> str:
-        """Return the alternative as text, with the steps of its ops from 0."""
-        ops = [
-            f"{step}: {' '.join(decision.choices.values())}"
-            for step, decision in enumerate(self.first)
-            if decision.op != WAIT
-        ]
-        return "; ".join([*ops, f"from {len(self.first)}: {self.then or 'wait'}"]) if self.first else self.then
+        """Return the alternative as text: its first decisions as in a plan, then the step from which others follow."""
+        if not self.first:
+            return self.then
+        planned = (PlannedDecision(step, decision) for step, decision in enumerate(self.first, start=1))
+        first = write_plan(one for one in planned if one.decision.op != WAIT)
+        return f"{first}; from {len(self.first) + 1}: {self.then or 'wait'}"
 
 
 class Assignment(NamedTuple):

@@ -202,7 +202,7 @@ def what_if(
         rounds: First and last round of a sample of episodes, in place of one.
         sample: Number of episodes of the sample; None: all.
         without: Decisions to leave out together: `step:17`, or `seed:early:17` for all that concern a seed.
-        do: Decisions to take instead: `12: germinate depthwise early`.
+        do: Decisions to take instead: `12:depthwise@early`.
         plan: Plan that replaces all decisions.
         then: Decisions after the change: `recorded`, `wait`, `policy`, or the reference of a policy.
         repeats: Number of other hosts and data orders on which it is simulated too.

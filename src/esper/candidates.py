@@ -14,6 +14,8 @@ from typing import Literal
 
 import msgspec
 
+from esper.config import ConfigError
+from esper.decisions import describe_planned, parse_decision
 from esper.formatting import pluralise
 from esper.intervals import IntervalEstimate, t_interval
 from esper.plots.scatter import pareto_front
@@ -116,15 +118,10 @@ def describe_candidate(name: str) -> str:
     if name.startswith("/") or "@" not in name:
         *_, run, directory, last = ["", "", *name.split("/")]
         return f"{run}/{last}" if directory == "checkpoints" else last
-    return ", ".join(_describe_word(word) for word in name.split())
-
-
-def _describe_word(word: str) -> str:
-    blueprint, _, place = word.partition("@")
-    slot, _, options = place.partition(":")
-    step, _, chosen = options.partition(",")
-    seed = f"cull {slot}" if blueprint == "cull" else f"{blueprint} in {slot}"
-    return f"{seed} at step {step}" + (f" ({chosen.replace(',', ', ')})" if chosen else "")
+    try:
+        return ", ".join(describe_planned(parse_decision(word)) for word in name.split())
+    except ConfigError:  # of a damaged recording
+        return name
 
 
 def front(candidates: Iterable[Candidate]) -> list[Candidate]:

@@ -213,8 +213,8 @@ class Config(Section, frozen=True, kw_only=True):
     """policy that decides what to grow; a run or a checkpoint for its trained policy; FILE.py or MODULE:NAME for one of
     your own"""
     plan: str = ""
-    """plan of --policy plan: BLUEPRINT@SLOT:STEP or cull@SLOT:STEP, with steps from 0 and spaces between, e.g.
-    'conv_light@early:0 depthwise@mid:1,tempo=5,alpha=0.7,style=linear_gate'"""
+    """plan of --policy plan: STEP:BLUEPRINT@SLOT or STEP:cull@SLOT, with steps from 1 and spaces between, e.g.
+    '1:conv_light@early 2:depthwise@mid,tempo=5,alpha=0.7,style=linear_gate'"""
     init_policy: str = ""
     """trained policy that --policy ppo begins with: pretrained, a run or a checkpoint; none: random weights"""
     rounds: Annotated[int, Meta(ge=1, le=MAX_COUNT), unit("rounds")] = 70

@@ -1,20 +1,37 @@
-"""The decision of an env in one step: the value that all parts share, and its wording for people."""
+"""Decisions of an episode: the value that all parts share, its text in plans and changes, and its wording for people.
+
+    1:conv_light@early 3:depthwise@mid,tempo=5,alpha=0.7,style=linear_gate 20:set_alpha@mid,alpha=0.5 25:cull@early
+
+Each word is one decision: its step, from 1; the blueprint of a new seed, or another op; its slot; and its options.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
-from esper.domain import HEADS, Op
+from esper.config import ConfigError
+from esper.domain import HEADS, HEADS_BY_OP, Op
+from esper.formatting import suggest
 
 WAIT, GERMINATE, ADVANCE, SET_ALPHA, CULL, FOSSILIZE = (op.label for op in Op)
+OPTIONS = {"tempo": "tempo", "alpha": "alpha_target", "style": "style", "speed": "alpha_speed", "curve": "alpha_curve"}
+"""Head of each option, keyed by its name in the text, in the order in which options are written."""
 _DEFAULTS: Mapping[str, Mapping[str, str]] = {
     GERMINATE: {"style": "linear_add", "tempo": "3", "alpha_target": "1.0"},
     SET_ALPHA: {"style": "linear_add", "alpha_speed": "0", "alpha_curve": "linear"},
     CULL: {"alpha_speed": "0", "alpha_curve": "linear"},
 }
 """Choices that a decision has if they are not given, keyed by op and head."""
+_HEADS = {op.label: heads for op, heads in HEADS_BY_OP.items()}
+"""Heads that each op uses, keyed by its name."""
+_WORD = re.compile(
+    r"(?P<step>\d{1,9}):(?P<name>[^@:,=\s]+)(?:@(?P<slot>[^@:,\s]+))?(?P<options>(?:,[^=,\s]+=[^=,\s]+)*)"
+)
+_EXPECTED = "expected STEP:BLUEPRINT@SLOT, such as 3:depthwise@mid, or STEP:OP@SLOT, such as 12:cull@mid"
 
 
 class Decision(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -42,9 +59,76 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         found = {head: getattr(self, head) for head in HEADS}
         return {head: choice for head, choice in found.items() if choice is not None}
 
+    @property
+    def options(self) -> dict[str, str]:
+        """The options that differ from the default, keyed by their name in the text."""
+        defaults, choices = _DEFAULTS.get(self.op, {}), self.choices
+        return {
+            name: choices[head]
+            for name, head in OPTIONS.items()
+            if head in choices and choices[head] != defaults.get(head)
+        }
+
     def with_defaults(self) -> Decision:
         """Return the decision with the default for each choice that is not given."""
         return Decision(**{**_DEFAULTS.get(self.op, {}), **self.choices})
+
+
+class PlannedDecision(NamedTuple):
+    """A decision, and its step. Its text is a word of a plan or of a change."""
+
+    step: int
+    """Step of the episode, from 1."""
+    decision: Decision
+
+    def __str__(self) -> str:
+        decision = self.decision
+        name = decision.blueprint if decision.op == GERMINATE else decision.op
+        slot = f"@{decision.slot}" if decision.slot else ""
+        options = "".join(f",{option}={choice}" for option, choice in decision.options.items())
+        return f"{self.step}:{name}{slot}{options}"
+
+    @classmethod
+    def planting(cls, step: int, slot: str, blueprint: str) -> PlannedDecision:
+        """Return the planting of a seed."""
+        return cls(step, Decision(GERMINATE, slot, blueprint))
+
+
+def parse_decision(text: str) -> PlannedDecision:
+    """Return the decision of one word. Slot, blueprint and choices need not exist.
+
+    Raises:
+        ConfigError: The text is not a decision.
+    """
+    found = _WORD.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"{text!r} is not a decision; {_EXPECTED}; steps count from 1")
+    if int(found["step"]) < 1:
+        raise ConfigError(f"{text!r}: steps count from 1")
+    op = found["name"] if found["name"] in _HEADS else GERMINATE
+    if (found["slot"] is None) != (op == WAIT) or found["name"] == GERMINATE:
+        raise ConfigError(f"{text!r}: {_EXPECTED}" if op != WAIT else f"{text!r}: wait has no slot")
+    choices = {"op": op} | ({"slot": found["slot"]} if op != WAIT else {})
+    if op == GERMINATE:
+        choices["blueprint"] = found["name"]
+    allowed = [option for option, head in OPTIONS.items() if head in _HEADS[op]]
+    for pair in found["options"].split(",")[1:]:
+        option, _, choice = pair.partition("=")
+        if option not in allowed:
+            known = suggest(option, allowed) if allowed else "it has none"
+            raise ConfigError(f"{text!r}: {option!r} is not an option of {op}; {known}")
+        choices[OPTIONS[option]] = choice
+    return PlannedDecision(int(found["step"]), Decision(**choices))
+
+
+def is_blueprint_name(name: str) -> bool:
+    """Return True if the text of a decision can name a blueprint in this way."""
+    return re.fullmatch(r"[^@:,=\s]+", name) is not None and name not in _HEADS
+
+
+def write_plan(planned: Iterable[PlannedDecision]) -> str:
+    """Return the text of a plan."""
+    return " ".join(map(str, planned))
 
 
 def describe_decision(decision: Decision) -> str:
@@ -58,3 +142,9 @@ def describe_decision(decision: Decision) -> str:
 def label_decision(decision: Decision) -> str:
     """Return a short form of `describe_decision`, in which a seed stands for its planting: `depthwise in early`."""
     return describe_decision(decision).removeprefix(f"{GERMINATE} ")
+
+
+def describe_planned(planned: PlannedDecision) -> str:
+    """Return a planned decision in words, such as `depthwise in early at step 3 (tempo=5)`."""
+    chosen = ", ".join(f"{option}={choice}" for option, choice in planned.decision.options.items())
+    return f"{label_decision(planned.decision)} at step {planned.step}" + (f" ({chosen})" if chosen else "")

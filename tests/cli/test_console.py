@@ -257,9 +257,9 @@ def test_console_summary_marks_unknown_values(state: RunState, expected: str) ->
 def test_growth_prints_its_trials_its_rounds_and_its_answer() -> None:
     run = growth_run()
     lines = [line[20:] for line in printed([*run])]
-    assert "INFO    conv_small in mid at step 3, norm in late at step 3: pruned, score 46.1%" in lines
-    assert "WARNING norm in mid at step 1, norm in late at step 5 failed: RuntimeError: out of memory" in lines
-    best = "best so far: conv_small in mid at step 1, 86.0 %, ×1.53 parameters; your network 78.0 %"
+    assert "INFO    conv_small in mid at step 4, norm in late at step 4: pruned, score 42.7%" in lines
+    assert "WARNING norm in mid at step 2, norm in late at step 6 failed: RuntimeError: out of memory" in lines
+    best = "best so far: conv_small in mid at step 2, 86.0 %, ×1.53 parameters; your network 78.0 %"
     assert f"INFO    round 2: 8 of 12 trials; {best}" in lines
     assert sum(" round " in line for line in lines) == 5
     state = fold(run)

@@ -32,7 +32,7 @@ def test_parse_without_planting_leaves_out_all_decisions_about_its_seed() -> Non
     [
         ("17", "'17' is not a decision; expected step:17 or seed:early:17"),
         ("step:9", "'step:9': the episode has steps 1 to 8"),
-        ("step:0", "'step:0': the episode has steps 1 to 8"),
+        ("step:0", "'step:0': steps count from 1"),
         ("step:4", "'step:4': the env waited in step 4, so there is nothing to leave out"),
         (
             "seed:late:2",
@@ -47,26 +47,30 @@ def test_parse_without_unknown_decision_names_the_known_ones(text: str, message:
 
 
 def test_parse_do_takes_options_from_the_recorded_decision_of_the_same_op() -> None:
-    found = parse_do(["2: germinate depthwise mid tempo=8", "4: germinate norm late alpha=0.5"], GROWN).decisions
+    found = parse_do(["2:depthwise@mid,tempo=8 4:norm@late,alpha=0.5"], GROWN).decisions
     recorded = decision_of(GROWN.steps[1])
     assert found[2] == msgspec.structs.replace(recorded, blueprint="depthwise", slot="mid", tempo="8")
     assert found[4] == Decision("germinate", "late", "norm", style="linear_add", tempo="3", alpha_target="0.5")
-    assert parse_do(["6: wait"], GROWN) == without_steps([6])
+    assert parse_do(["6:wait"], GROWN) == without_steps([6])
 
 
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["germinate norm early"], "'germinate norm early' is not a decision; expected for example '12: germinate"),
-        (["9: wait"], "'9: wait': the episode has steps 1 to 8"),
-        (["1: grow norm early"], "'1: grow norm early': 'grow' is not an op; "),
-        (["1: germinate early"], "'1: germinate early': expected germinate BLUEPRINT SLOT"),
-        (["1: advance"], "'1: advance': expected advance SLOT"),
-        (["1: wait early"], "'1: wait early': expected wait"),
-        (["1: cull early tempo=3"], "'1: cull early tempo=3': 'tempo' is not an option of cull; valid: speed, curve"),
-        (["1: advance early speed=3"], "'1: advance early speed=3': 'speed' is not an option of advance"),
-        (["1: set_alpha early"], "'1: set_alpha early': set_alpha needs alpha="),
-        (["1: wait", "1: advance mid"], "'1: advance mid': step 1 has another decision already"),
+        (
+            ["norm@early:3"],
+            "'norm@early:3' is not a decision; expected STEP:BLUEPRINT@SLOT, such as",
+        ),
+        ([" "], "' ' is not a decision"),
+        (["9:wait"], "'9:wait': the episode has steps 1 to 8"),
+        (["0:wait"], "'0:wait': steps count from 1"),
+        (["1:germinate@early"], "'1:germinate@early': expected STEP:BLUEPRINT@SLOT"),
+        (["1:advance"], "'1:advance': expected STEP:BLUEPRINT@SLOT"),
+        (["1:wait@early"], "'1:wait@early': wait has no slot"),
+        (["1:cull@early,tempo=3"], "'1:cull@early,tempo=3': 'tempo' is not an option of cull; valid: speed, curve"),
+        (["1:advance@early,speed=3"], "'1:advance@early,speed=3': 'speed' is not an option of advance; it has none"),
+        (["1:set_alpha@early"], "'1:set_alpha@early': set_alpha needs alpha="),
+        (["1:wait", "1:advance@mid"], "'1:advance@mid': step 1 has another decision already"),
     ],
 )
 def test_parse_do_invalid_decision_is_refused(texts: list[str], message: str) -> None:
@@ -77,7 +81,7 @@ def test_parse_do_invalid_decision_is_refused(texts: list[str], message: str) ->
 
 def test_describe_change_names_the_decision() -> None:
     assert describe_change(without_decision(GROWN, 2), GROWN) == "without germinate norm in early, step 2"
-    change = Change(decisions=parse_do(["8: set_alpha early alpha=1.0"], GROWN).decisions, then=NOTHING)
+    change = Change(decisions=parse_do(["8:set_alpha@early,alpha=1.0"], GROWN).decisions, then=NOTHING)
     assert describe_change(change, GROWN) == "step 8: set alpha in early to 1.0, then wait"
     assert describe_change(Change(), GROWN) == "as recorded"
 

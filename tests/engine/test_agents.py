@@ -17,7 +17,7 @@ BLUEPRINTS = ("conv_light", "conv_heavy")
 
 @pytest.mark.parametrize("policy", get_args(PolicyName))
 def test_build_agent_returns_a_policy_that_learns_for_ppo_only(policy: PolicyName) -> None:
-    plan = "conv_light@early:0" if policy == "plan" else ""
+    plan = "1:conv_light@early" if policy == "plan" else ""
     agent = build_agent(Config(policy=policy, plan=plan, envs=2), digits_profile().sites, BLUEPRINTS)
     assert isinstance(agent, PPOAgent) == (policy in ("ppo", "pretrained"))
     assert (isinstance(agent, PPOAgent) and agent._stochastic_heads) == (policy == "ppo")

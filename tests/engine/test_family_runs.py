@@ -145,7 +145,7 @@ def test_few_samples_are_repeated_equally_often() -> None:
     "policy", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("heuristic", "random")), "full", "plan"]
 )
 def test_every_policy_grows_envs_with_different_slots(policy: str, tmp_path: Path) -> None:
-    plan = "conv_light@first:0 depthwise@fourth:1 conv_light@second:2" if policy == "plan" else ""
+    plan = "1:conv_light@first 2:depthwise@fourth 3:conv_light@second" if policy == "plan" else ""
     options = OPTIONS | {"policy": policy, "plan": plan, "rounds": 2, "steps": 6, "envs": 8}
     live = LiveRun(tmp_path, **options).start()
     live.finish()

@@ -48,7 +48,7 @@ def noise(rng: np.random.Generator, samples: int) -> dict[str, Array]:
     """
     easy_N = rng.normal(0.0, 0.5, samples)
     scores: dict[str, Array] = {}
-    for name in (BARE_HOST, "norm@a:0", "mlp@a:0", "mlp@b:0"):
+    for name in (BARE_HOST, "1:norm@a", "1:mlp@a", "1:mlp@b"):
         shared_N = easy_N if name else -easy_N
         own_N = rng.normal(0.0, 0.3, samples)
         hosts_H1 = rng.normal(0.0, 0.05, (FRESH_HOSTS, 1))
@@ -69,17 +69,17 @@ def test_gain_is_paired_and_corrected_for_the_number_of_finalists() -> None:
     rng = np.random.default_rng(1)
     host_HN = (rng.random((FRESH_HOSTS, 300)) < 0.7).astype(np.float64)
     better_HN = np.where(rng.random(host_HN.shape) < 0.2, 1.0, host_HN)
-    scores = {BARE_HOST: host_HN, "a@a:0": better_HN, "b@a:0": host_HN, WIDE_HOST: better_HN}
+    scores = {BARE_HOST: host_HN, "1:a@a": better_HN, "1:b@a": host_HN, WIDE_HOST: better_HN}
     found = {one.name: one for one in measured(scores)}
     expected = crossed_interval(better_HN - host_HN, joint_level(2, GAIN_LEVEL))
-    gain = found["a@a:0"].gain
+    gain = found["1:a@a"].gain
     assert gain is not None
     assert (gain.mean, gain.low, gain.high) == pytest.approx((expected.mean, expected.low, expected.high))
-    assert found["a@a:0"].is_better
-    assert not found["b@a:0"].is_better
+    assert found["1:a@a"].is_better
+    assert not found["1:b@a"].is_better
     assert found[BARE_HOST].gain is None
     assert found[WIDE_HOST].gain is None
-    assert found[WIDE_HOST].test_interval == found["a@a:0"].test_interval
+    assert found[WIDE_HOST].test_interval == found["1:a@a"].test_interval
     own = crossed_interval(host_HN)
     interval = found[BARE_HOST].score_interval
     assert interval is not None
@@ -90,7 +90,7 @@ def test_rent_shifts_the_gain_and_not_its_width() -> None:
     rng = np.random.default_rng(2)
     host_HN = (rng.random((FRESH_HOSTS, 300)) < 0.7).astype(np.float64)
     better_HN = np.where(rng.random(host_HN.shape) < 0.2, 1.0, host_HN)
-    one = measured({BARE_HOST: host_HN, "a@a:0": better_HN}, rent=0.25)[1]
+    one = measured({BARE_HOST: host_HN, "1:a@a": better_HN}, rent=0.25)[1]
     assert one.gain is not None
     assert one.score_gain is not None
     assert one.gain.mean == pytest.approx(one.score_gain.mean - 0.25)
@@ -101,7 +101,7 @@ def test_rent_shifts_the_gain_and_not_its_width() -> None:
 def test_scores_survive_a_checkpoint() -> None:
     first, later = FreshScores(), FreshScores()
     for host in (1, 2):
-        first.add("a@a:0 b@b:1", host, NetworkScores(torch.rand(5), torch.rand(3)))
+        first.add("1:a@a 2:b@b", host, NetworkScores(torch.rand(5), torch.rand(3)))
         first.add(BARE_HOST, host, NetworkScores(torch.rand(5), torch.rand(3)))
     later.load_state_dict(first.state_dict(), first.state_tensors())
     assert later.state_dict() == first.state_dict()

@@ -26,12 +26,12 @@ from esper.policy.baselines import StaticAgent, germinate_action
 from esper.search.search import PlanSearch
 from tests.search.plans import BLUEPRINTS, sites, space
 
-PLANS = ("norm@early:0", "conv_light@mid:1", "norm@late:2", "depthwise@late:3")
+PLANS = ("1:norm@early", "2:conv_light@mid", "3:norm@late", "4:depthwise@late")
 SEED = GrownSeed(
     slot="early", module="early", layout="BCHW", channels=8, is_causal=False, blueprint="norm", blend="add", alpha=1.0,
     parameters=16,
 )  # fmt: skip
-SCORES = {BARE_HOST: 0.5, "norm@early:0": 0.8, "conv_light@mid:1": 0.7, "norm@late:2": 0.6}
+SCORES = {BARE_HOST: 0.5, "1:norm@early": 0.8, "2:conv_light@mid": 0.7, "3:norm@late": 0.6}
 
 
 @pytest.fixture(autouse=True)
@@ -147,7 +147,7 @@ def test_best_candidates_train_on_the_same_fresh_hosts() -> None:
     assert rounds.fresh_hosts == {name: list(range(1, FRESH_HOSTS + 1)) for name in SCORES}
     chosen = choose(rounds.director.search_state.candidates, "score")
     assert chosen is not None
-    assert chosen.name == "norm@early:0"
+    assert chosen.name == "1:norm@early"
     assert set(rounds.director.networks) >= set(SCORES)
     many = Rounds(trials=30, envs=30)
     many.play()
@@ -180,8 +180,8 @@ def test_growth_continues_only_with_a_larger_budget() -> None:
         assert later.director.has_ended is expected
     later.play()
     added = [training for tried in later.tried for training in tried]
-    assert added[:2] == [("norm@late:2", 0), ("depthwise@late:3", 0)]
-    assert added[2:] == [("norm@late:2", host) for host in range(1, FRESH_HOSTS + 1)]
+    assert added[:2] == [("3:norm@late", 0), ("4:depthwise@late", 0)]
+    assert added[2:] == [("3:norm@late", host) for host in range(1, FRESH_HOSTS + 1)]
     stored["0"]["budget"] = [9, None]
     exhausted = Rounds(trials=9)
     exhausted.director.load_state_dict(stored, tensors)
@@ -224,7 +224,7 @@ def test_best_trial_is_not_too_large() -> None:
     assert best.name == BARE_HOST
     rounds = Rounds(trials=2)
     rounds.begin()
-    rounds.step({BARE_HOST: 0.0, "norm@early:0": -0.3})
+    rounds.step({BARE_HOST: 0.0, "1:norm@early": -0.3})
     rounds.director.end_round()
     assert rounds.director.best_trial() is rounds.director.search_state.candidates[0]
 
@@ -249,12 +249,12 @@ def test_network_that_has_grown_a_seed_replaces_a_better_one_without_it(monkeypa
     """Otherwise, a plan could be chosen whose written network has none of its seeds."""
     rounds = Rounds(trials=4, steps=3)
     rounds.begin()
-    rounds.step({BARE_HOST: 0.5, "norm@early:0": 0.8})
+    rounds.step({BARE_HOST: 0.5, "1:norm@early": 0.8})
     monkeypatch.setattr(BestNetwork, "seeds_differ", lambda _, env: env.index == 1)
-    rounds.step({BARE_HOST: 0.4, "norm@early:0": 0.6})
+    rounds.step({BARE_HOST: 0.4, "1:norm@early": 0.6})
     rounds.director.end_round()
     found = {one.name: one.score for one in rounds.director.search_state.candidates}
-    assert (found[BARE_HOST], found["norm@early:0"]) == (0.5, 0.6)
+    assert (found[BARE_HOST], found["1:norm@early"]) == (0.5, 0.6)
 
 
 def test_compared_networks_are_candidates_that_train_after_the_answer_is_chosen() -> None:

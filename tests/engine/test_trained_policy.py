@@ -117,7 +117,7 @@ def test_every_command_accepts_a_run_as_the_policy(
         assert main(["devices", *options]) == 0
     assert main(["config", "--policy", "no/such/run"]) == 2
     assert "'no/such/run' is neither a file nor a run in telemetry" in capsys.readouterr().err
-    assert main(["config", "--policy", run.name, "--telemetry-dir", ".", "--plan", "cull@mid:1"]) == 2
+    assert main(["config", "--policy", run.name, "--telemetry-dir", ".", "--plan", "2:cull@mid"]) == 2
     assert "--plan is for --policy plan" in capsys.readouterr().err
 
 

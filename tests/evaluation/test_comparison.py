@@ -143,7 +143,7 @@ def test_verdict_needs_more_than_its_own_interval_in_a_table_of_three() -> None:
 
 def test_report_of_two_episodes_has_no_impossible_interval_and_says_that_they_are_few() -> None:
     """The t interval of two scores of 20 and 50 % is [-155.6, 225.6] %."""
-    name = "plan:conv_light@early:0 depthwise@mid:1,tempo=5,alpha=0.7,style=linear_gate"
+    name = "plan:1:conv_light@early 2:depthwise@mid,tempo=5,alpha=0.7,style=linear_gate"
     runs = {
         policy: [run(episode(test_score=0.2, ratio=1.2), episode(test_score=0.5, ratio=2.8)) for _ in "ab"]
         for policy in ("ppo", name)

@@ -14,7 +14,7 @@ from tests.evaluation.reports import episode, report, run
 POLICIES = {
     "static": (0.40, 1.0),
     "small": (0.90, 2.0),
-    "plan:conv_light@early:0": (0.93, 3.0),
+    "plan:1:conv_light@early": (0.93, 3.0),
     "dear": (0.92, 5.0),
     "equal": (0.93, 3.5),
 }
@@ -32,7 +32,7 @@ def drawn(policies: dict[str, tuple[float, float]] = POLICIES) -> EvaluationRepo
 
 
 def test_front_has_the_policies_that_no_other_one_dominates() -> None:
-    assert front_policies(drawn().policies) == {"static", "small", "plan:conv_light@early:0"}
+    assert front_policies(drawn().policies) == {"static", "small", "plan:1:conv_light@early"}
     twins = {"one": (0.5, 2.0), "two": (0.5, 2.0)}
     assert front_policies(drawn(twins).policies) == {"one", "two"}
 
@@ -49,7 +49,7 @@ def test_text_plot_places_every_policy() -> None:
     columns = [places[letter][1] for letter in "abced"]
     assert columns == sorted(columns)
     assert places["a"][0] > places["b"][0] > places["c"][0]
-    assert legend == ["  a ● static", "  b ● small", "  c ● conv_light@early:0", "  d ○ dear", "  e ○ equal"]
+    assert legend == ["  a ● static", "  b ● small", "  c ● 1:conv_light@early", "  d ○ dear", "  e ○ equal"]
 
 
 def test_text_plot_of_a_single_policy_is_drawn() -> None:

@@ -156,7 +156,7 @@ def test_refused_evaluation_uses_no_random_seed(tmp_path: Path) -> None:
         opened(path, "static", "ppo", journals=journals),
     ):
         pass
-    with pytest.raises(ConfigError, match="not a slot"), opened(path, "plan:norm@erly:0", journals=journals):
+    with pytest.raises(ConfigError, match="not a slot"), opened(path, "plan:1:norm@erly", journals=journals):
         pass
     assert not journals.exists()
 

@@ -270,3 +270,10 @@ def test_layout_conversion_round_trip_and_equal_result(layout: Layout) -> None:
     x = torch.randn(SHAPES[canonical], generator=generator())
     assert torch.equal(layout.to_canonical(layout.from_canonical(x)), x)
     torch.testing.assert_close(layout.to_canonical(other(layout.from_canonical(x), 0.5)), one(x, 0.5))
+
+
+@pytest.mark.parametrize("name", ["cull", "wait", "my seed", "conv:1", "a@b", "a,b", "a=b", ""])
+def test_blueprint_whose_name_a_plan_cannot_contain_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="the name must not be that of an op"):
+        blueprint(name, "BC")(nn.Identity)
+    assert name not in BLUEPRINTS

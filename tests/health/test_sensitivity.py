@@ -82,7 +82,7 @@ def test_learning_rate_that_rises_hundredfold_is_found(after: int, limit: int, t
     The rounding of the CPU decides which env breaks down and after how many steps; some envs learn on. With random
     seeds 0 to 3, the first was found after 10 to 17 steps, and after 3 to 6 if the envs were trained.
     """
-    plan = "conv_light@early:4 conv_heavy@mid:9"
+    plan = "5:conv_light@early 10:conv_heavy@mid"
     live = LiveRun(tmp_path, policy="plan", plan=plan, envs=4, rounds=1, steps=26).start_paused(after)
     rules = {"loss above chance", "dead seed", "governor rollback"}
     assert steps_until(live.events, rules, 0) is None

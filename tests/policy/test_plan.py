@@ -13,6 +13,7 @@ from esper.checkpoint.catalog import find_checkpoint
 from esper.cli.main import main
 from esper.config import ConfigError
 from esper.control import RequestKind
+from esper.decisions import Decision, PlannedDecision, write_plan
 from esper.domain import Op
 from esper.policy.plan import check_names, parse_plan, split_plan
 from esper.policy.plan_agent import PlanAgent
@@ -20,15 +21,15 @@ from esper.telemetry import events as ev
 from tests.policy.scripted import BLUEPRINTS, NOISE, ScriptedEnv
 from tests.runs import LiveRun, computed, recorded
 
-PLAN = "conv_light@early:0,tempo=5,alpha=0.7,style=linear_gate depthwise@mid:1 norm@late:3 cull@late:14"
+PLAN = "1:conv_light@early,tempo=5,alpha=0.7,style=linear_gate 2:depthwise@mid 4:norm@late 15:cull@late"
 OFFERED = {"early": ("conv_light", "norm"), "mid": ("depthwise",), "late": ("norm",)}
 
 
 def test_plan_is_parsed_in_the_order_of_its_steps() -> None:
-    plan = parse_plan("depthwise@mid:7 conv_light@early:0,tempo=5,alpha=0.7", 10)
-    assert [(op.name, op.slot, op.step, op.options, op.position) for op in plan] == [
-        ("conv_light", "early", 0, {"tempo": "5", "alpha": "0.7"}, 17),
-        ("depthwise", "mid", 7, {}, 1),
+    plan = parse_plan("8:depthwise@mid 1:conv_light@early,tempo=5,alpha=0.7", 10)
+    assert plan == [
+        PlannedDecision(1, Decision("germinate", "early", "conv_light", tempo="5", alpha_target="0.7")),
+        PlannedDecision(8, Decision("germinate", "mid", "depthwise")),
     ]
     check_names(plan, OFFERED)
 
@@ -37,19 +38,21 @@ def test_plan_is_parsed_in_the_order_of_its_steps() -> None:
     ("plan", "sentence"),
     [
         ("", "--policy plan needs a plan, for example --plan"),
-        ("x", "--plan: 'x' at character 1: expected BLUEPRINT@SLOT:STEP"),
-        ("norm@late:1 norm@late:x", "'norm@late:x' at character 13: expected BLUEPRINT@SLOT:STEP"),
-        ("norm@late:10", "'norm@late:10' at character 1: the episode has 10 steps, 0 to 9"),
-        ("norm@late:1 norm@mid:1", "at character 13: 'norm@late:1' is planned for the same step"),
-        ("cull@late:1", "at character 1: no seed is planned there before"),
-        ("norm@late:1 norm@late:4", "at character 13: the seed before it is never culled"),
-        ("norm@late:1,tmpo=3", "'tmpo' is not an option; did you mean tempo?"),
-        ("norm@late:1 cull@late:4,tempo=3", "cull has no options"),
-        ("norm@lte:1", "'lte' is not a slot; did you mean late?"),
-        ("depthwse@mid:1", "'depthwse' is not a blueprint of the slot mid; did you mean depthwise?"),
+        ("x", "--plan: 'x' is not a decision; expected STEP:BLUEPRINT@SLOT, such as 3:depthwise@mid"),
+        ("norm@late:3", "--plan: 'norm@late:3' is not a decision; expected STEP:BLUEPRINT@SLOT"),
+        ("0:norm@late", "--plan: '0:norm@late': steps count from 1"),
+        ("11:norm@late", "--plan: '11:norm@late': the episode has steps 1 to 10"),
+        ("2:norm@late 2:norm@mid", "'2:norm@mid': '2:norm@late' is planned for the same step"),
+        ("2:cull@late", "'2:cull@late': no seed is planned there before"),
+        ("2:norm@late 5:norm@late", "'5:norm@late': the seed before it is never culled"),
+        ("2:norm@late 5:advance@late", "'5:advance@late': a plan only plants and culls seeds"),
+        ("2:norm@late,tmpo=3", "'tmpo' is not an option of germinate; did you mean tempo?"),
+        ("2:norm@late 5:cull@late,tempo=3", "'tempo' is not an option of cull; valid: speed, curve"),
+        ("2:norm@lte", "'lte' is not a slot; did you mean late?"),
+        ("2:depthwse@mid", "'depthwse' is not a blueprint of the slot mid; did you mean depthwise?"),
     ],
 )
-def test_wrong_plan_is_refused_with_the_position_and_the_nearest_name(plan: str, sentence: str) -> None:
+def test_wrong_plan_is_refused_with_the_word_and_the_nearest_name(plan: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check_names(parse_plan(plan, 10), OFFERED)
     assert sentence in str(caught.value)
@@ -61,11 +64,12 @@ def test_any_text_is_a_plan_or_refused(text: str) -> None:
         plan = parse_plan(text, 5)
     except ConfigError:
         return
-    assert [op.step for op in plan] == sorted({op.step for op in plan})
+    assert [planned.step for planned in plan] == sorted({planned.step for planned in plan})
+    assert parse_plan(write_plan(plan), 5) == plan
 
 
 def test_reference_may_contain_the_plan() -> None:
-    assert split_plan("plan:norm@late:1 cull@late:4") == ("plan", "norm@late:1 cull@late:4")
+    assert split_plan("plan:2:norm@late 5:cull@late") == ("plan", "2:norm@late 5:cull@late")
     assert split_plan("heuristic") == ("heuristic", "")
 
 
@@ -93,7 +97,7 @@ def test_every_env_follows_the_plan(tmp_path: Path) -> None:
 def test_cull_of_a_seed_that_a_slot_does_not_offer_is_left_out() -> None:
     env = ScriptedEnv()
     agent = PlanAgent(
-        parse_plan("norm@early:0 norm@mid:1 cull@early:3 cull@mid:4 norm@late:5", 25),
+        parse_plan("1:norm@early 2:norm@mid 4:cull@early 5:cull@mid 6:norm@late", 25),
         [slot.site for slot in env.slots],
         BLUEPRINTS,
     )
@@ -125,9 +129,9 @@ def test_plan_resumes_in_the_middle_of_an_episode(tmp_path: Path) -> None:
     ("options", "sentence"),
     [
         (("--policy", "plan"), "--policy plan needs a plan"),
-        (("--plan", "norm@late:1"), "--plan is for --policy plan, not --policy ppo"),
-        (("--policy", "plan", "--plan", "nrm@late:1"), "did you mean norm?"),
-        (("--policy", "plan", "--plan", "norm@late:1,tempo=4"), "'4' is not a choice of tempo; valid: 3, 5, 8"),
+        (("--plan", "2:norm@late"), "--plan is for --policy plan, not --policy ppo"),
+        (("--policy", "plan", "--plan", "2:nrm@late"), "did you mean norm?"),
+        (("--policy", "plan", "--plan", "2:norm@late,tempo=4"), "'4' is not a choice of tempo; valid: 3, 5, 8"),
     ],
 )
 def test_command_refuses_a_wrong_plan(

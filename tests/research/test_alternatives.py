@@ -45,10 +45,10 @@ def episode(ops: Mapping[int, Decision]) -> Tensor:
 @pytest.mark.parametrize(
     ("name", "plan"),
     [
-        ("small last", "depthwise@late:0"),
-        ("tiny all", "norm@early:0 norm@mid:1 norm@late:2"),
-        ("middle, large", "conv_light@early:0 conv_heavy@mid:1"),
-        ("small two, later", "depthwise@early:5 depthwise@mid:6"),
+        ("small last", "1:depthwise@late"),
+        ("tiny all", "1:norm@early 2:norm@mid 3:norm@late"),
+        ("middle, large", "1:conv_light@early 2:conv_heavy@mid"),
+        ("small two, later", "6:depthwise@early 7:depthwise@mid"),
     ],
 )
 def test_kind_of_plan_fits_the_slots(name: str, plan: str) -> None:
@@ -56,17 +56,17 @@ def test_kind_of_plan_fits_the_slots(name: str, plan: str) -> None:
 
 
 def test_kind_of_plan_leaves_out_slots_that_a_task_lacks() -> None:
-    assert kind_plan("middle, large", ONE_SLOT, 0.4) == "conv_light@early:8"
+    assert kind_plan("middle, large", ONE_SLOT, 0.4) == "9:conv_light@early"
     assert kind_plan("middle second", ONE_SLOT) == ""
-    assert kind_plan("small last", ONE_SLOT) == kind_plan("small all", ONE_SLOT) == "depthwise@early:0"
+    assert kind_plan("small last", ONE_SLOT) == kind_plan("small all", ONE_SLOT) == "1:depthwise@early"
 
 
 def test_constant_plans_of_the_benchmark_stay_as_they_are() -> None:
     """Its stored episodes are found by these names."""
     assert constant_plans(SPACE) == [
-        *(f"{name}@early:0 {name}@mid:1" for name in ("depthwise", "conv_light", "conv_heavy")),
-        *(f"{name}@early:0" for name in ("depthwise", "conv_light", "conv_heavy")),
-        *(f"{name}@late:0" for name in ("depthwise", "conv_light", "conv_heavy")),
+        *(f"1:{name}@early 2:{name}@mid" for name in ("depthwise", "conv_light", "conv_heavy")),
+        *(f"1:{name}@early" for name in ("depthwise", "conv_light", "conv_heavy")),
+        *(f"1:{name}@late" for name in ("depthwise", "conv_light", "conv_heavy")),
     ]
 
 
@@ -78,10 +78,10 @@ def test_best_plans_are_those_of_the_rent_with_later_starts() -> None:
     lesson.info.alternatives[:] = plans
     lesson.rent_OPT[:, plans.index(kind_plan("large two", SPACE))] *= 10
     cheap, dear = (best_plans([lesson], SPACE, rent) for rent in (0.0001, 0.008))
-    assert cheap[:2] == ["conv_heavy@early:0 conv_heavy@mid:1", "norm@early:0"]
-    assert dear[0] == "norm@early:0"
-    assert {"norm@early:3", "norm@early:8"} < set(dear)
-    assert {"conv_heavy@early:3 conv_heavy@mid:4", "conv_heavy@early:8 conv_heavy@mid:9"} < set(cheap)
+    assert cheap[:2] == ["1:conv_heavy@early 2:conv_heavy@mid", "1:norm@early"]
+    assert dear[0] == "1:norm@early"
+    assert {"4:norm@early", "9:norm@early"} < set(dear)
+    assert {"4:conv_heavy@early 5:conv_heavy@mid", "9:conv_heavy@early 10:conv_heavy@mid"} < set(cheap)
     with pytest.raises(ConfigError, match="--iteration 0"):
         best_plans([], SPACE, 0.002)
 
@@ -120,8 +120,8 @@ def test_plantings_are_changed_one_at_a_time() -> None:
         neighbours = [name for name in offered[max(place - 1, 0) : place + 2] if name != names[step]]
         assert others == [WAIT, *(planting(slots[step], name) for name in neighbours)]
     before = (WAIT, WAIT, ops[2])
-    assert Alternative("depthwise@mid:3", before) in found
-    assert Alternative("conv_light@mid:3", before) in found
+    assert Alternative("4:depthwise@mid", before) in found
+    assert Alternative("4:conv_light@mid", before) in found
     kept = tuple(ops.get(step, WAIT) if step != 15 else WAIT for step in range(STEPS))
     assert found[-1] == Alternative("", kept)
     assert len(set(found)) == len(found) == sum(map(len, by_step.values())) + 3

@@ -17,9 +17,9 @@ from esper.tasks.prepare import prepare_task
 from esper.telemetry.codec import encode_json
 from research import growth_search, growth_statistics
 
-GOOD = "conv_light@early:0 conv_light@mid:1"
+GOOD = "1:conv_light@early 2:conv_light@mid"
 """The only plan that is better than the bare host on every host."""
-LUCKY = "depthwise@early:0"
+LUCKY = "1:depthwise@early"
 """The best plan on the host of the search, and nowhere else."""
 
 

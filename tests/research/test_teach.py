@@ -65,7 +65,7 @@ def test_play_begins_with_half_of_each_course(tmp_path: Path, monkeypatch: pytes
 def test_report_chooses_in_one_order_and_scores_in_the_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lucky = lesson_of([0.0, 0.0, 0.0], ["", PUPIL, "norm@early:0"])
+    lucky = lesson_of([0.0, 0.0, 0.0], ["", PUPIL, "1:norm@early"])
     lucky.score_OPT[0, 2, 1:] += 0.3  # good in one order, bad in the other
     lucky.score_OPT[1, 2, 1:] -= 0.1
     for context, lesson in enumerate((lucky, lesson_of([0.1, 0.0], ["", PUPIL]))):

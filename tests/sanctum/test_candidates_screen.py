@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from esper.candidates import BARE_HOST
+from esper.candidates import BARE_HOST, describe_candidate
 from esper.history.history import open_history
 from esper.sanctum.screens.candidates import CandidatesScreen
 from esper.sanctum.screens.dialogs import ChoiceDialog
@@ -49,7 +49,7 @@ async def test_screen_of_the_candidates_fits_its_terminal(size: tuple[int, int])
         assert "8 candidates" in shown(app, Tabs)
         assert "85.0% [82.5, 87.5] against 77.0% [74.5, 79.5] on the" in shown(app, SearchSummary)
         rows = app.screen.query_one(CandidateTable).text.splitlines()
-        assert rows[1].startswith("▸a ● conv_small in mid at step 1")
+        assert rows[1].startswith("▸a ● conv_small in mid at step 2")
         assert "86.0 [83.5, 88.5] +0.307 ×1.53" in " ".join(rows[1].split())
         assert "◆ your network" in rows[4]
         chart = app.screen.query_one(FrontChart)
@@ -75,12 +75,12 @@ async def test_cursor_follows_its_candidate_and_opens_its_env() -> None:
             round=2, step=3, env=2, candidate=name, outcome="done", score=0.99, net_return=0.4, parameter_ratio=1.1
         )
         await emit(pilot, session, ended)
-        assert f"▸a ● {name[:10]}" in table.text.splitlines()[1]
+        assert f"▸a ● {describe_candidate(name)[:10]}" in table.text.splitlines()[1]
         await press(pilot, "enter")
         assert isinstance(app.screen, EnvDetailScreen)
         assert app.view.selected_env == 2
         await press(pilot, "escape", "home", "down")
-        assert app.view.selected_candidate == "conv_small@mid:1"
+        assert app.view.selected_candidate == "2:conv_small@mid"
         await press(pilot, "enter")
         assert "No env trains this candidate in this round." in notices(app)
 
@@ -111,9 +111,9 @@ async def test_overview_shows_the_search_and_idle_envs(size: tuple[int, int]) ->
         assert idle == [["+0.125"], ["failed"], ["+0.125"], ["pruned"]]
         assert ("candidate" in rows[0]) == (size == ROOMY)
         if size == ROOMY:
-            assert "norm@mid:1" in rows[2]
+            assert "2:norm@mid" in rows[2]
             chart = app.screen.query_one(StepScores)
-            assert "median 56.7" in str(chart.border_subtitle)  # of both envs that still train
+            assert "median 56.5" in str(chart.border_subtitle)  # of both envs that still train
         await emit(pilot, session, env_stepped(2, 2, 3, score=0.6), ev.RoundStarted(round=3))
         await emit(pilot, session, ev.TrialStarted(round=3, env=1, candidate="", origin="host", fresh=4))
         rows = app.screen.query_one(EnvTable).text.splitlines()
@@ -133,7 +133,7 @@ async def test_end_of_a_growth_offers_its_answer_and_no_harvest(compared_is_best
         await pilot.pause()
         assert isinstance(app.screen, ChoiceDialog)
         text = " ".join(screen_text(app).split())
-        assert "Run done. conv_small in mid at step 1 has a better return (score" in text
+        assert "Run done. conv_small in mid at step 2 has a better return (score" in text
         assert "harvest" not in text
         assert ("what if" in text) != compared_is_best
 
@@ -166,6 +166,6 @@ async def test_only_a_growth_has_the_screen(tmp_path: Path) -> None:
         playback.seek_end()
         await settle(pilot)
         assert "86.0" in shown(app, CandidateTable)
-        assert app.view.standings[0].name == "conv_small@mid:1"
+        assert app.view.standings[0].name == "2:conv_small@mid"
         assert BARE_HOST in {one.name for one in app.view.standings}
         assert all(panel.size for panel in app.screen.query(Panel) if panel.display)

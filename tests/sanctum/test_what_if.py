@@ -252,7 +252,7 @@ async def test_effect_of_a_real_run_is_computed(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("esper.sanctum.what_if.SimulationProcess", SimulationProcess)
     program = "from esper.simulation import process; process.lower_priority = lambda: None; process.main()"
     monkeypatch.setattr("esper.sanctum.what_if._PROGRAM", program)  # tests run on busy machines
-    options = ("--task", "digits", "--policy", "plan", "--plan", "norm@early:0", "--training.samples-per-epoch", "64")
+    options = ("--task", "digits", "--policy", "plan", "--plan", "1:norm@early", "--training.samples-per-epoch", "64")
     size = ("--envs", "1", "--steps", "3", "--rounds", "1", "--devices", "cpu:0")
     assert main(["--no-tui", *size, *options, "--telemetry-dir", str(tmp_path / "runs")]) == EXIT_OK
     (run,) = (tmp_path / "runs").iterdir()

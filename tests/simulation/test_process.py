@@ -33,7 +33,7 @@ def train(directory: Path, *options: str) -> Path:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with two plantings."""
-    plan = ("--policy", "plan", "--plan", "norm@early:0 norm@mid:1")
+    plan = ("--policy", "plan", "--plan", "1:norm@early 2:norm@mid")
     return train(tmp_path_factory.mktemp("runs"), "--task", "digits", "--training.samples-per-epoch", "64", *plan)
 
 

@@ -46,7 +46,7 @@ def assert_exact(run: Path, *rounds: int, task: str | None = None) -> None:
         {"policy": "full", "devices": LANES},
         {"policy": "ppo", "reward": "sparse", "devices": LANES},
         {"policy": "ppo", "ppo": {"horizon": "continuing", "gamma": 0.9, "hidden": 16, "envs-per-host": 2}},
-        {"policy": "plan", "plan": "depthwise@early:0 conv_light@mid:2,tempo=5,style=linear_gate"},
+        {"policy": "plan", "plan": "1:depthwise@early 3:conv_light@mid,tempo=5,style=linear_gate"},
         {"policy": "pretrained", "counterfactual": "shapley"},
         {"counterfactual": "off", "slots": ("mid", "early")},
         {"task": "digits_family", "policy": "ppo", "devices": LANES},

@@ -1,31 +1,26 @@
 """Changes of a recorded episode: a decision left out or replaced, or another plan, and what follows.
 
-Users write steps from 1, as on the screen: `step:17`, `seed:early:17`, `12: germinate depthwise early`.
+Users name recorded decisions by their step, from 1: `step:17`, `seed:early:17`. They write new ones as in a plan:
+`12:depthwise@early`.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
 import msgspec
 
 from esper.config import ConfigError
-from esper.decisions import SET_ALPHA, WAIT, Decision, describe_decision
-from esper.domain import HEADS_BY_OP
+from esper.decisions import SET_ALPHA, WAIT, Decision, describe_decision, parse_decision
 from esper.effects.episode import RecordedEpisode, RecordedSeed
-from esper.formatting import suggest
 from esper.telemetry.series import decision_of
 
 RECORDED = "recorded"
 """Value of `Change.then`: the recorded decisions; the env waits where one has become illegal."""
 NOTHING = "wait"
 """Value of `Change.then`: no further decision."""
-OPTIONS = {"style": "style", "tempo": "tempo", "alpha": "alpha_target", "speed": "alpha_speed", "curve": "alpha_curve"}
-"""Head of each option of a decision, keyed by its name."""
-_HEADS = {op.label: heads for op, heads in HEADS_BY_OP.items()}
-"""Heads that have an effect, keyed by the name of the op."""
-_DO = re.compile(r"\s*(?P<step>\d{1,9})\s*:\s*(?P<words>.+)")
 _WITHOUT = re.compile(r"step:(?P<step>\d{1,9})|seed:(?P<slot>[^:\s]+):(?P<planted>\d{1,9})")
 
 
@@ -36,7 +31,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """New decisions, keyed by step, from 1."""
     then: str = RECORDED
     """Decisions after the last changed step, or all without one: `recorded`, `wait`, or the reference of a policy,
-    such as `plan:depthwise@early:0`."""
+    such as `plan:1:depthwise@early`."""
 
     @property
     def key(self) -> str:
@@ -101,51 +96,32 @@ def parse_without(text: str, episode: RecordedEpisode, then: str = RECORDED) -> 
 
 
 def parse_do(texts: Sequence[str], episode: RecordedEpisode) -> Change:
-    """Return the change that replaces decisions, written as `12: germinate depthwise early tempo=5`.
+    """Return the change that replaces decisions, written as `12:depthwise@early,tempo=5`, one or more in each text.
 
     An option that is not given is that of the recorded decision if it has the same op, else the default.
 
     Raises:
-        ConfigError: A text is invalid, two have the same step, or the episode has no such step.
+        ConfigError: A text is invalid, two decisions have the same step, or the episode has no such step.
     """
     decisions: dict[int, Decision] = {}
-    for text in texts:
-        found = _DO.fullmatch(text)
-        if found is None:
-            raise ConfigError(f"{text!r} is not a decision; expected for example '12: germinate depthwise early'")
-        step = int(found["step"])
-        _check_step(text, step, episode)
+    for word in itertools.chain.from_iterable(text.split() or [text] for text in texts):
+        step, decision = parse_decision(word)
+        _check_step(word, step, episode)
         if step in decisions:
-            raise ConfigError(f"{text!r}: step {step} has another decision already; an env takes one per step")
-        decisions[step] = _parse_decision(text, found["words"].split(), decision_of(episode.steps[step - 1]))
+            raise ConfigError(f"{word!r}: step {step} has another decision already; an env takes one per step")
+        recorded = decision_of(episode.steps[step - 1])
+        if recorded.op == decision.op:
+            decision = Decision(**(recorded.choices | decision.choices))
+        if decision.op == SET_ALPHA and decision.alpha_target is None:
+            raise ConfigError(f"{word!r}: set_alpha needs alpha=0.5, 0.7 or 1.0")
+        decisions[step] = decision.with_defaults()
     return Change(decisions=decisions)
 
 
-def _parse_decision(text: str, words: Sequence[str], recorded: Decision) -> Decision:
-    op, *rest = words
-    if op not in _HEADS:
-        raise ConfigError(f"{text!r}: {op!r} is not an op; {suggest(op, _HEADS)}")
-    names = [word for word in rest if "=" not in word]
-    expected = [head for head in ("blueprint", "slot") if head in _HEADS[op]]
-    if len(names) != len(expected):
-        raise ConfigError(f"{text!r}: expected {' '.join([op, *map(str.upper, expected)])}")
-    named = dict(zip(expected, names, strict=True))
-    found = recorded.choices if recorded.op == op else {"op": op}
-    allowed = {option: head for option, head in OPTIONS.items() if head in _HEADS[op]}
-    for word in rest:
-        if "=" not in word:
-            continue
-        name, _, value = word.partition("=")
-        if name not in allowed:
-            raise ConfigError(f"{text!r}: {name!r} is not an option of {op}; {suggest(name, allowed)}")
-        found[allowed[name]] = value
-    if op == SET_ALPHA and "alpha_target" not in found:
-        raise ConfigError(f"{text!r}: set_alpha needs alpha=0.5, 0.7 or 1.0")
-    return Decision(**(found | named)).with_defaults()
-
-
 def _check_step(text: str, step: int, episode: RecordedEpisode) -> None:
-    if not 1 <= step <= len(episode.steps):
+    if step < 1:
+        raise ConfigError(f"{text!r}: steps count from 1")
+    if step > len(episode.steps):
         raise ConfigError(f"{text!r}: the episode has steps 1 to {len(episode.steps)}")
 
 

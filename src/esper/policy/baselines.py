@@ -8,10 +8,10 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from esper.domain import HEADS, HEADS_BY_OP, AlphaCurve, Op
-from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, Blend
+from esper.decisions import GERMINATE, Decision
+from esper.domain import HEADS, HEADS_BY_OP, Op
 from esper.growth.slot import Slot
-from esper.policy.actions import WAITING, Action, ChosenAction, head_sizes
+from esper.policy.actions import WAITING, Action, ChosenAction, action_of, head_sizes
 from esper.policy.agent import EnvStatus, rows_of
 from esper.policy.masks import legal_ops, legal_styles
 from esper.ranks import SINGLE_RANK, RankGroup
@@ -25,6 +25,8 @@ It works well in every slot of the impaired hosts, with half the parameters of t
 """
 PLANT_INTERVAL_STEPS = 5
 """Number of steps between two seeds of `periodic`."""
+_PLANTING = action_of(Decision(GERMINATE), slots=(), blueprints=())
+"""Planting with the default options."""
 
 
 class NonLearningAgent:
@@ -163,12 +165,5 @@ def advance_action(slots: Sequence[Slot], trial: Container[int] = ()) -> Action 
 
 
 def germinate_action(slot: int, blueprint: int) -> Action:
-    """Return the GERMINATE action of the rule-based agents: ADD blend, alpha 1, linear ramp of the shortest length."""
-    return Action(
-        Op.GERMINATE,
-        slot,
-        blueprint,
-        style=BLEND_STYLES.index((AlphaCurve.LINEAR, Blend.ADD)),
-        tempo=INITIAL_RAMP_EPOCHS.index(min(INITIAL_RAMP_EPOCHS)),
-        alpha_target=ALPHA_TARGETS.index(max(ALPHA_TARGETS)),
-    )
+    """Return the action that plants a seed with the default options: added, to alpha 1, by the shortest linear ramp."""
+    return _PLANTING._replace(slot=slot, blueprint=blueprint)

@@ -7,55 +7,50 @@ from typing import Any
 
 from torch import Tensor
 
+from esper.config import ConfigError
+from esper.decisions import GERMINATE, PlannedDecision
 from esper.domain import Op
-from esper.formatting import suggest
-from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 from esper.growth.site import SlotSite
-from esper.policy.actions import WAITING, Action, ChosenAction
+from esper.policy.actions import WAITING, Action, ChosenAction, action_of
 from esper.policy.agent import EnvStatus
-from esper.policy.baselines import NonLearningAgent, advance_action, germinate_action
-from esper.policy.plan import CULL, PlannedOp, check_names
-
-_CHOICES = {
-    "tempo": {str(epochs): index for index, epochs in enumerate(INITIAL_RAMP_EPOCHS)},
-    "alpha": {str(target): index for index, target in enumerate(ALPHA_TARGETS)},
-    "style": {style.name: index for index, style in enumerate(BLEND_STYLES)},
-}
-"""Choices of each option of a new seed, with their indices in the head."""
+from esper.policy.baselines import NonLearningAgent, advance_action
+from esper.policy.plan import check_names, plan_error
 
 
 class PlanAgent(NonLearningAgent):
-    """Takes each op of a plan at its step; an op that is illegal then is taken as soon as it is legal.
+    """Takes each decision of a plan at its step; one that is illegal then is taken as soon as it is legal.
 
-    An op for a slot that an env does not have, or for a blueprint that its slot does not offer, is left out, and so is
-    the cull of such a seed: envs of a family differ. A due op goes before everything else. In a step without one, the
-    first seed that can is fossilized, unless the plan culls it later; else the first that can is advanced.
+    A decision for a slot that an env does not have, or for a blueprint that its slot does not offer, is left out, and
+    so is the cull of such a seed: envs of a family differ. A due decision goes before everything else. In a step
+    without one, the first seed that can is fossilized, unless the plan culls it later; else the first that can is
+    advanced.
 
     Args:
-        plan: Ops of the plan, in the order of their steps.
+        plan: Decisions of the plan, in the order of their steps.
         blueprints: Blueprints that the policy can select, in the order of the head.
 
     Raises:
         ConfigError: A slot does not exist, does not offer the blueprint, or an option has no such choice.
     """
 
-    def __init__(self, plan: Sequence[PlannedOp], sites: Sequence[SlotSite], blueprints: Sequence[str]) -> None:
+    def __init__(self, plan: Sequence[PlannedDecision], sites: Sequence[SlotSite], blueprints: Sequence[str]) -> None:
         self._blueprints = blueprints
         check_names(plan, {site.name: site.blueprints for site in sites})
-        self._planned = [(op.step, _action(op, sites, blueprints)) for op in plan]
+        self._planned = [(planned.step - 1, _action(planned, sites, blueprints)) for planned in plan]
+        """Index of the step, from 0, and action of each decision of the plan."""
         self._done: dict[int, int] = {}
-        """Number of planned ops that each env has taken in this episode, keyed by its index."""
+        """Number of planned decisions that each env has taken in this episode, keyed by its index."""
 
     def begin_round(self, uniforms_ETH: Tensor) -> None:
         """Start the plan again."""
         self._done = {}
 
     def act(self, step: int, views: Sequence[EnvStatus]) -> list[ChosenAction]:
-        """Return the due op of every env, or the one that advances a seed."""
+        """Return the due action of every env, or the one that advances a seed."""
         return [ChosenAction(self._decide(step, view)) for view in views]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of planned ops that each env has taken, keyed by its index."""
+        """Return the number of planned decisions that each env has taken, keyed by its index."""
         return {str(env): done for env, done in self._done.items()}
 
     def load_state_dict(self, state: dict[str, Any], tensors: Mapping[str, Tensor], uniforms_ETH: Tensor) -> None:
@@ -78,7 +73,7 @@ class PlanAgent(NonLearningAgent):
         return advance_action(view.slots, culled_later) or WAITING.action
 
     def _fitting(self, sites: Sequence[SlotSite]) -> list[bool]:
-        """Return for each op of the plan True if an env with these slots takes it."""
+        """Return for each decision of the plan True if an env with these slots takes it."""
         fits: list[bool] = []
         left_out: set[int] = set()
         """Slots whose last planned seed is left out."""
@@ -92,21 +87,15 @@ class PlanAgent(NonLearningAgent):
         return fits
 
 
-def _action(op: PlannedOp, sites: Sequence[SlotSite], blueprints: Sequence[str]) -> Action:
-    """Return the action of a planned op. Options that are not given are those of the other rule-based agents."""
-    slot = next(index for index, site in enumerate(sites) if site.name == op.slot)
-    if op.name == CULL:
-        return Action(Op.CULL, slot, alpha_speed=RAMP_EPOCHS.index(0))
-    chosen: dict[str, int] = {}
-    for name, choice in op.options.items():
-        if choice not in _CHOICES[name]:
-            raise op.error(f"{choice!r} is not a choice of {name}; {suggest(choice, _CHOICES[name])}")
-        chosen[name] = _CHOICES[name][choice]
-        if name == "style" and not sites[slot].styles[chosen[name]]:
-            raise op.error(f"{choice} would mix later positions into earlier ones, which this host does not")
-    default = germinate_action(slot, blueprints.index(op.name))
-    return default._replace(
-        tempo=chosen.get("tempo", default.tempo),
-        alpha_target=chosen.get("alpha", default.alpha_target),
-        style=chosen.get("style", default.style),
-    )
+def _action(planned: PlannedDecision, sites: Sequence[SlotSite], blueprints: Sequence[str]) -> Action:
+    """Return the action of a planned decision."""
+    decision = planned.decision
+    try:
+        action = action_of(decision, [site.name for site in sites], blueprints)
+    except ConfigError as error:
+        raise plan_error(planned, error) from None
+    if decision.op == GERMINATE and not sites[action.slot].styles[action.style]:
+        raise plan_error(
+            planned, f"{decision.style} would mix later positions into earlier ones, which this host does not"
+        )
+    return action

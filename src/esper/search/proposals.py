@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from esper.domain import Op
-from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS
-from esper.policy.actions import Action
-from esper.policy.baselines import germinate_action
-from esper.policy.plan import CULL
-from esper.search.space import PlannedSeed, PlanSpace
+import msgspec
+
+from esper.decisions import CULL, GERMINATE, PlannedDecision, label_decision, write_plan
+from esper.policy.actions import Action, decision_of_action
+from esper.search.space import PlanSpace
 
 _KINDS = {
     "tiny": ("norm",),
@@ -43,12 +42,12 @@ def known_plans(space: PlanSpace) -> list[str]:
     found: dict[str, None] = {}
     for sizes in _KNOWN:
         slots = {names[index]: size for index, size in sizes.items() if index < len(names)}
-        seeds: dict[str, PlannedSeed] = {}
-        for step, (slot, size) in enumerate(slots.items()):
+        seeds: list[PlannedDecision] = []
+        for step, (slot, size) in enumerate(slots.items(), start=1):
             offered = space.offered(slot)
             blueprint = next((name for name in _KINDS[size] if name in offered), None)
             if blueprint is not None:
-                seeds[slot] = PlannedSeed(blueprint, step)
+                seeds.append(PlannedDecision.planting(step, slot, blueprint))
         plan = space.plan(seeds)
         if plan and space.fits(plan):
             found[plan] = None
@@ -63,29 +62,14 @@ def plan_of(actions: Sequence[Action], slots: Sequence[str], blueprints: Sequenc
         slots: Names of the slots.
         blueprints: Blueprints that the policy can select, in the order of the head.
     """
-    planted: dict[int, tuple[int, Action]] = {}
-    for step, action in enumerate(actions):
-        if action.op == Op.GERMINATE:
-            planted[action.slot] = (step, action)
-        elif action.op == Op.CULL:
-            planted.pop(action.slot, None)
-    return " ".join(
-        f"{blueprints[action.blueprint]}@{slots[slot]}:{step}{_options(action)}"
-        for slot, (step, action) in sorted(planted.items(), key=lambda item: item[1][0])
-    )
-
-
-def _options(action: Action) -> str:
-    """Return the options of a new seed that differ from those of a plan without options."""
-    usual = germinate_action(action.slot, action.blueprint)
-    options: list[str] = []
-    if action.tempo != usual.tempo:
-        options.append(f",tempo={INITIAL_RAMP_EPOCHS[action.tempo]}")
-    if action.alpha_target != usual.alpha_target:
-        options.append(f",alpha={ALPHA_TARGETS[action.alpha_target]}")
-    if action.style != usual.style:
-        options.append(f",style={BLEND_STYLES[action.style].name}")
-    return "".join(options)
+    planted: dict[str | None, PlannedDecision] = {}
+    for step, action in enumerate(actions, start=1):
+        decision = decision_of_action(action, slots, blueprints)
+        if decision.op == GERMINATE:
+            planted[decision.slot] = PlannedDecision(step, decision)
+        elif decision.op == CULL:
+            planted.pop(decision.slot, None)
+    return write_plan(sorted(planted.values(), key=lambda planned: planned.step))
 
 
 def without_each_seed(plan: str, space: PlanSpace) -> dict[str, str]:
@@ -94,13 +78,13 @@ def without_each_seed(plan: str, space: PlanSpace) -> dict[str, str]:
     The other seeds keep their steps and options. On the host of the search, the objective of a plan minus that of the
     plan without a seed is then the exact effect of this seed.
     """
-    ops = space.parse(plan)
-    seeds = {op.slot: op.name for op in ops if op.name != CULL}
+    planned = space.parse(plan)
+    seeds = {decision.slot: decision for _, decision in planned if decision.op == GERMINATE}
     if len(seeds) < 2:
         return {}
     return {
-        f"{blueprint} in {slot}": " ".join(op.word for op in ops if op.slot != slot)
-        for slot, blueprint in seeds.items()
+        label_decision(seed): write_plan(other for other in planned if other.decision.slot != slot)
+        for slot, seed in seeds.items()
     }
 
 
@@ -113,46 +97,48 @@ def variations(plan: str, space: PlanSpace) -> Iterator[str]:
     yield from _distinct(plan, space, _changes(_kept_seeds(plan, space), space))
 
 
-def _kept_seeds(plan: str, space: PlanSpace) -> dict[str, PlannedSeed]:
-    seeds: dict[str, PlannedSeed] = {}
-    for op in space.parse(plan):
-        if op.name == CULL:
-            del seeds[op.slot]
+def _kept_seeds(plan: str, space: PlanSpace) -> dict[str, PlannedDecision]:
+    """Return the seeds that a plan does not cull, keyed by slot."""
+    seeds: dict[str, PlannedDecision] = {}
+    for planned in space.parse(plan):
+        slot = str(planned.decision.slot)
+        if planned.decision.op == CULL:
+            del seeds[slot]
         else:
-            options = "".join(f",{name}={value}" for name, value in op.options.items())
-            seeds[op.slot] = PlannedSeed(op.name, op.step, options)
+            seeds[slot] = planned
     return seeds
 
 
-def _changes(seeds: dict[str, PlannedSeed], space: PlanSpace) -> Iterator[dict[str, PlannedSeed]]:
+def _changes(seeds: dict[str, PlannedDecision], space: PlanSpace) -> Iterator[dict[str, PlannedDecision]]:
+    blueprints = {slot: str(seed.decision.blueprint) for slot, seed in seeds.items()}
     for slot, seed in seeds.items():
         offered = space.offered(slot)
-        place = offered.index(seed.blueprint)
+        place = offered.index(blueprints[slot])
         for other in (place - 1, place + 1):
             if 0 <= other < len(offered):
-                yield seeds | {slot: seed._replace(blueprint=offered[other])}
-    last = max((seed.step for seed in seeds.values()), default=-1)
-    kinds = dict.fromkeys(seed.blueprint for seed in seeds.values())
+                decision = msgspec.structs.replace(seed.decision, blueprint=offered[other])
+                yield seeds | {slot: seed._replace(decision=decision)}
+    last = max((seed.step for seed in seeds.values()), default=0)
     for site in space.sites:
         if site.name not in seeds:
-            for blueprint in kinds:
+            for blueprint in dict.fromkeys(blueprints.values()):
                 if blueprint in site.blueprints:
-                    yield seeds | {site.name: PlannedSeed(blueprint, last + 1)}
+                    yield seeds | {site.name: PlannedDecision.planting(last + 1, site.name, blueprint)}
     for slot, seed in seeds.items():
         yield seeds | {slot: seed._replace(step=seed.step + max(space.steps // 8, 1))}
-        if seed.step:
-            yield seeds | {slot: seed._replace(step=seed.step // 2)}
+        if seed.step > 1:
+            yield seeds | {slot: seed._replace(step=(seed.step - 1) // 2 + 1)}
     for slot, seed in seeds.items():
         for site in space.sites:
-            if site.name not in seeds and seed.blueprint in site.blueprints:
+            if site.name not in seeds and blueprints[slot] in site.blueprints:
                 others = {name: other for name, other in seeds.items() if name != slot}
-                yield others | {site.name: seed._replace(options="")}
+                yield others | {site.name: PlannedDecision.planting(seed.step, site.name, blueprints[slot])}
 
 
-def _distinct(plan: str, space: PlanSpace, changes: Iterator[dict[str, PlannedSeed]]) -> Iterator[str]:
+def _distinct(plan: str, space: PlanSpace, changes: Iterator[dict[str, PlannedDecision]]) -> Iterator[str]:
     known = {plan, ""}
     for seeds in changes:
-        changed = space.plan(seeds)
+        changed = space.plan(seeds.values())
         if changed not in known and space.fits(changed):
             known.add(changed)
             yield changed

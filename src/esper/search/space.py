@@ -6,30 +6,20 @@ needs the rest of it to pay its rent. Early steps are drawn more often than late
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 from optuna.trial import BaseTrial
 
+from esper.decisions import CULL, PlannedDecision, write_plan
 from esper.growth.blueprints import build_seed
 from esper.growth.site import SlotSite
-from esper.policy.plan import CULL, PlannedOp, parse_plan
+from esper.policy.plan import parse_plan
 
 MAX_SEEDS = 3
 """Maximum number of seeds of a drawn plan."""
 _SEEDS = "seeds"
-
-
-class PlannedSeed(NamedTuple):
-    """Seed of a plan, in a slot that is named elsewhere."""
-
-    blueprint: str
-    step: int
-    """Number of completed steps of the episode."""
-    options: str = ""
-    """Options as a plan has them, for example `,tempo=5,alpha=0.7`."""
 
 
 class PlanSpace:
@@ -50,7 +40,8 @@ class PlanSpace:
         self._host_parameters = host_parameters
         self._max_parameters = max_parameters
         self._offered = {site.name: site.blueprints for site in sites}
-        self._last_step = max(steps // 2 - 1, 0)
+        self._last_step = max(steps // 2, 1)
+        """Last step, from 1, in which a drawn plan plants a seed."""
 
     def draw(self, trial: BaseTrial) -> str:
         """Return the plan of a trial, whose parameters are drawn if they are not fixed.
@@ -61,47 +52,48 @@ class PlanSpace:
         names = list(self._offered)
         count = trial.suggest_int(_SEEDS, 1, min(MAX_SEEDS, len(names)))
         chosen = dict.fromkeys(trial.suggest_categorical(f"slot {index + 1}", names) for index in range(count))
-        seeds: dict[str, PlannedSeed] = {}
+        seeds: list[PlannedDecision] = []
         for slot in chosen:
             blueprint = trial.suggest_categorical(f"blueprint in {slot}", self._offered[slot])
-            step = trial.suggest_int(f"step in {slot}", 1, self._last_step + 1, log=True) - 1
-            seeds[slot] = PlannedSeed(blueprint, step)
+            step = trial.suggest_int(f"step in {slot}", 1, self._last_step, log=True)
+            seeds.append(PlannedDecision.planting(step, slot, blueprint))
         return self.plan(seeds)
 
     def parameters_of(self, plan: str) -> dict[str, str | int] | None:
         """Return the parameters that `draw` turns into a plan; None for a plan outside of the space."""
-        ops = self.parse(plan)
-        slots = [op.slot for op in ops]
-        if not 1 <= len(ops) <= min(MAX_SEEDS, len(self.sites)) or len(set(slots)) < len(slots):
+        planned = self.parse(plan)
+        slots = [decision.slot for _, decision in planned]
+        if not 1 <= len(planned) <= min(MAX_SEEDS, len(self.sites)) or len(set(slots)) < len(slots):
             return None
-        if any(op.name == CULL or op.options or op.step > self._last_step for op in ops):
+        if any(decision.op == CULL or decision.options or step > self._last_step for step, decision in planned):
             return None
-        found: dict[str, str | int] = {_SEEDS: len(ops)}
-        for index, op in enumerate(ops):
+        found: dict[str, str | int] = {_SEEDS: len(planned)}
+        for index, (step, decision) in enumerate(planned):
+            slot = str(decision.slot)
             found |= {
-                f"slot {index + 1}": op.slot,
-                f"blueprint in {op.slot}": op.name,
-                f"step in {op.slot}": op.step + 1,
+                f"slot {index + 1}": slot,
+                f"blueprint in {slot}": str(decision.blueprint),
+                f"step in {slot}": step,
             }
         return found
 
-    def plan(self, seeds: Mapping[str, PlannedSeed]) -> str:
-        """Return the plan of some seeds, keyed by slot.
+    def plan(self, seeds: Iterable[PlannedDecision]) -> str:
+        """Return the plan of some plantings.
 
         If two seeds have the same step, the one in the later slot waits for a free step.
         """
         order = list(self._offered)
-        free = 0
-        words: list[str] = []
-        for slot, seed in sorted(seeds.items(), key=lambda item: (item[1].step, order.index(item[0]))):
-            free = max(free, seed.step)
-            if free < self.steps:
-                words.append(f"{seed.blueprint}@{slot}:{free}{seed.options}")
+        free = 1
+        planned: list[PlannedDecision] = []
+        for step, decision in sorted(seeds, key=lambda seed: (seed.step, order.index(str(seed.decision.slot)))):
+            free = max(free, step)
+            if free <= self.steps:
+                planned.append(PlannedDecision(free, decision))
             free += 1
-        return " ".join(words)
+        return write_plan(planned)
 
-    def parse(self, plan: str) -> list[PlannedOp]:
-        """Return the ops of a plan; none for the empty one."""
+    def parse(self, plan: str) -> list[PlannedDecision]:
+        """Return the decisions of a plan; none for the empty one."""
         return parse_plan(plan, self.steps) if plan else []
 
     def offered(self, slot: str) -> Sequence[str]:
@@ -112,8 +104,9 @@ class PlanSpace:
         """Return the parameters of the largest network that a plan grows, divided by those of the host."""
         grown: dict[str, int] = {}
         largest = 0
-        for op in self.parse(plan):
-            grown[op.slot] = 0 if op.name == CULL else self._size(op.slot, op.name)
+        for _, decision in self.parse(plan):
+            slot, blueprint = str(decision.slot), decision.blueprint
+            grown[slot] = 0 if blueprint is None else self._size(slot, blueprint)
             largest = max(largest, sum(grown.values()))
         return 1 + largest / self._host_parameters
 

@@ -38,7 +38,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         rounds: First and last round of a sample of episodes; None: one episode.
         sample: Maximum number of episodes of the sample; None: all.
         without: Decisions to leave out together: `step:17` or `seed:early:17`.
-        do: Decisions to take instead: `12: germinate depthwise early`.
+        do: Decisions to take instead: `12:depthwise@early`.
         plan: Plan that replaces all decisions.
         then: Decisions after the change: `recorded`, `wait`, `policy`, or the reference of a policy.
         repeats: Number of other hosts and data orders on which it is simulated too.

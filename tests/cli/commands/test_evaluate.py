@@ -96,7 +96,7 @@ def test_evaluate_same_seed_gives_the_same_episodes(trained: Path, capsys: pytes
         (("--policies", "heuristc"), "unknown policy 'heuristc'; did you mean heuristic?"),
         (("--policies", "static", "retraned"), "unknown policy 'retraned'; did you mean retrained?"),
         (("--policies", "xyz"), "full, plan, retrained, wide"),
-        (("--policies", "plan"), '--policies takes it as "plan:conv_light@early:0 depthwise@mid:1"'),
+        (("--policies", "plan"), '--policies takes it as "plan:1:conv_light@early 2:depthwise@mid"'),
         (("--policies", "wide"), "--policies wide is made from the networks of PPO: add ppo"),
         (("--figure", "out.jpg"), "--figure out.jpg: '.jpg' is not a format"),
         (("--figure", "nowhere/out.svg"), "--figure nowhere/out.svg: the directory nowhere does not exist"),

@@ -34,7 +34,7 @@ def no_export(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grown_module, "export_program", lambda *_: "not tried")
 
 
-PLAN = "conv_light@early:0 norm@mid:1"
+PLAN = "1:conv_light@early 2:norm@mid"
 SMALL = ("--envs", "3", "--trials", "3", "--steps", "4", "--policy", "plan", "--plan", PLAN)
 """A growth of three trials: the bare host, a plan and the heuristic."""
 
@@ -217,7 +217,7 @@ def test_trial_that_fails_is_named_and_not_fatal(
     failed = next(one for one in candidates(only(tmp_path)) if one.name == PLAN)
     assert failed.outcome == "failed"
     assert "no room for it" in (failed.reason or "")
-    assert "conv_light in early at step 0, norm in mid at step 1 failed: env 01" in capsys.readouterr().out
+    assert "conv_light in early at step 1, norm in mid at step 2 failed: env 01" in capsys.readouterr().out
     monkeypatch.setattr(Env, "train_epoch", broken)
     assert grow(tmp_path / "host", *SMALL) == EXIT_FAILED
     assert "division by zero" in capsys.readouterr().err

@@ -28,7 +28,7 @@ from esper.intervals import t_interval
 from esper.simulation.question import Inquiry, Question
 from tests.runs import pass_interrupts
 
-PLAN = "conv_light@early:0 depthwise@mid:1 cull@mid:6"
+PLAN = "1:conv_light@early 2:depthwise@mid 7:cull@mid"
 """In both episodes, the seed in mid is culled."""
 STEPS = 8
 
@@ -152,11 +152,11 @@ def test_results_are_described_as_they_come(run: Path) -> None:
 @pytest.mark.slow
 def test_changes_policies_and_repeats(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     episode = ["--round", "1", "--env", "0"]
-    same = ask(capsys, run, *episode, "--do", "1: germinate conv_light early")
+    same = ask(capsys, run, *episode, "--do", "1:conv_light@early")
     assert isinstance(same, ChangeReport)
     assert same.difference.net_return == 0.0  # the decision of the run
-    alone = ask(capsys, run, *episode, "--do", "2: wait", "--then", "wait")
-    by_plan = ask(capsys, run, *episode, "--do", "2: wait", "--then", "policy")
+    alone = ask(capsys, run, *episode, "--do", "2:wait", "--then", "wait")
+    by_plan = ask(capsys, run, *episode, "--do", "2:wait", "--then", "policy")
     assert isinstance(alone, ChangeReport)
     assert isinstance(by_plan, ChangeReport)
     assert alone.changed.net_return < same.recorded.net_return  # the seed in early never blends
@@ -173,8 +173,8 @@ def test_changes_policies_and_repeats(run: Path, capsys: pytest.CaptureFixture[s
 
 def test_illegal_decision_is_named_with_what_was_measured(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     episode = ["--round", "1", "--env", "0"]
-    illegal = ask(capsys, run, *episode, "--do", "2: fossilize late")
-    waiting = ask(capsys, run, *episode, "--do", "2: wait")
+    illegal = ask(capsys, run, *episode, "--do", "2:fossilize@late")
+    waiting = ask(capsys, run, *episode, "--do", "2:wait")
     assert isinstance(illegal, ChangeReport)
     assert isinstance(waiting, ChangeReport)
     assert illegal.illegal == [2]
@@ -247,7 +247,7 @@ def test_policy_of_a_ppo_run_is_its_newest_checkpoint(tmp_path: Path, capsys: py
     assert main(["--no-tui", *options, "--telemetry-dir", str(tmp_path)]) == EXIT_OK
     (run,) = tmp_path.iterdir()
     capsys.readouterr()
-    question = ["--do", "1: wait", "--then", "policy"]
+    question = ["--do", "1:wait", "--then", "policy"]
     report = ask(capsys, run, *question)
     assert isinstance(report, ChangeReport)
     newest = find_checkpoint(run)
@@ -290,8 +290,8 @@ def test_answer_from_python_is_that_of_the_command(run: Path, capsys: pytest.Cap
         ("--without step:99", "'step:99': the episode has steps 1 to 8"),
         ("--without seed:late:1", "'seed:late:1' is not a seed of this episode; its seeds: seed:early:1, seed:mid:2"),
         ("--without last", "'last' is not a decision; expected step:17 or seed:early:17"),
-        ("--do 3:germinate", "'3:germinate': expected germinate BLUEPRINT SLOT"),
-        ("--do 3:grow", "'3:grow': 'grow' is not an op; "),
+        ("--do 3:germinate", "'3:germinate': expected STEP:BLUEPRINT@SLOT"),
+        ("--do 3:grow", "'3:grow': expected STEP:BLUEPRINT@SLOT"),
         ("--without step:01 --do 1:wait", "--without and --do both change step 1; remove one of them"),
         ("--rounds 2-1", "--rounds 2-1 is not valid; expected for example 60-70"),
         ("--rounds 0", "--rounds 0-0 is not valid; expected for example 60-70"),

@@ -46,7 +46,7 @@ FAMILY = Family(
 CONFIG = Config(task="two_digits", steps=STEPS, policy="ppo", training=TrainingConfig(samples_per_epoch=64))
 PREPARED = prepare_task(CONFIG, FAMILY)
 PROFILE = PREPARED.profile
-PLAN = "conv_light@first:0 norm@third:1 cull@first:4"
+PLAN = "1:conv_light@first 2:norm@third 5:cull@first"
 PLANTED = Alternative(PLAN)
 POLICY = "pupil"
 
@@ -155,11 +155,11 @@ def test_observations_at_another_rent_are_those_of_its_own_episodes() -> None:
         torch.testing.assert_close(obs_OPTF, other.obs_OPTF, rtol=1e-6, atol=1e-6)
 
 
-ALONE = [PLANTED, Alternative(HEURISTIC), Alternative("norm@second:2", (Decision("germinate", "first", "conv_light"),))]
+ALONE = [PLANTED, Alternative(HEURISTIC), Alternative("3:norm@second", (Decision("germinate", "first", "conv_light"),))]
 
 
 def test_alternatives_do_not_depend_on_their_neighbours() -> None:
-    others = [Alternative(), Alternative("norm@second:0"), *ALONE]
+    others = [Alternative(), Alternative("1:norm@second"), *ALONE]
     assignments = [Assignment(1, others, 0.002), Assignment(0, ALONE, 0.004)]
     together, second = play(assignments, capacity=5)
     (alone,) = play([Assignment(1, ALONE, 0.002)], capacity=2)
@@ -173,7 +173,7 @@ def test_alternatives_do_not_depend_on_their_neighbours() -> None:
 @pytest.mark.slow
 def test_alternatives_do_not_depend_on_the_lanes() -> None:
     prepared = prepare_task(msgspec.structs.replace(CONFIG, task="digits"))  # worker processes can import it
-    plans = [Alternative("conv_light@early:0 norm@mid:1"), Alternative(HEURISTIC)]
+    plans = [Alternative("1:conv_light@early 2:norm@mid"), Alternative(HEURISTIC)]
     assignments = [Assignment(context, plans, 0.002) for context in range(2)]
     first, second = (play(assignments, lanes=lanes, prepared=prepared) for lanes in (("cpu:0",), ("cpu:0", "cpu:1")))
     for found, expected in zip(second, first, strict=True):
@@ -183,11 +183,11 @@ def test_alternatives_do_not_depend_on_the_lanes() -> None:
 def test_first_decisions_are_followed_by_the_plan() -> None:
     plant = Decision("germinate", "first", "conv_light")
     again = Decision("germinate", "first", PROFILE.blueprints[0])  # the slot is no longer empty
-    scripted = Alternative("norm@second:3", (plant, again))
-    (lesson,) = play([Assignment(0, [scripted, Alternative("conv_light@first:0 norm@second:3")], 0.002)], orders=1)
+    scripted = Alternative("4:norm@second", (plant, again))
+    (lesson,) = play([Assignment(0, [scripted, Alternative("1:conv_light@first 4:norm@second")], 0.002)], orders=1)
     names = lesson.info.alternatives
-    assert names[0].startswith("0: germinate first conv_light")
-    assert names[0].endswith("; from 2: norm@second:3")
+    assert names[0].startswith("1:conv_light@first 2:")
+    assert names[0].endswith("; from 3: 4:norm@second")
     actions = [Action(*row) for row in lesson.actions_OPTH[0, 0].tolist()]
     assert actions[0] == germinate_action(0, PROFILE.blueprints.index("conv_light"))
     assert actions[1].op == Op.WAIT
@@ -195,4 +195,4 @@ def test_first_decisions_are_followed_by_the_plan() -> None:
     assert lesson.actions_OPTH[0, 1, :2].equal(lesson.actions_OPTH[0, 0, :2])  # the plan can advance no seed so early
     assert lesson.score_OPT[0, 0].equal(lesson.score_OPT[0, 1])
     with pytest.raises(ConfigError, match="no_such"):
-        play([Assignment(0, [Alternative("norm@no_such:0")], 0.002)])
+        play([Assignment(0, [Alternative("1:norm@no_such")], 0.002)])

@@ -88,7 +88,7 @@ def _parser() -> Parser:
         action="append",
         default=[],
         metavar="DECISION",
-        help="decision to take instead: '12: germinate depthwise early', '20: cull mid' (may be repeated)",
+        help="decision to take instead, as in a plan: 12:depthwise@early, 20:cull@mid, 20:wait (may be repeated)",
     )
     parser.add_argument("--plan", default="", metavar="PLAN", help="plan that replaces all decisions, as in training")
     parser.add_argument(

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import torch
 from torch import nn
 
+from esper.decisions import is_blueprint_name
 from esper.formatting import suggest
 from esper.growth.layers import initialise_
 from esper.growth.layouts import CANONICAL_LAYOUTS, Layout
@@ -52,10 +53,12 @@ def blueprint(
             the global generators, which are seeded for each seed.
 
     Raises:
-        ValueError: A layout is unknown, or the blueprint already has it.
+        ValueError: A plan cannot contain the name, a layout is unknown, or the blueprint already has it.
     """
 
     def register(factory: SeedFactoryT) -> SeedFactoryT:
+        if not is_blueprint_name(name):
+            raise ValueError(f"blueprint {name!r}: the name must not be that of an op, nor contain @ : , = or spaces")
         if not layouts:
             raise ValueError(f"blueprint {name!r} needs a layout: {', '.join(CANONICAL_LAYOUTS)}")
         implementations = BLUEPRINTS.setdefault(name, {})
