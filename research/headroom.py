@@ -208,7 +208,7 @@ def _predictor_table(found: Contexts) -> list[str]:
         for steps in (0, *IDLE_STEPS):
             features = found.features(rent_C, steps)
             gains = [predicted_gain(features, return_OCP, kernel, found.course_C).signed for kernel in KERNELS]
-            observes = f"also {steps} steps of the idle host" if steps else "layout and host at step 0"
+            observes = f"also {steps} steps of the idle host" if steps else "layout and host before the first step"
             rows.append([name, observes, *gains])
     return _table(["rent", "predictor observes", *KERNELS], rows)
 

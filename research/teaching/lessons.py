@@ -29,7 +29,7 @@ from esper.policy.masks import ActionMasks
 from esper.policy.observation import ObservationShape
 from esper.telemetry.codec import encode_json
 
-FORMAT = 1
+FORMAT = 2
 """Version of the files."""
 _MASK = "mask."
 

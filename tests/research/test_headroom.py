@@ -61,7 +61,7 @@ def test_tables_show_what_a_feature_of_the_host_is_worth(
     assert rows[0][4] == "+0.100"
     assert rows[0][5].startswith("+0.10")  # waiting where it is better
     assert [row[1] for row in rows[1:]] == [
-        "layout and host at step 0", "also 5 steps of the idle host", "also 10 steps of the idle host",
+        "layout and host before the first step", "also 5 steps of the idle host", "also 10 steps of the idle host",
     ]  # fmt: skip
     assert all(cell.startswith("+0.10") for row in rows[1:] for cell in row[2:])
 

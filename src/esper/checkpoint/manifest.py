@@ -15,10 +15,11 @@ import msgspec
 from esper.config import Config
 from esper.disk import UnsafeFileError, read_regular
 from esper.domain import VERSION
+from esper.recording.run_manifest import read_run_manifest
 from esper.telemetry.codec import DECODE_ERRORS, encode_json
 from esper.user_code import TaskOrigin
 
-CHECKPOINT_FORMAT = 1
+CHECKPOINT_FORMAT = 2
 MANIFEST_FILE = "manifest.json"
 TENSORS_FILE = "tensors.safetensors"
 STATE_FILE = "state.json"
@@ -108,23 +109,11 @@ def read_manifest(directory: Path) -> Manifest:
     if manifest is None:
         raise CheckpointError(
             f"{directory} has checkpoint format {version}; this is esper-sanctum {VERSION}, which reads format "
-            f"{CHECKPOINT_FORMAT}{_advise_version(directory)}"
+            f"{CHECKPOINT_FORMAT}{read_run_manifest(directory.resolve().parent.parent).advice}"
         )
     if manifest.with_digest() != manifest:
         raise CheckpointError(f"{directory / MANIFEST_FILE} is damaged: its digest does not match")
     return manifest
-
-
-def _advise_version(directory: Path) -> str:
-    """Return which version of the program to install for a checkpoint; empty if its run does not say."""
-    try:
-        run = msgspec.json.decode(read_regular(directory.resolve().parents[1] / "run.json", limit=MAX_MANIFEST_BYTES))
-        writer = str(run["versions"]["esper-sanctum"])
-    except (OSError, IndexError, KeyError, TypeError, *DECODE_ERRORS):
-        return ""
-    if writer == VERSION:
-        return f"; an earlier development state of {writer} wrote it"
-    return f"; version {writer} wrote it: install that version to use it"
 
 
 def read_verified_files(directory: Path, manifest: Manifest) -> dict[str, bytes]:

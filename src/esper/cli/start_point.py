@@ -26,7 +26,6 @@ from esper.checkpoint.manifest import (
 from esper.cli.options import check_own_code_is_named, print_warnings
 from esper.config import ConfigError
 from esper.config_files import read_config_file, resolve_config
-from esper.engine.growth import read_run_manifest
 from esper.engine.start_checks import resolve_policy
 from esper.engine.start_point import RunCompleteError, StartPoint
 from esper.engine.unfinished import command_digest, find_begun_run, is_done
@@ -36,6 +35,7 @@ from esper.recording.notes import RunNotes, update_notes
 from esper.recording.recorder import open_run_directory
 from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
+from esper.recording.run_manifest import read_run_manifest
 from esper.recording.runs import resolve_run
 from esper.tasks import is_built_in
 

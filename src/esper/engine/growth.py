@@ -13,12 +13,11 @@ import msgspec
 from esper.candidates import FROM_SCRATCH, WIDE_HOST, Objective
 from esper.checkpoint.catalog import list_checkpoints
 from esper.config import MAX_COUNT, Config, ConfigError
-from esper.disk import read_regular
 from esper.formatting import suggest
 from esper.history.run_groups import PLACE_KEYS
 from esper.policy.loading import POLICY_NAMES
+from esper.recording.run_manifest import read_run_manifest
 from esper.recording.runs import list_runs
-from esper.telemetry.codec import DECODE_ERRORS
 from esper.telemetry.events import SearchInfo
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 _CHANGEABLE_KEYS = PLACE_KEYS | {"anomalies"}
 """Keys of the configuration that may differ when the same command continues a growth or a run."""
-MAX_MANIFEST_BYTES = 1 << 20
 DEFAULT_TRIALS = 16
 """Number of trials if no budget is given."""
 FRESH_HOSTS = 8
@@ -262,23 +260,6 @@ def find_growth(config: Config, request: GrowthRequest) -> Path | None:
         if read_run_manifest(run).growth == identity and (checkpoints := list_checkpoints(run)):
             return checkpoints[-1]
     return None
-
-
-class RunManifest(msgspec.Struct, frozen=True):
-    """Fields of `run.json` that identify a run or a growth for the command that continues it."""
-
-    growth: dict[str, Any] | None = None
-    """Settings that a growth keeps; None if the run is not a growth."""
-    command: str | None = None
-    """Digest of the command that began a run, see `unfinished.command_digest`; None if the run is a growth."""
-
-
-def read_run_manifest(run: Path) -> RunManifest:
-    """Return the manifest of a run; an empty one if the directory has none, or it is damaged."""
-    try:
-        return msgspec.json.decode(read_regular(run / "run.json", limit=MAX_MANIFEST_BYTES), type=RunManifest)
-    except (OSError, *DECODE_ERRORS):
-        return RunManifest()
 
 
 def check_growth(config: Config) -> None:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from esper.checkpoint.catalog import run_directory_of
 from esper.config import Config
-from esper.engine.growth import Growth, read_run_manifest
+from esper.engine.growth import Growth
 from esper.recording.notes import RunNotes
 from esper.recording.recorder import open_run_directory
 from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
+from esper.recording.run_manifest import read_run_manifest
 
 if TYPE_CHECKING:
     from esper.tasks.task import Task

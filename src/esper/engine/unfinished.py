@@ -6,9 +6,10 @@ import hashlib
 from pathlib import Path
 
 from esper.config import Config
-from esper.engine.growth import kept_settings, read_run_manifest
+from esper.engine.growth import kept_settings
 from esper.recording.notes import RunNotes, read_notes
 from esper.recording.run_directory import RunDirectory
+from esper.recording.run_manifest import read_run_manifest
 from esper.recording.runs import last_write_time, list_runs
 from esper.recording.segments import ReadError
 from esper.telemetry.codec import encode_json

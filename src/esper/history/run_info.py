@@ -15,7 +15,7 @@ from esper.history.measures import measure_state
 from esper.history.run_status import RunStatus, find_writer, judge_run
 from esper.history.summary import flat_config
 from esper.recording.notes import RunNotes, read_notes
-from esper.recording.reader import RecordingReader
+from esper.recording.reader import OtherSchemaError, RecordingReader
 from esper.recording.segments import ReadError, list_segments, packed_path
 from esper.telemetry.state import RunState
 
@@ -100,12 +100,14 @@ class RunEnd:
         """Return the state after the last readable event. The caller must not change it.
 
         Raises:
-            ReadError: No segment is readable, and at least one is damaged.
+            ReadError: No segment is readable, and at least one is damaged; or the events have another version.
             OSError: The directory cannot be read.
         """
         try:
             self._state = self._reader.fold_into(self._state)
             is_damaged = bool(self._reader.notices.messages) or self._state.started is None
+        except OtherSchemaError:
+            raise
         except ReadError:
             is_damaged = True
         # An earlier segment may be intact.

@@ -14,7 +14,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
+from esper.domain import VERSION
 from esper.recording.decoder import DecodedSegment, Notices, UnreadableLine, partial_line_message
+from esper.recording.run_manifest import MANIFEST_FILE, read_run_manifest
 from esper.recording.segments import ReadError, fraction_read, list_segments, plain_path
 from esper.telemetry import events as ev
 from esper.telemetry.codec import DECODE_ERRORS
@@ -38,6 +40,10 @@ class Block(NamedTuple):
     """State of the Keyframe, a new object that the caller owns."""
 
 
+class OtherSchemaError(ReadError):
+    """The recording has another version of the events."""
+
+
 class RecordingReader:
     """Reads a recording, as it grows. Lines that cannot be read are skipped and reported.
 
@@ -58,6 +64,7 @@ class RecordingReader:
         """Fraction of the recording that was read, by the bytes of its files; 1 after everything was read once."""
         self.notices = Notices(path)
         self._path = path
+        self._is_schema_checked = False
         self._needs_keyframe = from_last_segment
         """Begin with the Keyframe of the last segment."""
         self._needs_all_events = False
@@ -80,6 +87,7 @@ class RecordingReader:
         Raises:
             ReadError: A file cannot be read, is not a recording, or holds events that this version cannot read.
         """
+        self._check_schema()
         deadline, paths = perf_counter() + within, self._paths()
         if self._needs_keyframe and self._seq < 0 and paths:
             self.segment, self.offset = DecodedSegment(paths[-1]), 0
@@ -126,6 +134,18 @@ class RecordingReader:
         """Return the plain paths of the segments that come after the one being read. Raises ReadError."""
         return [path for path in self._paths() if path > self.segment.path]
 
+    def _check_schema(self) -> None:
+        """Raise OtherSchemaError if the events of the run have another version, which a single file does not name."""
+        if self._is_schema_checked:
+            return
+        manifest = read_run_manifest(self._path)
+        if manifest.schema not in (None, ev.SCHEMA_VERSION):
+            raise OtherSchemaError(
+                f"{self._path} has event schema {manifest.schema}; this is esper-sanctum {VERSION}, which reads schema "
+                f"{ev.SCHEMA_VERSION}{manifest.advice}"
+            )
+        self._is_schema_checked = True
+
     def _paths(self) -> list[Path]:
         """Return the plain paths of the existing segments."""
         try:
@@ -134,7 +154,7 @@ class RecordingReader:
             paths = list_segments(self._path)
         except OSError as error:
             raise ReadError(f"cannot read {self._path}: {error.strerror}") from error
-        if not paths and not self._needs_keyframe and not (self._path / "run.json").exists():
+        if not paths and not self._needs_keyframe and not (self._path / MANIFEST_FILE).exists():
             raise ReadError(f"{self._path} is not a run: it contains neither run.json nor events-00001.jsonl")
         return paths
 

@@ -19,6 +19,7 @@ import msgspec
 
 from esper.process import NamedThread
 from esper.recording.run_directory import RunDirectory
+from esper.recording.run_manifest import MANIFEST_FILE
 from esper.recording.segments import SegmentWriter, compress_segment, list_segments, segment_number, segment_path
 from esper.telemetry.codec import encode_json, encode_lines
 from esper.telemetry.events import SCHEMA_VERSION
@@ -70,7 +71,7 @@ def write_manifest(directory: RunDirectory, manifest: dict[str, Any]) -> None:
     """
     text = msgspec.json.format(encode_json({"schema": SCHEMA_VERSION, **manifest}), indent=2)
     try:
-        directory.keep("run.json", text + b"\n")
+        directory.keep(MANIFEST_FILE, text + b"\n")
     except OSError as error:
         raise RecordingError(_write_error(directory.path, error)) from error
 

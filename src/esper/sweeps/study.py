@@ -26,6 +26,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from esper.config import ConfigError
+from esper.domain import VERSION
 from esper.history.measures import MEASURES, objective_measures
 from esper.history.summary import RoundSummary
 from esper.search.sampling import NumberedSampler, silence_optuna
@@ -35,8 +36,10 @@ from esper.sweeps.plan import SweepPlan, TrialSetting
 from esper.sweeps.run_lookup import ABANDONED_S, find_run, is_left_alone
 from esper.sweeps.storage import storage_errors
 
-PLAN_ATTR = "plan"
-"""Attribute of the study: `SweepPlan.identity`."""
+STUDY_FORMAT = 2
+"""Version of what a study stores. One of another version is refused."""
+FORMAT_ATTR, PLAN_ATTR = "format", "plan"
+"""Attributes of the study: `STUDY_FORMAT`, and `SweepPlan.identity`."""
 SETTING_ATTR, SEED_ATTR, TRIAL_ATTR = "setting", "seed", "trial"
 """Attributes of a trial: index of its setting (in a grid) or number of the trial that drew it, random seed, and place
 in the grid."""
@@ -135,8 +138,14 @@ class SweepStudy:
         stored, current = self._study.user_attrs.get(PLAN_ATTR), self.plan.identity()
         if stored is None:
             if create:
+                self._study.set_user_attr(FORMAT_ATTR, STUDY_FORMAT)
                 self._study.set_user_attr(PLAN_ATTR, current)
             return
+        if (version := self._study.user_attrs.get(FORMAT_ATTR, 1)) != STUDY_FORMAT:
+            raise ConfigError(
+                f"study {self.plan.name!r} has format {version}; this is esper-sanctum {VERSION}, which reads format "
+                f"{STUDY_FORMAT}; give the sweep another name"
+            )
         for key, value in current.items():
             before = stored.get(key)
             if json.dumps(before) == json.dumps(value):  # with the order of the options, on which a grid depends

@@ -25,7 +25,7 @@ def made_lesson(
     steps: int = STEPS,
     seed: int = 0,
 ) -> Lesson:
-    """Return a lesson of two orders in which alternative k plants blueprint k − 1 at step 0, and alternative 0 waits.
+    """Return a lesson of two orders in which alternative k plants blueprint k − 1 in step 1, and alternative 0 waits.
 
     Args:
         feature: Value of the observation that tells the context.

@@ -53,7 +53,7 @@ from esper.telemetry.events.search import (
 from esper.telemetry.events.search import SearchEvent as SearchEvent
 from esper.telemetry.events.search import SearchInfo as SearchInfo
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Version of the events. It increases when an event or field is removed or changes its meaning, not for new ones."""
 
 EnvEvent: TypeAlias = (
