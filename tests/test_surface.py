@@ -220,7 +220,7 @@ def test_surface_names_in_python_are_unchanged() -> None:
 
 def test_surface_events_and_fields_are_unchanged() -> None:
     """The fields `seq` and `time`, common to all events, are left out."""
-    assert (ev.SCHEMA_VERSION, CHECKPOINT_FORMAT) == (1, 1)
+    assert (ev.SCHEMA_VERSION, CHECKPOINT_FORMAT) == (2, 2)
     assert {kind.__name__: fields(kind) for kind in get_args(ev.AnyEvent)} == EVENTS
     assert {
         kind.__name__: fields(kind)

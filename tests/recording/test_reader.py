@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from esper.domain import VERSION
 from esper.history.history import open_history
+from esper.history.run_info import RunEnd
 from esper.recording.decoder import MAX_DAMAGE_NOTICES
 from esper.recording.reader import RecordingReader
 from esper.recording.recorder import Recorder
 from esper.recording.run_directory import RunDirectory
+from esper.recording.run_manifest import MANIFEST_FILE
 from esper.recording.segments import ReadError, compress_segment, segment_path
 from esper.telemetry.codec import encode_json
+from esper.telemetry.events import SCHEMA_VERSION
 from esper.telemetry.state import STATE_FORMAT, Keyframe, Record, RunState
 from tests.factory import example_run
 from tests.recording.recordings import fold, lines, recording, write_segment
@@ -164,6 +169,20 @@ def test_restored_state_of_another_version_is_refused(tmp_path: Path, from_last_
         ReadError, match=r"events-00002.jsonl begins with a state that another version wrote in format 1"
     ):
         reader.fold_into(RunState())
+
+
+@pytest.mark.parametrize("from_last_segment", [False, True])
+def test_reader_refuses_events_of_another_schema(tmp_path: Path, from_last_segment: bool) -> None:
+    write_segment(tmp_path, 1, recording(RUN))
+    manifest = b'{"schema":%d,"versions":{"esper-sanctum":"0.0.7"}}'
+    (tmp_path / MANIFEST_FILE).write_bytes(manifest % (SCHEMA_VERSION - 1))
+    sentence = f"{tmp_path} has event schema 1; this is esper-sanctum {VERSION}, which reads schema 2; version 0.0.7"
+    with pytest.raises(ReadError, match=f"^{re.escape(sentence)}"):
+        list(RecordingReader(tmp_path, from_last_segment=from_last_segment).records())
+    with pytest.raises(ReadError, match="event schema 1"):
+        RunEnd(tmp_path).read()
+    (tmp_path / MANIFEST_FILE).write_bytes(manifest % SCHEMA_VERSION)
+    assert list(RecordingReader(tmp_path, from_last_segment=from_last_segment).records())
 
 
 def test_reader_refuses_a_deleted_directory(tmp_path: Path) -> None:

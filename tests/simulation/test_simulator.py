@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from esper.config import Config, ConfigError
-from esper.decisions import Decision
+from esper.decisions import Decision, parse_decision
 from esper.effects.change import NOTHING, UNCHANGED, Change, without_decision, without_steps
 from esper.effects.episode import RecordedEpisode
 from esper.effects.results import Simulation, Trajectory
@@ -212,6 +212,20 @@ def test_nothing_is_computed_twice(run: Path, recorded: RecordedEpisode) -> None
     assert (count, simulator.storage_problem) == (2, None)
     assert ask(run, recorded, change)[0] == 0
     assert ask(run, recorded, change, without_steps([2]))[0] == 2
+    (run / RESULTS_FILE).unlink()
+
+
+def test_stored_plan_and_stored_decision_count_the_same_step(run: Path, recorded: RecordedEpisode) -> None:
+    by_plan = Change(then="plan:3:norm@late")
+    plant = parse_decision("3:norm@late")
+    waits = without_steps([1, 2], NOTHING)
+    by_hand = Change(decisions=waits.decisions | {plant.step: plant.decision.with_defaults()}, then=NOTHING)
+    ask(run, recorded, by_plan, by_hand)
+    count, simulator = ask(run, recorded, by_plan, by_hand)
+    assert count == 0
+    found = [simulator.results[0].get(change) for change in (by_plan, by_hand)]
+    ratios = [result.trajectory.parameter_ratios for result in found if result is not None]
+    assert [[ratio > 1 for ratio in of_change[:4]] for of_change in ratios] == [[False, False, True, True]] * 2
     (run / RESULTS_FILE).unlink()
 
 

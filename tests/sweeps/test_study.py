@@ -15,6 +15,7 @@ from optuna.trial import TrialState
 
 from esper.config import ConfigError
 from esper.recording.notes import RunNotes
+from esper.sweeps import study as study_module
 from esper.sweeps.results import study_results
 from esper.sweeps.storage import open_storage
 from esper.sweeps.study import HOST_ATTR, SweepStudy, first_random_setting
@@ -145,6 +146,15 @@ def test_study_with_other_options_is_refused(tmp_path: Path, change: str, differ
         open_study(make_plan(tmp_path, GRID.replace("[1, 2]", "[3]")), tmp_path / "telemetry")
     moved = GRID.replace("[run]", '[run]\ndevices = ["cpu:0"]\n')
     open_study(make_plan(tmp_path, moved), tmp_path / "telemetry")  # another machine may have other devices
+
+
+def test_study_of_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its plans may count steps from 0."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr(study_module, "STUDY_FORMAT", 1)
+        open_study(make_plan(tmp_path), tmp_path / "telemetry")
+    with pytest.raises(ConfigError, match=r"study 's' has format 1; .* reads format 2; give the sweep another name"):
+        open_study(make_plan(tmp_path), tmp_path / "telemetry")
 
 
 def test_results_of_a_study_without_storage_are_refused(tmp_path: Path) -> None:

@@ -61,6 +61,11 @@ def test_grow_trains_the_best_candidates_on_fresh_hosts_which_choose(
     run = only(tmp_path)
     found = candidates(run)
     assert [(one.name, one.origin) for one in found[:3]] == [("", "host"), (PLAN, "known"), ("heuristic", "policy")]
+    started = [event for event in recorded(run) if isinstance(event, ev.TrialStarted)]
+    envs = {(trial.round, trial.env) for trial in started if trial.candidate == PLAN}
+    moves = [event for event in recorded(run) if isinstance(event, ev.SeedMoved) and event.after == "germinated"]
+    planted = {(move.step, move.slot, move.blueprint) for move in moves if (move.round, move.env) in envs}
+    assert planted == {(1, "early", "conv_light"), (2, "mid", "norm")}
     fresh = [trial for trial in trials(run) if trial.fresh is not None]
     hosts = {one.name: one.fresh_hosts for one in found}
     fresh_hosts = list(range(1, FRESH_HOSTS + 1))

@@ -103,6 +103,16 @@ def test_refusals(options: tuple[str, ...], folder: Path, capsys: pytest.Capture
     assert f"esper-sanctum: {REFUSED[options]}" in capsys.readouterr().err
 
 
+def test_plans_vary_and_an_older_plan_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plans = GRID.replace("[run]", '[run]\npolicy = "plan"\n').partition("[vary]")[0] + "[vary]\nplan = {}\n"
+    make_plan(folder, plans.format('["2:norm@early 3:norm@mid", "2:norm@mid"]'))
+    assert main(["sweep", "s.toml", "--dry-run"]) == 0
+    assert "    0     1  2:norm@early 3:norm@mid\n" in capsys.readouterr().out
+    make_plan(folder, plans.format('["2:norm@mid", "norm@mid:2"]'))
+    assert main(["sweep", "s.toml", "--dry-run"]) == 2
+    assert "--plan: 'norm@mid:2' is not a decision; expected STEP:BLUEPRINT@SLOT" in capsys.readouterr().err
+
+
 def test_wrong_task_is_refused_before_anything_starts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_plan(folder, f"{GRID}task = ['digits', 'digit']\n")
     assert main(["sweep", "s.toml"]) == 2

@@ -73,8 +73,8 @@ def test_damaged_and_other_files_are_refused(tmp_path: Path, monkeypatch: pytest
         with pytest.raises(ConfigError, match=r"00000\.safetensors is damaged: .*; delete it to play the lesson again"):
             read_lesson(path)
     path.write_bytes(whole)
-    monkeypatch.setattr(lessons, "FORMAT", 2)
-    with pytest.raises(ConfigError, match="has format 1, not 2; delete it"):
+    monkeypatch.setattr(lessons, "FORMAT", 3)
+    with pytest.raises(ConfigError, match="has format 2, not 3; delete it"):
         read_lesson(path)
     with pytest.raises(OSError, match="none"):
         read_lesson(tmp_path / "none.safetensors")
