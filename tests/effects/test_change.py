@@ -33,6 +33,7 @@ def test_parse_without_planting_leaves_out_all_decisions_about_its_seed() -> Non
         ("17", "'17' is not a decision; expected step:17 or seed:early:17"),
         ("step:9", "'step:9': the episode has steps 1 to 8"),
         ("step:0", "'step:0': steps count from 1"),
+        ("seed:early:0", "'seed:early:0': steps count from 1"),
         ("step:4", "'step:4': the env waited in step 4, so there is nothing to leave out"),
         (
             "seed:late:2",

@@ -82,14 +82,14 @@ def parse_without(text: str, episode: RecordedEpisode, then: str = RECORDED) -> 
     found = _WITHOUT.fullmatch(text.strip())
     if found is None:
         raise ConfigError(f"{text!r} is not a decision; expected step:17 or seed:early:17")
+    step = int(found["step"] or found["planted"])
+    _check_step(text, step, episode)
     if found["step"]:
-        step = int(found["step"])
-        _check_step(text, step, episode)
         if episode.steps[step - 1].op == WAIT:
             raise ConfigError(f"{text!r}: the env waited in step {step}, so there is nothing to leave out")
         return without_decision(episode, step, then)
     for seed in episode.seeds:
-        if (seed.slot, seed.step) == (found["slot"], int(found["planted"])):
+        if (seed.slot, seed.step) == (found["slot"], step):
             return without_seed(seed, then)
     known = ", ".join(f"seed:{seed.slot}:{seed.step}" for seed in episode.seeds) or "none"
     raise ConfigError(f"{text!r} is not a seed of this episode; its seeds: {known}")
