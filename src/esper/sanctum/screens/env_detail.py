@@ -8,6 +8,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.geometry import Size
 
+from esper.decisions import describe_decision
 from esper.formatting import short_score_name, strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
@@ -28,6 +29,7 @@ from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.env_story import EnvRewardChart, EnvStory, SlotLanes
 from esper.sanctum.widgets.panel import Line
 from esper.telemetry.events import EnvStepped
+from esper.telemetry.series import decision_of
 from esper.telemetry.state import EnvState
 
 _VALUE_NAME_COLS, _PAIR_COLS = 14, 22
@@ -137,8 +139,8 @@ class EnvStep(EnvPanel):
         self.panel_title = self.PANEL_TITLE if step is None else f"{self.PANEL_TITLE}: {step.step}"
         if step is None:
             return self.wrapped_message("no step yet in this round", size.width)
-        op = strip_control(" ".join(filter(None, (step.op, step.target))))
-        lines = [self.line(" op ", "dim").append(ellipsise(op, size.width - 4), "bright")]
+        decision = strip_control(describe_decision(decision_of(step)))
+        lines = [self.line(" op ", "dim").append(ellipsise(decision, size.width - 4), "bright")]
         values, rows = _values(step, self.state.score_name), size.height - 1
         if size.width >= 2 * _PAIR_COLS:
             columns = [values[:rows], self._rewards(step, rows)]
