@@ -354,13 +354,13 @@ async def test_env_screen_panels_show_the_selected_env() -> None:
         assert slots[1][:5] == ["mid", "b", "b", "blending", "conv_small"]
         assert slots[1][-7:] == ["0.25", "+4.2", "±", "1.1", "0.200", "148", "3"]
         step = " ".join(app.screen.query_one("#last-step EnvStep", EnvStep).text.split())
-        assert step.startswith("op germinate late loss 1.23")
+        assert step.startswith("op germinate in late loss 1.23")
         assert "op chance –" in step
         assert "mid overflow 4" in step
         for reward in ("reward +0.125", "· accuracy +0.150", "· rent −0.025"):
             assert reward in step
         decision = shown(app, EnvDecision)
-        assert decision.startswith("g germinate press x")
+        assert decision.startswith("g germinate in late press x")
         assert "t late germinated → training (G1 open)" in decision
         assert "▲ gate 2 refuses late since step 1: age 1, needs 3; gradient finite NaN" in decision
         assert "gradient measured" not in decision

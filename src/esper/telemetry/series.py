@@ -192,4 +192,7 @@ def last_contribution(trace: list[StepTrace], slot: int) -> float | None:
 
 def decision_of(step: ev.EnvStepped | StepTrace) -> Decision:
     """Return the decision of a step."""
-    return Decision.from_choices({"op": step.op} | {head: choice.choice for head, choice in step.decision.items()})
+    target = {"slot": step.target} if step.target else {}
+    return Decision.from_choices(
+        {"op": step.op} | target | {head: choice.choice for head, choice in step.decision.items()}
+    )
