@@ -18,14 +18,14 @@ from esper.domain import HEADS, HEADS_BY_OP, Op
 from esper.formatting import suggest
 
 WAIT, GERMINATE, ADVANCE, SET_ALPHA, CULL, FOSSILIZE = (op.label for op in Op)
-OPTIONS = {"tempo": "tempo", "alpha": "alpha_target", "style": "style", "speed": "alpha_speed", "curve": "alpha_curve"}
+_OPTIONS = {"tempo": "tempo", "alpha": "alpha_target", "style": "style", "speed": "alpha_speed", "curve": "alpha_curve"}
 """Head of each option, keyed by its name in the text, in the order in which options are written."""
 _DEFAULTS: Mapping[str, Mapping[str, str]] = {
     GERMINATE: {"style": "linear_add", "tempo": "3", "alpha_target": "1.0"},
     SET_ALPHA: {"style": "linear_add", "alpha_speed": "0", "alpha_curve": "linear"},
     CULL: {"alpha_speed": "0", "alpha_curve": "linear"},
 }
-"""Choices that a decision has if they are not given, keyed by op and head."""
+"""Choices of the options that are not given, keyed by op and head. An alpha to set has no default."""
 _HEADS = {op.label: heads for op, heads in HEADS_BY_OP.items()}
 """Heads that each op uses, keyed by its name."""
 _WORD = re.compile(
@@ -35,8 +35,10 @@ _EXPECTED = "expected STEP:BLUEPRINT@SLOT, such as 3:depthwise@mid, or STEP:OP@S
 
 
 class Decision(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Op of an env in one step, and its choices as text. A choice is None if the op does not use it, or if it is left
-    to the default."""
+    """An op of an env in one step, and its choices as text.
+
+    A choice is None if the op does not use it, or if it is left to the default.
+    """
 
     op: str
     """wait, germinate, advance, set_alpha, cull, or fossilize."""
@@ -65,7 +67,7 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         defaults, choices = _DEFAULTS.get(self.op, {}), self.choices
         return {
             name: choices[head]
-            for name, head in OPTIONS.items()
+            for name, head in _OPTIONS.items()
             if head in choices and choices[head] != defaults.get(head)
         }
 
@@ -105,19 +107,24 @@ def parse_decision(text: str) -> PlannedDecision:
         raise ConfigError(f"{text!r} is not a decision; {_EXPECTED}; steps count from 1")
     if int(found["step"]) < 1:
         raise ConfigError(f"{text!r}: steps count from 1")
-    op = found["name"] if found["name"] in _HEADS else GERMINATE
-    if (found["slot"] is None) != (op == WAIT) or found["name"] == GERMINATE:
-        raise ConfigError(f"{text!r}: {_EXPECTED}" if op != WAIT else f"{text!r}: wait has no slot")
-    choices = {"op": op} | ({"slot": found["slot"]} if op != WAIT else {})
+    name, slot = found["name"], found["slot"]
+    op = name if name in _HEADS else GERMINATE
+    if name == GERMINATE or (slot is None and op != WAIT):
+        raise ConfigError(f"{text!r}: {_EXPECTED}")
+    if slot is not None and op == WAIT:
+        raise ConfigError(f"{text!r}: wait has no slot")
+    choices = {"op": op}
+    if slot is not None:
+        choices["slot"] = slot
     if op == GERMINATE:
-        choices["blueprint"] = found["name"]
-    allowed = [option for option, head in OPTIONS.items() if head in _HEADS[op]]
+        choices["blueprint"] = name
+    allowed = [option for option, head in _OPTIONS.items() if head in _HEADS[op]]
     for pair in found["options"].split(",")[1:]:
         option, _, choice = pair.partition("=")
         if option not in allowed:
             known = suggest(option, allowed) if allowed else "it has none"
             raise ConfigError(f"{text!r}: {option!r} is not an option of {op}; {known}")
-        choices[OPTIONS[option]] = choice
+        choices[_OPTIONS[option]] = choice
     return PlannedDecision(int(found["step"]), Decision(**choices))
 
 
