@@ -50,11 +50,6 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     alpha_speed: str | None = None
     alpha_curve: str | None = None
 
-    @classmethod
-    def from_choices(cls, choices: Mapping[str, str]) -> Decision:
-        """Return the decision of the choices of heads, the op included, keyed by head. Unknown heads are ignored."""
-        return cls(**{head: choice for head, choice in choices.items() if head in HEADS})
-
     @property
     def choices(self) -> dict[str, str]:
         """The choices that are given, keyed by head, in the order of `HEADS`."""

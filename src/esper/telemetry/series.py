@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from esper.decisions import Decision
-from esper.domain import Stage
+from esper.domain import HEADS, Stage
 from esper.telemetry import events as ev
 
 MAX_POINTS = 240
@@ -192,7 +192,5 @@ def last_contribution(trace: list[StepTrace], slot: int) -> float | None:
 
 def decision_of(step: ev.EnvStepped | StepTrace) -> Decision:
     """Return the decision of a step."""
-    target = {"slot": step.target} if step.target else {}
-    return Decision.from_choices(
-        {"op": step.op} | target | {head: choice.choice for head, choice in step.decision.items()}
-    )
+    choices = {head: choice.choice for head, choice in step.decision.items() if head in HEADS[1:]}
+    return Decision(step.op, **{"slot": step.target, **choices})
