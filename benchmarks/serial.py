@@ -47,8 +47,8 @@ from torch import Tensor
 from esper.config import Config
 from esper.config_files import resolve_config
 from esper.control import RequestQueue
-from esper.engine.run import Run
-from esper.engine.start_point import StartPoint
+from esper.engine.setup import set_up_run
+from esper.engine.start_point import RunOptions, StartPoint
 from esper.envs.env import Env
 from esper.envs.stopwatch import PhaseTimer
 from esper.process import NamedThread, freeze_loaded_objects
@@ -226,7 +226,7 @@ class Population:
             "telemetry_dir": str(directory / str(envs)),
         }
         config: Config = resolve_config(None, settings)
-        self._run = Run(StartPoint(config), RequestQueue(), self._records)
+        self._run = set_up_run(StartPoint(config), RequestQueue(), self._records, RunOptions())
         (self._recorder,) = {t for t in threading.enumerate() if isinstance(t, NamedThread)} - threads
 
     def play_round(self) -> dict[str, float]:

@@ -53,7 +53,7 @@ def test_headless_run_and_its_replay_agree(
     directory = only_run(tmp_path)
     lines = output.splitlines()
     assert f"INFO    run {directory.name}: ppo on digits_impaired, 2 envs" in lines[0]
-    assert any("round 1/1: accuracy" in line for line in lines)
+    assert any("round 1/1: median accuracy" in line for line in lines)
     summary = lines[lines.index(f"run {directory.name}: done") :]
 
     assert main(["replay", directory.name, "--no-tui"]) == 0
@@ -78,7 +78,7 @@ def test_narrate_prints_the_same_live_and_in_replay(
     output, errors = live
     assert errors == ""
     assert output.startswith(f"run {only_run(tmp_path).name}: ppo on digits_impaired, 2 envs on cpu:0 x")
-    assert re.search(r"^round 1/1: accuracy .*\nrun done\n\Z", output, re.MULTILINE | re.DOTALL)
+    assert re.search(r"^round 1/1: median accuracy .*\nrun done\n\Z", output, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.slow

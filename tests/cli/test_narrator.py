@@ -94,8 +94,8 @@ def test_narrator_covers_a_whole_run() -> None:
     assert lines[0] == "run digits_impaired-20261121-015300: ppo on digits_impaired, 4 envs on cpu:0 x2, cpu:1 x2"
     assert lines[-1] == "run done"
     assert [line for line in lines if line.startswith("round ")] == [
-        f"round {number}/2: accuracy {median:.1%} ({minimum:.1%} to {maximum:.1%}), "
-        "return +0.600, KL 0.0120, entropy 0.90"
+        f"round {number}/2: median accuracy {median:.1%} ({minimum:.1%} to {maximum:.1%}), "
+        "mean return +0.600, KL 0.0120, entropy 0.90"
         for number, (minimum, _, median, _, maximum) in enumerate(state.scores_by_round, start=1)
     ]
     assert "error: env 01: the gradient of the host is NaN at round 1 step 3" in lines

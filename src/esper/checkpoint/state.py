@@ -73,6 +73,7 @@ class EpisodeState(msgspec.Struct):
     slots: list[SlotState]
     host_env: int
     host_round: int
+    host_width: float
 
 
 class SavedState(msgspec.Struct):
