@@ -84,6 +84,7 @@ class Setting(msgspec.Struct):
 
 def measure(setting: Setting) -> Result:
     """Train a run in this process and measure it."""
+    from esper.engine.run_kind import RunKind
     from esper.engine.setup import set_up_run  # imports torch, which the parent process does not need
     from esper.engine.start_point import RunOptions, StartPoint
 
@@ -92,7 +93,7 @@ def measure(setting: Setting) -> Result:
     with tempfile.TemporaryDirectory() as directory:
         options = msgspec.structs.asdict(setting) | {"rounds": setting.rounds + 1, "telemetry_dir": directory}
         del options["seconds"]
-        run = set_up_run(StartPoint(resolve_config(None, options)), control, records, RunOptions())
+        run = set_up_run(StartPoint(resolve_config(None, options)), control, records, RunOptions(), RunKind())
         thread = threading.Thread(target=run.train)
         start = time.monotonic()
         thread.start()

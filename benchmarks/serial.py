@@ -47,6 +47,7 @@ from torch import Tensor
 from esper.config import Config
 from esper.config_files import resolve_config
 from esper.control import RequestQueue
+from esper.engine.run_kind import RunKind
 from esper.engine.setup import set_up_run
 from esper.engine.start_point import RunOptions, StartPoint
 from esper.envs.env import Env
@@ -226,7 +227,7 @@ class Population:
             "telemetry_dir": str(directory / str(envs)),
         }
         config: Config = resolve_config(None, settings)
-        self._run = set_up_run(StartPoint(config), RequestQueue(), self._records, RunOptions())
+        self._run = set_up_run(StartPoint(config), RequestQueue(), self._records, RunOptions(), RunKind())
         (self._recorder,) = {t for t in threading.enumerate() if isinstance(t, NamedThread)} - threads
 
     def play_round(self) -> dict[str, float]:

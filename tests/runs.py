@@ -13,6 +13,7 @@ import pytest
 
 from esper.config_files import resolve_config
 from esper.control import RequestKind, RequestQueue
+from esper.engine.run_kind import RunKind
 from esper.engine.setup import set_up_run
 from esper.engine.start_point import RunOptions, StartPoint
 from esper.history.history import open_history
@@ -79,7 +80,9 @@ class LiveRun:
             start = StartPoint(config, resume)
             if resume and ranks.rank == 0:  # no other rank locks a run that resumes
                 start = StartPoint.at_checkpoint(config, resume)
-        self.run = set_up_run(start, self.control, self.records, RunOptions(interactive=interactive), ranks=ranks)
+        self.run = set_up_run(
+            start, self.control, self.records, RunOptions(interactive=interactive), RunKind(), ranks=ranks
+        )
         self.state = RunState()
         self.events: list[ev.AnyEvent] = []
         """All events folded so far, including those that a restore discarded."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -19,6 +20,7 @@ from esper.control import RequestKind
 from esper.effects.change import RECORDED
 from esper.effects.report import Report
 from esper.engine.growth import GROWTH_CONFIG, Growth, check_growth, make_request
+from esper.engine.growth_run import GrowthRun
 from esper.engine.start_checks import resolve_policy
 from esper.engine.start_point import RunOptions, StartPoint
 from esper.engine.thread import EngineThread
@@ -280,7 +282,9 @@ def _run(
     if growth:
         check_growth(config)
     threads = torch.get_num_threads()
-    engine = EngineThread(StartPoint(config), RunOptions(task=task, growth=growth))
+    engine = EngineThread(
+        StartPoint(config), RunOptions(task=task, load_kind=partial(GrowthRun, growth) if growth else None)
+    )
     # Before the engine replaces the stream for the threads that run the user's code:
     printer = RunPrinter(sys.stdout, trains_here=True)
     engine.start()

@@ -15,6 +15,7 @@ from esper.checkpoint.catalog import find_checkpoint
 from esper.config_files import resolve_config
 from esper.control import RequestKind, RequestQueue
 from esper.engine import run_files, setup, start_events
+from esper.engine.run_kind import RunKind
 from esper.engine.setup import set_up_run
 from esper.engine.start_point import RunOptions, StartPoint
 from esper.recording import recorder
@@ -75,7 +76,7 @@ def test_directory_that_is_replaced_while_its_run_starts_is_noticed(
 
     monkeypatch.setattr(module, moment, replace_first)
     with pytest.raises(RecordingError, match="another directory is in its place"):
-        set_up_run(start, RequestQueue(), SimpleQueue(), RunOptions(notes=RunNotes(name="x")))
+        set_up_run(start, RequestQueue(), SimpleQueue(), RunOptions(notes=RunNotes(name="x")), RunKind())
     assert written_files(telemetry) == files
 
 

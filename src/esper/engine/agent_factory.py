@@ -7,10 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from esper.candidates import BARE_HOST
 from esper.checkpoint.manifest import CheckpointError
 from esper.config import Config, ConfigError
-from esper.engine.candidate_agent import CandidateAgent
 from esper.engine.trained_policy import TrainedPolicy, initial_policy, read_trained_policy
 from esper.growth.site import SlotSite
 from esper.lanes.devices import resolve_policy_device
@@ -18,12 +16,11 @@ from esper.policy.agent import Agent
 from esper.policy.baselines import PLANT_INTERVAL_STEPS, PeriodicAgent, RandomAgent, StaticAgent
 from esper.policy.heuristic import HeuristicAgent
 from esper.policy.loading import PRETRAINED, is_own_policy, load_policy
-from esper.policy.plan import PLAN, parse_plan
+from esper.policy.plan import parse_plan
 from esper.policy.plan_agent import PlanAgent
 from esper.ppo.agent import PPOAgent
 from esper.ranks import SINGLE_RANK, RankGroup
 from esper.seeding import make_generator
-from esper.tasks.profile import TaskProfile
 from esper.user_code import describe_exception, user_errors
 
 
@@ -73,30 +70,6 @@ def build_agent(
         case reference:
             policy = read_trained_policy(reference, Path(config.telemetry_dir))
             return build_trained(policy, config, sites, blueprints, ranks)
-
-
-def build_candidates(config: Config, profile: TaskProfile) -> CandidateAgent:
-    """Return the agent of a growth.
-
-    Raises:
-        CheckpointError: The proposing policy is a checkpoint that has none.
-        ConfigError: The user's plan does not fit the task, or the user's policy cannot be loaded.
-    """
-
-    def build(policy: str, plan: str = "") -> Agent:
-        acting = msgspec.structs.replace(config, policy=policy, plan=plan)
-        return build_agent(acting, profile.sites, profile.blueprints)
-
-    def build_plan(plan: str) -> Agent:
-        return StaticAgent() if plan == BARE_HOST else build(PLAN, plan)
-
-    build_plan(config.plan)
-    return CandidateAgent({name: build(name) for name in proposing_policies(config)}, build_plan)
-
-
-def proposing_policies(config: Config) -> list[str]:
-    """Return the policies whose own episodes a growth tries: that of the configuration, and the heuristic."""
-    return [name for name in dict.fromkeys([config.policy, "heuristic"]) if name not in (PLAN, "static")]
 
 
 def _build_own(config: Config, sites: Sequence[SlotSite], blueprints: Sequence[str], ranks: RankGroup) -> Agent:

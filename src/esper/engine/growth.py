@@ -13,8 +13,8 @@ import msgspec
 from esper.candidates import FROM_SCRATCH, WIDE_HOST, Objective
 from esper.checkpoint.catalog import list_checkpoints
 from esper.config import MAX_COUNT, Config, ConfigError
+from esper.engine.unfinished import kept_settings
 from esper.formatting import suggest
-from esper.history.run_groups import PLACE_KEYS
 from esper.policy.loading import POLICY_NAMES
 from esper.recording.run_manifest import read_run_manifest
 from esper.recording.runs import list_runs
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from esper.harvest.grown import Grown
     from esper.telemetry.search_state import SearchState
 
-_CHANGEABLE_KEYS = PLACE_KEYS | {"anomalies"}
-"""Keys of the configuration that may differ when the same command continues a growth or a run."""
 DEFAULT_TRIALS = 16
 """Number of trials if no budget is given."""
 FRESH_HOSTS = 8
@@ -142,7 +140,6 @@ class Growth:
         directories: Directory of each written network, keyed by candidate.
         problems: Why networks that were written have no program, keyed by candidate.
         failure: Why a network cannot be written; None if all were.
-        stage: Work before the run begins, in words; None without it.
     """
 
     request: GrowthRequest
@@ -154,7 +151,6 @@ class Growth:
     directories: dict[str, Path] = field(default_factory=dict[str, Path])
     problems: dict[str, str] = field(default_factory=dict[str, str])
     failure: str | None = None
-    stage: str | None = None
 
     @property
     def grown(self) -> Grown | None:
@@ -239,14 +235,6 @@ def growth_identity(config: Config, request: GrowthRequest) -> dict[str, Any]:
     aim = {"objective": request.objective, "max-parameters": request.max_parameters, "patience": request.patience}
     aim["until-flat"] = request.until_flat
     return {"config": kept_settings(config), **aim}
-
-
-def kept_settings(config: Config) -> dict[str, Any]:
-    """Return the settings that a command keeps when it continues a growth or a run: all but devices, directories and
-    the like.
-    """
-    settings: dict[str, Any] = msgspec.to_builtins(config)
-    return {name: value for name, value in settings.items() if name not in _CHANGEABLE_KEYS}
 
 
 def find_growth(config: Config, request: GrowthRequest) -> Path | None:

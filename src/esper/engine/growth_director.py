@@ -120,6 +120,11 @@ class GrowthDirector(Director):
     # Rounds
 
     @property
+    def search(self) -> ev.SearchInfo:
+        """Budget and aim of the search."""
+        return self.search_state.info
+
+    @property
     def has_ended(self) -> bool:
         """True once all trainings have ended."""
         return self._has_ended

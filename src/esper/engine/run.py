@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from esper.engine.growth_results import GrowthResults
 from esper.engine.run_files import LOST, RunFiles
+from esper.engine.run_kind import RunKind
 from esper.engine.trainer import Trainer
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.ranks import RankLostError
@@ -21,16 +21,16 @@ class Run:
 
     Args:
         files: Where the run is written.
-        growth: Computes the results of a growth at its end; None for an ordinary run.
+        kind: Computes its results at the end.
         opened: Resources of the run, which are closed in reverse order at its end.
     """
 
-    def __init__(self, trainer: Trainer, files: RunFiles, growth: GrowthResults | None, opened: ExitStack) -> None:
+    def __init__(self, trainer: Trainer, files: RunFiles, kind: RunKind, opened: ExitStack) -> None:
         self.trainer = trainer
         self.files = files
         self.hub = files.hub
         self.pool = trainer.state.pool
-        self._growth = growth
+        self._kind = kind
         self._opened = opened
 
     @property
@@ -86,17 +86,15 @@ class Run:
         except RankLostError as lost:
             raise RankLostError(f"{lost}; {self._resume_hint()}") from lost
         else:
-            self._finish_growth()
+            self._finish()
             return outcome
         hint = self._resume_hint()
         raise RunFailedError(f"{text}; {hint}" if hint else text)
 
-    def _finish_growth(self) -> None:
-        """Compute the results of a growth. Raise RunFailedError, with how to try again, if no network can be built."""
-        if self._growth is None:
-            return
+    def _finish(self) -> None:
+        """Compute the results of the run. Raise RunFailedError, with how to try again, if they cannot be computed."""
         try:
-            self._growth.finish()
+            self._kind.finish()
             return
         except FaultError as fault:
             text = self._describe(fault)
@@ -107,4 +105,4 @@ class Run:
         return f"{fault}{self.files.save_traceback(fault, self.trainer.state.ranks.rank)}"
 
     def _resume_hint(self) -> str:
-        return self.files.resume_hint(self.trainer.state, is_growth=self._growth is not None)
+        return self.files.resume_hint(self.trainer.state, self._kind.continuation)

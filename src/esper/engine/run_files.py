@@ -64,8 +64,12 @@ class RunFiles:
             return f" (its traceback cannot be written to {path}: {error.strerror})"
         return f" (traceback in {path})"
 
-    def resume_hint(self, state: TrainingState, *, is_growth: bool) -> str:
-        """Return how to go on after a failure; empty if there is no way."""
+    def resume_hint(self, state: TrainingState, continuation: str | None) -> str:
+        """Return how to go on after a failure; empty if there is no way.
+
+        Args:
+            continuation: How to continue a run of its kind, in words; None: from its newest checkpoint.
+        """
         directory, condition = self.path, ""
         if self.directory is not None:
             if self.directory.is_deleted:
@@ -77,8 +81,8 @@ class RunFiles:
                 condition = "put the directory back, then "
         try:
             checkpoints = list_checkpoints(directory)
-            if is_growth:
-                return f"{condition}the same command continues the growth" if checkpoints else ""
+            if continuation is not None:
+                return f"{condition}{continuation}" if checkpoints else ""
             if not checkpoints:
                 return "no checkpoint was written; start the run again"
             newest = read_manifest(checkpoints[-1])

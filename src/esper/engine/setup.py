@@ -5,24 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from queue import SimpleQueue
-from typing import Any
 
 from esper.checkpoint.manifest import Manifest, read_manifest
 from esper.config import Config, ConfigError
 from esper.control import RequestQueue
-from esper.engine.agent_factory import build_agent, build_candidates
 from esper.engine.call_reports import report_calls
 from esper.engine.checkpointer import Checkpointer
-from esper.engine.growth import growth_identity
-from esper.engine.growth_setup import configure_growth, direct_growth, make_plan_space
 from esper.engine.run import Run
 from esper.engine.run_control import RankedRequestQueue
 from esper.engine.run_files import RunFiles, open_run_files
+from esper.engine.run_kind import RunKind
 from esper.engine.start_events import report_start
 from esper.engine.start_point import RunOptions, StartPoint
 from esper.engine.trainer import Trainer
 from esper.engine.training_state import TrainingState
-from esper.engine.unfinished import command_digest
 from esper.lanes.device_names import assign_lanes_to_rank, is_auto, is_cpu_lane
 from esper.lanes.device_stats import cuda_uuid
 from esper.lanes.devices import resolve_devices, resolve_policy_device, torch_device
@@ -41,6 +37,7 @@ def set_up_run(
     control: RequestQueue,
     records: SimpleQueue[Record],
     options: RunOptions,
+    kind: RunKind,
     *,
     ranks: RankGroup = SINGLE_RANK,
     spawner: WorkerSpawner | None = None,
@@ -62,7 +59,7 @@ def set_up_run(
         RankLostError: Another rank has ended or does not respond.
         StoppedError: A stop was requested before there was anything to save.
     """
-    growth, rank_info = options.growth, RankInfo.from_environment()
+    rank_info = RankInfo.from_environment()
     with ExitStack[None]() as opened:
         opened.callback(start.release)
         lanes = _lanes_of_rank(start.config, rank_info)
@@ -70,28 +67,23 @@ def set_up_run(
         ranks = reduce_on_gpu(ranks, start.config.policy_device)
         _check_gpus(lanes, rank_info, ranks)
         prepared = _prepare(start, saved, options, ranks)
-        config = configure_growth(growth, prepared, saved, lanes, control) if growth else prepared.config
-        profile = prepared.profile
-        pool = EnvPool(prepared.task, profile, prepared.data, lanes, config, ranks.env_range(config.envs), spawner)
+        config = kind.configure(prepared, saved, lanes, control)
+        envs = ranks.env_range(config.envs)
+        pool = EnvPool(prepared.task, prepared.profile, prepared.data, lanes, config, envs, spawner)
         opened.callback(pool.close)
-        if growth:
-            agent, space = build_candidates(config, profile), make_plan_space(growth, config, profile)
-        else:
-            agent = build_agent(config, profile.sites, profile.blueprints, ranks, resumes=not start.is_new)
-            space = None
+        agent = kind.build_agent(config, prepared, ranks, resumes=not start.is_new)
 
         _begin(control, pool, ranks)
         files = open_run_files(start, config, options.notes, ranks, opened)
         files.hub.subscribe(records)
         report_calls(pool.supervisor, files.hub, ranks)
         state = TrainingState(config=config, pool=pool, agent=agent, hub=files.hub, ranks=ranks, origin=prepared.origin)
-        results = None
-        if growth and space:
-            results = direct_growth(growth, space, state, prepared=prepared, run=files.own_directory)
+        kind.direct(state, prepared, files.directory)
         trainer = _make_trainer(state, control, files, interactive=options.interactive)
         _restore(start, trainer)
-        report_start(files, state, _identity(start, options), prepared.defaults)
-        return Run(trainer, files, results, opened.pop_all())
+        name = options.notes.name if options.notes else ""
+        report_start(files, state, kind.identity(start.config, start.command, name), prepared.defaults)
+        return Run(trainer, files, kind, opened.pop_all())
 
 
 def _lanes_of_rank(config: Config, rank_info: RankInfo) -> list[str]:
@@ -162,11 +154,3 @@ def _restore(start: StartPoint, trainer: Trainer) -> None:
         trainer.run_control.restore(start.checkpoint, "command line")
     elif start.directory:  # on rank 0; its events so far stay in the recording as undone events
         trainer.state.hub.rewind(Keyframe.from_state(RunState()))
-
-
-def _identity(start: StartPoint, options: RunOptions) -> dict[str, Any]:
-    """Return what a later command recognises the run by: the settings of a growth, or the digest of its own command."""
-    if options.growth:
-        return {"growth": growth_identity(start.config, options.growth.request)}
-    name = options.notes.name if options.notes else ""
-    return {"command": start.command or command_digest(start.config, name)}

@@ -8,7 +8,6 @@ import msgspec
 
 from esper.config import Config
 from esper.engine import reporter
-from esper.engine.growth_director import GrowthDirector
 from esper.engine.run_files import RunFiles
 from esper.engine.trained_policy import policy_label
 from esper.engine.training_state import TrainingState
@@ -34,7 +33,7 @@ def report_start(files: RunFiles, state: TrainingState, identity: dict[str, Any]
     manifest = {"run": files.path.name, "config": msgspec.to_builtins(config), "versions": reporter.versions()}
     lanes = [lane for of_rank in ranks.all_gather_object(state.pool.lane_by_env) for lane in of_rank]
     ranks.run_on_rank0(lambda: write_manifest(files.own_directory, manifest | identity))
-    search = state.director.search_state.info if isinstance(state.director, GrowthDirector) else None
+    search = state.director.search
     started = reporter.run_started(
         files.path.name,
         config,

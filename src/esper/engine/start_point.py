@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from esper.checkpoint.catalog import run_directory_of
 from esper.config import Config
-from esper.engine.growth import Growth
 from esper.recording.notes import RunNotes
 from esper.recording.recorder import open_run_directory
 from esper.recording.run_directory import RunDirectory
@@ -16,6 +16,7 @@ from esper.recording.run_lock import RunLock
 from esper.recording.run_manifest import read_run_manifest
 
 if TYPE_CHECKING:
+    from esper.engine.run_kind import RunKind
     from esper.tasks.task import Task
 
 
@@ -80,12 +81,12 @@ class RunOptions:
             ranks.
         task: Task to train on; None: the one that the configuration names.
         accept_changed_task: Resume although the code of the user's task has changed since the checkpoint.
-        growth: Growth of one network, whose results it receives; None for an ordinary run.
+        load_kind: Returns the kind of the run, once torch is loaded; None: an ordinary run.
         notes: Notes to store with the run; of a resumed run, they replace those that are given.
     """
 
     interactive: bool = False
     task: Task | None = None
     accept_changed_task: bool = False
-    growth: Growth | None = None
+    load_kind: Callable[[], RunKind] | None = None
     notes: RunNotes | None = None

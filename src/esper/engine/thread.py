@@ -25,6 +25,7 @@ from esper.telemetry.state import Record
 if TYPE_CHECKING:
     from esper.engine.run import Run
     from esper.engine.run_files import RunFiles
+    from esper.engine.run_kind import RunKind
     from esper.lanes.call_watch import CallSupervisor
     from esper.ranks import RankGroup
     from esper.recording.run_directory import RunDirectory
@@ -73,8 +74,8 @@ class EngineThread:
         self._workers = workers
         self._supervisor: CallSupervisor | None = None
         """Supervisor of the calls of the user's code; None before the run is set up."""
-        self._has_loaded = False
-        """True after torch was loaded."""
+        self._kind: RunKind | None = None
+        """Kind of the run; None before torch is loaded."""
         self._thread = NamedThread(target=self._main, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -118,7 +119,7 @@ class EngineThread:
     @property
     def start_stage(self) -> str:
         """Present stage of the start of the run, in words."""
-        return self.start_place or ("setting up the run" if self._has_loaded else "loading torch")
+        return self.start_place or ("setting up the run" if self._kind else "loading torch")
 
     @property
     def start_place(self) -> str | None:
@@ -126,8 +127,8 @@ class EngineThread:
 
         None if neither runs at present.
         """
-        if self._options.growth and self._options.growth.stage:
-            return self._options.growth.stage
+        if self._kind and self._kind.stage:
+            return self._kind.stage
         if (place := find_in_thread(self._thread.ident)) is None:
             return None
         return describe_place(place)
@@ -170,18 +171,19 @@ class EngineThread:
     def _run(self, spawner: WorkerSpawner) -> None:
         """Load torch, connect the ranks, set up the run and train it. Raises every error that ends the run."""
         _load_engine()
+        from esper.engine.run_kind import RunKind
         from esper.engine.setup import set_up_run
         from esper.lanes.errors import StoppedError
         from esper.ranks import destroy_ranks, init_ranks
 
-        self._has_loaded = True
+        self._kind = kind = self._options.load_kind() if self._options.load_kind else RunKind()
         rank_info = RankInfo.from_environment()
         if self.control.stop_requested and rank_info.world_size == 1:  # other ranks would wait for this one
             raise StoppedError
         try:
             ranks = init_ranks(rank_info)
             start = self._agree_on_start(ranks, rank_info)
-            run = set_up_run(start, self.control, self.records, self._options, ranks=ranks, spawner=spawner)
+            run = set_up_run(start, self.control, self.records, self._options, kind, ranks=ranks, spawner=spawner)
             self.files, self._supervisor = run.files, run.pool.supervisor
             self._connect(run)
             freeze_loaded_objects()

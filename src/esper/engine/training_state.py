@@ -18,6 +18,7 @@ from esper.lanes.pool import EnvPool
 from esper.policy.agent import Agent
 from esper.ranks import SINGLE_RANK, RankGroup
 from esper.seeding import EpisodeKey, decision_uniforms
+from esper.telemetry.events import SearchInfo
 from esper.telemetry.hub import EventHub
 from esper.user_code import TaskOrigin
 
@@ -36,6 +37,11 @@ class Director:
     def has_ended(self) -> bool:
         """True once the run is to end."""
         return self._training.round >= self._training.config.rounds
+
+    @property
+    def search(self) -> SearchInfo | None:
+        """Budget and aim of a search; None if the run is none."""
+        return None
 
     def begin_round(self) -> dict[Env, EpisodeKey]:
         """Return the key of the episode of each env that plays in the next round."""

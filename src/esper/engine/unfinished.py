@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from esper.config import Config
-from esper.engine.growth import kept_settings
+from esper.history.run_groups import PLACE_KEYS
 from esper.recording.notes import RunNotes, read_notes
 from esper.recording.run_directory import RunDirectory
 from esper.recording.run_manifest import read_run_manifest
 from esper.recording.runs import last_write_time, list_runs
 from esper.recording.segments import ReadError
 from esper.telemetry.codec import encode_json
+
+_CHANGEABLE_KEYS = PLACE_KEYS | {"anomalies"}
+"""Keys of the configuration that may differ when the same command continues a growth or a run."""
+
+
+def kept_settings(config: Config) -> dict[str, Any]:
+    """Return the settings that a command keeps when it continues a growth or a run: all but devices, directories and
+    the like.
+    """
+    settings: dict[str, Any] = msgspec.to_builtins(config)
+    return {name: value for name, value in settings.items() if name not in _CHANGEABLE_KEYS}
 
 
 def command_digest(config: Config, name: str) -> str:

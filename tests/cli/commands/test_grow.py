@@ -202,7 +202,7 @@ def test_steps_until_the_host_is_flat_are_recorded_and_kept_when_the_growth_cont
     started = next(event for event in recorded(only(tmp_path)) if isinstance(event, ev.RunStarted))
     assert started.steps == 2
     assert "your network still improves at the end of its trainings" in capsys.readouterr().out
-    monkeypatch.setattr("esper.engine.growth_setup.choose_steps", None)  # is not called again
+    monkeypatch.setattr("esper.engine.growth_run.choose_steps", None)  # is not called again
     assert grow(tmp_path, "--trials", "2", *one[2:]) == EXIT_OK
     assert {event.step for event in recorded(only(tmp_path)) if isinstance(event, ev.EnvStepped)} == {1, 2}
 

@@ -6,8 +6,9 @@ import argparse
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from esper.candidates import Objective
 from esper.cli.commands.harvest import format_harvest
@@ -41,6 +42,9 @@ from esper.engine.start_checks import check_start, resolve_policy
 from esper.engine.start_point import RunOptions, StartPoint
 from esper.harvest.structure import check_target, holds_networks_of
 from esper.process import RankInfo
+
+if TYPE_CHECKING:
+    from esper.engine.growth_run import GrowthRun
 
 FIXED_KEYS = ("rounds", "reward")
 """Keys of the configuration that a growth does not let the user set."""
@@ -78,7 +82,11 @@ def run(arguments: Sequence[str]) -> int:
     from esper.engine.thread import EngineThread
 
     growth = Growth(request=request, target=_target(target), writes_all=options.all)
-    run_options = RunOptions(interactive=not headless, accept_changed_task=options.accept_changed_task, growth=growth)
+    run_options = RunOptions(
+        interactive=not headless,
+        accept_changed_task=options.accept_changed_task,
+        load_kind=partial(_load_run, growth),
+    )
     engine = EngineThread(start, run_options, workers=workers)
     if headless:
         run_headless(engine, sys.stdout, narrate=options.narrate)
@@ -87,6 +95,12 @@ def run(arguments: Sequence[str]) -> int:
     if code := print_ending(engine):
         return code
     return _print_result(growth, narrated=options.narrate is not None)
+
+
+def _load_run(growth: Growth) -> GrowthRun:
+    from esper.engine.growth_run import GrowthRun  # imports torch
+
+    return GrowthRun(growth)
 
 
 def _target(directory: Path | None) -> Callable[[Path], Path]:
