@@ -1,4 +1,4 @@
-"""Decisions of an episode: the value that all parts share, its text in plans and changes, and its wording for people.
+"""Decisions of an episode: their value, their text in plans and changes, and their description in words.
 
     1:conv_light@early 3:depthwise@mid,tempo=5,alpha=0.7,style=linear_gate 20:set_alpha@mid,alpha=0.5 25:cull@early
 

@@ -51,7 +51,7 @@ class RunController:
         self._is_overdue = False
         """True if a checkpoint waits until the events before it are recorded."""
         self._unrecorded_until: float | None = None
-        """Time of `monotonic` at which a run that cannot be recorded ends by itself; None while it can be."""
+        """Time of `monotonic` at which the run ends unless it can be recorded again; None while it can be recorded."""
 
     # Faults
 
@@ -224,7 +224,7 @@ class RunController:
                 case RequestKind.CHECKPOINT:
                     self._try_optional(partial(self._checkpoint, origin))
                 case RequestKind.RESTORE:
-                    assert request.path is not None  # whoever asks names one
+                    assert request.path is not None  # the sender sets it
                     if not self._try_optional(partial(self.restore, Path(request.path), origin)):
                         return True
                 case RequestKind.EXPLAIN:

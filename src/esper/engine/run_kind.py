@@ -26,7 +26,7 @@ class RunKind:
     """How to continue a run of this kind that failed, in words; None: resume it from its newest checkpoint."""
 
     def identity(self, config: Config, command: str | None, name: str) -> dict[str, Any]:
-        """Return what a later command recognises the run by, for `run.json`.
+        """Return the fields of `run.json` by which a later command finds the run.
 
         Args:
             config: Configuration as the user gave it.

@@ -1,4 +1,4 @@
-"""The first events of a run: what trains, with what, and what is worth a notice."""
+"""The first events of a run: its start with its settings, and notices about devices, locks and lanes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def report_start(files: RunFiles, state: TrainingState, identity: dict[str, Any]
     """Write `run.json`, and emit the event of the start of the run and its notices.
 
     Args:
-        identity: What a later command recognises the run by, for `run.json`.
+        identity: Settings or digest for `run.json`, by which a later command finds the run.
         defaults: Slots and settings of the task itself.
 
     Raises:

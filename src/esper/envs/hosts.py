@@ -17,7 +17,7 @@ from esper.tasks.task import Task
 
 
 class HostKind(NamedTuple):
-    """What distinguishes hosts that differ in more than their weights."""
+    """Structure and width of a host. Hosts that are equal in both differ in their weights only."""
 
     structure: int = 0
     """Index of the structure of a family."""

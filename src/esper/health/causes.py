@@ -3,8 +3,8 @@
 A decision changes the output of a network only through the alphas of its seeds: a blend begins, follows its ramp,
 changes its formula, or ends. Germinating and fossilizing change no output, and neither does a seed in TRAINING.
 
-The decisions are in the order in which a person suspects them: newest first, and of one step the largest. Which of them
-is a cause is not estimated: a simulation of the episode without the decision says so (`effects/verdict.py`).
+The decisions are in the order in which a person suspects them: newest first, and of one step the largest. The order is
+no estimate: only a simulation of the episode without the decision shows if it was a cause (`effects/verdict.py`).
 """
 
 from __future__ import annotations

@@ -36,8 +36,7 @@ class Measure:
     key: str
     """Name in filters, sort orders, files of sweeps, and JSON."""
     name: str
-    """Name in tables; `{score}` stands for the name of the task's score. That of a measure of rounds is without the
-    round."""
+    """Name in tables; `{score}` stands for the name of the task's score. A measure of rounds leaves out the round."""
     short: str
     """Heading of its column in lists."""
     definition: str
@@ -52,8 +51,8 @@ class Measure:
     """Priority of its column in lists of runs; lower numbers get room first. None for a column only while a list is
     sorted by it."""
     of_round: Callable[[RoundSummary], float] | None = None
-    """Returns the number of a finished round. That of a run is the one of its last finished round, and a sweep can
-    optimise its mean over the last rounds."""
+    """Returns the number of a finished round. The last finished round gives the number of the run. A sweep can optimise
+    the mean over the last rounds."""
     of_state: Callable[[RunState], float | None] | None = None
     """Returns the number of a run from the state at its end; None if it was not measured."""
     of_summary: Callable[[RunSummary], float | None] | None = None

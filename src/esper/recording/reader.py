@@ -68,7 +68,7 @@ class RecordingReader:
         self._needs_keyframe = from_last_segment
         """Begin with the Keyframe of the last segment."""
         self._needs_all_events = False
-        """That Keyframe has the format of another version: begin with the first event after all."""
+        """The Keyframe of the last segment has the format of another version: begin with the first event."""
         self._is_complete = False
         """The segment was read to its end after it was finished."""
         self._num_envs = 0

@@ -30,7 +30,7 @@ class RunManifest(msgspec.Struct, frozen=True):
 
     @property
     def advice(self) -> str:
-        """Which version of the program to install for a file of another format; empty if the writer is not known."""
+        """Advice for a file of another format: the version to install; empty if the writer is not known."""
         writer = self.versions.get("esper-sanctum")
         if writer is None:
             return ""

@@ -132,7 +132,7 @@ def _parser() -> Parser:
 
 
 def _table(infos: Sequence[RunInfo], sort_key: str) -> PrintedTable[RunInfo]:
-    """Return the table of runs, with the measures that lists have and the one by which the runs are sorted."""
+    """Return the table of runs. Its measures are those of all lists, and that of the sort order."""
     now = time.time()
     measures = [
         PrintedColumn[RunInfo](

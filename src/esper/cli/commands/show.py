@@ -110,7 +110,7 @@ def _place_of_best(summary: RunSummary) -> str:
 
 
 def _counts_text(counts: dict[str, int], heading: str = "") -> str:
-    """Return counts in parentheses, keyed by what was counted; empty without any."""
+    """Return counts by name in parentheses; empty without any."""
     listed = ", ".join(f"{name} ×{count}" for name, count in counts.items())
     return f" ({heading}{listed})" if listed else ""
 

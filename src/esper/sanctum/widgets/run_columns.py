@@ -46,7 +46,7 @@ def measure_cell(measure: Measure, value: float | None) -> Cell:
 
 
 def _measure_columns(sort_key: str) -> list[Column[RunInfo]]:
-    """Return the columns of the measures; the one by which the runs are sorted is the most important."""
+    """Return the columns of the measures. That of the sort order is the first to get room."""
     return [
         Column(
             key,
