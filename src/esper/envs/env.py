@@ -17,7 +17,7 @@ from esper.config import Config, CounterfactualName
 from esper.domain import Op, Stage
 from esper.envs.counterfactual import read_effects, validate_variants
 from esper.envs.cuda_graphs import StepGraphs
-from esper.envs.epoch_result import EpochResult, TrainedBatch
+from esper.envs.epoch_result import EpochResult, TrainedBatch, Training, Validation
 from esper.envs.fused_ops import foreach_norm, l2_norm
 from esper.envs.grad_norms import summarise_norms
 from esper.envs.hosts import HostFactory, HostKind
@@ -416,26 +416,28 @@ class Env:
         """Unpack the values of `train_epoch` and `validate` into an `EpochResult`, and update the slots."""
         slots, has_host = self.trained_slots(), bool(self.host_optimizer.parameters)
         owners = has_host + len(slots)
-        norms, overflows = trained[6 : 6 + owners], trained[6 + owners :]
+        training, validation = Training.of(trained), Validation.of(validated)
+        by_owner, others = trained[len(training) :], validated[len(validation) :]
+        norms, overflows = by_owner[:owners], by_owner[owners:]
         slot_norms = dict(zip(slots, norms[has_host:], strict=True))
-        metrics, effects = validated[2 : 2 + len(self.task.metrics)], validated[2 + len(self.task.metrics) :]
+        metrics, effects = others[: len(self.task.metrics)], others[len(self.task.metrics) :]
         contributions, shapley = read_effects(effects, self.measured_slots()) if effects else ({}, {})
         for index, slot in enumerate(self.network.slots):
             slot.grad_norm = slot_norms.get(index)
             if index in contributions:
                 slot.record_contribution(*contributions[index])
         return EpochResult(
-            train_loss=trained[0],
-            train_score=trained[1],
-            weights_finite=bool(trained[2]),
-            loss=validated[0],
-            score=validated[1],
+            train_loss=training.loss,
+            train_score=training.score,
+            weights_finite=bool(training.weights_finite),
+            loss=validation.loss,
+            score=validation.score,
             grad_norm=norms[0] if has_host else None,
             metrics=dict(zip(self.task.metrics, metrics, strict=True)),
             slot_grad_norms=slot_norms,
-            loss_scale=trained[3] if self.scaler else None,
-            growth_tracker=int(trained[4]) if self.scaler else None,
-            skipped_batches=int(trained[5]),
+            loss_scale=training.loss_scale if self.scaler else None,
+            growth_tracker=int(training.growth_tracker) if self.scaler else None,
+            skipped_batches=int(training.skipped_batches),
             overflows_by_owner={
                 owner: int(count) for owner, count in zip(self.owners(), overflows, strict=True) if count
             }

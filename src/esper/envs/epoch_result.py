@@ -43,17 +43,33 @@ class EpochResult:
     shapley: dict[int, float]
 
 
+class Training(NamedTuple):
+    """The first values of `Env.train_epoch`: means over the batches, and the state of the loss scaler."""
+
+    loss: float
+    score: float
+    weights_finite: float
+    """1 if all weights are finite, else 0."""
+    loss_scale: float
+    growth_tracker: float
+    skipped_batches: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Training:
+        """Name the first values of a result of `Env.train_epoch`."""
+        return cls(*values[: len(cls._fields)])
+
+
 class Validation(NamedTuple):
-    """Loss and score of a network on the validation split."""
+    """The first values of `Env.validate`: loss and score of a network on the validation split."""
 
     loss: float
     score: float
 
-
-def read_validation(results: Sequence[Sequence[float]]) -> Validation:
-    """Return the first values of `Env.validate`, given as the only vector of a lane's results for an env."""
-    (validated,) = results
-    return Validation(*validated[: len(Validation._fields)])
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Validation:
+        """Name the first values of a result of `Env.validate`."""
+        return cls(*values[: len(cls._fields)])
 
 
 class TrainedBatch(NamedTuple):
@@ -68,4 +84,4 @@ class TrainedBatch(NamedTuple):
 
 def max_result_width(slots: int, metrics: int) -> int:
     """Return the maximum number of values that `train_epoch` and `validate` together return for one env."""
-    return (6 + 2 * (1 + slots)) + (2 + metrics + 3 * slots)
+    return (len(Training._fields) + 2 * (1 + slots)) + (len(Validation._fields) + metrics + 3 * slots)

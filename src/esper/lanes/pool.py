@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from esper.config import Config, ConfigError
 from esper.envs.env import Env
-from esper.envs.epoch_result import EpochResult, Validation, max_result_width, read_validation
+from esper.envs.epoch_result import EpochResult, Validation, max_result_width
 from esper.envs.hosts import HostFactory
 from esper.envs.precision import LossScaler, make_scaler_factory, resolve_amp, set_float32_precision
 from esper.growth.lifecycle import StageTransition
@@ -270,7 +270,7 @@ class EnvPool:
             return lane.submit(envs, work)
 
         found = self._start_on_lanes(list(keys), start)()
-        return [read_validation(found[env.index]) for env in keys]
+        return [Validation.of(found[env.index][0]) for env in keys]
 
     def reset_loss_scales(self) -> None:
         """Give every env the initial loss scale."""
@@ -305,14 +305,18 @@ class EnvPool:
             self._own_seconds.append(time.perf_counter() - self._waited_until)
             found = pending()
             self._waited_until = time.perf_counter()
-            return {env: EnvEpoch(moves[env], env.unpack_results(*found[env.index])) for env in actions}
+            epochs: dict[Env, EnvEpoch] = {}
+            for env in actions:
+                trained, validated = found[env.index]  # as `Env.run_epoch` returns them
+                epochs[env] = EnvEpoch(moves[env], env.unpack_results(trained, validated))
+            return epochs
 
         return wait
 
     def validate(self, envs: Sequence[Env]) -> list[Validation]:
         """Return validation loss and score of some envs in their current state."""
         found = self._start_on_lanes(envs, lambda lane, part: lane.submit(part, _validate_seeded))()
-        return [read_validation(found[env.index]) for env in envs]
+        return [Validation.of(found[env.index][0]) for env in envs]
 
     def test_scores(self) -> list[float]:
         """Return the score of every env on the test split. For `evaluate` only."""
