@@ -140,14 +140,11 @@ def _read_actions(table: Mapping[str, object], file: Path) -> Iterator[tuple[str
     for name, value in values.items():
         ids = [key.id for key in KEYS if name in {key.id, key.id.partition(".")[2]}]
         if not ids:
-            raise ConfigError(f"unknown action {name!r} in {file}; {_suggest_action(name)}")
+            known = [key.id for key in KEYS]
+            hint = suggest(name, [*known, *(id_.partition(".")[2] for id_ in known)], listed=known)
+            raise ConfigError(f"unknown action {name!r} in {file}; {hint}")
         keys = _read_keys(value, name, file)
         yield from ((id_, keys) for id_ in ids)
-
-
-def _suggest_action(name: str) -> str:
-    ids = [key.id for key in KEYS]
-    return suggest(name, [*ids, *(id_.partition(".")[2] for id_ in ids)], listed=ids)
 
 
 def _read_keys(value: object, action: str, file: Path) -> str:

@@ -218,18 +218,12 @@ def user_folder() -> Path:
     return platformdirs.user_config_path("esper-sanctum") / "themes"
 
 
-def _folders() -> list[Path]:
-    """Return the folders with theme files; later ones take precedence.
-
-    An installed package contains them; a checkout has them in its root.
-    """
-    package = Path(__file__).resolve().parents[1]
-    return [package / "themes", package.parents[1] / "themes", user_folder()]
-
-
 def _theme_files() -> dict[str, Path]:
-    """Return the theme files, keyed by the name of the theme."""
-    return {path.stem: path for folder in _folders() for path in sorted(folder.glob("*.toml"))}
+    """Return the theme files, keyed by the name of the theme; a file of the user replaces one of the package."""
+    package = Path(__file__).resolve().parents[1]
+    checkout = package.parents[1]  # it has the files in its root, and an installed package contains them
+    folders = package / "themes", checkout / "themes", user_folder()
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
 
 
 def _load(path: Path, *, ansi16: bool = False) -> Palette:

@@ -17,7 +17,6 @@ from esper.sanctum.source import RunSource, run_has_ended
 from esper.sanctum.symbols import ellipsise
 from esper.sanctum.view import GoToMoment, ViewState
 from esper.telemetry import events as ev
-from esper.telemetry.log_lines import LogLine
 
 NOTIFY_PROTOCOLS = ("osc9", "osc777")
 """Escape sequences for desktop notifications: iTerm2 introduced the first, rxvt the second."""
@@ -162,7 +161,8 @@ class Alerts:
                 if found is None or not self._is_new_cause(found):
                     continue
                 has_begun = True
-            if _is_notable(line):
+            is_held = line.kind == ev.Paused.__name__ and line.severity == "error"  # not for a pause on request
+            if is_held or line.kind in {ev.AnomalyFound.__name__, ev.RunEnded.__name__}:
                 news.insert(0, line.text)
         self._waiting[:0] = [*begun_text, *news]
         return has_begun
@@ -198,9 +198,3 @@ def notification_escape(protocol: str, title: str, text: str, *, tmux: bool) -> 
     body = f"9;{title}: {text}" if protocol == "osc9" else f"777;notify;{title};{text}"  # a ; would end a field
     escaped = f"\x1b]{body}\x07"
     return f"\x1bPtmux;{escaped.replace(chr(27), 2 * chr(27))}\x1b\\" if tmux else escaped
-
-
-def _is_notable(line: LogLine) -> bool:
-    """True for an anomaly, a run paused by a fault, and the end of a run; False for a pause on request."""
-    held = line.kind == ev.Paused.__name__ and line.severity == "error"
-    return held or line.kind in {ev.AnomalyFound.__name__, ev.RunEnded.__name__}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from esper.recording.segments import ReadError
 from esper.sanctum.actions.workspace import WorkspaceActions
 from esper.sanctum.run_changes import Resumption
@@ -56,12 +54,10 @@ class ResumeActions(WorkspaceActions):
             self.notify(f"{run.name} is not resumed: {resumption.output}", severity="error", timeout=TOAST_SECONDS)
             return
         self.notify(f"{run.name} trains again, in a background process.", timeout=5)
-        if self._shows(run) and not isinstance(self.source, AttachSource):  # which follows the run by itself
+        shown = self.source.directory if self.view.has_run else None
+        is_shown = shown is not None and shown.resolve() == run.resolve()
+        if is_shown and not isinstance(self.source, AttachSource):  # which follows the run by itself
             try:
                 self.open_run(run)
             except ReadError as error:
                 self.notify(str(error), severity="error")
-
-    def _shows(self, run: Path) -> bool:
-        directory = self.source.directory
-        return self.view.has_run and directory is not None and directory.resolve() == run.resolve()

@@ -182,8 +182,10 @@ class MemoryChart(ChartPanel, CyclingPanel):
         name, memory = self._memory
         sample = next(sample for sample in self.state.devices.values() if memory_name(sample.device) == name)
         roles = ("curve", "spark", "dim" if self._full_round(memory) is None else "warning")
+        # Memory that the run has allocated, that it has reserved, and that all processes use.
+        labels = ("this run", "reserved", "machine") if name.endswith("cpu") else ("allocated", "reserved", "in use")
         curves: list[Curve] = []
-        for (curve, latest), label, role in zip(memory_values(sample), _curve_labels(name), roles, strict=True):
+        for (curve, latest), label, role in zip(memory_values(sample), labels, roles, strict=True):
             series = self.state.curves.get(curve)
             if series is not None and any(size is not None for size in series.values):
                 values = [_gib(size) for size in series.values]  # the last one may be the mean of many samples
@@ -261,11 +263,6 @@ class MemoryByOwner(DevicePanel):
                     )
             lines.append(line)
         return lines if len(lines) > 1 else [self.line(" no owners recorded", "dim")]
-
-
-def _curve_labels(name: str) -> tuple[str, str, str]:
-    """Return the labels of a memory's curves: allocated and reserved by the run, and used by all processes."""
-    return ("this run", "reserved", "machine") if name.endswith("cpu") else ("allocated", "reserved", "in use")
 
 
 def _gib(size: float | None) -> float | None:

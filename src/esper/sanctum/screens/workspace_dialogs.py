@@ -60,14 +60,11 @@ class KeyDialog(Dialog[tuple[str, ...]]):
     def _word(self) -> str:
         return self.query_one(Input).value.rpartition(" ")[2]
 
-    def _matches(self, word: str) -> list[str]:
-        starting = [key for key in self._keys if key.startswith(word)]
-        return starting + [key for key in self._keys if word in key and key not in starting]
-
     def _search(self, word: str) -> None:
         options = self.query_one(OptionList)
         options.clear_options()
-        matches = self._matches(word)
+        starting = [key for key in self._keys if key.startswith(word)]
+        matches = starting + [key for key in self._keys if word in key and key not in starting]
         options.add_options([Option(key, id=key) for key in matches[:_MAX_OPTIONS]])
         options.highlighted = 0 if matches else None
         hidden = len(matches) - _MAX_OPTIONS

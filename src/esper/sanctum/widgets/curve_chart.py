@@ -116,11 +116,8 @@ class CurveChart(ChartPanel):
     def cache_key(self) -> Hashable:
         """Return a key that changes with the points, the ends of the x axis and the selected env."""
         env = self._env_curve if not self.group.owner else ""
-        return self.state.started is None, self.view.curves.key(*self.names, env), self._x_limits(), env, self._choices
-
-    @property
-    def _choices(self) -> Hashable:
-        return self.is_pinned, self.chart_key
+        points = self.view.curves.key(*self.names, env)
+        return self.state.started is None, points, self._x_limits(), env, self.is_pinned, self.chart_key
 
     def name_in_title(self) -> str:
         """Return the title, with a mark if the chart is pinned."""
@@ -153,7 +150,7 @@ class CurveChart(ChartPanel):
             return None
         curves = self._named_curves() if self.group.owner else self._population_curves()
         return Chart(
-            quantity=self._quantity(),
+            quantity=quantity_of(self.group.quantity, self.group.title, {self.state.score_name}),
             x_axis=self._x_axis(),
             curves=curves,
             band=None if self.group.owner else (self._quartile("lower"), self._quartile("upper")),
@@ -195,9 +192,6 @@ class CurveChart(ChartPanel):
 
     def _x_values(self, steps: NDArray[np.uint32]) -> NDArray[np.float64]:
         return self.view.curves.x_values(steps, self.charts.run_axis)
-
-    def _quantity(self) -> Quantity:
-        return quantity_of(self.group.quantity, self.group.title, {self.state.score_name})
 
     def _x_axis(self) -> XAxis:
         axis = self.charts.run_axis

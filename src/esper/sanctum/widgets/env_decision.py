@@ -106,7 +106,9 @@ class EnvDecision(EnvPanel):
 
     def _content(self, env: EnvState, width: int) -> list[Line]:
         selected, trace, decisions = self.view.selected_step, self.trace(), self.decisions()
-        progress = [_Text(" ", "normal", text, role) for text, role in self._progress()]
+        progress: list[_Text] = []
+        if text := self.view.what_if.progress_text:
+            progress = [_Text(" ", "normal", f"{text}   {self.view.key_names['detail.back']} cancel", "key")]
         step = self._step()
         self.panel_title = "decision"
         if step is None:
@@ -157,11 +159,6 @@ class EnvDecision(EnvPanel):
             for index, row in enumerate(wrap_cells(text.text, max(width - 3, 1))):
                 glyph, role = (text.glyph, text.glyph_role) if index == 0 else (" ", "normal")
                 yield self.line(" ").append(glyph, role).append(" ").append(row, text.role)
-
-    def _progress(self) -> Iterator[tuple[str, str]]:
-        """Yield the progress of a computation, and the key that cancels it."""
-        if progress := self.view.what_if.progress_text:
-            yield f"{progress}   {self.view.key_names['detail.back']} cancel", "key"
 
     def _effect(self, step: int, known: KnownEffects | None) -> Iterator[tuple[str, str]]:
         """Yield the end of the episode without the decision, or the keys that compute it."""

@@ -317,7 +317,8 @@ class SlotLanes(EnvPanel):
         columns = _fitting(size.width - start - 2)
         heading = self.line().pad_to(start + 2)
         for column in columns:
-            heading.append(_in_column(column, column.heading), "head")
+            align = str.ljust if column.heading.startswith(" ") else str.rjust
+            heading.append(align(column.heading, column.width), "head")
         lines, spans = [heading], list(self.story.spans(trace))
         labels = slot_labels(names, Y_AXIS_COLUMNS + 1)
         for slot in slots:
@@ -400,10 +401,6 @@ def _fitting(width: int) -> list[_Column]:
             break
         chosen.append(column)
     return sorted(chosen, key=_COLUMNS.index)
-
-
-def _in_column(column: _Column, heading: str) -> str:
-    return heading.ljust(column.width) if heading.startswith(" ") else heading.rjust(column.width)
 
 
 def _bar(stage: str, alpha: float | None, rows: int) -> str:

@@ -17,7 +17,7 @@ from esper.history.curves import POPULATION, split_name
 from esper.history.measures import LAST_PARAMETERS, LAST_SCORE
 from esper.history.run_groups import GroupCurve
 from esper.history.run_info import RunInfo
-from esper.plots.chart import Chart, Curve, Look, Quantity, XAxis
+from esper.plots.chart import Chart, Curve, Look, XAxis
 from esper.plots.labels import Label, labels_width
 from esper.plots.scatter import ScatterPoint, pareto_front
 from esper.sanctum.bindings import bindings_of
@@ -186,14 +186,16 @@ class OverlayChart(WorkspaceChart):
             lower, upper = (_bound(main_curve.xs, ys, limits, "band") for ys in ends)
             band = lower, upper
         shows_difference = self.workspace.shows_difference and self.workspace.baseline is not None
-        quantity = self._quantity()
+        scores = {run.score_name for run in self.workspace.shown if run.score_name}
+        quantity = quantity_of(split_name(self.curve)[0], self.title_text, scores)
         if shows_difference:
             unit = "pp" if quantity.unit == "%" else quantity.unit
             quantity = quantity._replace(name=f"Δ {quantity.name}", unit=unit, low=None, high=None)
         title = f"{axis}, mean of a round" if self.workspace.is_averaged(self.curve, axis) else axis
+        first, last = self.workspace.x_limits(axis)
         return OverlayPlot(
             quantity=quantity,
-            x_axis=XAxis("run step" if axis == "step" else axis, *self._x_limits(axis), title, axis == "time"),
+            x_axis=XAxis("run step" if axis == "step" else axis, first, max(first, last), title, axis == "time"),
             curves=curves,
             band=band,
             include=0.0 if shows_difference else None,
@@ -217,14 +219,6 @@ class OverlayChart(WorkspaceChart):
         labels = [Label(0, f"A {ellipsise(group.label, _MAX_LABEL_COLS)}", "dim") for group in groups]
         width, height = self.size
         return labels_width(labels, height - 1) <= width * _MAX_LABEL_FRACTION
-
-    def _x_limits(self, axis: str) -> tuple[float, float]:
-        first, last = self.workspace.x_limits(axis)
-        return first, max(first, last)
-
-    def _quantity(self) -> Quantity:
-        scores = {run.score_name for run in self.workspace.shown if run.score_name}
-        return quantity_of(split_name(self.curve)[0], self.title_text, scores)
 
 
 def _has_interval(curve: GroupCurve) -> bool:
