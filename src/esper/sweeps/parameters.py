@@ -14,10 +14,13 @@ def make_distributions(plan: SweepPlan) -> dict[str, BaseDistribution]:
     """Return the distribution of each varied option, keyed like `ppo.gamma`."""
     found: dict[str, BaseDistribution] = {}
     for key, values in plan.vary.items():
-        if isinstance(values, ValueRange):
-            found[key] = _range_distribution(values)
-        else:
+        if not isinstance(values, ValueRange):
             found[key] = CategoricalDistribution(values)
+        elif values.is_integer:
+            step = int(values.step or 1)
+            found[key] = IntDistribution(int(values.low), int(values.high), log=values.log, step=step)
+        else:
+            found[key] = FloatDistribution(values.low, values.high, log=values.log, step=values.step)
     return found
 
 
@@ -32,9 +35,3 @@ def suggest_value(trial: Trial, key: str, distribution: BaseDistribution) -> Val
             return cast("Value", trial.suggest_categorical(key, choices))
         case _:
             raise AssertionError(f"{distribution} is not made here")
-
-
-def _range_distribution(values: ValueRange) -> BaseDistribution:
-    if values.is_integer:
-        return IntDistribution(int(values.low), int(values.high), log=values.log, step=int(values.step or 1))
-    return FloatDistribution(values.low, values.high, log=values.log, step=values.step)

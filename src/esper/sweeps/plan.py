@@ -288,7 +288,9 @@ def _range(key: str, table: Mapping[str, Any], where: str) -> ValueRange:
     for name in table:
         if name not in RANGE_KEYS:
             raise ConfigError(f"unknown key {name!r} of {where}; {suggest(name, RANGE_KEYS)}")
-    types = _types(_fields()[key])
+    option = _fields()[key]
+    hint = get_type_hints(option.section)[option.name.replace("-", "_")]
+    types = {hint, *get_args(hint)}
     if not types & {int, float}:
         raise ConfigError(f"{where} is not a number and has no range; give a list of values")
     low, high, step, log = (table.get(name) for name in RANGE_KEYS)
@@ -319,12 +321,6 @@ def _range(key: str, table: Mapping[str, Any], where: str) -> ValueRange:
             f"{where} does not reach high = {high} in steps of {step}; the last step is at {Decimal(str(high)) - rest}"
         )
     return ValueRange(low=low, high=high, step=step, log=bool(log), is_integer=is_integer)
-
-
-def _types(option: ConfigField) -> set[type]:
-    """Return the types of the values of an option."""
-    hint = get_type_hints(option.section)[option.name.replace("-", "_")]
-    return {hint, *get_args(hint)}
 
 
 def _objectives(found: _SweepFile, file: Path) -> tuple[str, ...]:

@@ -155,8 +155,9 @@ class TrialRun:
                 if info.state == "stopped" and self._is_pruned:
                     return self._with_rounds("pruned", run)
                 newest = list_checkpoints(run)[-1:]
-                if not newest:
-                    self._archive(run)
+                if not newest:  # killed before its first checkpoint: it is hidden, and no longer the run of the trial
+                    write_notes(run, msgspec.structs.replace(read_notes(run), archived=True))
+                    self._rounds = None
             else:
                 newest = []
             name = str(newest[0]) if newest else ""
@@ -186,11 +187,6 @@ class TrialRun:
 
     def _info(self, run: Path) -> RunInfo:
         return read_run_info(run, last_write_time(run) or 0.0, time.time())
-
-    def _archive(self, run: Path) -> None:
-        """Hide a run that was killed before its first checkpoint, and release its name as the run of the trial."""
-        write_notes(run, msgspec.structs.replace(read_notes(run), archived=True))
-        self._rounds = None
 
     def _train(self, resume: Path | None) -> TrialOutcome | None:
         """Start a process for the run, and follow it. Return None if it must be looked at again."""
@@ -293,7 +289,8 @@ class TrialRun:
 
     def _ended(self, run: Path, info: RunInfo) -> TrialOutcome:
         if info.state == "failed":
-            return TrialOutcome(kind="failed", run=run, reason=_failure(run), memory=self._memory)
+            reason = RunEnd(run).read().reason or "it recorded no reason"
+            return TrialOutcome(kind="failed", run=run, reason=reason, memory=self._memory)
         return self._with_rounds("done", run)
 
     def _with_rounds(self, kind: Literal["done", "pruned"], run: Path) -> TrialOutcome:
@@ -347,11 +344,6 @@ class TrialRun:
                     f"the notes of {run} name trial {self._trial.number} of study {self._plan.name}, but its {key} is "
                     f"{format_config_value(recorded)} and not {format_config_value(value)}; correct {run / NOTES_FILE}"
                 )
-
-
-def _failure(run: Path) -> str:
-    """Return the recorded reason of a failure."""
-    return RunEnd(run).read().reason or "it recorded no reason"
 
 
 def _last_line(output: Path, run: Path | None) -> str:

@@ -94,14 +94,10 @@ class SweepWorker:
                         return
                     self._work_on(trial, index, devices)
         except BaseException as error:  # noqa: BLE001 (raised again in the main thread)
-            self._fail(error)
+            self._errors.append(error)
+            self._stopping.set()
         finally:
             self._active.pop(index, None)
-
-    def _fail(self, error: BaseException) -> None:
-        """Keep an error for the main thread, and stop the runs."""
-        self._errors.append(error)
-        self._stopping.set()
 
     def _work_on(self, trial: ClaimedTrial, index: int, devices: JobDevices) -> None:
         run = TrialRun(trial, devices, self._stopping, self._print_progress, self._start, self._poll_s)
