@@ -125,7 +125,11 @@ def parse_moment(text: str, history: History) -> int:
         return position
     if match := _DURATION.fullmatch(text):
         hours, minutes, seconds = (float(part or 0) for part in match.groups())
-        return _position_after(text, 3600 * hours + 60 * minutes + seconds, history)
+        elapsed = 3600 * hours + 60 * minutes + seconds
+        if elapsed > history.duration:
+            length = timedelta(seconds=int(history.duration))
+            raise MissingMomentError(f"{text} is after the end of this recording, which lasts {length}")
+        return history.position_at(elapsed)
     if match := _CLOCK.fullmatch(text):
         return _time_of_day(text, [int(part or 0) for part in match.groups()], history)
     if (match := _PERCENTAGE.fullmatch(text)) and float(match[1]) <= 100:
@@ -200,13 +204,6 @@ _NUMBERED: dict[str, tuple[Callable[[History], Sequence[int]], Callable[[History
     "event": (lambda history: range(1, history.length + 1), lambda history, position: history.state_at(position).seq),
 }
 """Keyed by kind of moment: functions that return all positions in order, and the number at a position."""
-
-
-def _position_after(text: str, seconds: float, history: History) -> int:
-    if seconds > history.duration:
-        length = timedelta(seconds=int(history.duration))
-        raise MissingMomentError(f"{text} is after the end of this recording, which lasts {length}")
-    return history.position_at(seconds)
 
 
 def _time_of_day(text: str, parts: list[int], history: History) -> int:

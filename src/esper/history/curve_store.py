@@ -162,7 +162,9 @@ class CurveStore:
         if env is not None:
             self._envs[env] = self._envs.pop(env, 0)
             if len(self._envs) > MAX_ENVS:
-                self._drop_env(next(iter(self._envs)))
+                dropped = next(iter(self._envs))
+                del self._envs[dropped]
+                self._points = {name: points for name, points in self._points.items() if env_of(name) != dropped}
         return self._points.get(name, _NO_POINTS).until(self._playhead)
 
     def key(self, *names: str) -> Hashable:
@@ -278,10 +280,6 @@ class CurveStore:
         if points is None:
             points = self._points[point.curve] = _Points()
         points.append(position, point.step, point.value)
-
-    def _drop_env(self, env: int) -> None:
-        del self._envs[env]
-        self._points = {name: points for name, points in self._points.items() if env_of(name) != env}
 
 
 def env_of(curve: str) -> int | None:

@@ -139,7 +139,9 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.revision = event.seq
         match event:
             case TrialStarted():
-                self._start_trial(event)
+                self.training[event.env] = Training(event.candidate, event.origin, event.fresh)
+                if self.find(event.candidate) is None:
+                    self.candidates.append(Candidate(name=event.candidate, origin=event.origin))
             case TrialEnded():
                 self._end_trial(event)
             case CandidateMeasured():
@@ -151,11 +153,6 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
                     found.test_score = event.test_score
             case SearchEnded():
                 self.answer, self.chosen = event.answer, event.candidate
-
-    def _start_trial(self, event: TrialStarted) -> None:
-        self.training[event.env] = Training(event.candidate, event.origin, event.fresh)
-        if self.find(event.candidate) is None:
-            self.candidates.append(Candidate(name=event.candidate, origin=event.origin))
 
     def _end_trial(self, event: TrialEnded) -> None:
         training = self.training.get(event.env)
