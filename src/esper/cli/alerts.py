@@ -105,10 +105,8 @@ class AlertCommands:
             self._failed += 1 + max(self._pending.qsize() - 1, 0)  # without the end mark
             self._kill()
         if self._failed > 1:
-            self._engine.warnings.append(self._count())
-
-    def _count(self) -> str:
-        return f"--on-alert: the command failed for {self._failed} of {self._found} anomalies"
+            count = f"{self._failed} of {self._found} anomalies"
+            self._engine.warnings.append(f"--on-alert: the command failed for {count}")
 
     def _watch(self) -> None:
         """Queue an alert for each anomaly."""

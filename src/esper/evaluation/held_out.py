@@ -96,7 +96,8 @@ class HeldOutEvaluation:
         self.score_name = task.score_name
         if WIDE in policies and task.wide_model is None:
             raise ConfigError(f"the task {task.name} has no wide_model; remove {WIDE} from --policies")
-        self.journal = open_journal(journals, self._key(episodes, checkpoints), seed)
+        digests = [read_manifest(path).blake2b for path in checkpoints]
+        self.journal = open_journal(journals, evaluation_key(self._prepared, self._lanes, episodes, digests), seed)
         self.config = held_out_config(self._prepared.config, episodes, self.journal.seed)
         named = [policy for policy in policies if policy == PPO or policy not in PER_TRAINING_SEED]
         self._agents = {policy: self._agents_of(policy) for policy in named}
@@ -223,10 +224,6 @@ class HeldOutEvaluation:
 
     def _num_runs(self, policy: str) -> int:
         return len(self._trained) if policy in PER_TRAINING_SEED else 1
-
-    def _key(self, episodes: int, checkpoints: Sequence[Path]) -> EvaluationKey:
-        digests = [read_manifest(path).blake2b for path in checkpoints]
-        return evaluation_key(self._prepared, self._lanes, episodes, digests)
 
     def _build_agent(self, policy: str, plan: str) -> Agent:
         profile = self._prepared.profile

@@ -125,7 +125,8 @@ def _print_comparison(groups: Sequence[RunGroup[ComparedRun]], *, is_grouped: bo
     from esper.cli.overlay_plot import LabelledCurve, curve_mark, overlay_lines  # numpy, which --help does not need
 
     width = shutil.get_terminal_size().columns
-    score = _score_name([run.summary for group in groups for run in group.runs])
+    score_names = {run.summary.score_name for group in groups for run in group.runs}
+    score = score_names.pop() if len(score_names) == 1 else "score"
     marks = "curve", *(curve_mark(index) for index in range(len(groups)))
     rows = [*_name_rows(groups, is_grouped=is_grouped), marks, *_table_rows(groups, score)]
     print_text("\n".join(PrintedTable.from_cells([""] * len(rows[0]), rows).lines(width)))
@@ -190,9 +191,3 @@ def _number_cell(measure: Measure, runs: Sequence[ComparedRun]) -> str:
     if result.low is not None and result.low != result.high:
         text += f" [{measure.text(result.low)}, {measure.text(result.high)}]"
     return text if result.runs == len(runs) else f"{text} (n={result.runs})"
-
-
-def _score_name(summaries: Sequence[RunSummary]) -> str:
-    """Return the name of the score of all runs; "score" if their tasks name it differently."""
-    names = {summary.score_name for summary in summaries}
-    return names.pop() if len(names) == 1 else "score"

@@ -54,7 +54,9 @@ def run(arguments: Sequence[str]) -> int:
     freeze_loaded_objects()
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         recordings = [NamedHistory(_run_name(path, history), history) for path, history in _read_all(paths, progress)]
-        _check_names(recordings)
+        [(name, count)] = Counter(run for run, _ in recordings).most_common(1)
+        if count > 1:
+            raise ConfigError(f"{count} of the recordings are of the run {name}; give each run once")
         if export_curves := _CURVES.get(options.to):
             export = partial(export_curves, per_env=options.per_env)
         else:
@@ -70,13 +72,6 @@ def _run_name(path: Path, history: History) -> str:
     """Return the recorded name of a run, or that of its file if the recorded one cannot be a file name."""
     started = history.state_at(history.length).started
     return safe_run_name(started and started.run, stem_of(path))
-
-
-def _check_names(recordings: Sequence[NamedHistory]) -> None:
-    """Raise ConfigError if two recordings are of one run."""
-    [(name, count)] = Counter(run for run, _ in recordings).most_common(1)
-    if count > 1:
-        raise ConfigError(f"{count} of the recordings are of the run {name}; give each run once")
 
 
 def _read_all(paths: Sequence[Path], progress: Progress) -> Iterator[tuple[Path, History]]:

@@ -94,7 +94,9 @@ def _measure_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
             low, high = finite_range(values) or (0.0, 0.0)
             if measure.unit == "%":
                 low, high = measure.limits
-            yield "", f"{_sparkline(values, low, high)}  by round, from {measure.text(low)} to {measure.text(high)}"
+            count = len(values)
+            course = sparkline(sample_to_width(values, count, min(count, _MAX_SPARKLINE_CHARS)), low, high)
+            yield "", f"{course}  by round, from {measure.text(low)} to {measure.text(high)}"
 
 
 def _range_of_last_round(summary: RunSummary) -> str:
@@ -155,11 +157,6 @@ def _format_default(key: str, default: Any) -> str:
     """Format a default. A recording may lack those of a task that is the user's code."""
     is_of_task = key == "slots" or key.startswith("training.")
     return "that of the task" if is_of_task and default in (None, []) else format_config_value(default)
-
-
-def _sparkline(values: Sequence[float], low: float, high: float) -> str:
-    count = len(values)
-    return sparkline(sample_to_width(values, count, min(count, _MAX_SPARKLINE_CHARS)), low, high)
 
 
 def _seed_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
