@@ -28,7 +28,7 @@ from esper.lanes.spawn import WorkerSpawner
 from esper.process import RankInfo
 from esper.ranks import SINGLE_RANK, RankGroup, reduce_on_gpu
 from esper.recording.recorder import check_run_directory
-from esper.tasks.prepare import PreparedTask, SavedTask, prepare_task
+from esper.tasks.prepare import SavedTask, prepare_task
 from esper.telemetry.state import Keyframe, Record, RunState
 
 
@@ -66,7 +66,10 @@ def set_up_run(
         saved = ranks.run_on_rank0(lambda: _read_saved(start))  # only it must see the run
         ranks = reduce_on_gpu(ranks, start.config.policy_device)
         _check_gpus(lanes, rank_info, ranks)
-        prepared = _prepare(start, saved, options, ranks)
+        saved_task = SavedTask(str(saved.config["task"]), saved.origin) if saved else None
+        prepared = prepare_task(
+            start.config, options.task, saved_task, accept_changed=options.accept_changed_task, ranks=ranks
+        )
         config = kind.configure(prepared, saved, lanes, control)
         envs = ranks.env_range(config.envs)
         pool = EnvPool(prepared.task, prepared.profile, prepared.data, lanes, config, envs, spawner)
@@ -118,16 +121,6 @@ def _check_gpus(lanes: Sequence[str], rank_info: RankInfo, ranks: RankGroup) -> 
                 f"ranks {' and '.join(map(str, sharing))} would use the same GPU; set CUDA_VISIBLE_DEVICES to another "
                 "GPU for each rank, or to all GPUs for every rank"
             )
-
-
-def _prepare(start: StartPoint, saved: Manifest | None, options: RunOptions, ranks: RankGroup) -> PreparedTask:
-    return prepare_task(
-        start.config,
-        options.task,
-        SavedTask(str(saved.config["task"]), saved.origin) if saved else None,
-        accept_changed=options.accept_changed_task,
-        ranks=ranks,
-    )
 
 
 def _begin(control: RequestQueue, pool: EnvPool, ranks: RankGroup) -> None:

@@ -82,7 +82,11 @@ def check_start(config: Config, rank_info: RankInfo, *, is_new: bool) -> list[st
         if config.slots.count(name) > 1:
             raise ConfigError(f"--slots names {name!r} more than once")
     if is_new:
-        _check_telemetry_directory(Path(config.telemetry_dir))
+        directory = config.telemetry_dir
+        try:
+            check_writable(Path(directory))
+        except OSError as error:
+            raise ConfigError(f"cannot record to {directory}: {error.strerror}; give another --telemetry-dir") from None
     return lanes_with_worker((lanes or [])[: len(rank_info.env_range(config.envs))])
 
 
@@ -109,11 +113,3 @@ def _check_ranks(config: Config, rank_info: RankInfo) -> None:
             f"--policy-device {config.policy_device} cannot serve {rank_info.local_world_size} ranks on one machine; "
             "use --policy-device cpu, or start torchrun with --nproc-per-node 1"
         )
-
-
-def _check_telemetry_directory(directory: Path) -> None:
-    """Raise ConfigError if the directory of the runs cannot be created or written."""
-    try:
-        check_writable(directory)
-    except OSError as error:
-        raise ConfigError(f"cannot record to {directory}: {error.strerror}; give another --telemetry-dir") from None

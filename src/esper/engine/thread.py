@@ -170,11 +170,14 @@ class EngineThread:
 
     def _run(self, spawner: WorkerSpawner) -> None:
         """Load torch, connect the ranks, set up the run and train it. Raises every error that ends the run."""
-        _load_engine()
-        from esper.engine.run_kind import RunKind
-        from esper.engine.setup import set_up_run
-        from esper.lanes.errors import StoppedError
-        from esper.ranks import destroy_ranks, init_ranks
+        try:
+            from esper.engine.run_kind import RunKind
+            from esper.engine.setup import set_up_run
+            from esper.lanes.errors import StoppedError
+            from esper.ranks import destroy_ranks, init_ranks
+        except Exception as error:  # the installation of torch may be broken
+            problem = f"the engine cannot be loaded ({type(error).__name__}: {error})"
+            raise EngineLoadError(f"{problem}; reinstall torch and torchvision in matching versions") from error
 
         self._kind = kind = self._options.load_kind() if self._options.load_kind else RunKind()
         rank_info = RankInfo.from_environment()
@@ -235,15 +238,6 @@ class EngineThread:
         except AttachError as error:
             run.hub.emit(Logged(severity="warning", text=f"other processes cannot attach to this run: {error}"))
             return nullcontext()
-
-
-def _load_engine() -> None:
-    """Import torch, whose installation may be broken. Raises EngineLoadError."""
-    try:
-        import esper.engine.setup  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    except Exception as error:
-        problem = f"the engine cannot be loaded ({type(error).__name__}: {error})"
-        raise EngineLoadError(f"{problem}; reinstall torch and torchvision in matching versions") from error
 
 
 def _given_up(rank_info: RankInfo) -> Ending:

@@ -219,7 +219,8 @@ class Env:
                 return self.train_batch(optimizers, batch)
 
             summarise = partial(self._summarise_epoch, optimizers)
-            return train_recorded(graphs, train, summarise, self._whole_epoch(step), self.task.batch_size)
+            split = join_batches(list(self._training_batches(step))) if self.task.augment else self.epoch_data(step)
+            return train_recorded(graphs, train, summarise, split, self.task.batch_size)
         self.network.train()
         trained: list[TrainedBatch] = []
         targets: list[Nested] = []
@@ -327,10 +328,6 @@ class Env:
         number = self._make_generator("augmentation", step).initial_seed()
         generator = torch.Generator(self._device).manual_seed(number)
         yield from (augment(*part, generator) for part in parts)
-
-    def _whole_epoch(self, step: int) -> Split:
-        """Return the samples of all batches of an epoch, augmented as the task says."""
-        return join_batches(list(self._training_batches(step))) if self.task.augment else self.epoch_data(step)
 
     def seeded(self, purpose: str) -> AbstractContextManager[None]:
         """Seed the global generators for one use in this round, for a network that draws in evaluation mode too."""

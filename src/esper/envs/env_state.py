@@ -11,7 +11,6 @@ from torch import Tensor
 
 from esper.envs.env import Env
 from esper.envs.fused_ops import foreach_copy_
-from esper.envs.optimizer import FusedOptimizer
 
 
 class WorkerEnvState(NamedTuple):
@@ -94,7 +93,8 @@ def _to_tensor(array: np.ndarray[Any, Any], like: Tensor) -> Tensor:
 def env_state_tensors(env: Env) -> dict[str, Tensor]:
     """Return the live weights, buffers and optimizer states of an env, by name, without frozen weights."""
     named = {f"network.{name}": value for name, value in env.network.state_tensors().items()}
-    for owner, optimizer in _optimizers(env).items():
+    slot_optimizers = {f"slot{index}": optimizer for index, optimizer in env.slot_optimizers.items()}
+    for owner, optimizer in {"host": env.host_optimizer, **slot_optimizers}.items():
         named |= optimizer.state_tensors(owner)
     return {name: value.detach() for name, value in named.items()}
 
@@ -122,9 +122,3 @@ def check_tensors(targets: Mapping[str, Tensor], named: Mapping[str, Tensor]) ->
             raise RuntimeError(f"{name} is missing")
         if named[name].shape != target.shape:
             raise RuntimeError(f"{name} has shape {list(named[name].shape)}, not {list(target.shape)}")
-
-
-def _optimizers(env: Env) -> dict[str, FusedOptimizer]:
-    return {"host": env.host_optimizer} | {
-        f"slot{index}": optimizer for index, optimizer in env.slot_optimizers.items()
-    }

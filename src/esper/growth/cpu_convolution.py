@@ -89,7 +89,8 @@ class _RowConvolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_BCHW: Tensor, kernel_OC33: Tensor) -> Tensor:
         (batch, channels, height, width), out = x_BCHW.shape, len(kernel_OC33)
-        flat = _flatten_kernel(kernel_OC33)
+        # The last element is the value outside the band: [9 · C · O + 1].
+        flat = F.pad(kernel_OC33.permute(0, 2, 3, 1).reshape(-1), (0, 1))
         triples = _stack_row_triples(x_BCHW)
         ctx.save_for_backward(triples, flat)
         ctx.shape = x_BCHW.shape
@@ -119,11 +120,6 @@ def _stack_row_triples(x_BCHW: Tensor) -> Tensor:
     padded = F.pad(x_BCHW.permute(0, 2, 3, 1).reshape(batch, height, row), (0, 0, 1, 1))
     overlapping = padded.as_strided((batch, height, 3 * row), ((height + 2) * row, row, 1))
     return overlapping.reshape(batch * height, 3 * row)
-
-
-def _flatten_kernel(kernel_OC33: Tensor) -> Tensor:
-    """Flatten the kernel and append a zero, the value outside the band: [9 · C · O + 1]."""
-    return F.pad(kernel_OC33.permute(0, 2, 3, 1).reshape(-1), (0, 1))
 
 
 @lru_cache
