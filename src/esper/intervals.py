@@ -68,7 +68,10 @@ def t_interval(value_N: Sequence[float], level: float = CONFIDENCE_LEVEL) -> Int
         value_N: Two or more values, because one value has no measurable spread.
         level: Confidence level, 0 to 1.
     """
-    return _around(statistics.fmean(value_N) if value_N else math.nan, _half_width(value_N, level))
+    if len(value_N) < 2:
+        raise ValueError(f"an interval needs at least two values, got {len(value_N)}")
+    half_width = t_quantile(len(value_N), level) * statistics.stdev(value_N) / math.sqrt(len(value_N))
+    return _around(statistics.fmean(value_N), half_width)
 
 
 def crossed_interval(value_SE: Matrix, level: float = CONFIDENCE_LEVEL) -> IntervalEstimate:
@@ -258,10 +261,3 @@ def _range_limit(groups: int, degrees: int, level: float) -> float:
 
 def _around(mean: float, half_width: float) -> IntervalEstimate:
     return IntervalEstimate(mean=mean, low=mean - half_width, high=mean + half_width)
-
-
-def _half_width(value_N: Sequence[float], level: float = CONFIDENCE_LEVEL) -> float:
-    """Return half the width of the t interval of the mean of independent values."""
-    if len(value_N) < 2:
-        raise ValueError(f"an interval needs at least two values, got {len(value_N)}")
-    return t_quantile(len(value_N), level) * statistics.stdev(value_N) / math.sqrt(len(value_N))

@@ -54,7 +54,7 @@ def isolated(where: str) -> Generator[None]:
     """
     if problem := _default_problem():
         raise TaskError(f"{where} cannot run: torch has {problem}")
-    settings = _thread_settings()
+    settings = _THREAD_SETTINGS + (_HANDLERS if threading.current_thread() is threading.main_thread() else [])
     before = [setting.get() for setting in settings]
     _shared.begin_call()
     try:
@@ -105,11 +105,6 @@ def _reset_streams(*before: TextIO) -> list[str]:
 def _report(sentence: str) -> None:
     """Write a sentence for the log or the terminal, once in this process."""
     sys.stderr.write(f"{sentence}\n")
-
-
-def _thread_settings() -> list[_Setting]:
-    """Return the settings that only code in the current thread can change."""
-    return _THREAD_SETTINGS + (_HANDLERS if threading.current_thread() is threading.main_thread() else [])
 
 
 def _current_directory() -> str | None:
