@@ -72,7 +72,6 @@ def read_toml(file: Path, description: str) -> dict[str, Any]:
     """Read a TOML file.
 
     Args:
-        file: Path of the file.
         description: Words for the file in messages.
 
     Raises:
@@ -158,7 +157,6 @@ def to_toml(config: Config, task_settings: Mapping[str, float | None]) -> str:
     Keys without a value are comments with the value of the task, because the file may be used with another task.
 
     Args:
-        config: The configuration.
         task_settings: Result of `settings_of` for its task.
     """
     return "".join(_toml_lines(config, task_settings))

@@ -66,7 +66,6 @@ def spawn_program(arguments: Sequence[str], output: Path, *inherited: int) -> su
     """Start this program in a new session, which signals of this terminal do not reach.
 
     Args:
-        arguments: Arguments of the program.
         output: File that is created for everything that it prints.
         inherited: File descriptors that it keeps open.
 

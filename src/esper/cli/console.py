@@ -197,7 +197,6 @@ def format_summary(state: RunState, status: str | None = None) -> str:
     """Return the result of a run as text, at most ten lines on a terminal of 80 columns.
 
     Args:
-        state: State of the run.
         status: Status to show instead of the state's, e.g. `crashed`, which no event reports.
     """
     started = state.started

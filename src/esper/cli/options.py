@@ -140,7 +140,6 @@ def add_run_options(parser: Parser, defaults: Mapping[str, Any] | None = None) -
     destination of an option is its key with underscores, as `resolve_config` expects it.
 
     Args:
-        parser: Parser of the command.
         defaults: Defaults of the command that differ from those of `Config`, keyed by dotted key; None for none.
     """
     defaults = defaults or {}
@@ -258,7 +257,6 @@ def add_run_argument(parser: argparse.ArgumentParser, metavar: str, *, several: 
     """Add the positional argument `run`, which `resolve_run` resolves, and `--telemetry-dir`.
 
     Args:
-        parser: Parser of the command.
         metavar: Name of the argument in the help.
         several: Accept one or more runs, and call the argument `runs`.
     """

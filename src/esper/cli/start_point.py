@@ -152,7 +152,6 @@ def _resume_run(
     """Return the start from a checkpoint.
 
     Args:
-        lock: Lock of the run.
         resume: Run or checkpoint of `--resume`, for messages.
         command: Digest of a command that continues the run that it began; None: another command.
     """

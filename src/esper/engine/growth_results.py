@@ -29,7 +29,6 @@ class GrowthResults:
     Args:
         growth: Receives the results.
         splits: Data of the task, on the CPU.
-        run: The run directory.
     """
 
     def __init__(

@@ -47,11 +47,7 @@ class EpisodePlantings(msgspec.Struct, frozen=True):
 
 
 class StepRecorder:
-    """Records the steps of the first episodes of an evaluation in memory.
-
-    Args:
-        num_episodes: Number of episodes.
-    """
+    """Records the steps of the first episodes of an evaluation in memory."""
 
     def __init__(self, num_episodes: int) -> None:
         self._steps: dict[int, list[ev.EnvStepped]] = {env: [] for env in range(num_episodes)}

@@ -65,7 +65,6 @@ class CachedCurves:
     Created by `load_curves`. The methods raise `CacheError` if the cache has changed or is damaged.
 
     Args:
-        cache: The cache.
         run: Directory of the run.
         header: Value without a name of the run.
     """
@@ -116,7 +115,6 @@ def store_curves(cache: RunCache, run: Path, signature: Signature, store: CurveS
     """Store the curves of a run that has ended; return them as cached, or None if they cannot be cached.
 
     Args:
-        cache: The cache.
         run: Directory of the run.
         signature: Signature of its events before they were read.
         store: Its curves, completely read.

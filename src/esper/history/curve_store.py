@@ -54,7 +54,6 @@ class StepAxes(NamedTuple):
         """Return steps of the run as values of an axis.
 
         Args:
-            steps: Steps of a curve.
             axis: Of `AXES`. A round ends at its number. Time is recorded time, in seconds.
         """
         import numpy as np
@@ -202,7 +201,6 @@ class CurveStore:
 
         Args:
             position: Number of events before them.
-            events: The events.
         """
         if position == self._position and self._kept is None and self._history is not None:
             self._add(self._history, events)

@@ -27,7 +27,6 @@ def write_excerpt(history: History, position: int, directory: Path) -> Path:
     It starts with a Keyframe, contains only complete steps, and has another Keyframe at each resumption of the run.
 
     Args:
-        history: History of the run.
         position: Position of the moment.
         directory: Existing directory for the file; no existing file is overwritten.
 

@@ -37,7 +37,6 @@ def export_tables(recordings: Sequence[NamedHistory], out: Path, track: Track, *
     """Write a file per table; of several recordings, a directory per table with a file per run.
 
     Args:
-        recordings: Recordings to export.
         out: Empty directory.
         track: Passes the events on, and shows the progress.
         to: Key of `TABLE_FORMATS`.

@@ -22,9 +22,6 @@ class Playback:
 
     `state` is updated in place on the way forwards and replaced by another object on the way back, so callers must not
     keep a reference to it.
-
-    Args:
-        history: History to play.
     """
 
     def __init__(self, history: History) -> None:

@@ -85,7 +85,6 @@ class RunCache:
         """Replace all values of a kind of some runs.
 
         Args:
-            kind: Kind of the values.
             values: Values keyed by name, keyed by run.
 
         Returns:

@@ -113,7 +113,6 @@ def _vocabulary(runs: Sequence[RunInfo], keys: Sequence[str]) -> Vocabulary[RunI
     """Return everything that a filter of runs can name.
 
     Args:
-        runs: The runs.
         keys: Configuration keys, in the order in which they are completed.
     """
     settings = dict.fromkeys(keys, partial(_compare_setting, runs))
@@ -233,7 +232,6 @@ def sort_runs(runs: Sequence[RunInfo], key: str, *, reverse: bool = False) -> li
     """Return runs in the order of a key. Equal runs keep their order; runs without a value come last, both ways.
 
     Args:
-        runs: Runs to sort.
         key: One of `sort_keys`, or a configuration key. Times begin with the newest, results with the largest number,
             and texts, states, ages and configuration values with the smallest.
         reverse: Begin at the other end.

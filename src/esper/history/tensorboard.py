@@ -104,7 +104,6 @@ def export_tensorboard(recordings: Sequence[NamedHistory], out: Path, track: Tra
     """Write the curves of recordings for TensorBoard, of several recordings each to a directory of its own.
 
     Args:
-        recordings: Recordings to export.
         out: Empty directory.
         track: Passes the events on, and shows the progress.
         per_env: Also write the curves of single envs.

@@ -20,7 +20,6 @@ def export_wandb(recordings: Sequence[NamedHistory], out: Path, track: Track, *,
     """Write an offline run per recording: the curves, the configuration, and the last values as the summary.
 
     Args:
-        recordings: Recordings to export.
         out: Empty directory.
         track: Passes the events on, and shows the progress.
         per_env: Also write the curves of single envs.

@@ -45,7 +45,6 @@ def linear_axis(
     Because its ends are rounded, the axis stays the same while the values change little.
 
     Args:
-        values: Values to draw.
         height: Number of lines of the plot.
         include: Value that the axis must contain: 0 for a metric that cannot be negative; None for no such value.
         limits: Minimum and maximum possible value, beyond which the axis does not extend; None for no limit.
@@ -122,7 +121,6 @@ def format_tick(value: float, digits: int = 3) -> str:
     """Format a tick value in at most five characters. The zero before the point is omitted if it does not fit.
 
     Args:
-        value: The value.
         digits: Maximum number of significant digits.
     """
     text = f"{value:.{digits}g}"

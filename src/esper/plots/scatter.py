@@ -29,7 +29,6 @@ def pareto_front(items: Iterable[T], place: Callable[[T], tuple[float, float]]) 
     place, the first is returned. Items that are not finite are left out.
 
     Args:
-        items: The items.
         place: Function that returns parameters and score of an item.
     """
     best = -math.inf

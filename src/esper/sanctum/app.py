@@ -55,8 +55,6 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, NextStepsActions,
     """Dashboard app. Exits when the user quits, or when the run has ended after a stop request.
 
     Args:
-        source: Source of the run.
-        theme: Name of the theme.
         symbols: Character set, one of `symbols.CHARSETS`.
         bell: Ring the bell of the terminal when an anomaly begins.
         notify: Escape sequence for desktop notifications, one of `NOTIFY_PROTOCOLS`; None to send none.

@@ -187,7 +187,6 @@ class OutputThread:
 
     Args:
         descriptor: File descriptor of the terminal.
-        encoding: Encoding of the terminal.
     """
 
     def __init__(self, descriptor: int, encoding: str) -> None:

@@ -156,7 +156,6 @@ def sort_envs(
     """Return env indices sorted by a value.
 
     Args:
-        envs: Envs to sort.
         value: Value to sort by; None if not measured. NaN sorts before all numbers, None after them.
         descending: Put the largest number first.
         first: Envs that come before all others, such as pinned ones.

@@ -76,7 +76,6 @@ class LiveSource:
     """Source of a run that trains in this process.
 
     Args:
-        run: The run.
         task: Reference of the task, if the user named it on the command line.
     """
 
@@ -288,7 +287,6 @@ class AttachSource(LiveSource):
     """Source of a run that trains in another process.
 
     Args:
-        session: Connection to the run.
         task: Reference of the task, if the user named it on the command line.
     """
 
@@ -324,7 +322,6 @@ class ReplaySource:
     """Source of a recording.
 
     Args:
-        playback: Playback of the recording.
         hold: Start paused at the current position.
         follow: Start at the end, and read on while the recording is written.
         ghost_run: Ghost run to overlay on the replay.

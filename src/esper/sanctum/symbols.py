@@ -240,8 +240,6 @@ def ellipsise(text: str, width: int, *, keep_end: bool = False) -> str:
     """Shorten a text to `width` cells, with an ellipsis if anything is cut off. A figure is never cut inside.
 
     Args:
-        text: The text.
-        width: Maximum number of cells.
         keep_end: Cut off the beginning, for names that differ at their end.
     """
     if cell_len(text) <= width:

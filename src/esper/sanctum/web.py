@@ -26,9 +26,7 @@ class DashboardServer(Server):
 
     Args:
         command: Command of the dashboard process.
-        title: Title of the page.
         host: Address to listen on.
-        port: Port to listen on.
         names: Further host names that the server answers to, if it does not listen on a loopback address. It always
             answers to the host and to the names of this machine.
     """

@@ -109,11 +109,7 @@ class KnownEffects(NamedTuple):
 
 
 class WhatIf:
-    """The known effects of the decisions of a run, and the process that computes more, of one episode at a time.
-
-    Args:
-        source: Source of the run.
-    """
+    """The known effects of the decisions of a run, and the process that computes more, of one episode at a time."""
 
     def __init__(self, source: RunSource) -> None:
         self._source = source

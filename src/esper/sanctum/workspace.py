@@ -324,7 +324,6 @@ class Workspace:
         """Group the shown runs in another way.
 
         Args:
-            grouping: The way.
             keys: Configuration keys, for `Grouping.KEYS`.
         """
         self.grouping, self.group_keys = grouping, tuple(keys)
@@ -355,7 +354,6 @@ class Workspace:
         the true differences with a probability of at least 95 %, so that one beyond 0 is no accident of their number.
 
         Args:
-            name: Name of the curve.
             axis: X axis, one of `AXES`. On all but that of steps, each point is the mean of a round.
         """
         baseline = self.baseline if self.shows_difference else None

@@ -24,7 +24,6 @@ class StudyPaths:
 
     Args:
         telemetry_dir: Parent of the run directories.
-        name: Name of the study.
     """
 
     def __init__(self, telemetry_dir: Path, name: str) -> None:

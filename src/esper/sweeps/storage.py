@@ -23,7 +23,6 @@ def open_storage(text: str, paths: StudyPaths, *, create: bool) -> BaseStorage |
 
     Args:
         text: Path or URL; empty for the default journal file.
-        paths: Paths of the study.
         create: Create a journal file that does not exist.
 
     Raises:

@@ -84,7 +84,6 @@ class SweepStudy:
 
     Args:
         plan: The sweep.
-        paths: Paths of the study.
         storage: Storage, see `open_storage`.
         create: Create the study if the storage does not have it, and add the trials that are missing.
 
@@ -310,8 +309,6 @@ class ClaimedTrial:
     """A trial that this process works on until it is released.
 
     Args:
-        study: Its study.
-        info: The trial.
         setting: Values of the varied options.
         trial: The trial in Optuna.
         lock: Lock by which other processes see that this one works on it.

@@ -23,7 +23,6 @@ class SweepWorker:
     """Work on a study in this process.
 
     Args:
-        study: The study.
         jobs: Devices of each job of this machine.
         print_progress: Function that receives a sentence about the progress. It is called in any thread.
         start: Function that starts a run.

@@ -28,7 +28,6 @@ def make_log_line(event: ev.AnyEvent, step: int) -> LogLine | None:
     """Return the log line of an event; None if the event is not logged.
 
     Args:
-        event: Event to describe.
         step: Number of steps of the run that had ended before it.
     """
     described = describe_event(event)

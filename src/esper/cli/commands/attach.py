@@ -81,7 +81,6 @@ def print_live_run(directory: Path, *, narrate: NarrationDetail | None) -> int:
     """Print a live run until it ends, and return the exit code.
 
     Args:
-        directory: Run directory.
         narrate: Print sentences of this detail; None for log lines and a summary.
     """
     from esper.attach.session import AttachedRun
@@ -120,8 +119,6 @@ def _print_outcome(session: AttachedRun, state: RunState, *, brief: bool = False
     """Print how a run ended, and what could not be read of it; return the exit code.
 
     Args:
-        session: The run.
-        state: Its last state.
         brief: Leave out the summary.
     """
     from esper.cli.console import format_summary

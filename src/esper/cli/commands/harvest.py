@@ -62,8 +62,6 @@ def format_harvest(structure: GrownStructure, directory: Path, problem: str | No
     """Return the scores, the seeds and the directory of a harvested network, in a few lines.
 
     Args:
-        structure: Structure of the network.
-        directory: Directory of its files.
         problem: Why it could not be exported as a program; None if it was.
     """
     origin = structure.provenance

@@ -31,7 +31,6 @@ class DiagnosisActions(NavigationActions):
     """Show the problems of a run, and alert the user to them.
 
     Args:
-        source: Source of the run.
         bell: Ring the bell when an anomaly begins.
         notify_protocol: Escape sequence for desktop notifications, one of `NOTIFY_PROTOCOLS`; None to send none.
     """
@@ -191,7 +190,6 @@ def notification_escape(protocol: str, title: str, text: str, *, tmux: bool) -> 
     Args:
         protocol: One of `NOTIFY_PROTOCOLS`.
         title: Title of the notification; "osc9" has none, and puts it before the text.
-        text: Text of the notification.
         tmux: Wrap it for the terminal around tmux, which passes it on if `allow-passthrough` is on.
     """
     title, text = (ellipsise(strip_control(part).replace(";", ","), MAX_NOTIFICATION_CHARS) for part in (title, text))

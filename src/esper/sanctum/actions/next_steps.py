@@ -24,11 +24,7 @@ NextStep: TypeAlias = Literal["resume", "replay", "harvest", "what-if", "evaluat
 
 
 class NextStepsActions(NavigationActions, HarvestActions):
-    """Offer the next steps when a live run has ended, and on a key.
-
-    Args:
-        source: Source of the run.
-    """
+    """Offer the next steps when a live run has ended, and on a key."""
 
     def __init__(self, source: RunSource) -> None:
         super().__init__(source)

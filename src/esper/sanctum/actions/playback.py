@@ -26,9 +26,6 @@ class PlaybackActions(BaseApp):
     """Move the playhead. The first action that seeks in a live run opens its past, and leaves the present.
 
     Every method that moves the playhead raises `ReadError` if the recording cannot be read.
-
-    Args:
-        source: Source of the recording.
     """
 
     def __init__(self, source: RunSource) -> None:
@@ -72,7 +69,6 @@ class PlaybackActions(BaseApp):
         """Hold, and move by `delta` steps.
 
         Args:
-            delta: Number of steps.
             moving: The screen showed a run that goes on: it named the last full step, not the one in progress.
         """
         entry = partial(self._replay_step, delta, moving=True) if delta < 0 else None
@@ -156,7 +152,6 @@ class PlaybackActions(BaseApp):
         Leave the present of a live run only if it no longer shows the event.
 
         Args:
-            target: Event to go to.
             waited: True if a notification has already said that the event is not read yet.
         """
         entry = partial(self.go_to_event, target) if target.over else None

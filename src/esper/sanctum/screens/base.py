@@ -26,7 +26,6 @@ class RunScreen(Screen[None]):
     """A full screen about the run. Subclasses implement `body`.
 
     Args:
-        view: State that the panels share.
         name: Name of the tab; None for a screen that opens on top of one with a tab.
     """
 

@@ -11,12 +11,7 @@ from esper.sanctum.widgets.chart_panel import ChartPanel
 
 
 class ChartScreen(RunScreen):
-    """A chart that opened on top of the screen that has it.
-
-    Args:
-        view: State that the panels share.
-        panel: The chart.
-    """
+    """A chart that opened on top of the screen that has it."""
 
     AUTO_FOCUS = "ChartPanel"
     CATEGORIES = (KeyCategory.CHART,)

@@ -33,7 +33,6 @@ class CheckpointList(RowList[str]):
     """One row per checkpoint, keyed by its path.
 
     Args:
-        view: State that the panels share.
         checkpoints: The checkpoints, newest first.
     """
 
@@ -100,7 +99,6 @@ class CheckpointPicker(Dialog[str]):
     """Dialog that lists checkpoints. Returns the path of the chosen one, or None.
 
     Args:
-        view: State that the panels share.
         checkpoints: The checkpoints, newest last.
     """
 

@@ -74,11 +74,7 @@ _REQUESTS = (
 
 
 class HelpPage(Dialog[bool]):
-    """Base class of a scrollable page. Subclasses implement `page`.
-
-    Args:
-        view: State that the panels share.
-    """
+    """Base class of a scrollable page. Subclasses implement `page`."""
 
     columns = _PAGE_COLS
     """Width of the page."""
@@ -184,12 +180,7 @@ def _describe(symbol: Symbol) -> str:
 
 
 class MetricHelpScreen(HelpPage):
-    """Page with the meaning of metrics. Returns True if the user asks for the page of all keys and symbols.
-
-    Args:
-        view: State that the panels share.
-        metrics: Names of the metrics.
-    """
+    """Page with the meaning of metrics. Returns True if the user asks for the page of all keys and symbols."""
 
     BINDINGS = bindings_of("dismiss(True)", "view.help", "view.keys")
 

@@ -60,12 +60,7 @@ class _Test(NamedTuple):
 
 
 class MomentList(Dialog[GoToMoment]):
-    """Dialog that lists moments. Returns the chosen one, or None.
-
-    Args:
-        heading: Heading of the dialog.
-        choices: The moments.
-    """
+    """Dialog that lists moments. Returns the chosen one, or None."""
 
     BINDINGS = bindings_of("dismiss", "view.anomalies", "view.why")
 

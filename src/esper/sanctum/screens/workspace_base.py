@@ -23,7 +23,6 @@ class WorkspaceBase(RunScreen):
 
     Args:
         view: State that the panels share. Its source has no run.
-        workspace: The runs.
     """
 
     if TYPE_CHECKING:
@@ -48,13 +47,7 @@ class WorkspaceBase(RunScreen):
 
 
 class WorkspaceChartScreen(WorkspaceBase):
-    """A chart of the workspace on the whole screen.
-
-    Args:
-        view: State that the panels share.
-        workspace: The runs.
-        panel: The chart.
-    """
+    """A chart of the workspace on the whole screen."""
 
     AUTO_FOCUS = "ChartPanel"
     CATEGORIES = (KeyCategory.CHART,)

@@ -120,7 +120,6 @@ class NotesDialog(Dialog[RunNotes]):
 
     Args:
         run: Name of the run's directory.
-        notes: The stored notes.
     """
 
     def __init__(self, run: str, notes: RunNotes) -> None:

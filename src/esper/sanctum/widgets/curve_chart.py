@@ -92,12 +92,7 @@ def group_of(curve: str) -> CurveGroup:
 
 
 class CurveChart(ChartPanel):
-    """Curves of a quantity: of the policy, the devices or the run, or over all envs with the selected env.
-
-    Args:
-        view: State that the panels share.
-        group: The curves.
-    """
+    """Curves of a quantity: of the policy, the devices or the run, or over all envs with the selected env."""
 
     BINDINGS: ClassVar[list[BindingType]] = [  # also on the whole screen, besides the keys of all charts
         *bindings_of("screen.move(-1)", "curves.previous-env"),
@@ -203,7 +198,6 @@ def quantity_of(name: str, title: str, scores: Collection[str]) -> Quantity:
     """Return a recorded quantity with its unit and limits.
 
     Args:
-        name: Name of the quantity.
         title: Name that the chart shows.
         scores: Names of the scores of the shown tasks.
     """

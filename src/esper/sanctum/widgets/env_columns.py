@@ -290,8 +290,7 @@ def draw_row(
         palette: Styles of the theme.
         layout: Widths of the columns.
         started: Start event of the run.
-        env: The env.
-        severity: Severity of its worst active anomaly; None if it has none.
+        severity: Severity of the worst active anomaly of the env; None if it has none.
         selected: True if the cursor is on this row.
         mark: Reason for which the row is at the top: `PIN_GLYPH` or `WORST_GLYPH`; a space for none.
         trial: Candidate of a growth that the env trains; None without one.

@@ -265,7 +265,6 @@ class FilterBox(Horizontal):
         """Show the number of matches, or the error of the filter.
 
         Args:
-            text: The message.
             accepted: True if Enter may apply the filter.
             invalid: Show the message as an error.
         """

@@ -89,12 +89,7 @@ def _value_at(curve: Curve, x: float) -> float | None:
 
 
 class WorkspaceChart(ChartPanel):
-    """Base class of the charts of the workspace.
-
-    Args:
-        view: State that the panels share.
-        workspace: The runs.
-    """
+    """Base class of the charts of the workspace."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *bindings_of("screen.move_focus(-1)", "curves.up"),
@@ -128,13 +123,7 @@ class WorkspaceChart(ChartPanel):
 
 
 class OverlayChart(WorkspaceChart):
-    """One quantity of the shown groups of runs.
-
-    Args:
-        view: State that the panels share.
-        workspace: The runs.
-        curve: Name of the curve.
-    """
+    """One quantity of the shown groups of runs."""
 
     METRICS = ("overlay",)
     HAS_RUN_AXES = True
@@ -250,12 +239,7 @@ def _bound(
 
 
 class GroupLegend(WorkspacePanel):
-    """Letters and names of the groups of selected runs, in a few lines.
-
-    Args:
-        view: State that the panels share.
-        workspace: The runs.
-    """
+    """Letters and names of the groups of selected runs, in a few lines."""
 
     def __init__(self, view: ViewState, workspace: Workspace) -> None:
         super().__init__(view, workspace)

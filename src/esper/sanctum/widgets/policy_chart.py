@@ -39,10 +39,7 @@ class PolicyChart(ChartPanel):
     The curves are those that the state keeps, so that they are shown at once, however long the recording is.
 
     Args:
-        view: State that the panels share.
-        quantity: Name of the quantity.
         by_head: Show a curve per head, on a logarithmic axis.
-        id: Id of the widget.
     """
 
     METRICS = ("update", "heads")

@@ -97,12 +97,7 @@ class StageChart(ChartPanel):
 
 
 class BlueprintChart(ChartPanel):
-    """Fraction of each blueprint in the seeds that were planted in a slot, by round of the whole run.
-
-    Args:
-        view: State that the panels share.
-        slot: Name of the slot.
-    """
+    """Fraction of each blueprint in the seeds that were planted in a slot, by round of the whole run."""
 
     METRICS = ("planted blueprints",)
 

@@ -58,7 +58,6 @@ class PopulationChart(ChartPanel):
         """Return the chart of points, keyed by their position.
 
         Args:
-            x_axis: The x axis.
             points: Scores of this run.
             ghost: Scores of the ghost run; None without one.
         """

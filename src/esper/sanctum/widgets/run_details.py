@@ -34,12 +34,7 @@ _MIN_KEY_COLS, _MAX_KEY_COLS = 14, 28
 
 
 class RunDetails(RunKeysPanel):
-    """Lines about the highlighted run. While the panel has the focus, the keys of the list scroll it.
-
-    Args:
-        view: State that the panels share.
-        workspace: The runs.
-    """
+    """Lines about the highlighted run. While the panel has the focus, the keys of the list scroll it."""
 
     METRICS = ("run details",)
 

@@ -39,12 +39,7 @@ _LAST_FIRST_PRIORITY = 4
 
 
 class RunList(RunKeysPanel, RowList[str], can_focus=True):
-    """Heading and rows of the listed runs.
-
-    Args:
-        view: State that the panels share.
-        workspace: The runs.
-    """
+    """Heading and rows of the listed runs."""
 
     METRICS = ("runs",)
 
@@ -158,11 +153,7 @@ class RunList(RunKeysPanel, RowList[str], can_focus=True):
 
 
 class RunFilterBox(FilterBox):
-    """Input line of the filter of the runs. Tab completes the last term.
-
-    Args:
-        workspace: The runs.
-    """
+    """Input line of the filter of the runs. Tab completes the last term."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "complete", "complete", priority=True)]
 

@@ -12,12 +12,7 @@ from esper.sanctum.workspace import Workspace
 
 
 class WorkspacePanel(Panel):
-    """A panel about the runs of the workspace.
-
-    Args:
-        view: State that the panels share.
-        workspace: The runs.
-    """
+    """A panel about the runs of the workspace."""
 
     def __init__(self, view: ViewState, workspace: Workspace) -> None:
         super().__init__(view)
