@@ -116,19 +116,19 @@ def seeds_interval(value_SE: Sequence[Sequence[float]], level: float = CONFIDENC
     return t_interval(value_SE[0], level) if len(value_SE) == 1 else crossed_interval(value_SE, level)
 
 
-def differ_from_zero(value_MSE: Sequence[Sequence[Sequence[float]]], level: float = CONFIDENCE_LEVEL) -> list[bool]:
+def differ_from_zero(value_MSE: Sequence[Sequence[Sequence[float]]]) -> list[bool]:
     """Return which of several means differ from 0, with one error rate for all of them (Holm, 1979).
 
-    The probability that any mean of 0 is called different is at most 1 − `level`, also if the means depend on each
-    other. Each is tested by its `seeds_interval`, at a level that is corrected for the means not yet found different.
+    The probability that any mean of 0 is called different is at most 1 − `CONFIDENCE_LEVEL`, also if the means depend
+    on each other. Each is tested by its `seeds_interval`, at a level that is corrected for the means not yet found
+    different.
 
     Args:
         value_MSE: Values of each mean, of one or more training seeds, in two or more episodes each.
-        level: Probability that no mean of 0 is called different, 0 to 1.
     """
     differs_M = [False] * len(value_MSE)
     while remaining := differs_M.count(False):
-        corrected = joint_level(remaining, level)
+        corrected = joint_level(remaining)
         now_M = [
             differs or seeds_interval(value_SE, corrected).excludes_zero
             for differs, value_SE in zip(differs_M, value_MSE, strict=True)
@@ -139,19 +139,18 @@ def differ_from_zero(value_MSE: Sequence[Sequence[Sequence[float]]], level: floa
     return differs_M
 
 
-def differ_from_best(value_KN: Sequence[Sequence[float]], level: float = CONFIDENCE_LEVEL) -> list[bool]:
+def differ_from_best(value_KN: Sequence[Sequence[float]]) -> list[bool]:
     """Return for each setting but the first whether it differs from the first, which has the best mean of all.
 
     The same values choose the best setting, so its largest difference is the range of all means. The limit is
     therefore that of the range (Tukey, 1953). Dunnett's limit is for a setting that was chosen before. A difference
     must exceed the limit twice: with the noise pooled over all settings, and with that of the two settings alone (Games
     and Howell, 1976), because a setting with more noise than the others would otherwise seem different too often. If
-    all settings are equal, the probability that any is called different is at most 1 − `level`, in simulations also
-    with unequal noise.
+    all settings are equal, the probability that any is called different is at most 1 − `CONFIDENCE_LEVEL`, in
+    simulations also with unequal noise.
 
     Args:
         value_KN: Values of two or more settings with the same two or more random seeds; the best setting is the first.
-        level: Probability that no setting that equals the best is called different, 0 to 1.
     """
     best_N, *others = value_KN
     number, degrees = len(best_N), len(best_N) - 1
@@ -159,8 +158,8 @@ def differ_from_best(value_KN: Sequence[Sequence[float]], level: float = CONFIDE
     # A random seed shifts the values of all settings together, which is no noise of a difference.
     centred_KN = [[value - mean for value, mean in zip(value_N, mean_N, strict=True)] for value_N in value_KN]
     variance = sum(map(statistics.variance, centred_KN)) / len(others)
-    of_all = _range_limit(len(value_KN), degrees * len(others), level) * math.sqrt(2 * variance / number)
-    of_pair = _range_limit(len(value_KN), degrees, level)
+    of_all = _range_limit(len(value_KN), degrees * len(others)) * math.sqrt(2 * variance / number)
+    of_pair = _range_limit(len(value_KN), degrees)
     differs: list[bool] = []
     for value_N in others:
         difference_N = [value - of_best for value, of_best in zip(value_N, best_N, strict=True)]
@@ -245,17 +244,18 @@ def t_quantile(count: int, level: float = CONFIDENCE_LEVEL) -> float:
 
 
 @lru_cache(256)
-def _range_limit(groups: int, degrees: int, level: float) -> float:
-    """Return the limit of the range of equal means, in standard errors of a difference.
+def _range_limit(groups: int, degrees: int) -> float:
+    """Return the limit that the range of equal means exceeds with probability 1 − `CONFIDENCE_LEVEL`.
+
+    It is in standard errors of a difference.
 
     Args:
         groups: Number of means, 2 or more.
         degrees: Degrees of freedom of the standard error.
-        level: Probability that the range is below the limit, 0 to 1.
     """
     from scipy.stats import studentized_range  # pyright: ignore[reportMissingTypeStubs]
 
-    limit: Any = studentized_range.ppf(level, groups, degrees)  # pyright: ignore[reportUnknownMemberType]
+    limit: Any = studentized_range.ppf(CONFIDENCE_LEVEL, groups, degrees)  # pyright: ignore[reportUnknownMemberType]
     return float(limit) / math.sqrt(2)
 
 

@@ -234,9 +234,9 @@ def _recent(values: Sequence[float]) -> list[float]:
     return newest + [newest[-1]] * (HISTORY_STEPS - len(newest))
 
 
-def _clamp_finite(value: float, limit: float = 5.0) -> float:
+def _clamp_finite(value: float) -> float:
     """Clamp a value, so that a diverged env gives one bad feature and no NaN in the policy."""
-    return min(value, limit) if math.isfinite(value) else limit
+    return min(value, 5.0) if math.isfinite(value) else 5.0
 
 
 def _log_norm(norm: float | None) -> float:
