@@ -44,7 +44,8 @@ def list_settings(config: Mapping[str, Any]) -> list[ShownSetting]:
     descriptions = {field.key: field.description for field in list_fields(Config)}
     settings: list[ShownSetting] = []
     for key, recorded in config.items():
-        value = _as_list(recorded)
+        # A live run has tuples where its recording has lists.
+        value = [*cast("tuple[object, ...]", recorded)] if isinstance(recorded, tuple) else recorded
         default, group, shown_default = defaults.get(key), DEFAULTS, ""
         if (key == "slots" or key.startswith("training.")) and default in (None, []):
             group = OF_TASK
@@ -53,8 +54,3 @@ def list_settings(config: Mapping[str, Any]) -> list[ShownSetting]:
         text = strip_control(format_config_value(value))
         settings.append(ShownSetting(group, key, text, shown_default, descriptions.get(key, "")))
     return sorted(settings, key=lambda setting: (CHANGED, OF_TASK, DEFAULTS).index(setting.group))
-
-
-def _as_list(value: Any) -> Any:
-    """Return a tuple as a list: a live run has tuples where its recording has lists."""
-    return [*cast("tuple[object, ...]", value)] if isinstance(value, tuple) else value
