@@ -45,7 +45,7 @@ from esper.candidates import BARE_HOST, Candidate, choose
 from esper.checkpoint.manifest import digest
 from esper.config import Config
 from esper.disk import make_directory, write_replaced
-from esper.engine.agent_factory import build_candidates, proposing_policies
+from esper.engine.candidate_agent import build_candidates, proposing_policies
 from esper.engine.episode import Episode, begin_episodes
 from esper.engine.fresh_scores import GAIN_LEVEL
 from esper.engine.growth import num_finalists

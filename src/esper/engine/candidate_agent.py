@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from torch import Tensor
 
-from esper.candidates import describe_candidate
+from esper.candidates import BARE_HOST, describe_candidate
+from esper.config import Config
+from esper.engine.agent_factory import build_agent
 from esper.lanes.errors import FaultError
 from esper.policy.actions import WAITING, Action, ChosenAction
 from esper.policy.agent import Agent, EnvStatus, strip_prefix
-from esper.policy.baselines import NonLearningAgent
+from esper.policy.baselines import NonLearningAgent, StaticAgent
+from esper.policy.plan import PLAN
 from esper.ranks import SINGLE_RANK, RankGroup
+from esper.tasks.profile import TaskProfile
 from esper.user_code import user_errors
 
 
@@ -108,3 +113,27 @@ class CandidateAgent(NonLearningAgent):
         self.actions = {env: [Action(*action) for action in actions] for env, actions in stored["actions"]}
         for index, (agent, own) in enumerate(zip(self._agents.values(), stored["agents"], strict=True)):
             agent.load_state_dict(own, strip_prefix(f"{index}.", tensors), uniforms_ETH)
+
+
+def build_candidates(config: Config, profile: TaskProfile) -> CandidateAgent:
+    """Return the agent of a growth.
+
+    Raises:
+        CheckpointError: The proposing policy is a checkpoint that has none.
+        ConfigError: The user's plan does not fit the task, or the user's policy cannot be loaded.
+    """
+
+    def build(policy: str, plan: str = "") -> Agent:
+        acting = msgspec.structs.replace(config, policy=policy, plan=plan)
+        return build_agent(acting, profile.sites, profile.blueprints)
+
+    def build_plan(plan: str) -> Agent:
+        return StaticAgent() if plan == BARE_HOST else build(PLAN, plan)
+
+    build_plan(config.plan)
+    return CandidateAgent({name: build(name) for name in proposing_policies(config)}, build_plan)
+
+
+def proposing_policies(config: Config) -> list[str]:
+    """Return the policies whose own episodes a growth tries: that of the configuration, and the heuristic."""
+    return [name for name in dict.fromkeys([config.policy, "heuristic"]) if name not in (PLAN, "static")]

@@ -9,12 +9,10 @@ from typing import Any
 
 import msgspec
 
-from esper.candidates import BARE_HOST
 from esper.checkpoint.manifest import Manifest
 from esper.config import Config, ConfigError, TaskError
 from esper.control import RequestQueue
-from esper.engine.agent_factory import build_agent
-from esper.engine.candidate_agent import CandidateAgent
+from esper.engine.candidate_agent import build_candidates, proposing_policies
 from esper.engine.fresh_scores import check_samples
 from esper.engine.growth import Growth, growth_identity
 from esper.engine.growth_director import GrowthDirector
@@ -27,8 +25,6 @@ from esper.harvest.model import check_is_one_structure
 from esper.lanes.errors import FaultError, StoppedError
 from esper.lanes.pool import EnvPool
 from esper.policy.agent import Agent
-from esper.policy.baselines import StaticAgent
-from esper.policy.plan import PLAN
 from esper.ranks import RankGroup
 from esper.recording.run_directory import RunDirectory
 from esper.search.search import PlanSearch
@@ -93,18 +89,8 @@ class GrowthRun(RunKind):
             CheckpointError: The proposing policy is a checkpoint that has none.
             ConfigError: The user's plan does not fit the task or is too large, or the user's policy cannot be loaded.
         """
-        profile = prepared.profile
-
-        def build(policy: str, plan: str = "") -> Agent:
-            acting = msgspec.structs.replace(config, policy=policy, plan=plan)
-            return build_agent(acting, profile.sites, profile.blueprints)
-
-        def build_plan(plan: str) -> Agent:
-            return StaticAgent() if plan == BARE_HOST else build(PLAN, plan)
-
-        build_plan(config.plan)
-        agent = CandidateAgent({name: build(name) for name in _proposing_policies(config)}, build_plan)
-        self._space = self._make_space(config, profile)
+        agent = build_candidates(config, prepared.profile)
+        self._space = self._make_space(config, prepared.profile)
         return agent
 
     def _make_space(self, config: Config, profile: TaskProfile) -> PlanSpace:
@@ -127,7 +113,7 @@ class GrowthRun(RunKind):
         assert run is not None  # a growth has one rank
 
         def make_search() -> PlanSearch:
-            return PlanSearch(space, policies=_proposing_policies(config), plans=[config.plan], seed=config.seed)
+            return PlanSearch(space, policies=proposing_policies(config), plans=[config.plan], seed=config.seed)
 
         choose = partial(choose_width, task, profile, data) if task.wide_model else None
         director = GrowthDirector(self._growth.request, make_search, state, choose)
@@ -138,8 +124,3 @@ class GrowthRun(RunKind):
         """Test and write the networks, and report the answer. Raises FaultError if a network cannot be built."""
         assert self._results is not None
         self._results.finish()
-
-
-def _proposing_policies(config: Config) -> list[str]:
-    """Return the policies whose own episodes a growth tries: that of the configuration, and the heuristic."""
-    return [name for name in dict.fromkeys([config.policy, "heuristic"]) if name not in (PLAN, "static")]
