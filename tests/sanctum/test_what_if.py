@@ -110,6 +110,9 @@ async def test_selected_decision_is_compared_with_the_episode_without_it(run: Pa
         text = "without it: 64.6 % instead of 90.0 %, return +0.196 instead of +0.450"
         assert text in shown(app, EnvDecision)
         assert curves(app) == ["accuracy", "without"]
+        chart = story.chart()
+        assert chart is not None
+        assert list(chart.curves[1].xs) == list(chart.curves[0].xs)
         assert "without" in str(story.border_subtitle if size[0] >= 120 else story.border_title)
         await press(pilot, "right_square_bracket")
         assert rows(app)[1][:2] == ["▸", "4"]

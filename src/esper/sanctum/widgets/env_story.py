@@ -172,10 +172,10 @@ class EnvStory(StepChart):
                 yield visible, step
 
     def _scores_without(self) -> Sequence[float]:
-        """Return the scores of the episode without the selected decision; empty if they are not known."""
+        """Return the score after each step without the selected decision; empty if the scores are not known."""
         known, step = self.known, self.view.selected_step
         simulated = known.without(step) if known is not None and step is not None else None
-        return simulated.trajectory.scores if simulated is not None else ()
+        return simulated.trajectory.scores[1:] if simulated is not None else ()
 
     def _marks(self, env: EnvState, trace: Sequence[StepTrace]) -> list[ChartMark]:
         """Return the marks of the decisions and of a rollback; the selected one is drawn last."""
