@@ -310,3 +310,8 @@ def test_wide_host_that_cannot_be_built_is_left_out() -> None:
     assert WIDE_HOST not in rounds.fresh_hosts
     assert len(rounds.fresh_hosts[FROM_SCRATCH]) == FRESH_HOSTS
     assert "no wide host is compared: wide_model of task own: no room" in [getattr(one, "text", "") for one in logged]
+
+
+@pytest.mark.parametrize(("trials", "finalists"), [(1, 0), (3, 2), (8, 3), (24, 4), (60, 5)])
+def test_progress_expects_no_more_finalists_than_there_are_trials(trials: int, finalists: int) -> None:
+    assert GrowthRequest(trials=trials).info(100).fresh == (1 + finalists) * FRESH_HOSTS

@@ -44,8 +44,11 @@ GROWTH_CONFIG: Mapping[str, Any] = {
 
 
 def num_finalists(trials: int) -> int:
-    """Return the number of candidates that are trained on fresh hosts after some trials, besides the bare host."""
-    return min(max(trials // TRIALS_PER_FINALIST, MIN_FINALISTS), MAX_FINALISTS)
+    """Return the number of candidates that are trained on fresh hosts after some trials, besides the bare host.
+
+    The first trial is that of the bare host.
+    """
+    return min(max(trials // TRIALS_PER_FINALIST, MIN_FINALISTS), MAX_FINALISTS, trials - 1)
 
 
 def late_gain(scores: Sequence[float]) -> float:

@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from esper.candidates import BARE_HOST, Candidate, Origin, front
+from esper.candidates import BARE_HOST, COMPARED, Candidate, Origin, front
 from esper.candidates_report import (
     Standing,
     best_candidate,
@@ -88,9 +88,13 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
         return f"best so far: {label_of(best)}, {format_percent(best)}, {format_ratio(best)} parameters{own}"
 
     def describe_counts(self) -> str:
-        """Return how many candidates there are, and how their trials ended: `14 candidates: 9 done, 4 pruned`."""
-        counts = ", ".join(f"{count} {outcome}" for outcome, count in count_outcomes(self.candidates).items())
-        return pluralise(len(self.candidates), "candidate") + (f": {counts}" if counts else "")
+        """Return how many candidates there are, and how their trials ended: `14 candidates: 9 done, 4 pruned`.
+
+        Networks that are only compared are no candidates.
+        """
+        tried = [one for one in self.candidates if one.name not in COMPARED]
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in count_outcomes(tried).items())
+        return pluralise(len(tried), "candidate") + (f": {counts}" if counts else "")
 
     @property
     def trains_now(self) -> dict[str, int | None]:
