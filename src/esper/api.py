@@ -14,7 +14,7 @@ import torch
 from esper.candidates import Objective
 from esper.candidates_report import html_report
 from esper.cli.console import RunPrinter, drain
-from esper.config import Config, TaskError
+from esper.config import Config, ConfigError, TaskError
 from esper.config_files import check_keys, resolve_config
 from esper.control import RequestKind
 from esper.effects.change import RECORDED
@@ -229,8 +229,8 @@ def what_if(
         env=env,
         rounds=rounds,
         sample=sample,
-        without=[without] if isinstance(without, str) else without,
-        do=[do] if isinstance(do, str) else do,
+        without=_texts("without", without),
+        do=_texts("do", do),
         plan=plan,
         then=then,
         repeats=repeats,
@@ -238,6 +238,15 @@ def what_if(
         devices=devices,
     )
     return _answer(question, Path(telemetry_dir))
+
+
+def _texts(name: str, value: object) -> list[str]:
+    """Return one text or several as a list. Raises ConfigError for anything else."""
+    found = list(cast("Sequence[object]", value)) if isinstance(value, list | tuple) else [value]
+    texts = [text for text in found if isinstance(text, str)]
+    if len(texts) < len(found):
+        raise ConfigError(f"{name} must be a text or a list of texts, not {value!r}")
+    return texts
 
 
 @restored_generators()

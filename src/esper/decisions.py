@@ -98,13 +98,17 @@ def parse_decision(text: str) -> PlannedDecision:
         ConfigError: The text is not a decision.
     """
     found = _WORD.fullmatch(text)
+    if found is None and re.fullmatch(r"\d+:", text):
+        raise ConfigError(f"{text!r}: no space may follow the colon; {_EXPECTED}")
     if found is None:
         raise ConfigError(f"{text!r} is not a decision; {_EXPECTED}; steps count from 1")
     if int(found["step"]) < 1:
         raise ConfigError(f"{text!r}: steps count from 1")
     name, slot = found["name"], found["slot"]
     op = name if name in _HEADS else GERMINATE
-    if name == GERMINATE or (slot is None and op != WAIT):
+    if name == GERMINATE:
+        raise ConfigError(f"{text!r}: name the blueprint in place of {GERMINATE}, such as 3:depthwise@mid")
+    if slot is None and op != WAIT:
         raise ConfigError(f"{text!r}: {_EXPECTED}")
     if slot is not None and op == WAIT:
         raise ConfigError(f"{text!r}: wait has no slot")
@@ -119,6 +123,8 @@ def parse_decision(text: str) -> PlannedDecision:
         if option not in allowed:
             known = suggest(option, allowed) if allowed else "it has none"
             raise ConfigError(f"{text!r}: {option!r} is not an option of {op}; {known}")
+        if _OPTIONS[option] in choices:
+            raise ConfigError(f"{text!r}: {option!r} is given twice")
         choices[_OPTIONS[option]] = choice
     return PlannedDecision(int(found["step"]), Decision(**choices))
 
@@ -146,7 +152,18 @@ def label_decision(decision: Decision) -> str:
     return describe_decision(decision).removeprefix(f"{GERMINATE} ")
 
 
+def describe_options(decision: Decision) -> str:
+    """Return the options that `describe_decision` leaves out, such as ` (tempo=5)`; empty without any."""
+    named = {"alpha"} if decision.op == SET_ALPHA else set[str]()
+    chosen = ", ".join(f"{option}={choice}" for option, choice in decision.options.items() if option not in named)
+    return f" ({chosen})" if chosen else ""
+
+
 def describe_planned(planned: PlannedDecision) -> str:
     """Return a planned decision in words, such as `depthwise in early at step 3 (tempo=5)`."""
-    chosen = ", ".join(f"{option}={choice}" for option, choice in planned.decision.options.items())
-    return f"{label_decision(planned.decision)} at step {planned.step}" + (f" ({chosen})" if chosen else "")
+    return f"{label_decision(planned.decision)} at step {planned.step}{describe_options(planned.decision)}"
+
+
+def head_label(head: str) -> str:
+    """Return the name of a head in the text of a decision: `alpha` for `alpha_target`."""
+    return next((option for option, of_head in _OPTIONS.items() if of_head == head), head)

@@ -65,7 +65,9 @@ def test_parse_do_takes_options_from_the_recorded_decision_of_the_same_op() -> N
         ([" "], "' ' is not a decision"),
         (["9:wait"], "'9:wait': the episode has steps 1 to 8"),
         (["0:wait"], "'0:wait': steps count from 1"),
-        (["1:germinate@early"], "'1:germinate@early': expected STEP:BLUEPRINT@SLOT"),
+        (["1:germinate@early"], "'1:germinate@early': name the blueprint in place of germinate"),
+        (["3: germinate depthwise mid"], "'3:': no space may follow the colon; expected STEP:BLUEPRINT@SLOT"),
+        (["1:norm@early,tempo=3,tempo=5"], "'1:norm@early,tempo=3,tempo=5': 'tempo' is given twice"),
         (["1:advance"], "'1:advance': expected STEP:BLUEPRINT@SLOT"),
         (["1:wait@early"], "'1:wait@early': wait has no slot"),
         (["1:cull@early,tempo=3"], "'1:cull@early,tempo=3': 'tempo' is not an option of cull; valid: speed, curve"),
@@ -83,7 +85,9 @@ def test_parse_do_invalid_decision_is_refused(texts: list[str], message: str) ->
 def test_describe_change_names_the_decision() -> None:
     assert describe_change(without_decision(GROWN, 2), GROWN) == "without germinate norm in early, step 2"
     change = Change(decisions=parse_do(["8:set_alpha@early,alpha=1.0"], GROWN).decisions, then=NOTHING)
-    assert describe_change(change, GROWN) == "step 8: set alpha in early to 1.0, then wait"
+    assert describe_change(change, GROWN) == "step 8: set alpha in early to 1.0 (speed=5), then wait"
+    planting = Change(decisions=parse_do(["3:norm@mid,tempo=8"], GROWN).decisions)
+    assert describe_change(planting, GROWN) == "step 3: germinate norm in mid (tempo=8)"
     assert describe_change(Change(), GROWN) == "as recorded"
 
 

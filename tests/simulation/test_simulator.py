@@ -176,7 +176,7 @@ def test_repeat_is_another_host_and_the_same_one_each_time(recorded: RecordedEpi
 def test_unknown_choice_is_refused_before_anything_is_played(recorded: RecordedEpisode) -> None:
     for decision, message in (
         (Decision("advance", "erly"), "'erly' is not a choice of slot; did you mean early?"),
-        (Decision("cull", "mid", alpha_speed="4"), "'4' is not a choice of alpha_speed"),
+        (Decision("cull", "mid", alpha_speed="4"), "'4' is not a choice of speed"),
     ):
         with pytest.raises(ConfigError, match=message):
             simulate([recorded], Change(decisions={2: decision}))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from esper.config import ConfigError
-from esper.decisions import SET_ALPHA, WAIT, Decision, describe_decision, parse_decision
+from esper.decisions import SET_ALPHA, WAIT, Decision, describe_decision, describe_options, parse_decision
 from esper.effects.episode import RecordedEpisode, RecordedSeed
 from esper.telemetry.series import decision_of
 
@@ -137,7 +137,7 @@ def describe_change(change: Change, episode: RecordedEpisode) -> str:
     parts = [
         f"without {describe_decision(decision_of(episode.steps[step - 1]))}, step {step}"
         if step in left_out
-        else f"step {step}: {describe_decision(decision)}"
+        else f"step {step}: {describe_decision(decision)}{describe_options(decision)}"
         for step, decision in sorted(change.decisions.items())
         if step not in left_out & with_a_seed
     ]

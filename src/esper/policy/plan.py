@@ -22,7 +22,7 @@ EXAMPLE = "1:conv_light@early 2:depthwise@mid"
 
 def plan_error(planned: PlannedDecision, problem: object) -> ConfigError:
     """Return the error for a decision of a plan: one sentence that names it."""
-    return ConfigError(f"--plan: '{planned}': {problem}")
+    return ConfigError(f"plan: '{planned}': {problem}")
 
 
 def parse_plan(text: str, steps: int) -> list[PlannedDecision]:
@@ -34,7 +34,7 @@ def parse_plan(text: str, steps: int) -> list[PlannedDecision]:
     try:
         plan = [parse_decision(word) for word in text.split()]
     except ConfigError as error:
-        raise ConfigError(f"--plan: {error}") from None
+        raise ConfigError(f"plan: {error}") from None
     if not plan:
         raise ConfigError(
             f'--policy {PLAN} needs a plan, for example --plan "{EXAMPLE}"; --policies takes it as "{PREFIX}{EXAMPLE}"'

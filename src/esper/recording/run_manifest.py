@@ -35,7 +35,7 @@ class RunManifest(msgspec.Struct, frozen=True):
         if writer is None:
             return ""
         if writer == VERSION:
-            return f"; an earlier development state of {writer} wrote it"
+            return f"; an earlier development state of {writer} wrote it: use it with that state, or train again"
         return f"; version {writer} wrote it: install that version to use it"
 
 

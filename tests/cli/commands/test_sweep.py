@@ -110,7 +110,7 @@ def test_plans_vary_and_an_older_plan_is_refused(folder: Path, capsys: pytest.Ca
     assert "    0     1  2:norm@early 3:norm@mid\n" in capsys.readouterr().out
     make_plan(folder, plans.format('["2:norm@mid", "norm@mid:2"]'))
     assert main(["sweep", "s.toml", "--dry-run"]) == 2
-    assert "--plan: 'norm@mid:2' is not a decision; expected STEP:BLUEPRINT@SLOT" in capsys.readouterr().err
+    assert "plan: 'norm@mid:2' is not a decision; expected STEP:BLUEPRINT@SLOT" in capsys.readouterr().err
 
 
 def test_wrong_task_is_refused_before_anything_starts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

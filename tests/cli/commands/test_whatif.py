@@ -15,6 +15,7 @@ import esper
 from esper.checkpoint.catalog import find_checkpoint
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK, EXIT_USAGE
+from esper.config import ConfigError
 from esper.decisions import Decision
 from esper.effects.change import Change, describe_change, without_steps
 from esper.effects.episode import read_episode
@@ -273,6 +274,8 @@ def test_joint_change_names_every_decision(run: Path) -> None:
 
 
 def test_answer_from_python_is_that_of_the_command(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match=re.escape("do must be a text or a list of texts, not {3: 'wait'}")):
+        esper.what_if(str(run), round=1, env=0, do={3: "wait"})  # pyright: ignore[reportArgumentType]
     answer = esper.what_if(str(run), round=1, env=0, without="step:1", devices=["cpu:0"])
     assert answer == ask(capsys, run, "--round", "1", "--env", "0", "--without", "step:1")
     assert isinstance(answer, ChangeReport)
@@ -290,7 +293,7 @@ def test_answer_from_python_is_that_of_the_command(run: Path, capsys: pytest.Cap
         ("--without step:99", "'step:99': the episode has steps 1 to 8"),
         ("--without seed:late:1", "'seed:late:1' is not a seed of this episode; its seeds: seed:early:1, seed:mid:2"),
         ("--without last", "'last' is not a decision; expected step:17 or seed:early:17"),
-        ("--do 3:germinate", "'3:germinate': expected STEP:BLUEPRINT@SLOT"),
+        ("--do 3:germinate", "'3:germinate': name the blueprint in place of germinate"),
         ("--do 3:grow", "'3:grow': expected STEP:BLUEPRINT@SLOT"),
         ("--without step:01 --do 1:wait", "--without and --do both change step 1; remove one of them"),
         ("--rounds 2-1", "--rounds 2-1 is not valid; expected for example 60-70"),
