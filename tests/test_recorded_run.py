@@ -182,7 +182,7 @@ def test_growth_shows_its_candidates(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert page.count("<svg") == 1
     assert main(["show", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert re.search(r"^growth +12 of 12 trials; 13 candidates: 8 done", shown, re.MULTILINE)
+    assert re.search(r"^growth +12 of 12 trials; 12 candidates: 8 done", shown, re.MULTILINE)
     assert "85.0% [82.5, 87.5] against 77.0% [74.5, 79.5] on the test split" in shown
     assert "rounds" not in shown
     assert main(["show", str(tmp_path), "--json"]) == 0

@@ -266,7 +266,7 @@ def test_growth_prints_its_trials_its_rounds_and_its_answer() -> None:
     assert state.search is not None
     assert f"INFO    {state.search.answer}" in lines
     summary = format_summary(state)
-    assert "13 candidates: 8 done, 2 pruned, 1 broke down, 1 failed; 6 rounds" in summary
+    assert "12 candidates: 8 done, 2 pruned, 1 broke down, 1 failed; 6 rounds" in summary
     assert str(state.search.answer) in summary
     stream = Terminal()
     print_run([*growth_run(stop=2)], stream)
