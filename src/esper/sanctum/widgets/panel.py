@@ -154,6 +154,9 @@ class Panel(Widget):
     METRICS: ClassVar[tuple[str, ...]] = ()
     """Names of the shown metrics, keys of `METRIC_HELP`; the tooltip explains them."""
 
+    _writes_border = False
+    """True while the title or the subtitle is written."""
+
     def __init__(self, view: ViewState, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.view = view
@@ -222,8 +225,12 @@ class Panel(Widget):
     def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
         """Discard the painted rows of these regions, or all, and have Textual paint them again.
 
-        Textual calls this after every change of the widget.
+        Textual calls this after every change of the widget; of its title, for the rows of the border only.
         """
+        if self._writes_border and not regions:
+            left, top = self.gutter.left, self.gutter.top
+            width, height = self.outer_size
+            regions = Region(-left, -top, width, 1), Region(-left, height - top - 1, width, 1)
         if regions and self._frame:
             for y in (y for region in regions for y in region.line_range):
                 self._painted.pop(y + self._frame.rows.start, None)
@@ -253,7 +260,9 @@ class Panel(Widget):
                 title = title.append(rule).append(" ").append(subtitle).append(" ")
         else:  # a truncated number would read as a different number
             subtitle = Content(_whole_items(self.panel_subtitle or "", self.outer_size.width - 2 * _BORDER_MARGIN_COLS))
+        self._writes_border = True
         self.border_title, self.border_subtitle = title or None, subtitle or None
+        self._writes_border = False
 
     def line(self, text: str = "", role: str = "normal") -> Line:
         """Return a line in the styles of the theme that begins with a text."""
