@@ -369,7 +369,7 @@ async def test_silent_run_is_named_with_its_duration(tmp_path: Path) -> None:
         app.view.frame_stats.age = 60.0
         await until(pilot, lambda: "▲ SILENT for 1m" in header(app))
         assert not any(text in header(app) for text in ("left", "env-steps/s"))
-        assert shown(app, AnomalyStrip).startswith("▲ 1 no event from the engine for 6")
+        await until(pilot, lambda: shown(app, AnomalyStrip).startswith("▲ 1 no event from the engine for 6"))
         await pilot.press("a")
         await until(pilot, lambda: "no event from the engine for 6" in screen_text(app))
         app.view.frame_stats.age = 1000.0
