@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from esper.disk import read_regular, sync_directory
+from esper.disk import open_regular, read_regular, sync_directory
 from esper.telemetry.codec import DECODE_ERRORS, encode_json, make_decoder
 
 T = TypeVar("T")
@@ -67,7 +67,10 @@ def read_results(path: Path, kind: type[T], on_damage: Callable[[int], None]) ->
 
 def remove_partial_line(path: Path) -> None:
     """Remove what a kill left of the last line. No other process may write to the file. Raises OSError."""
-    content = read_regular(path, limit=MAX_BYTES)
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        os.truncate(path, whole)
+    with open_regular(path) as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return
+        file.seek(-1, os.SEEK_END)
+        if file.read() == b"\n":
+            return
+    os.truncate(path, read_regular(path).rfind(b"\n") + 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
 from esper.config import ConfigError
+from esper.recording.result_file import remove_partial_line
 from esper.sweeps.paths import StudyPaths
 
 _JOURNAL_START = b'{"op_code":'
@@ -82,18 +82,8 @@ class _JournalLock(JournalFileOpenLock):
         """Wait for the lock, and return True."""
         super().acquire()
         try:
-            _remove_incomplete_line(self._path)
+            remove_partial_line(Path(self._path))
         except BaseException:
             self.release()
             raise
         return True
-
-
-def _remove_incomplete_line(path: str) -> None:
-    with open(path, "rb+") as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            return
-        file.seek(-1, os.SEEK_END)
-        if file.read() != b"\n":
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)
