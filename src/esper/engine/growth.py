@@ -66,6 +66,15 @@ def num_fresh(finalists: int) -> int:
     return (1 + finalists) * FRESH_HOSTS
 
 
+def rounds_on_fresh_hosts(finalists: int, compared: int, envs: int) -> int:
+    """Return the number of rounds after the search: of some finalists, and of the networks that are only compared.
+
+    Args:
+        envs: Number of trainings of a round.
+    """
+    return math.ceil(num_fresh(finalists) / envs) + math.ceil(compared * FRESH_HOSTS / envs)
+
+
 @dataclass(frozen=True, kw_only=True)
 class GrowthRequest:
     """Request for the best network of a task.
@@ -110,8 +119,7 @@ class GrowthRequest:
         """
         if self.trials is None:
             return MAX_COUNT
-        fresh = math.ceil(num_fresh(num_finalists(self.trials)) / envs)
-        return math.ceil(self.trials / envs) + fresh + math.ceil(compared * FRESH_HOSTS / envs)
+        return math.ceil(self.trials / envs) + rounds_on_fresh_hosts(num_finalists(self.trials), compared, envs)
 
     def info(self, host_parameters: int, compared: int = 0) -> SearchInfo:
         """Return the budget and the aim for a host of some parameters.

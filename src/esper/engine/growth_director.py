@@ -20,7 +20,14 @@ from esper.engine.best_network import BestNetwork, load_networks, network_states
 from esper.engine.candidate_agent import CandidateAgent
 from esper.engine.episode import Episode
 from esper.engine.fresh_scores import FreshScores, measure_network
-from esper.engine.growth import FRESH_HOSTS, MAX_FINALISTS, GrowthRequest, late_gain, num_finalists, num_fresh
+from esper.engine.growth import (
+    FRESH_HOSTS,
+    MAX_FINALISTS,
+    GrowthRequest,
+    late_gain,
+    num_finalists,
+    rounds_on_fresh_hosts,
+)
 from esper.engine.step import StepResult
 from esper.engine.training_state import Director, TrainingState
 from esper.envs.env import Env
@@ -217,12 +224,8 @@ class GrowthDirector(Director):
             return self._request.trials - self._started
         assert self._request.minutes is not None
         left = 60 * self._request.minutes - self._seconds
-        rounds_after = self._rounds_on_fresh_hosts(num_finalists(self._started), envs)
+        rounds_after = rounds_on_fresh_hosts(num_finalists(self._started), len(self._compared), envs)
         return envs if not self._started or left >= (1 + rounds_after) * self._longest_round else 0
-
-    def _rounds_on_fresh_hosts(self, finalists: int, envs: int) -> int:
-        """Return the number of rounds after the search: of some finalists, and of the networks that are compared."""
-        return math.ceil(num_fresh(finalists) / envs) + math.ceil(len(self._compared) * FRESH_HOSTS / envs)
 
     @property
     def _budget(self) -> list[float | None]:
@@ -235,7 +238,8 @@ class GrowthDirector(Director):
         count = num_finalists(self._started)
         if self._request.minutes is not None:
             left = 60 * self._request.minutes - self._seconds
-            while count > 1 and self._rounds_on_fresh_hosts(count, envs) * self._longest_round > left:
+            compared = len(self._compared)
+            while count > 1 and rounds_on_fresh_hosts(count, compared, envs) * self._longest_round > left:
                 count -= 1
         names = self._search.finalists(count)
         self._waiting.extend(
