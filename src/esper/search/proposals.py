@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -62,14 +62,9 @@ def plan_of(actions: Sequence[Action], slots: Sequence[str], blueprints: Sequenc
         slots: Names of the slots.
         blueprints: Blueprints that the policy can select, in the order of the head.
     """
-    planted: dict[str | None, PlannedDecision] = {}
-    for step, action in enumerate(actions, start=1):
-        decision = decision_of_action(action, slots, blueprints)
-        if decision.op == GERMINATE:
-            planted[decision.slot] = PlannedDecision(step, decision)
-        elif decision.op == CULL:
-            planted.pop(decision.slot, None)
-    return write_plan(sorted(planted.values(), key=lambda planned: planned.step))
+    decisions = (decision_of_action(action, slots, blueprints) for action in actions)
+    seeds = _kept_seeds(PlannedDecision(step, decision) for step, decision in enumerate(decisions, start=1))
+    return write_plan(sorted(seeds.values(), key=lambda planned: planned.step))
 
 
 def without_each_seed(plan: str, space: PlanSpace) -> dict[str, str]:
@@ -94,18 +89,18 @@ def variations(plan: str, space: PlanSpace) -> Iterator[str]:
     A seed keeps its options unless it moves to another slot, which may not have them. Seeds that the plan culls are
     left out.
     """
-    yield from _distinct(plan, space, _changes(_kept_seeds(plan, space), space))
+    yield from _distinct(plan, space, _changes(_kept_seeds(space.parse(plan)), space))
 
 
-def _kept_seeds(plan: str, space: PlanSpace) -> dict[str, PlannedDecision]:
-    """Return the seeds that a plan does not cull, keyed by slot."""
+def _kept_seeds(decisions: Iterable[PlannedDecision]) -> dict[str, PlannedDecision]:
+    """Return the plantings of the seeds that are not culled later, keyed by slot."""
     seeds: dict[str, PlannedDecision] = {}
-    for planned in space.parse(plan):
+    for planned in decisions:
         slot = str(planned.decision.slot)
-        if planned.decision.op == CULL:
-            del seeds[slot]
-        else:
+        if planned.decision.op == GERMINATE:
             seeds[slot] = planned
+        elif planned.decision.op == CULL:
+            seeds.pop(slot, None)
     return seeds
 
 
