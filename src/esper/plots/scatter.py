@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from esper.plots.axis import multiples_axis
@@ -93,7 +94,7 @@ class Scatter:
     origin: float | None = 1.0
     """Position that the x axis always contains; None for none."""
 
-    @property
+    @cached_property
     def drawn(self) -> list[ScatterPoint]:
         """Points with a place on the axes."""
         return [point for point in self.points if point.is_drawable]
