@@ -17,7 +17,7 @@ from esper.config import Config, CounterfactualName
 from esper.domain import Op, Stage
 from esper.envs.counterfactual import read_effects, validate_variants
 from esper.envs.cuda_graphs import StepGraphs
-from esper.envs.epoch_result import EpochResult, TrainedBatch, Training, Validation
+from esper.envs.epoch_result import EpochResult, TrainedBatch, TrainedValues, Validation
 from esper.envs.fused_ops import foreach_norm, l2_norm
 from esper.envs.grad_norms import summarise_norms
 from esper.envs.hosts import HostFactory, HostKind
@@ -413,7 +413,7 @@ class Env:
         """Unpack the values of `train_epoch` and `validate` into an `EpochResult`, and update the slots."""
         slots, has_host = self.trained_slots(), bool(self.host_optimizer.parameters)
         owners = has_host + len(slots)
-        training, validation = Training.of(trained), Validation.of(validated)
+        training, validation = TrainedValues(*trained[: len(TrainedValues._fields)]), Validation.of(validated)
         by_owner, others = trained[len(training) :], validated[len(validation) :]
         norms, overflows = by_owner[:owners], by_owner[owners:]
         slot_norms = dict(zip(slots, norms[has_host:], strict=True))

@@ -43,7 +43,7 @@ class EpochResult:
     shapley: dict[int, float]
 
 
-class Training(NamedTuple):
+class TrainedValues(NamedTuple):
     """The first values of `Env.train_epoch`: means over the batches, and the state of the loss scaler."""
 
     loss: float
@@ -53,11 +53,6 @@ class Training(NamedTuple):
     loss_scale: float
     growth_tracker: float
     skipped_batches: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Training:
-        """Name the first values of a result of `Env.train_epoch`."""
-        return cls(*values[: len(cls._fields)])
 
 
 class Validation(NamedTuple):
@@ -84,4 +79,4 @@ class TrainedBatch(NamedTuple):
 
 def max_result_width(slots: int, metrics: int) -> int:
     """Return the maximum number of values that `train_epoch` and `validate` together return for one env."""
-    return (len(Training._fields) + 2 * (1 + slots)) + (len(Validation._fields) + metrics + 3 * slots)
+    return (len(TrainedValues._fields) + 2 * (1 + slots)) + (len(Validation._fields) + metrics + 3 * slots)
