@@ -164,6 +164,6 @@ def describe_planned(planned: PlannedDecision) -> str:
     return f"{label_decision(planned.decision)} at step {planned.step}{describe_options(planned.decision)}"
 
 
-def head_label(head: str) -> str:
+def option_name(head: str) -> str:
     """Return the name of a head in the text of a decision: `alpha` for `alpha_target`."""
     return next((option for option, of_head in _OPTIONS.items() if of_head == head), head)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from esper.config import ConfigError
-from esper.decisions import Decision, head_label
+from esper.decisions import Decision, option_name
 from esper.domain import HEADS_BY_OP, AlphaCurve, Op
 from esper.formatting import suggest
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
@@ -74,7 +74,7 @@ def action_of(decision: Decision, slots: Sequence[str], blueprints: Sequence[str
     choices = decision.with_defaults().choices
     for head, choice in choices.items():
         if choice not in known[head]:
-            raise ConfigError(f"{choice!r} is not a choice of {head_label(head)}; {suggest(choice, known[head])}")
+            raise ConfigError(f"{choice!r} is not a choice of {option_name(head)}; {suggest(choice, known[head])}")
     return Action(**{head: known[head].index(choice) for head, choice in choices.items()})
 
 
