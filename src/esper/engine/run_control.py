@@ -51,7 +51,7 @@ class RunController:
         self._is_overdue = False
         """True if a checkpoint waits until the events before it are recorded."""
         self._unrecorded_until: float | None = None
-        """Time of `monotonic` at which the run ends unless it can be recorded again; None while it can be recorded."""
+        """End of the wait for the disk, as a time of `monotonic`; None while the run can be recorded."""
 
     # Faults
 

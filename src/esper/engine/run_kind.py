@@ -26,7 +26,7 @@ class RunKind:
     """How to continue a run of this kind that failed, in words; None: resume it from its newest checkpoint."""
 
     def identity(self, config: Config, command: str | None, name: str) -> dict[str, Any]:
-        """Return the fields of `run.json` by which a later command finds the run.
+        """Return fields for `run.json`, which a later command compares to find the run.
 
         Args:
             config: Configuration as the user gave it.
@@ -38,7 +38,7 @@ class RunKind:
     def configure(
         self,
         prepared: PreparedTask,
-        saved: Manifest | None,  # noqa: ARG002 (of other kinds, as the next two)
+        saved: Manifest | None,  # noqa: ARG002 (other kinds use it, and the next two)
         lanes: Sequence[str],  # noqa: ARG002
         control: RequestQueue,  # noqa: ARG002
     ) -> Config:

@@ -23,7 +23,7 @@ def report_start(files: RunFiles, state: TrainingState, identity: dict[str, Any]
     """Write `run.json`, and emit the event of the start of the run and its notices.
 
     Args:
-        identity: Settings or digest for `run.json`, by which a later command finds the run.
+        identity: Fields for `run.json` from `RunKind.identity`.
         defaults: Slots and settings of the task itself.
 
     Raises:

@@ -182,7 +182,7 @@ class MemoryChart(ChartPanel, CyclingPanel):
         name, memory = self._memory
         sample = next(sample for sample in self.state.devices.values() if memory_name(sample.device) == name)
         roles = ("curve", "spark", "dim" if self._full_round(memory) is None else "warning")
-        # Memory that the run has allocated, that it has reserved, and that all processes use.
+        # In the order of MEMORY_QUANTITIES: allocated and reserved by the run, and used by all processes.
         labels = ("this run", "reserved", "machine") if name.endswith("cpu") else ("allocated", "reserved", "in use")
         curves: list[Curve] = []
         for (curve, latest), label, role in zip(memory_values(sample), labels, roles, strict=True):

@@ -46,7 +46,7 @@ def measure_cell(measure: Measure, value: float | None) -> Cell:
 
 
 def _measure_columns(sort_key: str) -> list[Column[RunInfo]]:
-    """Return the columns of the measures. That of the sort order is the first to get room."""
+    """Return the columns of the measures. The sorted column gets room first."""
     return [
         Column(
             key,
