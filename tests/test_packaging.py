@@ -96,7 +96,7 @@ def test_wheel_metadata_is_complete(wheel: Path) -> None:
     assert (described["Name"], described["Version"]) == ("esper-sanctum", VERSION)
     assert "Typing :: Typed" in described.get_all("Classifier", [])
     assert described["Requires-Python"] == ">=3.11"
-    assert "esper-sanctum = esper.cli.main:main" in scripts
+    assert "esper-sanctum = esper.__main__:run" in scripts
     readme = described.get_payload()
     assert isinstance(readme, str)
     assert "# Esper Sanctum" in readme

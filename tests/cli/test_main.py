@@ -142,6 +142,30 @@ def test_signal_sent_twice_at_once_counts_once(tmp_path: Path) -> None:
     assert isinstance(recorded(only_run(tmp_path))[-1], ev.RunEnded)
 
 
+@pytest.mark.parametrize("moment", ["import", "exit"])
+def test_ctrl_c_before_and_after_a_command_prints_no_traceback(moment: str) -> None:
+    script = """
+import atexit, importlib.abc, os, signal, sys
+from esper.__main__ import run
+
+def interrupt(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name == "esper.cli.main":
+            interrupt()
+
+if sys.argv[1] == "import":
+    sys.meta_path.insert(0, Finder())
+else:
+    atexit.register(interrupt)
+sys.exit(run(["schema"]))
+"""
+    ended = subprocess.run([sys.executable, "-c", script, moment], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
+
+
 def test_unencodable_characters_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     write_segment(tmp_path / "run", 1, recording(example_run()))

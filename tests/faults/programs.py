@@ -39,7 +39,7 @@ class Ended(NamedTuple):
 _SERVER = """
 import gc, json, os, pathlib, resource, signal, sys
 from importlib import import_module
-from esper.cli.main import main
+from esper.__main__ import run
 for module in sys.argv[1:]:
     import_module(module)
 gc.freeze()
@@ -54,7 +54,7 @@ for line in sys.stdin:
     for stream, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, output), (2, output)):
         os.dup2(source, stream)
     try:
-        code = main(arguments)
+        code = run(arguments)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         pathlib.Path(f"{directory}/status").write_text(pathlib.Path("/proc/self/status").read_text())

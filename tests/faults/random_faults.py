@@ -199,7 +199,7 @@ class Sequence:
         assert self._ended
         self.tell(f"ended with exit code {self._ended.code}")
         if not self.has_ranks:  # torchrun has exit codes of its own, and prints the traceback of its own error
-            self.require("Traceback" not in self._ended.output, "a traceback is printed")
+            self.require("Traceback" not in self._ended.output, f"a traceback is printed: {self._ended.output}")
             self.require(self._ended.code in self.codes, f"exit code {self._ended.code}: {self._ended.output}")
         if self.status() == "done":
             return False
