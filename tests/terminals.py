@@ -107,6 +107,8 @@ class Terminal:
         fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
         self.settings = termios.tcgetattr(self._slave)
         self.output = b""
+        self._seen = 0
+        """Length of the output that no wait searches any more."""
         self._closed = False
         self.process = subprocess.Popen(
             [*(shell if controlling else ()), program[0], *python, *program[1:], *arguments],
@@ -135,15 +137,17 @@ class Terminal:
             self.output += os.read(self._master, 1 << 16)
 
     def wait_for(self, text: str) -> None:
-        """Read until this text has been drawn after the text of the previous wait."""
+        """Read until this text has been drawn, after the text of the previous wait and the newest keys."""
         wanted, deadline = text.encode(), time.monotonic() + TIMEOUT_S
-        seen = len(self.output)
-        while wanted not in self.output[max(seen - len(wanted), 0) :]:
+        while (found := self.output.find(wanted, self._seen)) < 0:
             if time.monotonic() > deadline or self.process.poll() is not None:
                 pytest.fail(f"{text!r} never came; last: {self.output[-2000:]!r}")
             self._read(0.1)
+        self._seen = found + len(wanted)
 
     def type(self, keys: str) -> None:
+        """Type keys."""
+        self._seen = len(self.output)
         os.write(self._master, keys.encode())
 
     def leave(self) -> int:
