@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 import esper
 from esper.candidates import BARE_HOST, Candidate, Objective, choose
-from esper.intervals import fraction_interval, t_interval
-from esper.printed_table import PrintedTable
+from esper.common.intervals import fraction_interval, t_interval
+from esper.common.printed_table import PrintedTable
 
 HOSTS_OF_OLD_RULE = 5
 OBJECTIVES: tuple[Objective, ...] = ("return", "score")

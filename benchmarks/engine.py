@@ -36,8 +36,8 @@ from typing import Any
 import msgspec
 import psutil
 
-from esper.config_files import resolve_config
-from esper.control import RequestKind, RequestQueue
+from esper.common.configuration.files import resolve_config
+from esper.common.control import RequestKind, RequestQueue
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, Record
 

@@ -22,8 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
-from esper.config import Config
-from esper.domain import Op, Stage
+from esper.common.configuration.config import Config
+from esper.common.domain import Op, Stage
 from esper.envs.env import Env
 from esper.envs.optimizer import FusedOptimizer, FusedSGD
 from esper.lanes.devices import torch_device

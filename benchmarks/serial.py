@@ -44,15 +44,15 @@ import msgspec
 import torch
 from torch import Tensor
 
-from esper.config import Config
-from esper.config_files import resolve_config
-from esper.control import RequestQueue
+from esper.common.configuration.config import Config
+from esper.common.configuration.files import resolve_config
+from esper.common.control import RequestQueue
+from esper.common.system.process import NamedThread, freeze_loaded_objects
 from esper.engine.run_kind import RunKind
 from esper.engine.setup import set_up_run
 from esper.engine.start_point import RunOptions, StartPoint
 from esper.envs.env import Env
 from esper.envs.stopwatch import PhaseTimer
-from esper.process import NamedThread, freeze_loaded_objects
 from esper.telemetry import events as ev
 from esper.telemetry.state import Record
 

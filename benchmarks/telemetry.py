@@ -21,6 +21,7 @@ from pathlib import Path
 from tests.factory import example_run
 from tests.recording.recordings import fold
 
+from esper.common.system.process import freeze_loaded_objects
 from esper.health.detector import AnomalyDetector
 from esper.history.curve_store import CurveStore
 from esper.history.history import History, open_history
@@ -28,7 +29,6 @@ from esper.history.playback import Playback
 from esper.history.run_cache import RunCache
 from esper.history.run_index import RunIndex
 from esper.history.run_log import RunLog
-from esper.process import freeze_loaded_objects
 from esper.recording.recorder import Recorder
 from esper.recording.run_directory import RunDirectory
 from esper.telemetry import events as ev

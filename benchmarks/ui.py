@@ -26,7 +26,7 @@ from tests.factory import stamp
 from tests.sanctum.population import population, step_events
 from tests.sanctum.sessions import FakeSession
 
-from esper.plots.chart import Chart, Curve, Quantity, XAxis
+from esper.common.plots.chart import Chart, Curve, Quantity, XAxis
 from esper.sanctum.app import TICK_INTERVAL_S, SanctumApp
 from esper.sanctum.source import LiveSource
 from esper.sanctum.theme import DEFAULT_THEME, load_themes

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import psutil
 
-from esper.decisions import WAIT
+from esper.common.decisions import WAIT
 from esper.effects.change import Change, without_decision
 from esper.effects.episode import RecordedEpisode, read_round
 from esper.history.history import open_history

@@ -18,8 +18,8 @@ import numpy as np
 from research.policies import TrainedPolicies, add_options, net_returns
 from torch import Tensor
 
+from esper.common.intervals import seeds_interval
 from esper.evaluation.episodes import run_episodes
-from esper.intervals import seeds_interval
 from esper.policy.actions import ChosenAction
 from esper.policy.agent import EnvStatus
 from esper.policy.baselines import NonLearningAgent

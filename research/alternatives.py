@@ -15,8 +15,8 @@ from research.teaching.lessons import Lesson
 from research.teaching.player import Alternative
 from torch import Tensor
 
-from esper.config import ConfigError
-from esper.decisions import FOSSILIZE, GERMINATE, WAIT, Decision, PlannedDecision
+from esper.common.configuration.config import ConfigError
+from esper.common.decisions import FOSSILIZE, GERMINATE, WAIT, Decision, PlannedDecision
 from esper.policy.actions import Action, decision_of_action
 from esper.search.space import PlanSpace
 

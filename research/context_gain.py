@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from esper.intervals import IntervalEstimate, t_quantile
+from esper.common.intervals import IntervalEstimate, t_quantile
 
 Array: TypeAlias = NDArray[np.float64]
 Indices: TypeAlias = NDArray[np.int64]

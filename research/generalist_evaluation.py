@@ -34,10 +34,10 @@ from research.teach import prepare, read_lessons
 from research.teaching.player import HEURISTIC, Alternative, Assignment, LessonPlayer
 
 from esper.checkpoint.manifest import digest
-from esper.config import ConfigError
+from esper.common.configuration.config import ConfigError
+from esper.common.intervals import seeds_interval
 from esper.engine.trained_policy import read_policy_file
 from esper.evaluation.journal import EvaluationKey, open_search_journal
-from esper.intervals import seeds_interval
 from esper.lanes.devices import device_kinds, resolve_devices
 
 DIRECTORY = TELEMETRY_DIR / "evaluations" / "generalist"

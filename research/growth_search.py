@@ -43,8 +43,11 @@ from research.policies import TELEMETRY_DIR
 
 from esper.candidates import BARE_HOST, Candidate, choose
 from esper.checkpoint.manifest import digest
-from esper.config import Config
-from esper.disk import make_directory, write_replaced
+from esper.common.configuration.config import Config
+from esper.common.intervals import joint_level, t_interval
+from esper.common.seeding import EpisodeKey, episode_uniforms
+from esper.common.system.disk import make_directory, write_replaced
+from esper.common.system.process import cpu_seconds
 from esper.engine.candidate_agent import build_candidates, proposing_policies
 from esper.engine.episode import Episode, begin_episodes
 from esper.engine.fresh_scores import GAIN_LEVEL
@@ -52,13 +55,10 @@ from esper.engine.growth import num_finalists
 from esper.engine.step import StepResult, play_steps, tick_slots
 from esper.evaluation.held_out import evaluation_key
 from esper.evaluation.journal import open_search_journal
-from esper.intervals import joint_level, t_interval
 from esper.lanes.pool import EnvPool
-from esper.process import cpu_seconds
 from esper.search.proposals import plan_of
 from esper.search.search import PlanSearch, Proposal, SearchKind
 from esper.search.space import PlanSpace
-from esper.seeding import EpisodeKey, episode_uniforms
 from esper.tasks.prepare import PreparedTask, prepare_task
 from esper.telemetry.codec import encode_json
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from esper.candidates import BARE_HOST
-from esper.intervals import t_interval
+from esper.common.intervals import t_interval
 
 COUNTS = (8, 16, 32, 64)
 """Numbers of trials."""

@@ -21,7 +21,7 @@ from research.generalist import SPIRALS
 from torch import Tensor, nn
 
 import esper
-from esper.seeding import forked_generators
+from esper.common.seeding import forked_generators
 from esper.tasks import load_task
 from esper.tasks.builtin.digits import load as load_digits
 from esper.tasks.splits import Split

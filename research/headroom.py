@@ -38,7 +38,7 @@ from research.teach import RENTS as DRAWN_RENTS
 from research.teaching.lessons import Lesson
 from research.teaching.player import HEURISTIC
 
-from esper.config import ConfigError
+from esper.common.configuration.config import ConfigError
 from esper.policy.observation import BASE_GROUPS, HISTORY_STEPS, ObservationShape, set_rent
 from esper.search.space import PlanSpace
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from esper.intervals import t_interval
+from esper.common.intervals import t_interval
 from esper.tasks.builtin.digits import load
 from esper.tasks.splits import Split
 

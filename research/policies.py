@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from esper.checkpoint.catalog import find_checkpoint
-from esper.config import Config
+from esper.common.configuration.config import Config
 from esper.engine.agent_factory import build_trained
 from esper.engine.trained_policy import policy_of
 from esper.evaluation.held_out import held_out_config, prepare_held_out, read_training_seeds

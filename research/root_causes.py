@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from esper.common.printed_table import PrintedTable
 from esper.effects.change import UNCHANGED, without_decision
 from esper.effects.episode import RecordedEpisode, read_round
 from esper.effects.results import Simulation
 from esper.effects.verdict import judge_cause
 from esper.health.causes import PossibleCause, drop_starts, find_candidates
 from esper.history.history import open_history
-from esper.printed_table import PrintedTable
 from esper.simulation.simulator import SimulationJob, Simulator
 from esper.tasks.prepare import prepare_task
 from esper.telemetry.series import StepTrace

@@ -20,13 +20,13 @@ import numpy as np
 from research.policies import TrainedPolicies, add_options, net_returns, plan_agent
 from research.training_hosts import OneAgentPerEnv
 
-from esper.config import Config
-from esper.decisions import PlannedDecision, write_plan
+from esper.common.configuration.config import Config
+from esper.common.decisions import PlannedDecision, write_plan
+from esper.common.intervals import t_interval
+from esper.common.seeding import evaluation_seed, make_generator
+from esper.common.system.process import cpu_seconds
 from esper.evaluation.episodes import run_episodes
-from esper.intervals import t_interval
 from esper.policy.agent import Agent
-from esper.process import cpu_seconds
-from esper.seeding import evaluation_seed, make_generator
 from esper.tasks.contexts import draw_context
 
 POLICY = "policy"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from torch import Tensor
 
-from esper.config import Config
+from esper.common.configuration.config import Config
 from esper.evaluation.episodes import play_episodes, start_episodes
 from esper.lanes.pool import EnvPool
 from esper.policy.actions import WAITING, ChosenAction

@@ -20,7 +20,7 @@ from contextlib import closing
 from research.halving import find_best, halving_schedule
 from research.training_hosts import TrainingHosts
 
-from esper.config import Config
+from esper.common.configuration.config import Config
 from esper.lanes.devices import resolve_devices
 from esper.policy.heuristic import DEFAULT_RULES, HeuristicAgent, HeuristicRules
 from esper.tasks.prepare import prepare_task

@@ -11,9 +11,9 @@ from typing import TypeVar
 import msgspec
 
 from esper.candidates import BARE_HOST, FROM_SCRATCH, Candidate, Origin, Outcome, choose, describe_answer
-from esper.domain import StageName
+from esper.common.domain import StageName
+from esper.common.intervals import IntervalEstimate, t_interval
 from esper.health.detector import AnomalyDetector
-from esper.intervals import IntervalEstimate, t_interval
 from esper.telemetry import events as ev
 from esper.telemetry.search_state import SearchState
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from esper.ranks import RankGroup
+from esper.common.system.ranks import RankGroup
 
 T = TypeVar("T")
 

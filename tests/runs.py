@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from esper.config_files import resolve_config
-from esper.control import RequestKind, RequestQueue
+from esper.common.configuration.files import resolve_config
+from esper.common.control import RequestKind, RequestQueue
+from esper.common.system.ranks import SINGLE_RANK, RankGroup
 from esper.engine.run_kind import RunKind
 from esper.engine.setup import set_up_run
 from esper.engine.start_point import RunOptions, StartPoint
 from esper.history.history import open_history
 from esper.lanes.errors import RunFailedError
-from esper.ranks import SINGLE_RANK, RankGroup
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, Record, RunState
 

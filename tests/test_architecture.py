@@ -71,7 +71,7 @@ def modules(*packages: str) -> list[str]:
     ("packages", "forbidden"),
     [
         (
-            ("telemetry", "health", "recording", "history", "attach", "control", "config", "engine.thread", "cli"),
+            ("telemetry", "health", "recording", "history", "attach", "common.control", "common.configuration", "engine.thread", "cli"),
             {"torch", "textual", "optuna"},
         ),
         (("sanctum",), {"torch", "optuna"}),

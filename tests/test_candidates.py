@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.candidates import BARE_HOST, WIDE_HOST, Candidate, choose, describe_answer, describe_candidate, front
-from esper.intervals import t_interval
+from esper.common.intervals import t_interval
 
 HOST = [0.700, 0.720, 0.690, 0.710, 0.705]
 

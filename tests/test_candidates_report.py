@@ -19,7 +19,7 @@ from esper.candidates_report import (
     standings,
 )
 from esper.cli.growth_lines import format_growth
-from esper.plots.svg import SvgScatter
+from esper.common.plots.svg import SvgScatter
 from esper.telemetry.search_state import SearchState
 from tests.factory import FINALISTS, growth_run
 from tests.recording.recordings import fold

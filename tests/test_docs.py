@@ -16,7 +16,7 @@ import pytest
 import zstandard
 
 from esper.cli.main import main
-from esper.domain import VERSION
+from esper.common.domain import VERSION
 from tests.doc_tables import COMMAND, PAGE, render
 
 ROOT = Path(__file__).parent.parent

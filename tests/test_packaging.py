@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from esper.domain import VERSION
+from esper.common.domain import VERSION
 from esper.harvest.structure import CARD_FILE, PROGRAM_FILE, STRUCTURE_FILE, WEIGHTS_FILE
 
 HARVEST = (CARD_FILE, STRUCTURE_FILE, WEIGHTS_FILE, PROGRAM_FILE)

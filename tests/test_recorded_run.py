@@ -15,11 +15,11 @@ import pytest
 
 import esper
 from esper.cli.main import main
+from esper.common.formatting import html_text
+from esper.common.printed_table import PrintedTable
 from esper.effects.store import RESULTS_FILE
-from esper.formatting import html_text
 from esper.history.history import open_history
 from esper.history.tables import TABLES, ColumnType
-from esper.printed_table import PrintedTable
 from esper.telemetry import events as ev
 from esper.telemetry.state import RunState
 from tests.effects.growing import growing_run

@@ -17,10 +17,18 @@ import esper
 from esper.checkpoint.manifest import CHECKPOINT_FORMAT
 from esper.cli.commands import COMMANDS
 from esper.cli.main import main
-from esper.config import AmpName, Config, CounterfactualName, HorizonName, PolicyName, RewardName, ScalerName
-from esper.config_fields import list_fields
-from esper.control import RequestKind
-from esper.domain import HEADS, AlphaCurve, Op, Stage
+from esper.common.configuration.config import (
+    AmpName,
+    Config,
+    CounterfactualName,
+    HorizonName,
+    PolicyName,
+    RewardName,
+    ScalerName,
+)
+from esper.common.configuration.fields import list_fields
+from esper.common.control import RequestKind
+from esper.common.domain import HEADS, AlphaCurve, Op, Stage
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend
 from esper.history import address
 from esper.recorded_run import RecordedDecision, RecordedRun

@@ -23,8 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from esper.config import ConfigError
-from esper.disk import make_directory, write_replaced
+from esper.common.configuration.config import ConfigError
+from esper.common.system.disk import make_directory, write_replaced
 from esper.policy.masks import ActionMasks
 from esper.policy.observation import ObservationShape
 from esper.telemetry.codec import encode_json

@@ -13,7 +13,8 @@ import torch
 from research.teaching.lessons import Lesson, LessonInfo
 from torch import Tensor
 
-from esper.decisions import WAIT, Decision, PlannedDecision, write_plan
+from esper.common.decisions import WAIT, Decision, PlannedDecision, write_plan
+from esper.common.seeding import EpisodeKey, episode_uniforms, make_generator
 from esper.engine.agent_factory import build_agent, build_trained
 from esper.engine.candidate_agent import CandidateAgent
 from esper.engine.episode import Episode, begin_episodes
@@ -26,7 +27,6 @@ from esper.policy.baselines import NonLearningAgent
 from esper.policy.masks import ActionMasks, write_masks
 from esper.policy.observation import ObservationShape, write_observation
 from esper.policy.plan import PLAN
-from esper.seeding import EpisodeKey, episode_uniforms, make_generator
 from esper.simulation.scripted import ScriptedAgent
 from esper.tasks.family import structures_of
 from esper.tasks.prepare import PreparedTask

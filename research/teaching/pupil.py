@@ -32,7 +32,7 @@ from research.teaching.exercises import Exercise, split_lesson
 from research.teaching.lessons import Lesson, pad_lesson
 from torch import Tensor
 
-from esper.config import PPOConfig
+from esper.common.configuration.config import PPOConfig
 from esper.engine.trained_policy import TrainedPolicy
 from esper.policy.masks import ActionMasks
 from esper.policy.network import PolicyNetwork

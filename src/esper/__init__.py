@@ -5,7 +5,7 @@
 
 import lazy_loader  # pyright: ignore[reportMissingTypeStubs]
 
-from esper import domain
+from esper.common import domain
 
 __version__ = domain.VERSION
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)  # pyright: ignore[reportUnknownVariableType]

@@ -3,8 +3,8 @@ from .api import grow as grow
 from .api import train as train
 from .api import what_if as what_if
 from .checkpoint.manifest import CheckpointError as CheckpointError
-from .config import ConfigError as ConfigError
-from .config import TaskError as TaskError
+from .common.configuration.config import ConfigError as ConfigError
+from .common.configuration.config import TaskError as TaskError
 from .engine.task_report import TaskReport as TaskReport
 from .engine.task_report import check as check
 from .growth.blueprints import blueprint as blueprint

@@ -14,11 +14,11 @@ from typing import Literal
 
 import msgspec
 
-from esper.config import ConfigError
-from esper.decisions import describe_planned, parse_decision
-from esper.formatting import pluralise
-from esper.intervals import IntervalEstimate, t_interval
-from esper.plots.scatter import pareto_front
+from esper.common.configuration.config import ConfigError
+from esper.common.decisions import describe_planned, parse_decision
+from esper.common.formatting import pluralise
+from esper.common.intervals import IntervalEstimate, t_interval
+from esper.common.plots.scatter import pareto_front
 
 BARE_HOST = ""
 """Name of the candidate that never grows: the empty plan."""

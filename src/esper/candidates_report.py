@@ -12,12 +12,12 @@ from string import ascii_lowercase
 from typing import NamedTuple, TypeAlias, get_args
 
 from esper.candidates import BARE_HOST, COMPARED, Candidate, Objective, Outcome, describe_candidate, front
-from esper.formatting import NOT_MEASURED, format_number, html_text, strip_control
-from esper.intervals import IntervalEstimate
-from esper.plots.chart import percent
-from esper.plots.scatter import PointKind, Scatter, ScatterPoint, point_glyph
-from esper.plots.svg import SvgScatter
-from esper.printed_table import PrintedColumn, PrintedTable
+from esper.common.formatting import NOT_MEASURED, format_number, html_text, strip_control
+from esper.common.intervals import IntervalEstimate
+from esper.common.plots.chart import percent
+from esper.common.plots.scatter import PointKind, Scatter, ScatterPoint, point_glyph
+from esper.common.plots.svg import SvgScatter
+from esper.common.printed_table import PrintedColumn, PrintedTable
 
 MAX_ROWS = 24
 """Maximum number of rows of a printed table."""

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple, TypeVar
 from esper.candidates import Candidate
 from esper.candidates_report import html_report, rank_candidates
 from esper.cli.commands.show import summary_table
+from esper.common.formatting import suggest
+from esper.common.plots.svg import SvgPlot
 from esper.effects.plantings import summarise_with_effects
-from esper.formatting import suggest
 from esper.history.curves import Point, RunCurves, split_name
 from esper.history.history import open_history
 from esper.history.summary import RunSummary
 from esper.history.tables import TABLES, ColumnType, Row, Table
-from esper.plots.svg import SvgPlot
 from esper.recording.runs import resolve_run
 from esper.recording.segments import ReadError
 from esper.telemetry import events as ev

@@ -16,7 +16,7 @@ from esper.attach import client
 from esper.attach.client import RemoteRequestQueue
 from esper.attach.protocol import SOCKET_NAME, Acknowledged, Refused, encode_message
 from esper.attach.server import AttachServer
-from esper.control import RequestKind, RequestQueue
+from esper.common.control import RequestKind, RequestQueue
 from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import LOCK_FILE, LockHolder, RunLock
 from tests.attach.viewers import HELLO, TIMEOUT_S, drain_requests, no_recording_error, wait_until

@@ -28,7 +28,7 @@ from esper.attach.protocol import (
     encode_message,
 )
 from esper.attach.server import MAX_CONNECTIONS, AttachServer
-from esper.control import Request, RequestKind, RequestQueue
+from esper.common.control import Request, RequestKind, RequestQueue
 from tests.attach.viewers import (
     HELLO,
     Viewer,

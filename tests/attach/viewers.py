@@ -18,7 +18,7 @@ from esper.attach.protocol import (
     encode_message,
     socket_address,
 )
-from esper.control import Request, RequestKind, RequestQueue
+from esper.common.control import Request, RequestKind, RequestQueue
 
 TIMEOUT_S = 60.0
 """Far longer than any reply takes, so that only a missing one fails a test."""

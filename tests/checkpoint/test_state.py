@@ -13,7 +13,7 @@ import pytest
 from esper.checkpoint.catalog import find_checkpoint
 from esper.checkpoint.manifest import STATE_FILE, CheckpointError
 from esper.checkpoint.state import check_state
-from esper.control import RequestKind
+from esper.common.control import RequestKind
 from tests.runs import LiveRun
 
 OPEN_KEYS = {"agent", "deferred_parts", "gate_refusals"}

@@ -21,7 +21,7 @@ import pytest
 from esper.checkpoint.catalog import checkpoint_path
 from esper.checkpoint.files import write_checkpoint
 from esper.cli.console import QUEUE_POLL_S, SUMMARY_COLS, Narrator, RunPrinter, drain, format_summary
-from esper.domain import Rule
+from esper.common.domain import Rule
 from esper.health.incidents import group_incidents
 from esper.lanes.printed_lines import PrintedLines
 from esper.telemetry import events as ev

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from esper.cli.console import MAX_SENTENCES_PER_SECOND, Narrator
 from esper.cli.options import NarrationDetail
-from esper.domain import StageName
+from esper.common.domain import StageName
 from esper.telemetry import events as ev
 from esper.telemetry.sentences import to_ascii
 from esper.telemetry.state import Keyframe, Record, RunState

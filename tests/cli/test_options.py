@@ -15,8 +15,8 @@ from esper.checkpoint.files import read_checkpoint
 from esper.cli.commands.grow import FIXED_KEYS
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK
-from esper.config import Config
-from esper.config_fields import ConfigField, list_fields
+from esper.common.configuration.config import Config
+from esper.common.configuration.fields import ConfigField, list_fields
 from esper.engine.growth import GROWTH_CONFIG
 from esper.recording.notes import RunNotes, read_notes
 from esper.tasks import TASK_NAMES, load_task

@@ -15,7 +15,7 @@ from esper.checkpoint.catalog import CHECKPOINTS_DIR, list_checkpoints
 from esper.checkpoint.manifest import CheckpointError
 from esper.cli import start_point
 from esper.cli.start_point import resolve_start
-from esper.control import RequestKind
+from esper.common.control import RequestKind
 from esper.engine.start_point import RunCompleteError, StartPoint
 from esper.recording import run_lock
 from esper.recording.notes import RunNotes, write_notes

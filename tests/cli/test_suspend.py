@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from esper.control import RequestKind
+from esper.common.control import RequestKind
 from tests.runs import LiveRun
 from tests.terminals import ENTER_SCREEN, LEAVE_SCREEN, PROGRAM, Terminal, wait_until
 

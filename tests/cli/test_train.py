@@ -18,8 +18,8 @@ from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
 from esper.cli.dashboard import DisplayOptions
 from esper.cli.run_display import run_in_dashboard
-from esper.config_files import resolve_config
-from esper.control import Request, RequestKind
+from esper.common.configuration.files import resolve_config
+from esper.common.control import Request, RequestKind
 from esper.engine.start_point import StartPoint
 from esper.engine.thread import EngineThread
 from esper.telemetry import events as ev

@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from esper.checkpoint.catalog import find_checkpoint
-from esper.domain import AlphaCurve, Op, Stage
+from esper.common.domain import AlphaCurve, Op, Stage
+from esper.common.seeding import make_generator
 from esper.envs import cuda_graphs as cuda_graphs_module
 from esper.envs.cuda_graphs import CudaGraphs
 from esper.envs.env_state import env_state_tensors, load_tensors
@@ -24,7 +25,6 @@ from esper.envs.governor import LastGoodState
 from esper.growth.blend import Blend
 from esper.lanes.pool import EnvPool, PendingEpochs
 from esper.policy.actions import Action
-from esper.seeding import make_generator
 from esper.tasks.task import Task
 from esper.telemetry import events as ev
 from tests.cuda.gpu import GPU, NEEDS_GPU, side_stream

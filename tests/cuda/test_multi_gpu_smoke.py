@@ -12,7 +12,7 @@ from torch import Tensor
 
 from esper.checkpoint.catalog import find_checkpoint, list_checkpoints
 from esper.checkpoint.files import read_checkpoint
-from esper.control import RequestKind
+from esper.common.control import RequestKind
 from esper.envs.env import Env
 from esper.growth.outputs import list_tensors
 from esper.lanes.devices import torch_device

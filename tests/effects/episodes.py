@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from esper.decisions import Decision
+from esper.common.decisions import Decision
 from esper.effects.change import UNCHANGED, Change
 from esper.effects.episode import RecordedEpisode
 from esper.effects.results import Reproduction, Simulation, Trajectory

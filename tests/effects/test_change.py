@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from esper.config import ConfigError
-from esper.decisions import Decision
+from esper.common.configuration.config import ConfigError
+from esper.common.decisions import Decision
 from esper.effects.change import (
     NOTHING,
     Change,

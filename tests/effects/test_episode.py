@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.config import ConfigError
-from esper.decisions import Decision
+from esper.common.configuration.config import ConfigError
+from esper.common.decisions import Decision
 from esper.effects.episode import LossScale, RecordedEpisode, read_episode, read_round
 from esper.history.history import History, open_history
 from esper.telemetry import events as ev

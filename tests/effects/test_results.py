@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from esper.decisions import Decision
+from esper.common.decisions import Decision
 from esper.effects.change import UNCHANGED, without_decision
 from esper.effects.results import Reproduction, reproduced_results, results_by_software
 from tests.effects.episodes import GROWN, episode, simulation

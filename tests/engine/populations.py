@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from esper.config import Config
-from esper.domain import Op, Stage
+from esper.common.configuration.config import Config
+from esper.common.domain import Op, Stage
 from esper.envs.epoch_result import EpochResult
 from esper.growth.blend import INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 from esper.growth.slot import Slot

@@ -7,7 +7,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from esper.config import Config, ConfigError, PolicyName
+from esper.common.configuration.config import Config, ConfigError, PolicyName
 from esper.engine.agent_factory import build_agent
 from esper.ppo.agent import PPOAgent
 from tests.engine.populations import digits_profile

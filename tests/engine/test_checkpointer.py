@@ -45,9 +45,9 @@ from esper.checkpoint.manifest import (
     digest,
     read_manifest,
 )
-from esper.config import Config, PPOConfig, TaskError, TrainingConfig
-from esper.control import RequestKind
-from esper.domain import VERSION
+from esper.common.configuration.config import Config, PPOConfig, TaskError, TrainingConfig
+from esper.common.control import RequestKind
+from esper.common.domain import VERSION
 from esper.recording.run_lock import LOCK_FILE
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from esper.control import RequestKind
+from esper.common.control import RequestKind
 from esper.ppo.agent import PPOAgent
 from esper.telemetry import events as ev
 from tests.runs import LiveRun, computed, recorded

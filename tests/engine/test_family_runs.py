@@ -12,8 +12,8 @@ import torch
 
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
-from esper.config import Config, PPOConfig
-from esper.control import RequestKind
+from esper.common.configuration.config import Config, PPOConfig
+from esper.common.control import RequestKind
 from esper.envs.env import Env
 from esper.envs.hosts import HostFactory
 from esper.growth.lifecycle import StageTransition

@@ -21,7 +21,7 @@ from torch import Tensor
 from esper.checkpoint.catalog import UNDONE_DIR, find_checkpoint, list_checkpoints
 from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import MANIFEST_FILE
-from esper.control import RequestKind
+from esper.common.control import RequestKind
 from esper.engine import checkpointer, run_files, setup
 from esper.envs.env import Env
 from esper.growth.lifecycle import StageTransition

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from esper.candidates import BARE_HOST, WIDE_HOST, Candidate, choose
+from esper.common.intervals import crossed_interval, joint_level
 from esper.engine.fresh_scores import GAIN_LEVEL, FreshScores, NetworkScores
 from esper.engine.growth import FRESH_HOSTS
-from esper.intervals import crossed_interval, joint_level
 from esper.telemetry import events as ev
 from esper.telemetry.search_state import SearchState
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from esper.candidates import BARE_HOST, FROM_SCRATCH, WIDE_HOST, choose
-from esper.config import TaskError
+from esper.common.configuration.config import TaskError
 from esper.engine import growth_director
 from esper.engine.best_network import BestNetwork
 from esper.engine.candidate_agent import CandidateAgent

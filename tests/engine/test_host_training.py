@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 import torch
 
-from esper.config import Config, TaskError
+from esper.common.configuration.config import Config, TaskError
 from esper.engine import host_training
 from esper.engine.episode import Episode
 from esper.engine.host_training import MAX_DOUBLINGS, choose_steps, train_hosts

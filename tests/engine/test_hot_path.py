@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.domain import AlphaCurve, Stage
+from esper.common.domain import AlphaCurve, Stage
 from esper.envs.env import Env
 from esper.growth import cpu_convolution
 from esper.growth.blend import Blend

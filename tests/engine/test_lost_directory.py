@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from esper.checkpoint.catalog import find_checkpoint
-from esper.config_files import resolve_config
-from esper.control import RequestKind, RequestQueue
+from esper.common.configuration.files import resolve_config
+from esper.common.control import RequestKind, RequestQueue
 from esper.engine import run_files, setup, start_events
 from esper.engine.run_kind import RunKind
 from esper.engine.setup import set_up_run

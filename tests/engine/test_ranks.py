@@ -19,13 +19,15 @@ import psutil
 import pytest
 import torch
 
-from esper import ranks
 from esper.checkpoint.catalog import checkpoint_path, list_checkpoints
 from esper.checkpoint.files import read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
-from esper.config import Config, ConfigError
-from esper.config_files import resolve_config
-from esper.control import RequestKind
+from esper.common.configuration.config import Config, ConfigError
+from esper.common.configuration.files import resolve_config
+from esper.common.control import RequestKind
+from esper.common.system import ranks
+from esper.common.system.process import RankInfo
+from esper.common.system.ranks import RankGroup, RankLostError, reduce_on_gpu
 from esper.engine import setup, start_checks, thread
 from esper.engine.ending import Ending
 from esper.engine.run import Run
@@ -34,8 +36,6 @@ from esper.engine.start_point import RunCompleteError, StartPoint
 from esper.engine.thread import EngineThread
 from esper.history.history import open_history
 from esper.lanes.device_names import assign_lanes_to_rank
-from esper.process import RankInfo
-from esper.ranks import RankGroup, RankLostError, reduce_on_gpu
 from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock
 from esper.telemetry import events as ev
@@ -657,7 +657,7 @@ def test_call_that_never_returns_in_another_rank_is_named_and_ends_with_a_stop(s
 HANGS = """
 import datetime, time
 from esper import ranks
-from esper.process import RankInfo
+from esper.common.system.process import RankInfo
 ranks.COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=2)
 place = RankInfo.from_environment()
 joined = ranks.init_ranks(place)

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from esper.control import RequestKind
-from esper.domain import Stage
+from esper.common.control import RequestKind
+from esper.common.domain import Stage
 from esper.envs.env import Env
 from esper.envs.epoch_result import EpochResult
 from esper.growth.network import GrowingNetwork

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.checkpoint.catalog import list_checkpoints
-from esper.control import RequestKind
+from esper.common.control import RequestKind
 from esper.recording import run_lock
 from esper.recording.recorder import RecordingError
 from esper.telemetry import clock

@@ -12,8 +12,8 @@ import pytest
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import STATE_FILE
-from esper.config_files import resolve_config
-from esper.control import RequestKind
+from esper.common.configuration.files import resolve_config
+from esper.common.control import RequestKind
 from esper.engine import checkpointer
 from esper.engine.ending import NOT_BEGUN
 from esper.engine.start_point import StartPoint

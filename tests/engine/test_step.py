@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from esper.control import RequestKind
+from esper.common.control import RequestKind
 from esper.engine.episode import Episode, begin_episodes
 from esper.engine.run_control import RunController
 from esper.engine.step import StepResult, play_steps, tick_slots

@@ -13,8 +13,8 @@ from esper.checkpoint.catalog import find_checkpoint
 from esper.checkpoint.files import read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
 from esper.cli.main import main
-from esper.config import Config, PPOConfig
-from esper.control import RequestKind
+from esper.common.configuration.config import Config, PPOConfig
+from esper.common.control import RequestKind
 from esper.engine.agent_factory import build_agent, build_trained
 from esper.engine.trained_policy import policy_of, read_trained_policy, write_policy_file
 from esper.policy.loading import PRETRAINED

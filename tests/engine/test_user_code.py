@@ -24,15 +24,15 @@ from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.manifest import read_manifest
 from esper.cli import run_display
 from esper.cli.main import main
-from esper.config import TaskError
-from esper.config_files import resolve_config
-from esper.control import RequestKind
+from esper.common.configuration.config import TaskError
+from esper.common.configuration.files import resolve_config
+from esper.common.control import RequestKind
+from esper.common.user_code.isolation import isolated
 from esper.engine import thread
 from esper.engine.ending import NOT_BEGUN
 from esper.engine.start_point import RunOptions, StartPoint
 from esper.engine.thread import EngineThread
 from esper.envs.env import Env
-from esper.isolation import isolated
 from esper.lanes import call_watch, lane
 from esper.lanes.call_watch import CallSupervisor, CallWatch, OverdueCall
 from esper.lanes.errors import FaultError, RunFailedError

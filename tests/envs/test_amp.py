@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from esper.checkpoint.catalog import find_checkpoint
-from esper.config import TrainingConfig
-from esper.domain import Op
+from esper.common.configuration.config import TrainingConfig
+from esper.common.domain import Op
 from esper.envs.env import Env
 from esper.policy.actions import Action
 from tests.engine.populations import measurements, population

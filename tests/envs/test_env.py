@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.config import TrainingConfig
-from esper.domain import Op, Stage
+from esper.common.configuration.config import TrainingConfig
+from esper.common.domain import Op, Stage
 from esper.envs.env import Env
 from esper.envs.epoch_result import EpochResult
 from esper.envs.optimizer import FINAL_LR_FRACTION, lr_scale

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from esper.checkpoint.catalog import list_checkpoints
-from esper.config import TrainingConfig
-from esper.control import RequestKind
+from esper.common.configuration.config import TrainingConfig
+from esper.common.control import RequestKind
 from esper.envs.env import Env
 from esper.envs.env_state import env_state_tensors
 from esper.envs.epoch_result import EpochResult

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
-from esper.config import Config
-from esper.domain import Op, Stage
+from esper.common.configuration.config import Config
+from esper.common.domain import Op, Stage
 from esper.envs.env_state import env_state_tensors
 from esper.envs.epoch_result import EpochResult
 from esper.envs.governor import LastGoodState

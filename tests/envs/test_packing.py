@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.domain import Op, Stage
+from esper.common.domain import Op, Stage
 from esper.envs.env import Env
 from esper.envs.env_state import env_state_tensors, export_states, load_lifecycle, load_tensor_states
 from esper.envs.governor import LastGoodState

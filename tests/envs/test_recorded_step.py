@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.config import Config
-from esper.domain import AlphaCurve, Stage
+from esper.common.configuration.config import Config
+from esper.common.domain import AlphaCurve, Stage
+from esper.common.seeding import make_generator
 from esper.envs import cuda_graphs, graph_check
 from esper.envs import env as env_module
 from esper.envs.cuda_graphs import CudaGraphs
@@ -28,7 +29,6 @@ from esper.growth import slot as slot_module
 from esper.growth.blend import Blend, BlendGate, blend_seed, straight_through
 from esper.growth.kept_modules import KeptModules
 from esper.growth.slot import Slot
-from esper.seeding import make_generator
 from esper.tasks.optimizers import AdamW
 from esper.tasks.splits import Splits
 from esper.tasks.task import Task

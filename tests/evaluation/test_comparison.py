@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from esper.cli.commands.evaluate import FEW_EPISODES, MAX_COLUMNS, report_text
+from esper.common.intervals import t_interval
 from esper.evaluation.comparison import EvaluationReport
-from esper.intervals import t_interval
 from tests.evaluation.reports import episode, report, run
 
 RETURNS = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from esper.config import Config, PolicyName
+from esper.common.configuration.config import Config, PolicyName
 from esper.engine.agent_factory import build_agent
 from esper.evaluation.episodes import run_episodes
 from esper.evaluation.results import EpisodeResult

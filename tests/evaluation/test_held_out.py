@@ -18,8 +18,9 @@ import torch
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
-from esper.config import ConfigError, TaskError
-from esper.domain import HEADS
+from esper.common.configuration.config import ConfigError, TaskError
+from esper.common.domain import HEADS
+from esper.common.seeding import decision_uniforms, evaluation_seed, make_generator
 from esper.effects.results import Simulation
 from esper.engine.wide_host import choose_width
 from esper.envs.env import Env
@@ -28,7 +29,6 @@ from esper.evaluation.held_out import HeldOutEvaluation
 from esper.evaluation.plantings import EpisodePlantings, describe_inexact, paying_of
 from esper.evaluation.results import EpisodeResult
 from esper.ppo.rewards import rent_cost
-from esper.seeding import decision_uniforms, evaluation_seed, make_generator
 from esper.simulation.simulator import Simulator
 from esper.tasks import load_task
 from esper.tasks.profile import TaskProfile

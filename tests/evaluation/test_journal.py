@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from esper import disk
-from esper.config import ConfigError
+from esper.common.configuration.config import ConfigError
+from esper.common.system import disk
+from esper.common.system.process import package_digest
 from esper.engine import trained_policy
 from esper.evaluation.journal import FIRST_SEED, EvaluationKey, open_journal
-from esper.process import package_digest
 
 KEY = EvaluationKey(task="digits", episodes=2, checkpoints=["a"], code={}, package="p", torch="2.15.0", devices=["cpu"])
 

@@ -18,7 +18,7 @@ import torch
 
 from esper.checkpoint.catalog import checkpoint_path
 from esper.checkpoint.files import Checkpoint, write_checkpoint
-from esper.config import Config
+from esper.common.configuration.config import Config
 from esper.recording.recorder import Recorder, write_manifest
 from esper.recording.run_directory import RunDirectory
 from tests.factory import example_run

@@ -32,9 +32,9 @@ from esper.attach.protocol import Acknowledged, Refused
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
-from esper.control import RequestKind
+from esper.common.control import RequestKind
+from esper.common.system.stop_signals import STOP_SIGNALS
 from esper.history.history import open_history
-from esper.stop_signals import STOP_SIGNALS
 from esper.telemetry import events as ev
 from esper.telemetry.events import AnyEvent
 from tests.attach.viewers import HELLO, Viewer, exchange, make_ask

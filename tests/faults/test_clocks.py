@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from esper.formatting import format_age
+from esper.common.formatting import format_age
 from esper.health.detector import AnomalyDetector
 from esper.health.incidents import group_incidents
 from esper.history.history import History, open_history

@@ -22,7 +22,7 @@ from esper.attach.server import MAX_CONNECTIONS
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
 from esper.cli.main import main
-from esper.control import RequestKind
+from esper.common.control import RequestKind
 from esper.history.history import open_history
 from esper.telemetry import events as ev
 from tests.attach.viewers import HELLO, Viewer, exchange, wait_until

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.domain import AlphaCurve, Stage
+from esper.common.domain import AlphaCurve, Stage
 from esper.growth.blend import Blend
 from esper.growth.blueprints import offered_blueprints
 from esper.growth.layers import initialise_

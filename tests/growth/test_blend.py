@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.domain import AlphaCurve
+from esper.common.domain import AlphaCurve
 from esper.growth.blend import BLEND_STYLES, AlphaSchedule, Blend, BlendGate, blend, straight_through
 from tests.growth.hosts import generator
 

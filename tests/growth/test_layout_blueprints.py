@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.domain import AlphaCurve, Stage
+from esper.common.domain import AlphaCurve, Stage
 from esper.envs.env_state import load_tensors
 from esper.growth.blend import BLEND_STYLES, Blend, BlendGate
 from esper.growth.blueprints import BLUEPRINTS, blueprint, build_seed, offered_blueprints

@@ -3,7 +3,7 @@ import itertools
 import pytest
 import torch
 
-from esper.domain import Stage
+from esper.common.domain import Stage
 from esper.growth.blend import Blend
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork

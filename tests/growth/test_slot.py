@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esper.domain import AlphaCurve, Stage
+from esper.common.domain import AlphaCurve, Stage
 from esper.growth.blend import ALPHA_TARGETS, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend
 from esper.growth.blueprints import offered_blueprints
 from esper.growth.layouts import Layout

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.domain import AlphaCurve, Stage
+from esper.common.domain import AlphaCurve, Stage
 from esper.growth.blend import Blend
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import esper
-from esper.domain import Stage
+from esper.common.domain import Stage
 from esper.growth.cpu_convolution import Convolution
 from esper.growth.layers import FastBatchNorm2d, Float32GroupNorm, PointwiseConv
 from esper.growth.network import call_model

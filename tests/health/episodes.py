@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from esper.domain import StageName
+from esper.common.domain import StageName
 from esper.telemetry import events as ev
 
 

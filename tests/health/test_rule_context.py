@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esper.config import AnomalyConfig
+from esper.common.configuration.config import AnomalyConfig
 from esper.health.detector import AnomalyDetector, AnomalyEvent
 from esper.health.rules.envs import EXPLODING_MIN_SAMPLES
 from esper.health.rules.lanes import STRAGGLING_STEPS

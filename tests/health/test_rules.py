@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from esper.config import AnomalyConfig, Config, TrainingConfig
-from esper.domain import Rule
+from esper.common.configuration.config import AnomalyConfig, Config, TrainingConfig
+from esper.common.domain import Rule
 from esper.health.detector import AnomalyDetector, AnomalyEvent
 from esper.health.rules import CHECKS, RULES
 from esper.health.rules.lanes import (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from esper.control import RequestKind
+from esper.common.control import RequestKind
 from esper.envs.env import Env
 from esper.health.detector import AnomalyDetector
 from esper.telemetry import events as ev

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.config import ConfigError
+from esper.common.configuration.config import ConfigError
 from esper.history.address import MOMENT_KEYS, ViewAddress, parse_address
 
 RUNS = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1)

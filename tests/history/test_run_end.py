@@ -7,7 +7,7 @@ import pytest
 from esper.checkpoint.catalog import checkpoint_path
 from esper.checkpoint.files import write_checkpoint
 from esper.cli.main import main
-from esper.config import Config
+from esper.common.configuration.config import Config
 from esper.history.history import open_history
 from esper.recording.notes import read_notes
 from esper.recording.recorder import Recorder, write_manifest

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.filters import FilterError, IncompleteFilterError
+from esper.common.filters import FilterError, IncompleteFilterError
 from esper.history.run_filter import RUN_STATES, complete_filter, parse_run_filter, sort_keys, sort_runs
 from esper.history.run_info import RunInfo
 from esper.history.run_status import LIVE_STATES

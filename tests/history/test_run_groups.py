@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from esper.common.intervals import joint_level
 from esper.history import run_groups
 from esper.history.run_groups import (
     GroupCurve,
@@ -25,7 +26,6 @@ from esper.history.run_groups import (
 )
 from esper.history.run_groups import group_runs as group
 from esper.history.run_info import RunInfo
-from esper.intervals import joint_level
 
 BASE = {"envs": 8, "seed": 0, "slots": ["early"], "plan": "", "telemetry-dir": "a", "ppo.entropy-coef": 0.08}
 

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 
-from esper.domain import Severity
+from esper.common.domain import Severity
 from esper.history.history import History, open_history
 from esper.history.log_database import LOG_CATEGORIES, MAX_SEQ, MIN_SEQ, LogDatabase, LogFilter
 from esper.history.run_log import LogRow, RunLog

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.domain import StageName
+from esper.common.domain import StageName
 from esper.history.timeline import NAVIGABLE_KINDS, MarkFilter, MarkKind, Marks
 from esper.telemetry import events as ev
 

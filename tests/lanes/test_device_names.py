@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from esper.config import ConfigError
+from esper.common.configuration.config import ConfigError
+from esper.common.system.process import RankInfo
 from esper.lanes import device_names
 from esper.lanes.device_names import early_lanes, lanes_with_worker, max_cuda_devices
-from esper.process import RankInfo
 
 ALONE = RankInfo()
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from esper.cli.main import main
-from esper.config import ConfigError
+from esper.common.configuration.config import ConfigError
 from esper.lanes import device_names
 from esper.lanes.devices import _missing_kernels, resolve_devices, resolve_policy_device, unusable_gpus
 from esper.telemetry import events as ev

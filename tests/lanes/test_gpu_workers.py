@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import torch
 
-from esper.domain import Op
+from esper.common.domain import Op
 from esper.envs.cuda_graphs import CudaGraphs
 from esper.envs.env import Env
 from esper.lanes import gpu_workers

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.config import PPOConfig
-from esper.domain import Op, Stage
+from esper.common.configuration.config import PPOConfig
+from esper.common.domain import Op, Stage
 from esper.envs.env import Env
 from esper.envs.epoch_result import EpochResult, max_result_width
 from esper.lanes.errors import FaultError

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.domain import Op, Stage
+from esper.common.domain import Op, Stage
 from esper.envs.cuda_graphs import CudaGraphs
 from esper.envs.env import Env
 from esper.envs.governor import LastGoodState

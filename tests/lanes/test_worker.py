@@ -16,9 +16,9 @@ from typing import NoReturn
 import psutil
 import pytest
 
-from esper.config import ConfigError
-from esper.control import RequestKind
-from esper.domain import Op, Stage
+from esper.common.configuration.config import ConfigError
+from esper.common.control import RequestKind
+from esper.common.domain import Op, Stage
 from esper.envs.env import Env
 from esper.envs.env_state import env_state_tensors
 from esper.envs.epoch_result import EpochResult

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import torch
 
-from esper.config import Config, CounterfactualName
-from esper.domain import HEADS, Stage
+from esper.common.configuration.config import Config, CounterfactualName
+from esper.common.domain import HEADS, Stage
 from esper.envs.env import Env
 from esper.envs.hosts import HostFactory
 from esper.growth.lifecycle import StageTransition

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from esper.domain import Op, Stage
+from esper.common.domain import Op, Stage
 from esper.policy.actions import Action
 from esper.policy.agent import Agent
 from esper.policy.baselines import DEFAULT_BLUEPRINT, PLANT_INTERVAL_STEPS, PeriodicAgent, StaticAgent

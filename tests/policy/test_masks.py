@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esper.domain import Op, Stage
+from esper.common.domain import Op, Stage
 from esper.growth.lifecycle import IllegalTransitionError
 from esper.policy.actions import Action, head_sizes
 from esper.policy.baselines import RandomAgent

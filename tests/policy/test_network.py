@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.domain import HEADS, Op
+from esper.common.domain import HEADS, Op
 from esper.growth.blend import BLEND_STYLES
 from esper.policy.actions import head_sizes
 from esper.policy.masks import MIN_P, ActionMasks

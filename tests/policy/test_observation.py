@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from esper.domain import AlphaCurve, Op
+from esper.common.domain import AlphaCurve, Op
 from esper.growth.blend import BLEND_STYLES
 from esper.policy.actions import Action
 from esper.policy.masks import ActionMasks, write_masks

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.domain import Op
+from esper.common.domain import Op
 from esper.policy.masks import ActionMasks
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import BASE_FEATURES, BASE_GROUPS, ObservationShape

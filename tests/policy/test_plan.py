@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from esper.checkpoint.catalog import find_checkpoint
 from esper.cli.main import main
-from esper.config import ConfigError
-from esper.control import RequestKind
-from esper.decisions import Decision, PlannedDecision, write_plan
-from esper.domain import Op
+from esper.common.configuration.config import ConfigError
+from esper.common.control import RequestKind
+from esper.common.decisions import Decision, PlannedDecision, write_plan
+from esper.common.domain import Op
 from esper.policy.plan import check_names, parse_plan, split_plan
 from esper.policy.plan_agent import PlanAgent
 from esper.telemetry import events as ev

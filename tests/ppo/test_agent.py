@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from esper.config import HorizonName, PPOConfig
-from esper.domain import HEADS
+from esper.common.configuration.config import HorizonName, PPOConfig
+from esper.common.domain import HEADS
 from esper.growth.network import GrowingNetwork
 from esper.policy.agent import EnvStatus
 from esper.ppo.agent import PPOAgent

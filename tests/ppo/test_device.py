@@ -11,8 +11,8 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from esper.config import PPOConfig
-from esper.domain import HEADS, Op
+from esper.common.configuration.config import PPOConfig
+from esper.common.domain import HEADS, Op
 from esper.growth.network import GrowingNetwork
 from esper.policy import masks
 from esper.policy.agent import EnvStatus

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.config import PPOConfig
-from esper.domain import HEADS, Op
+from esper.common.configuration.config import PPOConfig
+from esper.common.domain import HEADS, Op
 from esper.policy.masks import ActionMasks
 from esper.policy.network import ActionEvaluation, Features, PolicyNetwork
 from esper.policy.observation import ObservationShape

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.config import PPOConfig
-from esper.domain import Op
+from esper.common.configuration.config import PPOConfig
+from esper.common.domain import Op
+from esper.common.system.ranks import RankGroup
 from esper.policy.agent import UpdateStats
 from esper.policy.network import PolicyNetwork
 from esper.ppo.learner import PPOLearner
 from esper.ppo.normaliser import RunningMeanStd
 from esper.ppo.rollout import RolloutBuffer
-from esper.ranks import RankGroup
 from tests.ppo.test_learner import SHAPE, legal, play
 from tests.ranks import together
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.config import HorizonName, PPOConfig, RewardConfig, RewardName
-from esper.domain import Stage
+from esper.common.configuration.config import HorizonName, PPOConfig, RewardConfig, RewardName
+from esper.common.domain import Stage
 from esper.ppo.rewards import RewardFunction, rent_cost
 from tests.growth.hosts import grow, network
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from esper.domain import VERSION
+from esper.common.domain import VERSION
 from esper.history.history import open_history
 from esper.history.run_info import RunEnd
 from esper.recording.decoder import MAX_DAMAGE_NOTICES

@@ -12,9 +12,9 @@ from research.growth_search import constant_plans
 from research.teaching.player import Alternative
 from torch import Tensor
 
-from esper.config import Config, ConfigError
-from esper.decisions import Decision
-from esper.domain import HEADS
+from esper.common.configuration.config import Config, ConfigError
+from esper.common.decisions import Decision
+from esper.common.domain import HEADS
 from esper.policy.actions import action_of
 from esper.policy.observation import ObservationShape
 from esper.search.space import PlanSpace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from esper.intervals import t_interval
+from esper.common.intervals import t_interval
 from research import context_gain
 
 CONTEXTS = 16

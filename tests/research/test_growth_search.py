@@ -11,8 +11,8 @@ from research.growth_search import STEPS, Job, Played, choose_answer, measure
 from research.growth_statistics import BEST_CONSTANT, EVALUATION_HOSTS, FRESH_HOSTS, POLICY, SEARCH_HOST, answer_key
 
 from esper.candidates import BARE_HOST
-from esper.config import Config
-from esper.disk import write_replaced
+from esper.common.configuration.config import Config
+from esper.common.system.disk import write_replaced
 from esper.tasks.prepare import prepare_task
 from esper.telemetry.codec import encode_json
 from research import growth_search, growth_statistics

@@ -14,7 +14,7 @@ from research.generalist_evaluation import CONSTANT, PARTS, Outcome, Part, Resul
 from research.teach import DIRECTORY, PUPIL, draw, lesson_path, play, prepare, report
 from research.teaching.lessons import Lesson, write_lesson
 
-from esper.config import ConfigError
+from esper.common.configuration.config import ConfigError
 from esper.policy.observation import ObservationShape
 from research import teach
 from tests.research.teaching.made import made_lesson

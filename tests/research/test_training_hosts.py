@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 from research.training_hosts import TrainingHosts
 
-from esper.config import Config
+from esper.common.configuration.config import Config
 from esper.policy.baselines import StaticAgent
 from esper.tasks.prepare import prepare_task
 

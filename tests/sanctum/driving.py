@@ -20,7 +20,7 @@ from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
 from textual.strip import Strip
 
-from esper.control import Request
+from esper.common.control import Request
 from esper.history.divergence import GhostRun
 from esper.history.history import History, open_history
 from esper.history.playback import Playback

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from esper.domain import Severity, StageName
+from esper.common.domain import Severity, StageName
 from esper.telemetry import events as ev
 from tests.factory import run_started, stamp
 

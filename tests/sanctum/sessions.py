@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from esper.control import Request, RequestQueue
+from esper.common.control import Request, RequestQueue
 from esper.recording.run_directory import RunDirectory
 from esper.sanctum.app import SanctumApp
 from esper.telemetry import events as ev

@@ -11,7 +11,7 @@ from rich.style import Style
 from textual.color import Color as ColorOfTextual
 from textual.pilot import Pilot
 
-from esper.plots.sparkline import BLOCK_CHARS
+from esper.common.plots.sparkline import BLOCK_CHARS
 from esper.sanctum import theme
 from esper.sanctum.theme import Palette, load_themes
 from esper.telemetry import events as ev

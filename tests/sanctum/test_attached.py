@@ -16,8 +16,8 @@ from esper.attach.server import AttachServer
 from esper.attach.session import AttachedRun
 from esper.checkpoint.catalog import checkpoint_path
 from esper.checkpoint.files import write_checkpoint
-from esper.config_files import resolve_config
-from esper.control import RequestKind, RequestQueue
+from esper.common.configuration.files import resolve_config
+from esper.common.control import RequestKind, RequestQueue
 from esper.engine.ending import TRAINED
 from esper.engine.start_point import StartPoint
 from esper.engine.thread import EngineThread

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 from textual.pilot import Pilot
 
-from esper.plots.chart import Curve, XAxis, percent
-from esper.plots.stacked_chart import StackedChart
+from esper.common.plots.chart import Curve, XAxis, percent
+from esper.common.plots.stacked_chart import StackedChart
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.chart import ChartScreen
 from esper.sanctum.screens.env_detail import EnvDetailScreen

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from esper.config import Config, PPOConfig
+from esper.common.configuration.config import Config, PPOConfig
 from esper.history.summary import flat_config
 from esper.sanctum.settings import CHANGED, DEFAULTS, OF_TASK, list_settings
 from esper.telemetry import events as ev

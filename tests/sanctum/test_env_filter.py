@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.filters import FilterError, IncompleteFilterError
+from esper.common.filters import FilterError, IncompleteFilterError
 from esper.sanctum.env_filter import NUMERIC_FIELDS, parse_filter, sort_envs, worst_env
 from esper.telemetry import events as ev
 from esper.telemetry.state import EnvState, RunState

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from textual.widgets import Input, Static
 
-from esper.domain import StageName
+from esper.common.domain import StageName
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.overview import OverviewScreen

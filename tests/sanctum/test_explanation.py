@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from esper.control import RequestKind
+from esper.common.control import RequestKind
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.widgets.env_explanation import EnvExplanation
 from esper.telemetry import events as ev

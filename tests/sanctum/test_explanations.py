@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from textual.geometry import Region
 
-from esper.config import AnomalyConfig
+from esper.common.configuration.config import AnomalyConfig
 from esper.health.rules import RULES
 from esper.sanctum.explanations import METRIC_HELP, RECOVERY_HELP, explain_metric
 from esper.sanctum.screens.help import MetricHelpScreen

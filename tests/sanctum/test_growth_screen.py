@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from esper.domain import StageName
+from esper.common.domain import StageName
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.growth import BlueprintTable, GrowthChart
 from esper.sanctum.widgets.population_charts import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from esper.cli.main import main
-from esper.config import ConfigError
+from esper.common.configuration.config import ConfigError
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.bindings import KEYS, KeyBinding
 from esper.sanctum.keymap import PRESETS, apply_keys, find_conflicts, load_keys

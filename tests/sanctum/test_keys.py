@@ -12,7 +12,7 @@ import pytest
 from textual.drivers.headless_driver import HeadlessDriver
 from textual.widgets import Input, OptionList, Static
 
-from esper.control import RequestKind
+from esper.common.control import RequestKind
 from esper.sanctum.actions.resume import BROWSER_MESSAGE
 from esper.sanctum.actions.sharing import NO_SELECTION_MESSAGE
 from esper.sanctum.app import SanctumApp

@@ -12,7 +12,7 @@ from textual.widgets import Static
 from torch import Tensor
 
 from esper.checkpoint.files import read_checkpoint
-from esper.config_files import resolve_config
+from esper.common.configuration.files import resolve_config
 from esper.engine.ending import TRAINED
 from esper.engine.start_point import RunOptions, StartPoint
 from esper.engine.thread import EngineThread

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from esper.control import RequestKind
+from esper.common.control import RequestKind
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.problems import PauseCausePanel

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from esper.control import RequestKind
+from esper.common.control import RequestKind
 from esper.history.history import open_history
 from esper.history.playback import Playback
 from esper.recording.run_directory import RunDirectory

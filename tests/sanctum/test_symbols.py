@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.formatting import format_clock, format_duration, ordinal, strip_control
+from esper.common.formatting import format_clock, format_duration, ordinal, strip_control
 from esper.sanctum.symbols import compact_cell, ellipsise, number_cell, percent_cell, scale_cell, shorten_name
 
 

@@ -12,7 +12,7 @@ import pytest
 from rich.style import Style
 from textual.color import Color
 
-from esper.config import ConfigError
+from esper.common.configuration.config import ConfigError
 from esper.sanctum.symbols import STAGES
 from esper.sanctum.terminal_background import BackgroundQuery, is_light, typed_keys
 from esper.sanctum.theme import DEFAULT_THEME, Palette, find_theme, load_themes

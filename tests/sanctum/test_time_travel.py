@@ -8,7 +8,7 @@ import pytest
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from esper.control import RequestKind
+from esper.common.control import RequestKind
 from esper.history.history import History
 from esper.history.timeline import MarkKind
 from esper.sanctum.app import MAX_NOTICES, SanctumApp

@@ -21,8 +21,8 @@ import esper
 from esper.attach.client import RemoteRequestQueue
 from esper.checkpoint.catalog import checkpoint_path
 from esper.checkpoint.files import write_checkpoint
-from esper.control import RequestKind
-from esper.intervals import t_quantile
+from esper.common.control import RequestKind
+from esper.common.intervals import t_quantile
 from esper.recording.notes import BASELINE_TAG, RunNotes, read_notes, write_notes
 from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import LOCK_FILE, RunLock

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from optuna.trial import FixedTrial
 
 from esper.candidates import BARE_HOST
-from esper.decisions import Decision, PlannedDecision
-from esper.domain import Op
+from esper.common.decisions import Decision, PlannedDecision
+from esper.common.domain import Op
 from esper.growth.blueprints import build_seed
 from esper.growth.layouts import Layout
 from esper.policy.actions import Action

@@ -9,13 +9,13 @@ import pytest
 
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK
-from esper.config import ConfigError
+from esper.common.configuration.config import ConfigError
+from esper.common.system.process import python_command
 from esper.effects.change import UNCHANGED, without_decision
 from esper.effects.episode import RecordedEpisode, read_episode
 from esper.effects.messages import SimulationRequest, SimulationUpdate
 from esper.effects.store import EffectStore
 from esper.history.history import open_history
-from esper.process import python_command
 from esper.simulation.process import simulate
 from esper.telemetry.codec import encode_json, make_decoder
 

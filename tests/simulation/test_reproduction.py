@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from esper.checkpoint.catalog import list_checkpoints
-from esper.control import RequestKind
+from esper.common.control import RequestKind
 from esper.effects.change import UNCHANGED, Change, without_decision
 from esper.history.excerpt import write_excerpt
 from esper.history.history import open_history

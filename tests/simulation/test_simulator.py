@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from esper.config import Config, ConfigError
-from esper.decisions import Decision, parse_decision
+from esper.common.configuration.config import Config, ConfigError
+from esper.common.decisions import Decision, parse_decision
 from esper.effects.change import NOTHING, UNCHANGED, Change, without_decision, without_steps
 from esper.effects.episode import RecordedEpisode
 from esper.effects.results import Simulation, Trajectory

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from esper.checkpoint.manifest import MANIFEST_FILE
-from esper.config_files import resolve_config
+from esper.common.configuration.files import resolve_config
 from esper.history.run_info import flat_config
 from esper.recording.notes import RunNotes, write_notes
 from esper.sweeps.paths import StudyPaths

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from esper.config import ConfigError
+from esper.common.configuration.config import ConfigError
 from esper.sweeps.jobs import make_jobs
 from esper.sweeps.plan import ValueRange
 from tests.sweeps.fakes import GRID, make_plan

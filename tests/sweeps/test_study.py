@@ -13,7 +13,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from esper.config import ConfigError
+from esper.common.configuration.config import ConfigError
 from esper.recording.notes import RunNotes
 from esper.sweeps import study as study_module
 from esper.sweeps.results import study_results

@@ -12,8 +12,8 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from esper.config import ConfigError
-from esper.process import HostMemory
+from esper.common.configuration.config import ConfigError
+from esper.common.system.process import HostMemory
 from esper.recording.notes import RunNotes, read_notes
 from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock

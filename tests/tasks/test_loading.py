@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from esper.config import TaskError
+from esper.common.configuration.config import TaskError
 from esper.tasks.loading import check_task_reference, describe_changes, load_source, load_task
 
 TASK_FILE = """

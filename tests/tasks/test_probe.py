@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.config import TaskError
-from esper.domain import Stage
+from esper.common.configuration.config import TaskError
+from esper.common.domain import Stage
 from esper.growth.layouts import Layout
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork

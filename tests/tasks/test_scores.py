@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.config import TaskError
+from esper.common.configuration.config import TaskError
 from esper.tasks.probe import probe_task
 from esper.tasks.splits import Splits
 from esper.tasks.task import Task

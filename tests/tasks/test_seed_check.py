@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from torch import Tensor, nn
 
-from esper.config import TaskError
+from esper.common.configuration.config import TaskError
 from esper.growth.blueprints import BLUEPRINTS, blueprint
 from esper.tasks.probe import probe_task
 from esper.tasks.task import Task

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from esper.config import TaskError
+from esper.common.configuration.config import TaskError
 from esper.tasks.data_loading import load_data
 from esper.tasks.probe import probe_task
 from esper.tasks.splits import Splits

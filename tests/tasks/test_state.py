@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 from torch.utils.checkpoint import checkpoint
 
-from esper.config import TaskError
+from esper.common.configuration.config import TaskError
 from esper.growth.blueprints import BLUEPRINTS, blueprint
 from esper.tasks.probe import probe_task
 from esper.tasks.splits import Splits

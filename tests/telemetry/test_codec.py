@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esper.domain import Stage, StageName
+from esper.common.domain import Stage, StageName
 from esper.telemetry import events as ev
 from esper.telemetry.codec import DECODE_ERRORS, encode_json, encode_lines, make_decoder
 from esper.telemetry.state import Keyframe, Record, RunState

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from esper.common.system.ranks import RankGroup, RankLostError
 from esper.health.detector import AnomalyDetector
-from esper.ranks import RankGroup, RankLostError
 from esper.recording.recorder import Recorder
 from esper.recording.run_directory import RunDirectory
 from esper.telemetry import events as ev

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.domain import StageName
+from esper.common.domain import StageName
 from esper.telemetry import events as ev
 from esper.telemetry.series import MAX_POINTS, DownsampledSeries, five_numbers
 from esper.telemetry.state import Keyframe, RunState

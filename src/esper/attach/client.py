@@ -23,8 +23,8 @@ from esper.attach.protocol import (
     encode_message,
     socket_address,
 )
-from esper.control import Request, RequestKind
-from esper.process import NamedThread
+from esper.common.control import Request, RequestKind
+from esper.common.system.process import NamedThread
 from esper.recording.run_lock import is_starting, read_holder
 from esper.telemetry.codec import DECODE_ERRORS
 

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from esper.control import RequestKind
+from esper.common.control import RequestKind
 from esper.telemetry.codec import encode_json
 
 PROTOCOL_VERSION = 1

@@ -26,8 +26,8 @@ from esper.attach.protocol import (
     encode_message,
     socket_address,
 )
-from esper.control import RequestKind, RequestQueue
-from esper.process import NamedThread
+from esper.common.control import RequestKind, RequestQueue
+from esper.common.system.process import NamedThread
 from esper.telemetry.codec import DECODE_ERRORS
 
 MAX_CONNECTIONS = 32

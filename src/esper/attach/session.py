@@ -7,7 +7,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from esper.attach.client import RemoteRequestQueue
-from esper.process import NamedThread
+from esper.common.system.process import NamedThread
 from esper.recording.reader import RecordingReader
 from esper.recording.run_directory import RunDirectory, RunDirectoryError
 from esper.recording.run_lock import is_live

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from esper.checkpoint.manifest import MANIFEST_FILE, CheckpointError
-from esper.disk import make_subdirectory, sync_directory
+from esper.common.system.disk import make_subdirectory, sync_directory
 
 CHECKPOINTS_DIR = "checkpoints"
 """Subdirectory of a run directory that holds its checkpoints."""

@@ -35,11 +35,11 @@ from esper.checkpoint.manifest import (
     read_verified_files,
 )
 from esper.checkpoint.state import check_state
-from esper.config import Config
-from esper.disk import make_subdirectory, replace_synced, sync_directory, write_synced
-from esper.domain import StepNumber
+from esper.common.configuration.config import Config
+from esper.common.domain import StepNumber
+from esper.common.system.disk import make_subdirectory, replace_synced, sync_directory, write_synced
+from esper.common.user_code.references import TaskOrigin
 from esper.telemetry.codec import encode_json
-from esper.user_code import TaskOrigin
 
 
 @dataclass(frozen=True)

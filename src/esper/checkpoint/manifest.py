@@ -12,12 +12,12 @@ from typing import Annotated, Any, cast
 
 import msgspec
 
-from esper.config import Config
-from esper.disk import UnsafeFileError, read_regular
-from esper.domain import VERSION
+from esper.common.configuration.config import Config
+from esper.common.domain import VERSION
+from esper.common.system.disk import UnsafeFileError, read_regular
+from esper.common.user_code.references import TaskOrigin
 from esper.recording.run_manifest import read_run_manifest
 from esper.telemetry.codec import DECODE_ERRORS, encode_json
-from esper.user_code import TaskOrigin
 
 CHECKPOINT_FORMAT = 2
 MANIFEST_FILE = "manifest.json"

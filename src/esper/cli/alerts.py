@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from esper.cli.console import drain
-from esper.config import ConfigError
-from esper.process import NamedThread
+from esper.common.configuration.config import ConfigError
+from esper.common.system.process import NamedThread
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json
 from esper.telemetry.state import Record

@@ -18,8 +18,8 @@ from esper.checkpoint.manifest import CheckpointError, read_manifest
 from esper.cli.growth_lines import format_growth_round
 from esper.cli.options import NarrationDetail
 from esper.cli.streams import DISK_FULL_ERRNOS, print_text
+from esper.common.formatting import NOT_MEASURED, format_duration, format_number, pluralise, strip_control
 from esper.engine.resume_options import resume_options
-from esper.formatting import NOT_MEASURED, format_duration, format_number, pluralise, strip_control
 from esper.health.incidents import group_incidents
 from esper.history.measures import LAST_RETURN
 from esper.telemetry import events as ev

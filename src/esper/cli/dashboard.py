@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from esper.cli.options import NARRATIONS
 from esper.cli.streams import discard_broken_output
-from esper.config import ConfigError
-from esper.process import freeze_loaded_objects
+from esper.common.configuration.config import ConfigError
+from esper.common.system.process import freeze_loaded_objects
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

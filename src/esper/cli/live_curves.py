@@ -8,8 +8,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from esper.cli.console import drain
+from esper.common.system.process import NamedThread
 from esper.history.tensorboard import TensorboardWriter
-from esper.process import NamedThread
 from esper.telemetry.state import Keyframe, Record
 
 if TYPE_CHECKING:

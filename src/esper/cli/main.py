@@ -22,7 +22,7 @@ from esper.cli.options import (
     print_warnings,
 )
 from esper.cli.streams import CLOSED_ERRNOS, DISK_FULL_ERRNOS, discard_broken_output
-from esper.config import ConfigError
+from esper.common.configuration.config import ConfigError
 from esper.harvest.structure import HarvestError
 from esper.recording.recorder import RecordingError
 from esper.recording.segments import ReadError

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from esper.formatting import NOT_MEASURED
-from esper.plots.chart import Chart, Curve, Quantity, XAxis
-from esper.plots.dots import Floats, extent
+from esper.common.formatting import NOT_MEASURED
+from esper.common.plots.chart import Chart, Curve, Quantity, XAxis
+from esper.common.plots.dots import Floats, extent
 
 MAX_WIDTH, MIN_WIDTH = 128, 29
 """Limits of the width of a plot with its y axis, in columns."""

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, TextIO
 from esper.cli.dashboard import DisplayOptions, show_dashboard
 from esper.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE, NarrationDetail, print_usage_error
 from esper.cli.streams import CLOSED_ERRNOS, FROZEN_AFTER_S, discard_broken_output, is_frozen, print_text
-from esper.control import RequestKind
-from esper.process import NamedThread, RankInfo
-from esper.stop_signals import replace_handlers, restore_handlers
+from esper.common.control import RequestKind
+from esper.common.system.process import NamedThread, RankInfo
+from esper.common.system.stop_signals import replace_handlers, restore_handlers
 
 if TYPE_CHECKING:
     from esper.engine.ending import EndingKind

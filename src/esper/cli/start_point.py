@@ -24,13 +24,13 @@ from esper.checkpoint.manifest import (
     read_verified_files,
 )
 from esper.cli.options import check_own_code_is_named, print_warnings
-from esper.config import ConfigError
-from esper.config_files import read_config_file, resolve_config
+from esper.common.configuration.config import ConfigError
+from esper.common.configuration.files import read_config_file, resolve_config
+from esper.common.system.process import parent_start_time
 from esper.engine.start_checks import resolve_policy
 from esper.engine.start_point import RunCompleteError, StartPoint
 from esper.engine.unfinished import command_digest, find_begun_run, is_done
 from esper.policy.loading import is_own_policy
-from esper.process import parent_start_time
 from esper.recording.notes import RunNotes, update_notes
 from esper.recording.recorder import open_run_directory
 from esper.recording.run_directory import RunDirectory

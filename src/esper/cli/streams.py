@@ -10,7 +10,7 @@ import sys
 import termios
 from typing import TextIO
 
-from esper.formatting import strip_control
+from esper.common.formatting import strip_control
 
 CLOSED_ERRNOS = frozenset({errno.EPIPE, errno.EIO})
 """Errors of a pipe whose reader has exited, or of a terminal that was closed."""

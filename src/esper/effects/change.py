@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from esper.config import ConfigError
-from esper.decisions import SET_ALPHA, WAIT, Decision, describe_decision, describe_options, parse_decision
+from esper.common.configuration.config import ConfigError
+from esper.common.decisions import SET_ALPHA, WAIT, Decision, describe_decision, describe_options, parse_decision
 from esper.effects.episode import RecordedEpisode, RecordedSeed
 from esper.telemetry.series import decision_of
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from esper.config import Config, ConfigError
-from esper.decisions import GERMINATE
+from esper.common.configuration.config import Config, ConfigError
+from esper.common.decisions import GERMINATE
 from esper.history.address import MissingMomentError, position_of_number
 from esper.history.history import History
 from esper.telemetry import events as ev

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from esper.common.formatting import APPROXIMATE, pluralise
+from esper.common.intervals import IntervalEstimate, fraction_interval, ratio_interval
 from esper.effects.results import EpisodeResults
-from esper.formatting import APPROXIMATE, pluralise
-from esper.intervals import IntervalEstimate, fraction_interval, ratio_interval
 
 PAYS = 0.005
 """Effect on the net return from which a decision pays; below its negative it costs."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from esper.config import ConfigError
+from esper.common.configuration.config import ConfigError
 from esper.effects.episode import read_round
 from esper.effects.report import MeanEffect, blueprint_effects
 from esper.effects.results import EpisodeResults, Simulation, reproduced_results

@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from esper.decisions import GERMINATE, WAIT, Decision, describe_decision
+from esper.common.decisions import GERMINATE, WAIT, Decision, describe_decision
+from esper.common.formatting import APPROXIMATE, NOT_MEASURED, html_text, pluralise
+from esper.common.intervals import t_interval
+from esper.common.plots.svg import SvgPlot
+from esper.common.printed_table import PrintedTable
 from esper.effects.change import UNCHANGED, Change, changes_of, describe_change
 from esper.effects.paying import HEADING, PAYS, PayingPlantings
 from esper.effects.results import Effect, EpisodeResults, Simulation, Trajectory, effect
-from esper.formatting import APPROXIMATE, NOT_MEASURED, html_text, pluralise
-from esper.intervals import t_interval
-from esper.plots.svg import SvgPlot
-from esper.printed_table import PrintedTable
 from esper.telemetry.series import decision_of
 
 STEPS_PER_GROUP = 10

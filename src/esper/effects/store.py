@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 from platformdirs import user_cache_path
 
-from esper.disk import make_directory
+from esper.common.system.disk import make_directory
 from esper.effects.results import Simulation
 from esper.recording.result_file import append_result, read_results
 from esper.recording.run_directory import RunDirectory

@@ -8,7 +8,10 @@ from pathlib import Path
 import msgspec
 
 from esper.checkpoint.manifest import CheckpointError
-from esper.config import Config, ConfigError
+from esper.common.configuration.config import Config, ConfigError
+from esper.common.seeding import make_generator
+from esper.common.system.ranks import SINGLE_RANK, RankGroup
+from esper.common.user_code.references import describe_exception, user_errors
 from esper.engine.trained_policy import TrainedPolicy, initial_policy, read_trained_policy
 from esper.growth.site import SlotSite
 from esper.lanes.devices import resolve_policy_device
@@ -19,9 +22,6 @@ from esper.policy.loading import PRETRAINED, is_own_policy, load_policy
 from esper.policy.plan import parse_plan
 from esper.policy.plan_agent import PlanAgent
 from esper.ppo.agent import PPOAgent
-from esper.ranks import SINGLE_RANK, RankGroup
-from esper.seeding import make_generator
-from esper.user_code import describe_exception, user_errors
 
 
 def build_agent(

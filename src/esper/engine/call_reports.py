@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from esper.common.system.ranks import RankGroup
 from esper.lanes.call_watch import LIMIT_S, CallSupervisor, OverdueCall
-from esper.ranks import RankGroup
 from esper.telemetry import events as ev
 from esper.telemetry.hub import EventHub
 

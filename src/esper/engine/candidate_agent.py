@@ -9,16 +9,16 @@ import msgspec
 from torch import Tensor
 
 from esper.candidates import BARE_HOST, describe_candidate
-from esper.config import Config
+from esper.common.configuration.config import Config
+from esper.common.system.ranks import SINGLE_RANK, RankGroup
+from esper.common.user_code.references import user_errors
 from esper.engine.agent_factory import build_agent
 from esper.lanes.errors import FaultError
 from esper.policy.actions import WAITING, Action, ChosenAction
 from esper.policy.agent import Agent, EnvStatus, strip_prefix
 from esper.policy.baselines import NonLearningAgent, StaticAgent
 from esper.policy.plan import PLAN
-from esper.ranks import SINGLE_RANK, RankGroup
 from esper.tasks.profile import TaskProfile
-from esper.user_code import user_errors
 
 
 class CandidateAgent(NonLearningAgent):

@@ -21,11 +21,11 @@ from esper.checkpoint.catalog import (
 )
 from esper.checkpoint.files import Checkpoint, read_checkpoint, write_checkpoint
 from esper.checkpoint.manifest import CheckpointError, check_compatible
+from esper.common.system.ranks import RankGroup
 from esper.engine.episode import EpisodeSnapshot, capture_episode, install_episode
 from esper.engine.training_state import TrainingState
 from esper.lanes.errors import is_out_of_memory
 from esper.policy.agent import strip_prefix
-from esper.ranks import RankGroup
 from esper.recording.run_directory import RunDirectory
 from esper.telemetry.codec import encode_json, make_decoder
 from esper.telemetry.state import Keyframe

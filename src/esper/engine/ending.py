@@ -42,8 +42,8 @@ def ending_of(error: BaseException, *, is_set_up: bool) -> Ending:
         cause = error.__cause__ or error
         text = f"{''.join(traceback.format_exception(cause))}{_sentence(error)}"
         return Ending("failed", text)
+    from esper.common.system.ranks import RankLostError
     from esper.lanes.errors import FaultError, RunFailedError, StoppedError  # torch is loaded
-    from esper.ranks import RankLostError
 
     if isinstance(error, StoppedError):
         return NOT_BEGUN

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import msgspec
 from torch import Tensor
 
-from esper.config import Config
-from esper.domain import Op
+from esper.common.configuration.config import Config
+from esper.common.domain import Op
+from esper.common.seeding import EpisodeKey
 from esper.envs.env import Env
 from esper.envs.env_state import env_state_tensors, load_tensors
 from esper.envs.governor import COLLAPSE_STEPS, Breakdown, LastGoodState, find_collapse, find_non_finite
@@ -22,7 +23,6 @@ from esper.lanes.pool import EnvEpoch, EnvPool
 from esper.policy.actions import Action
 from esper.policy.agent import EnvStatus, strip_prefix
 from esper.ppo.rewards import RewardFunction, rent_cost
-from esper.seeding import EpisodeKey
 from esper.tasks.family import RENT
 
 _VIEW_FIELDS = (

@@ -16,18 +16,18 @@ import torch
 from torch import Tensor
 
 from esper.candidates import BARE_HOST, COMPARED, Candidate, Objective
-from esper.config import TaskError
+from esper.common.configuration.config import TaskError
+from esper.common.intervals import CONFIDENCE_LEVEL, IntervalEstimate, crossed_interval, joint_level
+from esper.common.user_code.isolation import isolated
+from esper.common.user_code.references import user_errors
 from esper.engine.best_network import BestNetwork
 from esper.envs.env import Env
 from esper.growth.network import count_samples
 from esper.harvest.model import build_model, sample_scores
 from esper.harvest.structure import HarvestError
-from esper.intervals import CONFIDENCE_LEVEL, IntervalEstimate, crossed_interval, joint_level
-from esper.isolation import isolated
 from esper.lanes.errors import FaultError
 from esper.tasks.splits import Splits
 from esper.telemetry import events as ev
-from esper.user_code import user_errors
 
 GAIN_LEVEL = 0.9
 """Level of the intervals of all gains together. If no gain is above 0, one of their lower ends is in 5 % of growths."""

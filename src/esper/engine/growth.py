@@ -12,9 +12,9 @@ import msgspec
 
 from esper.candidates import FROM_SCRATCH, WIDE_HOST, Objective
 from esper.checkpoint.catalog import list_checkpoints
-from esper.config import MAX_COUNT, Config, ConfigError
+from esper.common.configuration.config import MAX_COUNT, Config, ConfigError
+from esper.common.formatting import suggest
 from esper.engine.unfinished import kept_settings
-from esper.formatting import suggest
 from esper.policy.loading import POLICY_NAMES
 from esper.recording.run_manifest import read_run_manifest
 from esper.recording.runs import list_runs

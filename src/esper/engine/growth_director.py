@@ -15,7 +15,9 @@ import msgspec
 from torch import Tensor
 
 from esper.candidates import BARE_HOST, FROM_SCRATCH, WIDE_HOST, Candidate, Origin, Outcome, choose
-from esper.config import TaskError
+from esper.common.configuration.config import TaskError
+from esper.common.formatting import format_duration, pluralise
+from esper.common.seeding import EpisodeKey
 from esper.engine.best_network import BestNetwork, load_networks, network_states, network_tensors
 from esper.engine.candidate_agent import CandidateAgent
 from esper.engine.episode import Episode
@@ -31,13 +33,11 @@ from esper.engine.growth import (
 from esper.engine.step import StepResult
 from esper.engine.training_state import Director, TrainingState
 from esper.envs.env import Env
-from esper.formatting import format_duration, pluralise
 from esper.harvest.model import plant_grown
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.policy.agent import strip_prefix
 from esper.search.proposals import plan_of
 from esper.search.search import PlanSearch
-from esper.seeding import EpisodeKey
 from esper.telemetry import events as ev
 from esper.telemetry.search_state import SearchState
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 from esper.candidates import BARE_HOST, Candidate, choose, describe_answer, describe_candidate
-from esper.domain import VERSION, Severity
+from esper.common.domain import VERSION, Severity
+from esper.common.formatting import pluralise
 from esper.engine.best_network import BestNetwork
 from esper.engine.fresh_scores import testing_network
 from esper.engine.growth import Growth
 from esper.engine.growth_director import GrowthDirector
 from esper.engine.training_state import TrainingState
-from esper.formatting import pluralise
 from esper.harvest.grown import Grown
 from esper.harvest.structure import HarvestError, Provenance
 from esper.recording.run_directory import RunDirectory

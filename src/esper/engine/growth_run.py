@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from esper.checkpoint.manifest import Manifest
-from esper.config import Config, ConfigError, TaskError
-from esper.control import RequestQueue
+from esper.common.configuration.config import Config, ConfigError, TaskError
+from esper.common.control import RequestQueue
+from esper.common.system.ranks import RankGroup
 from esper.engine.candidate_agent import build_candidates, proposing_policies
 from esper.engine.fresh_scores import check_samples
 from esper.engine.growth import Growth, growth_identity
@@ -25,7 +26,6 @@ from esper.harvest.model import check_is_one_structure
 from esper.lanes.errors import FaultError, StoppedError
 from esper.lanes.pool import EnvPool
 from esper.policy.agent import Agent
-from esper.ranks import RankGroup
 from esper.recording.run_directory import RunDirectory
 from esper.search.search import PlanSearch
 from esper.search.space import PlanSpace

@@ -13,13 +13,13 @@ import msgspec
 import torch
 from torch import Tensor
 
-from esper.config import Config, TaskError
+from esper.common.configuration.config import Config, TaskError
+from esper.common.formatting import pluralise
+from esper.common.intervals import crossed_interval
 from esper.engine.episode import Episode, begin_episodes
 from esper.engine.fresh_scores import measure_env
 from esper.engine.growth import FRESH_HOSTS
 from esper.engine.step import StepResult, play_steps, tick_slots
-from esper.formatting import pluralise
-from esper.intervals import crossed_interval
 from esper.lanes.pool import EnvPool
 from esper.policy.baselines import StaticAgent
 

@@ -11,9 +11,10 @@ import msgspec
 import torch
 
 from esper.checkpoint.files import Checkpoint
-from esper.config import Config
-from esper.control import Request
-from esper.domain import HEADS, HEADS_BY_OP, VERSION, Op, Stage, StepNumber
+from esper.common.configuration.config import Config
+from esper.common.control import Request
+from esper.common.domain import HEADS, HEADS_BY_OP, VERSION, Op, Stage, StepNumber
+from esper.common.user_code.references import TaskOrigin
 from esper.engine.episode import Episode, StepOutcome
 from esper.envs.env import Env
 from esper.envs.epoch_result import EpochResult
@@ -30,7 +31,6 @@ from esper.tasks.family import structures_of
 from esper.tasks.profile import TaskProfile
 from esper.tasks.task import Task
 from esper.telemetry import events as ev
-from esper.user_code import TaskOrigin
 
 MEASUREMENT = ".5g"
 """Digits of recorded values: more than their precision. All 17 digits would double the files."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from esper.common.user_code.references import TaskOrigin
 from esper.policy.loading import is_own_policy
-from esper.user_code import TaskOrigin
 
 
 def resume_options(run: Path, origin: TaskOrigin | None, policy: str) -> str:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
+from esper.common.system.ranks import RankLostError
 from esper.engine.run_files import LOST, RunFiles
 from esper.engine.run_kind import RunKind
 from esper.engine.trainer import Trainer
 from esper.lanes.errors import FaultError, RunFailedError
-from esper.ranks import RankLostError
 from esper.recording.recorder import RecordingError
 from esper.telemetry import events as ev
 

@@ -16,14 +16,14 @@ import torch
 
 from esper.checkpoint.files import Checkpoint
 from esper.checkpoint.manifest import CheckpointError
-from esper.control import ENDING_KINDS, Request, RequestKind, RequestQueue
-from esper.domain import PauseCause
+from esper.common.control import ENDING_KINDS, Request, RequestKind, RequestQueue
+from esper.common.domain import PauseCause
+from esper.common.system.ranks import RankGroup
 from esper.engine import reporter
 from esper.engine.checkpointer import Checkpointer
 from esper.engine.training_state import TrainingState
 from esper.lanes.errors import INCONSISTENT_STATE, FaultError, RunFailedError
 from esper.policy.occlusion import ExplainingAgent
-from esper.ranks import RankGroup
 from esper.recording.run_directory import DELETED
 from esper.telemetry import events as ev
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.manifest import CheckpointError, read_manifest
-from esper.config import Config
+from esper.common.configuration.config import Config
+from esper.common.system.ranks import RankGroup
 from esper.engine.resume_options import resume_options
 from esper.engine.start_point import StartPoint
 from esper.engine.training_state import TrainingState
 from esper.health.detector import AnomalyDetector
 from esper.health.thresholds import Thresholds
 from esper.lanes.errors import FaultError
-from esper.ranks import RankGroup
 from esper.recording.notes import RunNotes, update_notes
 from esper.recording.recorder import Recorder, RecordingError, open_run_directory
 from esper.recording.run_directory import RunDirectory

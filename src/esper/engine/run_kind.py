@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from esper.checkpoint.manifest import Manifest
-from esper.config import Config
-from esper.control import RequestQueue
+from esper.common.configuration.config import Config
+from esper.common.control import RequestQueue
+from esper.common.system.ranks import RankGroup
 from esper.engine.agent_factory import build_agent
 from esper.engine.training_state import TrainingState
 from esper.engine.unfinished import command_digest
 from esper.policy.agent import Agent
-from esper.ranks import RankGroup
 from esper.recording.run_directory import RunDirectory
 from esper.tasks.prepare import PreparedTask
 

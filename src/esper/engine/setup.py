@@ -7,8 +7,10 @@ from contextlib import ExitStack
 from queue import SimpleQueue
 
 from esper.checkpoint.manifest import Manifest, read_manifest
-from esper.config import Config, ConfigError
-from esper.control import RequestQueue
+from esper.common.configuration.config import Config, ConfigError
+from esper.common.control import RequestQueue
+from esper.common.system.process import RankInfo
+from esper.common.system.ranks import SINGLE_RANK, RankGroup, reduce_on_gpu
 from esper.engine.call_reports import report_calls
 from esper.engine.checkpointer import Checkpointer
 from esper.engine.run import Run
@@ -25,8 +27,6 @@ from esper.lanes.devices import resolve_devices, resolve_policy_device, torch_de
 from esper.lanes.errors import StoppedError
 from esper.lanes.pool import EnvPool
 from esper.lanes.spawn import WorkerSpawner
-from esper.process import RankInfo
-from esper.ranks import SINGLE_RANK, RankGroup, reduce_on_gpu
 from esper.recording.recorder import check_run_directory
 from esper.tasks.prepare import SavedTask, prepare_task
 from esper.telemetry.state import Keyframe, Record, RunState

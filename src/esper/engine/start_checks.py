@@ -8,8 +8,9 @@ import msgspec
 
 from esper.checkpoint.catalog import find_checkpoint, is_checkpoint
 from esper.checkpoint.manifest import CheckpointError, config_from_manifest, read_manifest
-from esper.config import Config, ConfigError
-from esper.disk import check_writable
+from esper.common.configuration.config import Config, ConfigError
+from esper.common.system.disk import check_writable
+from esper.common.system.process import RankInfo
 from esper.lanes.device_names import (
     early_lanes,
     lanes_with_worker,
@@ -18,7 +19,6 @@ from esper.lanes.device_names import (
     sees_own_gpus,
 )
 from esper.policy.loading import POLICY_NAMES, PRETRAINED, check_policy_reference, is_own_policy
-from esper.process import RankInfo
 from esper.recording.recorder import RecordingError
 from esper.recording.runs import last_write_time, resolve_run
 from esper.recording.segments import ReadError

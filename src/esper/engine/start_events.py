@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from esper.config import Config
+from esper.common.configuration.config import Config
 from esper.engine import reporter
 from esper.engine.run_files import RunFiles
 from esper.engine.trained_policy import policy_label

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from esper.checkpoint.catalog import run_directory_of
-from esper.config import Config
+from esper.common.configuration.config import Config
 from esper.recording.notes import RunNotes
 from esper.recording.recorder import open_run_directory
 from esper.recording.run_directory import RunDirectory

@@ -12,16 +12,16 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from esper.common.seeding import make_generator, seed_global_generators
+from esper.common.user_code.isolation import isolated
+from esper.common.user_code.references import user_errors
 from esper.engine.episode import Episode, StepOutcome, revalidate
 from esper.envs.stopwatch import PhaseTimer
 from esper.growth.lifecycle import StageTransition
-from esper.isolation import isolated
 from esper.lanes.errors import FaultError
 from esper.lanes.pool import EnvEpoch, EnvPool, PendingEpochs
 from esper.policy.actions import ChosenAction
 from esper.policy.agent import Agent, EnvStatus
-from esper.seeding import make_generator, seed_global_generators
-from esper.user_code import user_errors
 
 MAX_SHOWN = 200
 """Maximum number of characters of a wrong result that a message shows."""

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import torch
 
-from esper.config import Config
+from esper.common.configuration.config import Config
+from esper.common.formatting import format_bytes, html_text, pluralise
+from esper.common.seeding import restored_generators
+from esper.common.user_code.references import with_short_errors
 from esper.envs.env import Env
 from esper.envs.hosts import HostFactory
-from esper.formatting import format_bytes, html_text, pluralise
-from esper.seeding import restored_generators
 from esper.tasks.data_loading import load_data
 from esper.tasks.family import settings_of_family, structures_of
 from esper.tasks.loading import resolve_task
@@ -21,7 +22,6 @@ from esper.tasks.probe import probe_task
 from esper.tasks.profile import TaskProfile
 from esper.tasks.splits import data_tensors, move_data
 from esper.tasks.task import Task
-from esper.user_code import with_short_errors
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

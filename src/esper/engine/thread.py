@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING
 
 from esper.attach.protocol import AttachError
 from esper.attach.server import AttachServer
-from esper.code_places import describe_place, find_in_thread
-from esper.control import RequestQueue
+from esper.common.control import RequestQueue
+from esper.common.system.process import NamedThread, RankInfo, freeze_loaded_objects
+from esper.common.user_code.code_places import describe_place, find_in_thread
 from esper.engine.ending import NOT_BEGUN, TRAINED, Ending, EngineLoadError, ending_of
 from esper.engine.start_checks import check_start
 from esper.engine.start_point import RunOptions, StartPoint
 from esper.lanes.printed_lines import PrintedLines
 from esper.lanes.spawn import WorkerSpawner
-from esper.process import NamedThread, RankInfo, freeze_loaded_objects
 from esper.telemetry.events import Logged
 from esper.telemetry.state import Record
 
 if TYPE_CHECKING:
+    from esper.common.system.ranks import RankGroup
     from esper.engine.run import Run
     from esper.engine.run_files import RunFiles
     from esper.engine.run_kind import RunKind
     from esper.lanes.call_watch import CallSupervisor
-    from esper.ranks import RankGroup
     from esper.recording.run_directory import RunDirectory
 
 
@@ -171,10 +171,10 @@ class EngineThread:
     def _run(self, spawner: WorkerSpawner) -> None:
         """Load torch, connect the ranks, set up the run and train it. Raises every error that ends the run."""
         try:
+            from esper.common.system.ranks import destroy_ranks, init_ranks
             from esper.engine.run_kind import RunKind
             from esper.engine.setup import set_up_run
             from esper.lanes.errors import StoppedError
-            from esper.ranks import destroy_ranks, init_ranks
         except Exception as error:  # the installation of torch may be broken
             problem = f"the engine cannot be loaded ({type(error).__name__}: {error})"
             raise EngineLoadError(f"{problem}; reinstall torch and torchvision in matching versions") from error

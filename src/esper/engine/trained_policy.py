@@ -17,8 +17,8 @@ from torch import Tensor
 from esper.checkpoint.catalog import CHECKPOINTS_DIR, find_checkpoint
 from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
-from esper.config import Config, PPOConfig
-from esper.disk import write_replaced
+from esper.common.configuration.config import Config, PPOConfig
+from esper.common.system.disk import write_replaced
 from esper.policy.agent import strip_prefix
 from esper.policy.loading import PRETRAINED
 from esper.recording.runs import resolve_run

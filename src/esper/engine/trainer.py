@@ -7,8 +7,11 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from esper.control import RequestQueue
-from esper.domain import Stage, StepNumber
+from esper.common.control import RequestQueue
+from esper.common.domain import Stage, StepNumber
+from esper.common.seeding import make_generator
+from esper.common.system.ranks import RankLostError
+from esper.common.user_code.references import user_errors
 from esper.engine import reporter
 from esper.engine.checkpointer import Checkpointer
 from esper.engine.episode import begin_episodes
@@ -20,11 +23,8 @@ from esper.envs.epoch_result import EpochResult
 from esper.growth.lifecycle import StageTransition
 from esper.lanes.device_stats import read_device_stats
 from esper.lanes.errors import FaultError, RunFailedError
-from esper.ranks import RankLostError
 from esper.recording.recorder import RecordingError
-from esper.seeding import make_generator
 from esper.telemetry import events as ev
-from esper.user_code import user_errors
 
 MAIN_PROCESS = "main process"
 """Name of this process among those of the run."""

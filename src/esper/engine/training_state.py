@@ -7,8 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from esper.config import Config
-from esper.domain import StepNumber
+from esper.common.configuration.config import Config
+from esper.common.domain import StepNumber
+from esper.common.seeding import EpisodeKey, decision_uniforms
+from esper.common.system.ranks import SINGLE_RANK, RankGroup
+from esper.common.user_code.references import TaskOrigin
 from esper.engine.episode import Episode
 from esper.engine.step import StepResult
 from esper.envs.env import Env
@@ -16,11 +19,8 @@ from esper.envs.stopwatch import StepTimer
 from esper.lanes.errors import FaultError
 from esper.lanes.pool import EnvPool
 from esper.policy.agent import Agent
-from esper.ranks import SINGLE_RANK, RankGroup
-from esper.seeding import EpisodeKey, decision_uniforms
 from esper.telemetry.events import SearchInfo
 from esper.telemetry.hub import EventHub
-from esper.user_code import TaskOrigin
 
 
 class Director:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from esper.config import Config
+from esper.common.configuration.config import Config
 from esper.history.run_groups import PLACE_KEYS
 from esper.recording.notes import RunNotes, read_notes
 from esper.recording.run_directory import RunDirectory

@@ -7,7 +7,7 @@ from functools import cache, partial
 
 from torch import nn
 
-from esper.seeding import forked_generators
+from esper.common.seeding import forked_generators
 from esper.tasks.hosts import widen
 from esper.tasks.probe import probe_task
 from esper.tasks.profile import TaskProfile

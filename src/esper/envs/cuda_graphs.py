@@ -28,9 +28,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from esper.common.system.process import host_memory
 from esper.growth.network import count_samples
 from esper.growth.outputs import Nested, list_tensors, map_tensors
-from esper.process import host_memory
 from esper.tasks.splits import Split, take
 
 MIN_FREE_GPU = 1 << 30

@@ -13,8 +13,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from esper.config import Config, CounterfactualName
-from esper.domain import Op, Stage
+from esper.common.configuration.config import Config, CounterfactualName
+from esper.common.domain import Op, Stage
+from esper.common.seeding import EpisodeKey, forked_generators, make_generator, seed_global_generators
 from esper.envs.counterfactual import read_effects, validate_variants
 from esper.envs.cuda_graphs import StepGraphs
 from esper.envs.epoch_result import EpochResult, TrainedBatch, TrainedValues, Validation
@@ -32,7 +33,6 @@ from esper.growth.network import GrowingNetwork, count_samples
 from esper.growth.outputs import Nested, to_float32
 from esper.growth.tensors import module_tensors
 from esper.policy.actions import ALPHA_CURVES, Action
-from esper.seeding import EpisodeKey, forked_generators, make_generator, seed_global_generators
 from esper.tasks.contexts import context_splits, draw_context
 from esper.tasks.family import LEARNING_RATE
 from esper.tasks.losses import loss_of, score_of

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from esper.domain import Stage
+from esper.common.domain import Stage
 from esper.envs.env import Env
 from esper.envs.env_state import env_state_tensors, load_tensors
 from esper.envs.epoch_result import EpochResult

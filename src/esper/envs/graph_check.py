@@ -10,7 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from esper.domain import AlphaCurve, Stage
+from esper.common.domain import AlphaCurve, Stage
+from esper.common.seeding import make_generator
 from esper.envs.cuda_graphs import CudaGraphs
 from esper.envs.env import Env
 from esper.envs.env_state import env_state_tensors
@@ -18,7 +19,6 @@ from esper.envs.stopwatch import PhaseTimer
 from esper.growth.blend import INITIAL_RAMP_EPOCHS, Blend
 from esper.growth.network import count_samples
 from esper.growth.outputs import map_tensors
-from esper.seeding import make_generator
 
 _EPOCHS = 3
 """Epochs that are compared: the functions of the first are launched or recorded, those of the last only replayed."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from esper.config import Config
+from esper.common.configuration.config import Config
+from esper.common.seeding import decision_uniforms
 from esper.engine.episode import Episode, begin_episodes
 from esper.engine.step import StepResult, play_steps, tick_slots
 from esper.evaluation.plantings import StepRecorder
@@ -13,7 +14,6 @@ from esper.harvest.model import grown_seeds, plant_grown
 from esper.harvest.structure import GrownSeed
 from esper.lanes.pool import EnvPool
 from esper.policy.agent import Agent
-from esper.seeding import decision_uniforms
 
 
 def run_episodes(

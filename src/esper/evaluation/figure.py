@@ -9,12 +9,12 @@ from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
 
-from esper.config import ConfigError
+from esper.common.configuration.config import ConfigError
+from esper.common.formatting import install_command, suggest
+from esper.common.plots.chart import percent
+from esper.common.plots.scatter import Scatter, ScatterPoint, pareto_front
+from esper.common.plots.svg import SvgScatter
 from esper.evaluation.comparison import EvaluationReport, PolicyResult
-from esper.formatting import install_command, suggest
-from esper.plots.chart import percent
-from esper.plots.scatter import Scatter, ScatterPoint, pareto_front
-from esper.plots.svg import SvgScatter
 
 FIGURE_FORMATS = (".svg", ".pdf", ".png")
 """Endings of the files that can be written."""

@@ -17,7 +17,9 @@ import torch
 
 from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import CheckpointError, read_manifest
-from esper.config import Config, ConfigError, TrainingConfig
+from esper.common.configuration.config import Config, ConfigError, TrainingConfig
+from esper.common.seeding import evaluation_seed
+from esper.common.system.process import cpu_seconds, package_digest
 from esper.engine.agent_factory import build_agent, build_trained
 from esper.engine.trained_policy import policy_of
 from esper.engine.wide_host import choose_width
@@ -40,8 +42,6 @@ from esper.policy.agent import Agent
 from esper.policy.baselines import StaticAgent
 from esper.policy.loading import POLICY_NAMES
 from esper.policy.plan import split_plan
-from esper.process import cpu_seconds, package_digest
-from esper.seeding import evaluation_seed
 from esper.tasks import load_task
 from esper.tasks.prepare import PreparedTask, SavedTask, prepare_task
 

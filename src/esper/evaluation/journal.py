@@ -17,8 +17,8 @@ from typing import TypeVar
 import msgspec
 
 from esper.checkpoint.manifest import digest
-from esper.config import ConfigError
-from esper.disk import make_directory, write_replaced
+from esper.common.configuration.config import ConfigError
+from esper.common.system.disk import make_directory, write_replaced
 from esper.recording.result_file import append_result, read_results, remove_partial_line
 from esper.telemetry.codec import DECODE_ERRORS, encode_json, make_decoder
 

@@ -9,8 +9,8 @@ from typing import NoReturn
 
 import msgspec
 
-from esper.config import Config
-from esper.domain import StepNumber
+from esper.common.configuration.config import Config
+from esper.common.domain import StepNumber
 from esper.effects.change import without_seed
 from esper.effects.episode import RecordedEpisode
 from esper.effects.paying import PayingPlantings, count_paying

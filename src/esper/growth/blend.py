@@ -12,7 +12,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from esper.domain import AlphaCurve
+from esper.common.domain import AlphaCurve
 from esper.growth.layers import global_avg_pool, starts_at_zero
 from esper.growth.layouts import Layout
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from esper.domain import Stage
+from esper.common.domain import Stage
 
 LEGAL_TRANSITIONS: Mapping[Stage, frozenset[Stage]] = MappingProxyType(
     {

@@ -13,7 +13,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from esper.domain import AlphaCurve, Stage
+from esper.common.domain import AlphaCurve, Stage
 from esper.growth.blend import Alpha, AlphaSchedule, Blend, BlendGate, blend_seed, straight_through
 from esper.growth.kept_modules import KeptModules
 from esper.growth.lifecycle import (

@@ -13,8 +13,8 @@ import torch
 from esper.checkpoint.catalog import run_directory_of
 from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
-from esper.config import ConfigError
-from esper.domain import VERSION
+from esper.common.configuration.config import ConfigError
+from esper.common.domain import VERSION
 from esper.envs.env_state import load_tensors
 from esper.envs.hosts import HostFactory
 from esper.growth.lifecycle import GateConfig

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from esper.checkpoint.files import encode_tensors
-from esper.formatting import html_text
+from esper.common.formatting import html_text
 from esper.growth.network import count_samples
 from esper.growth.outputs import Nested
 from esper.growth.tensors import named_tensors

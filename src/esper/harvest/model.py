@@ -13,9 +13,11 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from esper.config import TaskError
-from esper.disk import read_regular
-from esper.domain import AlphaCurve, Stage
+from esper.common.configuration.config import TaskError
+from esper.common.domain import AlphaCurve, Stage
+from esper.common.seeding import forked_generators, make_generator
+from esper.common.system.disk import read_regular
+from esper.common.user_code.references import with_short_errors
 from esper.envs.env import Env
 from esper.envs.env_state import check_tensors, load_tensors
 from esper.growth.blend import Blend, BlendGate, blend_seed
@@ -26,7 +28,6 @@ from esper.growth.outputs import Nested, first_tensor, list_tensors, replace_fir
 from esper.growth.slot import Slot
 from esper.growth.tensors import named_tensors
 from esper.harvest.structure import WEIGHTS_FILE, GrownSeed, HarvestError, read_structure
-from esper.seeding import forked_generators, make_generator
 from esper.tasks.family import TaskFamily
 from esper.tasks.hosts import build_host
 from esper.tasks.loading import absolute_reference, resolve_task
@@ -34,7 +35,6 @@ from esper.tasks.losses import score_of
 from esper.tasks.registry import TASKS
 from esper.tasks.splits import Split, batches
 from esper.tasks.task import Task
-from esper.user_code import with_short_errors
 
 
 class GrownSlot(nn.Module):

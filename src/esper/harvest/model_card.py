@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from esper.formatting import pluralise
+from esper.common.formatting import pluralise
 from esper.harvest.structure import PROGRAM_FILE, STRUCTURE_FILE, WEIGHTS_FILE, GrownStructure
 
 

@@ -20,19 +20,19 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from esper.code_places import find_own
-from esper.config import TaskError
+from esper.common.configuration.config import TaskError
+from esper.common.seeding import forked_generators
+from esper.common.system.process import python_command
+from esper.common.user_code.code_places import find_own
+from esper.common.user_code.references import describe_origin, exception_text, user_errors
 from esper.growth.cpu_convolution import Convolution
 from esper.growth.layers import FastBatchNorm2d, Float32GroupNorm, PointwiseConv
 from esper.growth.network import call_model
 from esper.growth.outputs import Nested, list_tensors, map_tensors
 from esper.harvest.model import load_grown
 from esper.harvest.structure import PROGRAM_FILE, HarvestError
-from esper.process import python_command
-from esper.seeding import forked_generators
 from esper.tasks.loading import absolute_reference, load_task
 from esper.tasks.task import Task
-from esper.user_code import describe_origin, exception_text, user_errors
 
 SAMPLE_ROWS = 3
 """Number of rows of the batch for the export. `torch.export` would fix the size of a batch of one row."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from esper.disk import check_writable, read_regular
+from esper.common.system.disk import check_writable, read_regular
 from esper.telemetry.codec import DECODE_ERRORS
 
 WEIGHTS_FILE = "weights.safetensors"

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from esper.domain import Op
+from esper.common.domain import Op
 from esper.telemetry.series import StepTrace
 
 SCORE_DROP = 0.1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from esper.domain import Rule
+from esper.common.domain import Rule
 from esper.telemetry.anomalies import Anomaly
 
 _BREAKDOWN_OF_ENV = (

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from esper.domain import Rule
-from esper.formatting import pluralise
+from esper.common.domain import Rule
+from esper.common.formatting import pluralise
 from esper.health.causes import PossibleCause, drop_starts, find_candidates
 from esper.health.rules.envs import explosion_limit
 from esper.health.thresholds import Thresholds

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from esper.domain import Rule
+from esper.common.domain import Rule
 from esper.health.thresholds import Thresholds
 from esper.telemetry import events as ev
 from esper.telemetry.health_stats import EnvStepStats, NonFiniteValue, RunHealth

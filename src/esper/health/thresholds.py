@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from esper.config import AnomalyConfig, Config, TrainingConfig
+from esper.common.configuration.config import AnomalyConfig, Config, TrainingConfig
 from esper.telemetry import events as ev
 
 _KEYS = {field.encode_name for field in msgspec.structs.fields(AnomalyConfig)}

@@ -10,8 +10,8 @@ from functools import partial
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from esper.config import ConfigError
-from esper.formatting import suggest
+from esper.common.configuration.config import ConfigError
+from esper.common.formatting import suggest
 from esper.history.history import History
 
 MOMENT_KEYS = ("round", "step", "event", "anomaly")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
-from esper.domain import Stage, StepNumber
+from esper.common.domain import Stage, StepNumber
 from esper.history.summary import flat_config
 from esper.telemetry import events as ev
 from esper.telemetry.curves import MEMORY_QUANTITIES, update_values

@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from esper.disk import numbered_paths
+from esper.common.system.disk import numbered_paths
 from esper.history.history import History
 from esper.recording.runs import stem_of
 from esper.recording.segments import write_frames

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
+from esper.common.intervals import t_interval
 from esper.history.measures import LAST_RETURN, LAST_SCORE, MEASURES, Measure
 from esper.history.run_groups import GroupCurve, RunGroup, group_curve
 from esper.history.summary import RunSummary
-from esper.intervals import t_interval
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_args
 
 from msgspec.structs import astuple
 
-from esper.domain import Severity
+from esper.common.domain import Severity
 from esper.telemetry.log_lines import LogLine
 
 LOG_CATEGORIES = {

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from esper.formatting import format_duration, format_number, pluralise
+from esper.common.formatting import format_duration, format_number, pluralise
 from esper.history.summary import RoundSummary, RunSummary
 from esper.telemetry.state import RunState
 

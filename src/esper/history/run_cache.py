@@ -19,8 +19,8 @@ import msgspec
 import zstandard
 from platformdirs import user_cache_path
 
-from esper.disk import make_directory
-from esper.domain import VERSION
+from esper.common.domain import VERSION
+from esper.common.system.disk import make_directory
 from esper.telemetry.codec import DECODE_ERRORS
 from esper.telemetry.events import SCHEMA_VERSION
 

@@ -1,4 +1,4 @@
-"""Filter and sort order of runs, in the language of `esper.filters`.
+"""Filter and sort order of runs, in the language of `esper.common.filters`.
 
 The keys are those of the configuration and the results: `task=recall`, `ppo.entropy-coef<0.05`, `best>90`, `age<2d`.
 The kinds of words are `tag:baseline`, `state:live`, `study:NAME`, `policy:ppo` and `task:recall`. The flag `archived`
@@ -16,8 +16,8 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from esper.config import Config
-from esper.filters import (
+from esper.common.configuration.config import Config
+from esper.common.filters import (
     FilterError,
     IncompleteFilterError,
     Predicate,
@@ -27,9 +27,9 @@ from esper.filters import (
     parse_fraction,
     parse_number,
 )
-from esper.filters import complete_filter as complete
-from esper.filters import parse_filter as parse
-from esper.formatting import format_config_value, suggest
+from esper.common.filters import complete_filter as complete
+from esper.common.filters import parse_filter as parse
+from esper.common.formatting import format_config_value, suggest
 from esper.history.measures import listed_measures
 from esper.history.run_info import READING_STATE, UNREADABLE_STATE, RunInfo
 from esper.history.run_status import LIVE_STATES

@@ -10,8 +10,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
-from esper.formatting import format_config_value
-from esper.intervals import CONFIDENCE_LEVEL, t_quantile
+from esper.common.formatting import format_config_value
+from esper.common.intervals import CONFIDENCE_LEVEL, t_quantile
 
 if TYPE_CHECKING:
     import numpy as np

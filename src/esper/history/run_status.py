@@ -13,11 +13,11 @@ from statistics import median
 from typing import NamedTuple
 
 from esper.checkpoint.catalog import list_checkpoints
-from esper.domain import TERMINAL_STATUSES
-from esper.formatting import format_duration
+from esper.common.domain import TERMINAL_STATUSES
+from esper.common.formatting import format_duration
+from esper.common.system.process import is_stopped
 from esper.health.rules.lanes import STOPPED_MIN_S, check_stale, crash_anomaly
 from esper.health.thresholds import Thresholds
-from esper.process import is_stopped
 from esper.recording.run_lock import LOCK_FILE, is_live, read_holder
 from esper.telemetry.events import AnomalyFound
 from esper.telemetry.sentences import name_call

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 from msgspec import inspect
 
-from esper.domain import HEADS, Op
-from esper.intervals import IntervalEstimate
+from esper.common.domain import HEADS, Op
+from esper.common.intervals import IntervalEstimate
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json
 

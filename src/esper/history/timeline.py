@@ -12,7 +12,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from esper.domain import Stage
+from esper.common.domain import Stage
 from esper.telemetry import events as ev
 
 

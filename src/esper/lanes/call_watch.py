@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from esper.code_places import find_in_thread
+from esper.common.user_code.code_places import find_in_thread
 from esper.lanes.errors import FaultError
 
 if TYPE_CHECKING:

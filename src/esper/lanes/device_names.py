@@ -15,9 +15,9 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from esper.config import ConfigError
+from esper.common.configuration.config import ConfigError
+from esper.common.system.process import RankInfo, available_cores
 from esper.lanes.nvml import load_nvml, query_nvml
-from esper.process import RankInfo, available_cores
 
 AUTO = "auto"
 DEVICE_EXAMPLES = {"--devices": "auto, cuda:0, cuda:1 … or cpu:0, cpu:1 …", "--policy-device": "cpu, cuda:0, cuda:1 …"}

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, cast
 import psutil
 import torch
 
+from esper.common.system.process import resident_bytes
 from esper.lanes.nvml import load_nvml, query_nvml
-from esper.process import resident_bytes
 
 
 class DeviceStats(NamedTuple):

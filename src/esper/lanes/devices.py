@@ -11,10 +11,10 @@ import msgspec
 import psutil
 import torch
 
+from esper.common.system.process import available_cores
 from esper.envs.precision import is_fast_in_bf16
 from esper.lanes.device_names import DeviceCounts, is_cpu_lane, resolve_lanes, resolve_name
 from esper.lanes.device_stats import driver_version, gpu_properties
-from esper.process import available_cores
 
 
 def resolve_devices(names: Sequence[str]) -> list[str]:

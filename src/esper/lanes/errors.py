@@ -6,8 +6,8 @@ import traceback
 
 import torch
 
-from esper.config import TaskError
-from esper.user_code import describe_origin, exception_text
+from esper.common.configuration.config import TaskError
+from esper.common.user_code.references import describe_origin, exception_text
 
 INCONSISTENT_STATE = "a step failed partway; restore a checkpoint or end the run"
 """Reason why a run that is held by a fault ignores other requests."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from esper.process import RankInfo, available_cores
+from esper.common.system.process import RankInfo, available_cores
 
 MAX_WORKERS = 8
 """Maximum number of workers of a GPU."""

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import torch
 
+from esper.common.system.process import name_current_thread
 from esper.envs.cuda_graphs import CudaGraphs
 from esper.envs.env import Env
 from esper.lanes.call_watch import POLL_S, CallSupervisor
@@ -23,7 +24,6 @@ from esper.lanes.errors import FaultError
 from esper.lanes.runner import DeviceResults, EnvRunner, EnvTask, HostResults, PendingResults, with_context
 from esper.lanes.spawn import WorkerSpawner
 from esper.lanes.worker import WorkerInit, WorkerProcess
-from esper.process import name_current_thread
 from esper.tasks.splits import TaskData, move_data
 
 T = TypeVar("T")

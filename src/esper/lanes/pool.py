@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from esper.config import Config, ConfigError
+from esper.common.configuration.config import Config, ConfigError
+from esper.common.seeding import EpisodeKey
 from esper.envs.env import Env
 from esper.envs.epoch_result import EpochResult, Validation, max_result_width
 from esper.envs.hosts import HostFactory
@@ -27,7 +28,6 @@ from esper.lanes.runner import DeviceResults
 from esper.lanes.spawn import WorkerSpawner
 from esper.lanes.worker import WorkerInit, write_worker_data
 from esper.policy.actions import Action
-from esper.seeding import EpisodeKey
 from esper.tasks.contexts import find_round
 from esper.tasks.family import TaskFamily, structures_of
 from esper.tasks.profile import TaskProfile

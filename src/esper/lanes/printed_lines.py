@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 from typing import NamedTuple, Self, TextIO
 
-from esper.formatting import strip_control
+from esper.common.formatting import strip_control
 
 MAX_LINE_CHARACTERS = 1_000
 MAX_LINES = 100

@@ -24,12 +24,12 @@ from typing import Any, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor
 
+from esper.common.user_code.isolation import isolated
+from esper.common.user_code.references import user_errors
 from esper.envs.env import Env
 from esper.envs.stopwatch import CudaPhaseTimer, PhaseTimer
-from esper.isolation import isolated
 from esper.lanes.call_watch import CallWatch
 from esper.lanes.errors import FaultError
-from esper.user_code import user_errors
 
 P = ParamSpec("P")
 T = TypeVar("T")

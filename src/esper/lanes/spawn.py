@@ -14,8 +14,8 @@ from functools import cached_property
 from multiprocessing.connection import Connection, Pipe
 from typing import IO
 
+from esper.common.system.process import NamedThread, name_current_thread, python_command
 from esper.lanes.channel import FILES, Channel, open_message_file
-from esper.process import NamedThread, name_current_thread, python_command
 
 _PROGRAM = "from esper.lanes import spawn; line = spawn.connect(); from esper.lanes.worker import serve; serve(*line)"
 """Program of a worker. It connects before it imports torch.

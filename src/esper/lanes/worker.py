@@ -21,7 +21,9 @@ from typing import IO, NamedTuple
 
 import torch
 
-from esper.config import Config
+from esper.common.configuration.config import Config
+from esper.common.seeding import EpisodeKey
+from esper.common.system.process import NamedThread, freeze_loaded_objects, is_stopped
 from esper.envs.cuda_graphs import CudaGraphs
 from esper.envs.env import Env
 from esper.envs.env_state import WorkerEnvState, export_states, load_lifecycle, load_tensor_states
@@ -36,8 +38,6 @@ from esper.lanes.errors import FaultError
 from esper.lanes.printed_lines import Printed, PrintedLines, print_for_worker
 from esper.lanes.runner import DeviceResults, EnvRunner
 from esper.lanes.spawn import WorkerSpawner
-from esper.process import NamedThread, freeze_loaded_objects, is_stopped
-from esper.seeding import EpisodeKey
 from esper.tasks.loading import load_source
 from esper.tasks.profile import TaskProfile
 from esper.tasks.settings import override_settings

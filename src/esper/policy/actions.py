@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from esper.config import ConfigError
-from esper.decisions import Decision, option_name
-from esper.domain import HEADS_BY_OP, AlphaCurve, Op
-from esper.formatting import suggest
+from esper.common.configuration.config import ConfigError
+from esper.common.decisions import Decision, option_name
+from esper.common.domain import HEADS_BY_OP, AlphaCurve, Op
+from esper.common.formatting import suggest
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 
 ALPHA_CURVES = tuple(AlphaCurve)

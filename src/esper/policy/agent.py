@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from esper.common.system.ranks import SINGLE_RANK, RankGroup
 from esper.growth.slot import Slot
 from esper.policy.actions import ChosenAction
-from esper.ranks import SINGLE_RANK, RankGroup
 
 
 class Agent(Protocol):

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from esper.domain import Op, Stage
+from esper.common.domain import Op, Stage
 from esper.growth.blend import RAMP_EPOCHS
 from esper.growth.slot import Slot
 from esper.policy.actions import WAITING, Action, ChosenAction

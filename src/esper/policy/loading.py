@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, cast, get_args
 
-from esper.config import ConfigError, PolicyName
+from esper.common.configuration.config import ConfigError, PolicyName
+from esper.common.user_code.references import Reference, parse_reference
 from esper.policy.plan import PLAN, parse_plan
-from esper.user_code import Reference, parse_reference
 
 if TYPE_CHECKING:
     import torch
@@ -80,7 +80,7 @@ def load_policy(reference: str) -> PolicyFactory:
     Raises:
         ConfigError: The policy does not exist, its code raises an exception, or it cannot be called.
     """
-    from esper.user_imports import import_object  # imports torch
+    from esper.common.user_code.imports import import_object  # imports torch
 
     found = _parse(reference)
     policy, _ = import_object(found)

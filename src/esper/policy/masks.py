@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.domain import Op
+from esper.common.domain import Op
 from esper.growth.blend import BLEND_STYLES, Blend
 from esper.growth.site import SlotSite
 from esper.growth.slot import Slot

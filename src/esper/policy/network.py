@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from esper.domain import HEADS, HEADS_BY_OP, Op
+from esper.common.domain import HEADS, HEADS_BY_OP, Op
 from esper.policy.actions import head_sizes
 from esper.policy.masks import (
     ActionMasks,

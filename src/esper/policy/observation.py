@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esper.domain import AlphaCurve, Op, Stage
+from esper.common.domain import AlphaCurve, Op, Stage
 from esper.growth.blend import RAMP_EPOCHS, Blend
 from esper.growth.blueprints.properties import measure_properties
 from esper.growth.site import SlotSite

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor
 
-from esper.domain import HEADS, HEADS_BY_OP, Op
+from esper.common.domain import HEADS, HEADS_BY_OP, Op
 from esper.policy.actions import Action
 from esper.policy.masks import ActionMasks
 from esper.policy.network import Features, PolicyNetwork

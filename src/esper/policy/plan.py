@@ -2,16 +2,16 @@
 
     1:conv_light@early 2:depthwise@mid,tempo=5,alpha=0.7,style=linear_gate 21:cull@mid
 
-Each word is a decision, as in `esper.decisions`; a plan only plants and culls seeds.
+Each word is a decision, as in `esper.common.decisions`; a plan only plants and culls seeds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from esper.config import ConfigError
-from esper.decisions import CULL, GERMINATE, PlannedDecision, parse_decision
-from esper.formatting import suggest
+from esper.common.configuration.config import ConfigError
+from esper.common.decisions import CULL, GERMINATE, PlannedDecision, parse_decision
+from esper.common.formatting import suggest
 
 PLAN = "plan"
 """Policy that follows a plan."""

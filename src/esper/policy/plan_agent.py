@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from esper.config import ConfigError
-from esper.decisions import GERMINATE, PlannedDecision
-from esper.domain import Op
+from esper.common.configuration.config import ConfigError
+from esper.common.decisions import GERMINATE, PlannedDecision
+from esper.common.domain import Op
 from esper.growth.site import SlotSite
 from esper.policy.actions import WAITING, Action, ChosenAction, action_of
 from esper.policy.agent import EnvStatus

@@ -11,8 +11,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from esper.config import PPOConfig
-from esper.domain import HEADS, Op
+from esper.common.configuration.config import PPOConfig
+from esper.common.domain import HEADS, Op
+from esper.common.system.ranks import SINGLE_RANK, RankGroup
 from esper.growth.site import SlotSite
 from esper.policy.actions import Action, ChosenAction
 from esper.policy.agent import EnvStatus, UpdateStats, rows_of, strip_prefix
@@ -23,7 +24,6 @@ from esper.policy.occlusion import Explanation, explain_decision
 from esper.ppo.learner import PPOLearner
 from esper.ppo.normaliser import ObservationNormaliser, RunningMeanStd
 from esper.ppo.rollout import InputStaging, PolicyInputs, RolloutBuffer
-from esper.ranks import SINGLE_RANK, RankGroup
 
 CPU = torch.device("cpu")
 OPS = tuple(Op)

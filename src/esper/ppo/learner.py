@@ -11,8 +11,9 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from esper.config import PPOConfig
-from esper.domain import HEADS
+from esper.common.configuration.config import PPOConfig
+from esper.common.domain import HEADS
+from esper.common.system.ranks import SINGLE_RANK, RankGroup
 from esper.envs.fused_ops import foreach_norm, l2_norm
 from esper.envs.optimizer import FusedAdamW
 from esper.policy.agent import UpdateStats
@@ -21,7 +22,6 @@ from esper.ppo.advantages import gae, healthy_mask, normalise_advantages, subtra
 from esper.ppo.loss import PPOLoss, all_reduce_gradients, ppo_loss
 from esper.ppo.normaliser import RunningMeanStd
 from esper.ppo.rollout import RolloutBuffer, SequenceBatch
-from esper.ranks import SINGLE_RANK, RankGroup
 from esper.tasks.optimizers import AdamW
 
 FINAL_POLICY_LR_FRACTION = 0.1

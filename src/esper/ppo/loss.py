@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from esper.common.system.ranks import RankGroup
 from esper.policy.network import ActionEvaluation
 from esper.ppo.rollout import SequenceBatch
-from esper.ranks import RankGroup
 
 
 class PPOLoss(NamedTuple):

@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from esper.config import PPOConfig, RewardConfig, RewardName
+from esper.common.configuration.config import PPOConfig, RewardConfig, RewardName
 
 
 def rent_cost(parameter_ratio: float, host_parameters: int, weights: RewardConfig) -> float:

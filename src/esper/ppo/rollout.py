@@ -12,11 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from esper.domain import HEADS
+from esper.common.domain import HEADS
+from esper.common.system.ranks import SINGLE_RANK, RankGroup
 from esper.policy.masks import ActionMasks
 from esper.policy.network import HeadRows
 from esper.policy.observation import ObservationShape
-from esper.ranks import SINGLE_RANK, RankGroup
 
 
 class SequenceBatch(NamedTuple):

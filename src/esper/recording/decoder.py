@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import msgspec
 
-from esper.formatting import pluralise
+from esper.common.formatting import pluralise
 from esper.recording.segments import ReadError, Segment, is_packed
 from esper.telemetry import events as ev
 from esper.telemetry.codec import DECODE_ERRORS, make_decoder

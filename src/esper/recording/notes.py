@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from esper.disk import read_regular, write_replaced
+from esper.common.system.disk import read_regular, write_replaced
 from esper.recording.run_directory import RunDirectory
 from esper.recording.segments import ReadError
 from esper.telemetry.codec import DECODE_ERRORS, encode_json

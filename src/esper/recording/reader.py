@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
-from esper.domain import VERSION
+from esper.common.domain import VERSION
 from esper.recording.decoder import DecodedSegment, Notices, UnreadableLine, partial_line_message
 from esper.recording.run_manifest import MANIFEST_FILE, read_run_manifest
 from esper.recording.segments import ReadError, fraction_read, list_segments, plain_path

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from esper.process import NamedThread
+from esper.common.system.process import NamedThread
 from esper.recording.run_directory import RunDirectory
 from esper.recording.run_manifest import MANIFEST_FILE
 from esper.recording.segments import SegmentWriter, compress_segment, list_segments, segment_number, segment_path

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from esper.disk import open_regular, read_regular, sync_directory
+from esper.common.system.disk import open_regular, read_regular, sync_directory
 from esper.telemetry.codec import DECODE_ERRORS, encode_json, make_decoder
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ import os
 import weakref
 from pathlib import Path
 
-from esper.disk import make_directory, write_replaced
+from esper.common.system.disk import make_directory, write_replaced
 
 DELETED = "the directory was deleted"
 """Why nothing can ever be written to a directory again."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from esper.disk import read_regular
+from esper.common.system.disk import read_regular
 from esper.recording.recorder import RecordingError
 from esper.recording.run_directory import RunDirectory
 from esper.telemetry.codec import DECODE_ERRORS

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from esper.disk import read_regular
-from esper.domain import VERSION
+from esper.common.domain import VERSION
+from esper.common.system.disk import read_regular
 from esper.telemetry.codec import DECODE_ERRORS
 
 MANIFEST_FILE = "run.json"

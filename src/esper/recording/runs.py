@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-from esper.disk import make_directory, numbered_paths, sync_directory
+from esper.common.system.disk import make_directory, numbered_paths, sync_directory
 from esper.recording.notes import read_notes
 from esper.recording.run_lock import is_live
 from esper.recording.segments import ReadError, list_segments, packed_path

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import zstandard
 
-from esper.disk import open_regular, replace_synced, sync_directory
+from esper.common.system.disk import open_regular, replace_synced, sync_directory
 
 READ_CHUNK_BYTES = 1 << 18
 """Bytes read and decoded at a time: some hundred events."""

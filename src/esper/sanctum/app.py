@@ -16,7 +16,7 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.widgets import Input
 
-from esper.formatting import pluralise
+from esper.common.formatting import pluralise
 from esper.recording.segments import ReadError
 from esper.sanctum.actions.diagnosis import DiagnosisActions
 from esper.sanctum.actions.next_steps import NextStepsActions

@@ -17,7 +17,7 @@ from textual.drivers.web_driver import WebDriver
 from textual.events import AppFocus
 from textual.messages import ExitApp
 
-from esper.process import NamedThread
+from esper.common.system.process import NamedThread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

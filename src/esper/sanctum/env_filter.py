@@ -1,4 +1,4 @@
-"""Filter and sort order of the envs, in the language of `esper.filters`.
+"""Filter and sort order of the envs, in the language of `esper.common.filters`.
 
 The keys are numbers of an env: `score<50%`, for which the task's name of the score is another word. The kinds of words
 are `stage:blending`, also by its symbol (`stage:b`), `device:cuda:1`, `blueprint:norm` and `op:cull`. The flag
@@ -17,9 +17,9 @@ from functools import partial
 from heapq import nsmallest
 from typing import TypeAlias
 
-from esper.filters import Predicate, Vocabulary, Words, compare_number, parse_fraction, parse_number
-from esper.filters import parse_filter as parse
-from esper.formatting import short_score_name
+from esper.common.filters import Predicate, Vocabulary, Words, compare_number, parse_fraction, parse_number
+from esper.common.filters import parse_filter as parse
+from esper.common.formatting import short_score_name
 from esper.sanctum.symbols import OPS, STAGES
 from esper.telemetry.events import EnvStepped, SlotReading
 from esper.telemetry.state import EnvState, RunState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from esper.config import AnomalyConfig
+from esper.common.configuration.config import AnomalyConfig
 from esper.health.rules import lanes
 from esper.history.measures import listed_measures
 

@@ -21,9 +21,9 @@ from textual.keys import (
     format_key,
 )
 
-from esper.config import ConfigError
-from esper.config_files import read_toml
-from esper.formatting import suggest
+from esper.common.configuration.config import ConfigError
+from esper.common.configuration.files import read_toml
+from esper.common.formatting import suggest
 from esper.sanctum.bindings import ACTIONS_WITHOUT_RUN, APP_CATEGORIES, KEYS, KeyBinding, KeyCategory
 
 PRESETS: dict[str, dict[str, str]] = {

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from esper.attach.client import RemoteRequestQueue
-from esper.control import ENDING_KINDS, RequestKind
-from esper.domain import PauseCause
+from esper.common.control import ENDING_KINDS, RequestKind
+from esper.common.domain import PauseCause
 from esper.telemetry import events as ev
 from esper.telemetry.state import Record
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from esper.config import Config
-from esper.config_fields import list_fields
-from esper.formatting import format_config_value, strip_control
+from esper.common.configuration.config import Config
+from esper.common.configuration.fields import list_fields
+from esper.common.formatting import format_config_value, strip_control
 from esper.history.summary import flat_config
 
 CHANGED, OF_TASK, DEFAULTS = "differ from the defaults", "settings of the task", "defaults"

@@ -23,8 +23,8 @@ from rich.text import Text
 from textual.color import Color
 from textual.filter import LineFilter
 
-from esper.domain import Op, Stage
-from esper.formatting import (
+from esper.common.domain import Op, Stage
+from esper.common.formatting import (
     NOT_A_NUMBER,
     NOT_MEASURED,
     align_number,

@@ -17,10 +17,10 @@ from rich.style import Style
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
-from esper.config import ConfigError
-from esper.config_files import read_toml
-from esper.domain import Stage
-from esper.formatting import suggest
+from esper.common.configuration.config import ConfigError
+from esper.common.configuration.files import read_toml
+from esper.common.domain import Stage
+from esper.common.formatting import suggest
 
 DEFAULT_THEME = "sanctum-dark"
 LIGHT_THEME = "sanctum-light"

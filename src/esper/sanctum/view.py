@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from textual.message import Message
 
 from esper.candidates_report import Standing
-from esper.formatting import format_duration, pluralise
+from esper.common.formatting import format_duration, pluralise
 from esper.health.incidents import Incident, group_incidents
 from esper.health.thresholds import Thresholds
 from esper.history.curve_store import CurveStore

@@ -10,7 +10,9 @@ import time
 from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
-from esper.config import ConfigError
+from esper.common.configuration.config import ConfigError
+from esper.common.formatting import format_duration
+from esper.common.system.process import NamedThread, python_command
 from esper.effects.change import without_decision
 from esper.effects.episode import RecordedEpisode, read_round
 from esper.effects.messages import SimulationRequest, SimulationUpdate
@@ -18,8 +20,6 @@ from esper.effects.paying import PayingPlantings, paying_plantings
 from esper.effects.plantings import PlantingEffects, planting_effects, read_results
 from esper.effects.results import Effect, EpisodeResults, Simulation, reproduced_results
 from esper.effects.store import EffectStore
-from esper.formatting import format_duration
-from esper.process import NamedThread, python_command
 from esper.recording.segments import ReadError
 from esper.sanctum.source import RunSource
 from esper.telemetry.codec import DECODE_ERRORS, encode_json, make_decoder

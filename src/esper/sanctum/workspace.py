@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from esper.control import RequestKind
-from esper.formatting import strip_control
+from esper.common.control import RequestKind
+from esper.common.formatting import strip_control
+from esper.common.intervals import CONFIDENCE_LEVEL, joint_level
 from esper.history.curve_store import AXES
 from esper.history.run_cache import RunCache, default_run_cache
 from esper.history.run_curves import MAX_RUNS, RunCurveLibrary
@@ -23,7 +24,6 @@ from esper.history.run_filter import DEFAULT_SORT_KEY, RunFilter, is_descending,
 from esper.history.run_groups import GroupCurve, RunGroup, difference_curve, group_curve, group_runs, round_means
 from esper.history.run_index import RunIndex
 from esper.history.run_info import RunInfo
-from esper.intervals import CONFIDENCE_LEVEL, joint_level
 from esper.recording.notes import BASELINE_TAG, RunNotes
 from esper.sanctum.run_changes import LiveRunRequests, change_notes, delete_run
 

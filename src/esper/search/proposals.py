@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from esper.decisions import CULL, GERMINATE, PlannedDecision, label_decision, write_plan
+from esper.common.decisions import CULL, GERMINATE, PlannedDecision, label_decision, write_plan
 from esper.policy.actions import Action, decision_of_action
 from esper.search.space import PlanSpace
 

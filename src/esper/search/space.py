@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from optuna.trial import BaseTrial
 
-from esper.decisions import CULL, PlannedDecision, write_plan
+from esper.common.decisions import CULL, PlannedDecision, write_plan
 from esper.growth.blueprints import build_seed
 from esper.growth.site import SlotSite
 from esper.policy.plan import parse_plan

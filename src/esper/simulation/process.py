@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from esper.checkpoint.manifest import CheckpointError
-from esper.config import ConfigError, TaskError
+from esper.common.configuration.config import ConfigError, TaskError
+from esper.common.system.process import NamedThread
 from esper.effects.change import changes_of, without_decision
 from esper.effects.episode import read_episode
 from esper.effects.messages import SimulationRequest, SimulationUpdate
 from esper.history.history import open_history
 from esper.lanes.device_names import is_cpu_lane
-from esper.process import NamedThread
 from esper.recording.segments import ReadError
 from esper.telemetry.codec import encode_json, make_decoder
 

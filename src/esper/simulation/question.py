@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from esper.checkpoint.catalog import find_checkpoint
-from esper.config import ConfigError
+from esper.common.configuration.config import ConfigError
 from esper.effects.change import NOTHING, RECORDED, Change, changes_of, parse_do, parse_without, without_steps
 from esper.effects.episode import RecordedEpisode, read_episode, read_round
 from esper.effects.paying import paying_plantings

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from esper.config import Config
+from esper.common.configuration.config import Config
 from esper.effects.episode import RecordedEpisode
 from esper.effects.results import Reproduction
 from esper.engine.reporter import versions

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from esper.decisions import Decision
+from esper.common.decisions import Decision
 from esper.policy.actions import WAITING, Action, ChosenAction, action_of
 from esper.policy.agent import Agent, EnvStatus
 from esper.policy.baselines import NonLearningAgent

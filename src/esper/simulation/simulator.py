@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 import msgspec
 import torch
 
-from esper.config import Config, ConfigError
-from esper.decisions import Decision
+from esper.common.configuration.config import Config, ConfigError
+from esper.common.decisions import Decision
+from esper.common.seeding import EpisodeKey, make_generator
+from esper.common.system.process import package_digest
 from esper.effects.change import NOTHING, RECORDED, UNCHANGED, Change
 from esper.effects.episode import RecordedEpisode
 from esper.effects.results import Simulation
@@ -23,8 +25,6 @@ from esper.lanes.devices import device_kinds
 from esper.policy.actions import action_of
 from esper.policy.agent import Agent
 from esper.policy.plan import split_plan
-from esper.process import package_digest
-from esper.seeding import EpisodeKey, make_generator
 from esper.simulation.play import Play, Players
 from esper.simulation.reproduction import compare
 from esper.simulation.scripted import Script

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from esper.config import ConfigError
-from esper.formatting import strip_control
+from esper.common.configuration.config import ConfigError
+from esper.common.formatting import strip_control
 from esper.lanes.device_names import DeviceCounts, is_auto, is_cpu_lane, max_device_counts, resolve_lanes
 
 JobDevices = tuple[str, ...]

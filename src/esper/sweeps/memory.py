@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from esper.common.system.process import resident_bytes
 from esper.lanes.device_names import is_cpu_lane
 from esper.lanes.nvml import load_nvml, query_nvml
-from esper.process import resident_bytes
 from esper.telemetry.state import RunState
 
 CUDA_CONTEXT_BYTES = 600 << 20

@@ -11,8 +11,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from esper.config import ConfigError
-from esper.disk import make_directory
+from esper.common.configuration.config import ConfigError
+from esper.common.system.disk import make_directory
 
 STUDIES_DIR = "studies"
 """Subdirectory of the telemetry directory for journal files, locks and outputs."""

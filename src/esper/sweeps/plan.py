@@ -15,10 +15,10 @@ from typing import Annotated, Any, Literal, TypeAlias, cast, get_args, get_type_
 import msgspec
 from msgspec import Meta
 
-from esper.config import Config, ConfigError, RandomSeed, Section, choices, unit
-from esper.config_fields import ConfigField, list_fields
-from esper.config_files import format_validation_error, read_toml, resolve_config
-from esper.formatting import suggest
+from esper.common.configuration.config import Config, ConfigError, RandomSeed, Section, choices, unit
+from esper.common.configuration.fields import ConfigField, list_fields
+from esper.common.configuration.files import format_validation_error, read_toml, resolve_config
+from esper.common.formatting import suggest
 from esper.history.measures import MEASURES, objective_measures
 from esper.history.run_groups import PLACE_KEYS
 from esper.history.summary import RoundSummary

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
-from esper.formatting import NOT_MEASURED, pluralise
+from esper.common.formatting import NOT_MEASURED, pluralise
+from esper.common.printed_table import PrintedTable
 from esper.history.measures import MEASURES, objective_measures
-from esper.printed_table import PrintedTable
 from esper.sweeps.jobs import JobDevices
 from esper.sweeps.plan import SweepPlan, TrialSetting, ValueRange, value_text
 from esper.sweeps.results import MeasureResult, SettingResult, StudyResults

@@ -1,7 +1,7 @@
 """Results of a study: its settings compared over their random seeds.
 
 Each interval holds for its own value. A setting is called different from the best one only after a correction for all
-comparisons of the study (`esper.intervals.differ_from_best`).
+comparisons of the study (`esper.common.intervals.differ_from_best`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import msgspec
 import optuna
 from optuna.trial import TrialState
 
+from esper.common.intervals import differ_from_best, t_interval
 from esper.history.measures import MEASURES, objective_measures
-from esper.intervals import differ_from_best, t_interval
 from esper.sweeps.parameters import make_distributions
 from esper.sweeps.plan import SweepPlan, Value
 from esper.sweeps.study import REASON_ATTR, RUN_ATTR, SweepStudy, TrialInfo

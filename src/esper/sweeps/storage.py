@@ -10,7 +10,7 @@ from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
-from esper.config import ConfigError
+from esper.common.configuration.config import ConfigError
 from esper.recording.result_file import remove_partial_line
 from esper.sweeps.paths import StudyPaths
 

@@ -25,8 +25,8 @@ from optuna.storages import BaseStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from esper.config import ConfigError
-from esper.domain import VERSION
+from esper.common.configuration.config import ConfigError
+from esper.common.domain import VERSION
 from esper.history.measures import MEASURES, objective_measures
 from esper.history.summary import RoundSummary
 from esper.search.sampling import NumberedSampler, silence_optuna

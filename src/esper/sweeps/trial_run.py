@@ -20,13 +20,13 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from esper.checkpoint.catalog import list_checkpoints
-from esper.config import Config, ConfigError
-from esper.formatting import format_config_value
+from esper.common.configuration.config import Config, ConfigError
+from esper.common.formatting import format_config_value
+from esper.common.system.process import spawn_program
 from esper.history.run_groups import PLACE_KEYS
 from esper.history.run_info import RunEnd, RunInfo, read_run_info
 from esper.history.summary import RoundSummary, flat_config
 from esper.policy.loading import is_own_policy
-from esper.process import spawn_program
 from esper.recording.notes import NOTES_FILE, read_notes, write_notes
 from esper.recording.run_lock import is_live, read_holder
 from esper.recording.runs import last_write_time, move_output

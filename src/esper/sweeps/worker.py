@@ -6,9 +6,9 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 
-from esper.config import ConfigError
-from esper.formatting import format_bytes
-from esper.process import NamedThread, host_memory
+from esper.common.configuration.config import ConfigError
+from esper.common.formatting import format_bytes
+from esper.common.system.process import NamedThread, host_memory
 from esper.sweeps.jobs import JobDevices
 from esper.sweeps.memory import free_gpu_memory
 from esper.sweeps.storage import storage_errors

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from esper.config import TaskError
+from esper.common.configuration.config import TaskError
 from esper.tasks.loading import check_task_reference, load_task
 from esper.tasks.registry import TASK_NAMES, is_built_in
 from esper.tasks.settings import fill_in_settings, own_values, with_task_settings

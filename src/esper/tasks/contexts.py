@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from esper.seeding import make_generator
+from esper.common.seeding import make_generator
 from esper.tasks.family import Value, settings_of_family, structures_of
 from esper.tasks.splits import Splits
 from esper.tasks.task import Task

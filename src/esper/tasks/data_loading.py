@@ -7,15 +7,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
 
-from esper.config import TaskError
-from esper.isolation import isolated
-from esper.process import RankInfo
-from esper.ranks import RankGroup
-from esper.seeding import forked_generators, make_generator
+from esper.common.configuration.config import TaskError
+from esper.common.seeding import forked_generators, make_generator
+from esper.common.system.process import RankInfo
+from esper.common.system.ranks import RankGroup
+from esper.common.user_code.isolation import isolated
+from esper.common.user_code.references import describe_exception, user_errors
 from esper.tasks.family import structures_of
 from esper.tasks.splits import Splits, TaskData, read_data, write_data
 from esper.tasks.task import Task
-from esper.user_code import describe_exception, user_errors
 
 
 def load_data(task: Task, directory: Path | None) -> TaskData:

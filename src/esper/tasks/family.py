@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from esper.config import MAX_LEARNING_RATE
-from esper.formatting import suggest
+from esper.common.configuration.config import MAX_LEARNING_RATE
+from esper.common.formatting import suggest
 from esper.tasks.task import NAME_RULE, Task
 
 if TYPE_CHECKING:

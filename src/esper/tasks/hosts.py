@@ -10,12 +10,12 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from esper.config import TaskError
-from esper.formatting import suggest
-from esper.isolation import isolated
-from esper.seeding import forked_generators, make_generator
+from esper.common.configuration.config import TaskError
+from esper.common.formatting import suggest
+from esper.common.seeding import forked_generators, make_generator
+from esper.common.user_code.isolation import isolated
+from esper.common.user_code.references import describe_exception, user_errors
 from esper.tasks.task import Task
-from esper.user_code import describe_exception, user_errors
 
 
 class Host(NamedTuple):

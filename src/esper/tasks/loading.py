@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from esper.config import ConfigError, TaskError
+from esper.common.configuration.config import ConfigError, TaskError
+from esper.common.user_code.references import Reference, describe_type, parse_reference
 from esper.tasks.family import MIXED
 from esper.tasks.registry import TASK_NAMES, TASKS, get_built_in, is_built_in, mix
 from esper.tasks.task import Task, TaskSource
-from esper.user_code import Reference, describe_type, parse_reference
 
 
 def check_task_reference(reference: str) -> None:
@@ -50,7 +50,7 @@ def load_task(reference: str) -> Task:
     if len(parts) > 1:
         return _mix(reference, [load_task(part) for part in parts])
     found = _parse(reference)
-    from esper.user_imports import import_entry_points, import_object  # imports torch
+    from esper.common.user_code.imports import import_entry_points, import_object  # imports torch
 
     try:
         import_entry_points("esper.blueprints")

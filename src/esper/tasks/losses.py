@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from esper.common.user_code.references import describe_type
 from esper.growth.network import count_samples
 from esper.tasks.task import SampleFunction, Task
-from esper.user_code import describe_type
 
 IGNORED_TARGET = -100
 """Target of a position that does not count, as in `F.cross_entropy`. Every sample needs a target that counts."""

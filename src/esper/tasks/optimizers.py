@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, cast
 
-from esper.config import MAX_LEARNING_RATE
+from esper.common.configuration.config import MAX_LEARNING_RATE
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from esper.config import Config, ConfigError, TaskError
-from esper.formatting import suggest
-from esper.process import RankInfo
-from esper.ranks import SINGLE_RANK, RankGroup
+from esper.common.configuration.config import Config, ConfigError, TaskError
+from esper.common.formatting import suggest
+from esper.common.system.process import RankInfo
+from esper.common.system.ranks import SINGLE_RANK, RankGroup
+from esper.common.user_code.references import TaskOrigin
 from esper.tasks import fill_in_settings, load_task
 from esper.tasks.data_loading import load_data_once
 from esper.tasks.loading import describe_changes
@@ -20,7 +21,6 @@ from esper.tasks.profile import TaskProfile
 from esper.tasks.settings import override_settings
 from esper.tasks.splits import TaskData
 from esper.tasks.task import Task
-from esper.user_code import TaskOrigin
 
 
 class PreparedTask(NamedTuple):

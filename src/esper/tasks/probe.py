@@ -17,15 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from esper.formatting import suggest
+from esper.common.formatting import suggest
+from esper.common.seeding import forked_generators, make_generator
+from esper.common.user_code.isolation import isolated
 from esper.growth.blueprints import BLUEPRINTS, offered_blueprints
 from esper.growth.layouts import Layout
 from esper.growth.network import call_model, count_samples
 from esper.growth.outputs import Nested, first_tensor, list_tensors, map_tensors, replace_first_tensor
 from esper.growth.site import SlotSite
 from esper.growth.tensors import named_tensors
-from esper.isolation import isolated
-from esper.seeding import forked_generators, make_generator
 from esper.tasks.chance import measure_chance
 from esper.tasks.checks.axes import find_doubtful_layouts
 from esper.tasks.checks.causality import is_causal

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 
-from esper.config import TaskError
-from esper.formatting import suggest
+from esper.common.configuration.config import TaskError
+from esper.common.formatting import suggest
 from esper.tasks.family import MIXED, mix_tasks
 from esper.tasks.task import Task
 

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import msgspec
 
-from esper.config import Config, TaskError, TrainingConfig
+from esper.common.configuration.config import Config, TaskError, TrainingConfig
 from esper.tasks.family import TaskFamily
 from esper.tasks.optimizers import SGD, AdamW
 from esper.tasks.registry import TASKS, get_built_in, is_built_in

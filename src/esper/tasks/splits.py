@@ -13,10 +13,10 @@ from typing import IO, Any, TypeAlias, cast
 import torch
 from torch import Tensor
 
-from esper.config import TaskError
+from esper.common.configuration.config import TaskError
+from esper.common.user_code.references import describe_type
 from esper.growth.network import count_samples
 from esper.growth.outputs import Nested, are_equal, list_tensors, map_tensors
-from esper.user_code import describe_type
 
 Split = tuple[Nested, Nested]
 """Inputs and targets of N samples: each a tensor [N, …], or a dict of such tensors."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
-from esper.config import MAX_COUNT
+from esper.common.configuration.config import MAX_COUNT
+from esper.common.user_code.references import describe_type
 from esper.tasks.optimizers import SGD, AdamW, set_number
-from esper.user_code import describe_type
 
 if TYPE_CHECKING:
     import torch

@@ -8,14 +8,14 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from esper.config import TaskError
+from esper.common.configuration.config import TaskError
+from esper.common.seeding import forked_generators
+from esper.common.user_code.isolation import isolated
+from esper.common.user_code.references import describe_exception, describe_type, user_errors
 from esper.growth.network import call_model
 from esper.growth.outputs import Nested, are_equal, list_tensors, map_tensors
-from esper.isolation import isolated
-from esper.seeding import forked_generators
 from esper.tasks.splits import float32_line
 from esper.tasks.task import Task
-from esper.user_code import describe_exception, describe_type, user_errors
 
 Result = TypeVar("Result")
 _SEED = 0

@@ -16,7 +16,7 @@ from esper.candidates_report import (
     label_of,
     standings,
 )
-from esper.formatting import pluralise
+from esper.common.formatting import pluralise
 from esper.telemetry.events.search import (
     CandidateMeasured,
     NetworkTested,

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from esper.candidates import describe_candidate
-from esper.code_places import describe_place
-from esper.domain import Stage
-from esper.formatting import format_duration, pluralise
+from esper.common.domain import Stage
+from esper.common.formatting import format_duration, pluralise
+from esper.common.user_code.code_places import describe_place
 from esper.telemetry import events as ev
 
 _STAGE_VERBS = {"germinated": "planted", "blending": "blending", "fossilized": "fossilized", "culled": "culled"}

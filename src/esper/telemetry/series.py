@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from esper.decisions import Decision
-from esper.domain import HEADS, Stage
+from esper.common.decisions import Decision
+from esper.common.domain import HEADS, Stage
 from esper.telemetry import events as ev
 
 MAX_POINTS = 240

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeAlias, final
 
 import msgspec
 
-from esper.domain import Stage, StepNumber
+from esper.common.domain import Stage, StepNumber
 from esper.telemetry import events as ev
 from esper.telemetry.anomalies import Anomaly, anomaly_key
 from esper.telemetry.codec import encode_json, make_decoder

@@ -20,7 +20,7 @@ from esper.checkpoint.manifest import MANIFEST_FILE, STATE_FILE, TENSORS_FILE
 from esper.cli.commands import checkpoints as command
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK, EXIT_USAGE
-from esper.config import Config
+from esper.common.configuration.config import Config
 
 MIB = 1 << 20
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from esper.cli.main import main
-from esper.config import Config
+from esper.common.configuration.config import Config
 from esper.effects.plantings import read_results, summarise_with_effects
 from esper.effects.store import EffectStore
 from esper.history.address import find_moment

@@ -13,7 +13,7 @@ import esper
 from esper.candidates import COMPARED, FROM_SCRATCH, WIDE_HOST, Candidate, choose, describe_answer
 from esper.cli.main import main
 from esper.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE
-from esper.control import Request, RequestKind, RequestQueue
+from esper.common.control import Request, RequestKind, RequestQueue
 from esper.engine import fresh_scores, growth_director, growth_results, host_training
 from esper.engine.growth import FRESH_HOSTS
 from esper.engine.growth_director import GrowthDirector

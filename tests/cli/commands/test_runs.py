@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from esper.cli.main import main
-from esper.formatting import format_bytes
+from esper.common.formatting import format_bytes
 from esper.recording.notes import NOTES_FILE, RunNotes, write_notes
 from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import LOCK_FILE, RunLock

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from esper.cli.main import main
-from esper.config import Config
-from esper.intervals import t_interval
+from esper.common.configuration.config import Config
+from esper.common.intervals import t_interval
 from esper.recording.notes import RunNotes, write_notes
 from esper.recording.run_directory import RunDirectory
 from esper.recording.run_lock import RunLock

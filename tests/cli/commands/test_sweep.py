@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from esper.cli.main import main
-from esper.config_files import resolve_config
+from esper.common.configuration.files import resolve_config
 from esper.sweeps.worker import SweepWorker
 from tests.sweeps.fakes import GRID, FakeRuns, make_plan, open_study
 

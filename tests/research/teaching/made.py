@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from research.teaching.lessons import Lesson, LessonInfo
 
-from esper.domain import HEADS, Op
+from esper.common.domain import HEADS, Op
 from esper.policy.masks import ActionMasks
 from esper.policy.observation import BASE_FEATURES, ObservationShape
 

@@ -12,7 +12,7 @@ import torch
 from research.teaching.lessons import Lesson, join_alternatives, read_lesson, write_lesson
 from torch import Tensor
 
-from esper.config import ConfigError
+from esper.common.configuration.config import ConfigError
 from esper.policy.observation import ObservationShape
 from research.teaching import lessons
 from tests.research.teaching.made import made_lesson

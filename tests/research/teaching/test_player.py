@@ -13,9 +13,10 @@ from research.teaching.player import HEURISTIC, Alternative, Assignment, LessonP
 from research.teaching.pupil import Pupil, TeachingConfig
 
 from esper import Family, Setting
-from esper.config import Config, ConfigError, PPOConfig, TrainingConfig
-from esper.decisions import Decision
-from esper.domain import Op
+from esper.common.configuration.config import Config, ConfigError, PPOConfig, TrainingConfig
+from esper.common.decisions import Decision
+from esper.common.domain import Op
+from esper.common.seeding import make_generator
 from esper.engine.agent_factory import build_trained
 from esper.engine.trained_policy import TrainedPolicy
 from esper.envs.epoch_result import EpochResult
@@ -31,7 +32,6 @@ from esper.policy.masks import ActionMasks
 from esper.policy.observation import ObservationShape, set_rent
 from esper.policy.plan import parse_plan
 from esper.policy.plan_agent import PlanAgent
-from esper.seeding import make_generator
 from esper.tasks.builtin.digits_family import digits_host
 from esper.tasks.prepare import PreparedTask, prepare_task
 from tests.research.teaching.made import made_lesson

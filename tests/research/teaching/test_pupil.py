@@ -10,8 +10,8 @@ import torch
 from research.teaching.lessons import Lesson, pad_lesson
 from research.teaching.pupil import Pupil, TeachingConfig, _log_sum_exp
 
-from esper.config import Config, PPOConfig
-from esper.domain import Op
+from esper.common.configuration.config import Config, PPOConfig
+from esper.common.domain import Op
 from esper.engine.agent_factory import build_trained
 from esper.engine.trained_policy import read_policy_file, write_policy_file
 from esper.policy.observation import ObservationShape, write_observation

@@ -19,7 +19,7 @@ from esper.cli.options import (
     print_warnings,
 )
 from esper.cli.streams import print_text
-from esper.config import ConfigError
+from esper.common.configuration.config import ConfigError
 
 if TYPE_CHECKING:
     from esper.attach.session import AttachedRun

@@ -13,7 +13,7 @@ from esper.checkpoint.catalog import CHECKPOINTS_DIR, list_checkpoints, size_and
 from esper.checkpoint.manifest import CheckpointError, config_from_manifest, read_manifest, read_verified_files
 from esper.cli.options import EXIT_OK, Parser, add_run_argument
 from esper.cli.streams import print_json, print_text
-from esper.formatting import format_age, format_bytes
+from esper.common.formatting import format_age, format_bytes
 from esper.recording.runs import resolve_run
 
 

@@ -10,20 +10,15 @@ from pathlib import Path
 from esper.cli.commands.show import load_summary
 from esper.cli.options import EXIT_OK, Parser, add_run_argument, print_warnings
 from esper.cli.streams import print_json, print_text
-from esper.config import ConfigError
-from esper.formatting import (
-    NOT_MEASURED,
-    format_config_value,
-    strip_control,
-    suggest_nearest,
-)
+from esper.common.configuration.config import ConfigError
+from esper.common.formatting import NOT_MEASURED, format_config_value, strip_control, suggest_nearest
+from esper.common.intervals import CONFIDENCE_LEVEL
+from esper.common.plots.chart import Quantity, percent
+from esper.common.printed_table import PrintedTable
 from esper.history.group_summary import ComparedRun, mean_result, round_curve, summarise_group
 from esper.history.measures import LAST_RETURN, LAST_SCORE, MEASURES, Measure
 from esper.history.run_groups import SEED_KEY, RunGroup, differing_keys, group_runs
 from esper.history.summary import RunSummary, flat_config
-from esper.intervals import CONFIDENCE_LEVEL
-from esper.plots.chart import Quantity, percent
-from esper.printed_table import PrintedTable
 from esper.recording.notes import read_notes
 from esper.recording.segments import ReadError
 from esper.telemetry.codec import encode_json

@@ -9,10 +9,10 @@ import msgspec
 
 from esper.cli.options import EXIT_OK, Parser, add_run_options, given_options
 from esper.cli.streams import print_json, print_text
-from esper.config_files import resolve_config
+from esper.common.configuration.files import resolve_config
+from esper.common.system.process import RankInfo
 from esper.engine.start_checks import resolve_policy
 from esper.lanes.device_names import early_lanes
-from esper.process import RankInfo
 from esper.tasks import check_task_reference
 from esper.telemetry.sentences import format_lanes
 

@@ -24,18 +24,18 @@ from esper.cli.options import (
 )
 from esper.cli.progress import progress_bar
 from esper.cli.streams import print_json, print_text
-from esper.config import MAX_COUNT, ConfigError
+from esper.common.configuration.config import MAX_COUNT, ConfigError
+from esper.common.formatting import pluralise
+from esper.common.printed_table import PrintedTable
+from esper.common.system.process import RankInfo
 from esper.effects.paying import HEADING, PAYS
 from esper.evaluation.comparison import EvaluationReport, PairedDifference, PolicyResult
 from esper.evaluation.figure import check_figure, draw_text, write_figure
 from esper.evaluation.journal import EvaluationJournal
 from esper.evaluation.results import EVALUATION_POLICIES, NEED_PPO, PPO, TRAINED
-from esper.formatting import pluralise
 from esper.lanes.device_names import early_lanes
 from esper.policy.loading import POLICY_NAMES, check_policy_reference
 from esper.policy.plan import EXAMPLE, PLAN, PREFIX, split_plan
-from esper.printed_table import PrintedTable
-from esper.process import RankInfo
 
 JOURNALS = "evaluations"
 """Directory of the journals of evaluations, in the telemetry directory."""

@@ -14,13 +14,13 @@ from rich.progress import Progress
 
 from esper.cli.options import EXIT_OK, Parser, add_run_argument, check_extra, print_warnings
 from esper.cli.streams import print_text
-from esper.config import ConfigError
-from esper.formatting import suggest
+from esper.common.configuration.config import ConfigError
+from esper.common.formatting import suggest
+from esper.common.system.process import freeze_loaded_objects
 from esper.history.export import TABLE_FORMATS, NamedHistory, Track, export_tables
 from esper.history.history import History, open_history
 from esper.history.tensorboard import export_tensorboard
 from esper.history.wandb_run import export_wandb
-from esper.process import freeze_loaded_objects
 from esper.recording.runs import resolve_run, safe_run_name, stem_of
 from esper.telemetry.events import AnyEvent
 

@@ -25,8 +25,9 @@ from esper.cli.options import (
 )
 from esper.cli.run_display import print_ending, run_headless, run_in_dashboard
 from esper.cli.streams import print_text
-from esper.config import ConfigError
-from esper.config_files import resolve_config
+from esper.common.configuration.config import ConfigError
+from esper.common.configuration.files import resolve_config
+from esper.common.system.process import RankInfo
 from esper.engine.growth import (
     DEFAULT_TRIALS,
     FRESH_HOSTS,
@@ -41,7 +42,6 @@ from esper.engine.growth import (
 from esper.engine.start_checks import check_start, resolve_policy
 from esper.engine.start_point import RunOptions, StartPoint
 from esper.harvest.structure import check_target, holds_networks_of
-from esper.process import RankInfo
 
 if TYPE_CHECKING:
     from esper.engine.growth_run import GrowthRun

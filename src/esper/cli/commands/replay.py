@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from esper.cli.dashboard import DisplayOptions, add_own_task_option, add_screen_options, show_dashboard
 from esper.cli.options import EXIT_OK, NarrationDetail, Parser, add_run_argument, print_usage_error, print_warnings
 from esper.cli.streams import print_text
-from esper.config import ConfigError
-from esper.formatting import suggest
+from esper.common.configuration.config import ConfigError
+from esper.common.formatting import suggest
 from esper.history.address import ViewAddress, parse_address
 
 if TYPE_CHECKING:

@@ -12,16 +12,16 @@ from esper.cli.dashboard import DisplayOptions, add_display_options, show_dashbo
 from esper.cli.options import EXIT_OK, Parser, print_warnings
 from esper.cli.progress import progress_bar
 from esper.cli.streams import print_json, print_text
-from esper.config import Config, ConfigError
-from esper.filters import FilterError
-from esper.formatting import NOT_MEASURED, format_age, format_bytes, pluralise
+from esper.common.configuration.config import Config, ConfigError
+from esper.common.filters import FilterError
+from esper.common.formatting import NOT_MEASURED, format_age, format_bytes, pluralise
+from esper.common.printed_table import PrintedColumn, PrintedTable
 from esper.history.measures import listed_measures
 from esper.history.run_cache import RunCache, default_run_cache
 from esper.history.run_filter import ARCHIVED_TERM, DEFAULT_SORT_KEY, parse_run_filter, sort_keys, sort_runs
 from esper.history.run_index import SAVE_INTERVAL_S, RunIndex
 from esper.history.run_info import READING_STATE, UNREADABLE_STATE, RunInfo
 from esper.history.run_status import LIVE_STATES
-from esper.printed_table import PrintedColumn, PrintedTable
 from esper.recording.runs import is_in_future
 from esper.telemetry.codec import encode_json
 

@@ -12,10 +12,10 @@ import msgspec
 from esper import candidates
 from esper.cli.options import EXIT_OK, Parser
 from esper.cli.streams import print_json
-from esper.config import ConfigError
-from esper.docstrings import field_docstrings
+from esper.common.configuration.config import ConfigError
+from esper.common.configuration.docstrings import field_docstrings
+from esper.common.formatting import suggest
 from esper.effects import report
-from esper.formatting import suggest
 from esper.history import group_summary, run_info, summary
 from esper.history.group_summary import GroupSummary
 from esper.history.run_info import RunInfo

@@ -11,8 +11,8 @@ from pathlib import Path
 from esper.cli.commands import attach, replay
 from esper.cli.dashboard import AUTO_THEME, check_theme
 from esper.cli.options import EXIT_OK, RUN_HELP, Parser, add_telemetry_dir_option, print_usage_error
-from esper.config import ConfigError
-from esper.formatting import install_command
+from esper.common.configuration.config import ConfigError
+from esper.common.formatting import install_command
 from esper.recording.segments import ReadError
 
 DEFAULT_PORT = 8000

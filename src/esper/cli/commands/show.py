@@ -11,20 +11,15 @@ import msgspec
 
 from esper.cli.options import EXIT_OK, Parser, add_run_argument, print_warnings
 from esper.cli.streams import print_json, print_text
-from esper.config import Config
+from esper.common.configuration.config import Config
+from esper.common.formatting import APPROXIMATE, NOT_MEASURED, format_config_value, format_number
+from esper.common.plots.axis import finite_range
+from esper.common.plots.sparkline import sample_to_width, sparkline
+from esper.common.printed_table import PrintedTable
 from esper.effects.plantings import summarise_with_effects
-from esper.formatting import (
-    APPROXIMATE,
-    NOT_MEASURED,
-    format_config_value,
-    format_number,
-)
 from esper.history.history import open_history
 from esper.history.measures import MEASURES
 from esper.history.summary import BlueprintSummary, RunSummary, flat_config
-from esper.plots.axis import finite_range
-from esper.plots.sparkline import sample_to_width, sparkline
-from esper.printed_table import PrintedTable
 from esper.recording.runs import resolve_run
 from esper.tasks import is_built_in, load_task, with_task_settings
 from esper.telemetry.codec import encode_json

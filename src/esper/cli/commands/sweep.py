@@ -16,11 +16,11 @@ import msgspec
 
 from esper.cli.options import EXIT_OK, Parser, add_telemetry_dir_option, print_warnings
 from esper.cli.streams import print_json, print_text
-from esper.config import ConfigError
-from esper.config_files import to_toml
+from esper.common.configuration.config import ConfigError
+from esper.common.configuration.files import to_toml
+from esper.common.system.process import RankInfo
+from esper.common.system.stop_signals import replace_handlers, restore_handlers
 from esper.engine.start_checks import check_start, resolve_policy
-from esper.process import RankInfo
-from esper.stop_signals import replace_handlers, restore_handlers
 from esper.sweeps.jobs import JobDevices, make_jobs
 from esper.sweeps.paths import StudyPaths
 from esper.sweeps.plan import SweepPlan, TrialSetting, read_plan

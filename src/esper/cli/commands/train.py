@@ -31,15 +31,15 @@ from esper.cli.options import (
 from esper.cli.run_display import print_ending, run_headless, run_in_dashboard, run_silently
 from esper.cli.start_point import AUTO, resolve_start
 from esper.cli.streams import print_text
-from esper.config import ConfigError
-from esper.domain import VERSION
+from esper.common.configuration.config import ConfigError
+from esper.common.domain import VERSION
+from esper.common.system.process import RankInfo, spawn_program
+from esper.common.system.stop_signals import replace_handlers, restore_handlers
 from esper.engine.start_checks import SETUP_ERRORS, check_start
 from esper.engine.start_point import RunCompleteError, RunOptions, StartPoint
-from esper.process import RankInfo, spawn_program
 from esper.recording.notes import RunNotes, encode_notes
 from esper.recording.run_lock import LockHolder, read_holder
 from esper.recording.runs import LAST_ALIAS, list_runs, move_output
-from esper.stop_signals import replace_handlers, restore_handlers
 
 if TYPE_CHECKING:
     from esper.engine.thread import EngineThread

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from esper.cli.options import EXIT_FAILED, EXIT_OK, Parser, add_run_argument, print_warnings
 from esper.cli.progress import progress_bar
 from esper.cli.streams import print_json, print_text
-from esper.config import ConfigError
+from esper.common.configuration.config import ConfigError
 from esper.telemetry.codec import encode_json
 
 

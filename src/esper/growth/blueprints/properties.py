@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from esper.common.seeding import forked_generators, make_generator
 from esper.growth.blueprints.registry import build_seed
 from esper.growth.layouts import Layout
-from esper.seeding import forked_generators, make_generator
 
 _POSITIONS = 9
 """Length of a sequence, and of a side of a picture, on which a seed is measured if it runs on this length."""

@@ -9,12 +9,12 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import torch
 from torch import nn
 
-from esper.decisions import is_blueprint_name
-from esper.formatting import suggest
+from esper.common.decisions import is_blueprint_name
+from esper.common.formatting import suggest
+from esper.common.seeding import forked_generators
 from esper.growth.layers import initialise_
 from esper.growth.layouts import CANONICAL_LAYOUTS, Layout
 from esper.growth.tensors import named_tensors
-from esper.seeding import forked_generators
 
 SeedFactory: TypeAlias = Callable[..., nn.Module]
 """Function from a number of channels C to a seed, which maps an activation to one of the same shape."""

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
-from esper.config import AnomalyConfig
-from esper.domain import Rule
-from esper.formatting import format_value, pluralise
+from esper.common.configuration.config import AnomalyConfig
+from esper.common.domain import Rule
+from esper.common.formatting import format_value, pluralise
 from esper.health.rule_context import RuleContext
 from esper.health.rules.registry import rule, warning
 from esper.telemetry import events as ev

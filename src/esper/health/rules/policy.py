@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from esper.domain import Rule
-from esper.formatting import format_value
+from esper.common.domain import Rule
+from esper.common.formatting import format_value
 from esper.health.rule_context import RuleContext
 from esper.health.rules.registry import rule, warning
 from esper.telemetry import events as ev

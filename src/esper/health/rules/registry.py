@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from esper.domain import Rule
+from esper.common.domain import Rule
 from esper.health.rule_context import RuleContext
 from esper.telemetry import events as ev
 

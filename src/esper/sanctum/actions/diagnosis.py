@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection
 from itertools import takewhile
 
-from esper.formatting import strip_control
+from esper.common.formatting import strip_control
 from esper.health.incidents import group_incidents
 from esper.history.run_status import RunStatus
 from esper.sanctum.actions.navigation import NavigationActions

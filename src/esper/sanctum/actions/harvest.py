@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from esper.checkpoint.manifest import CheckpointError, read_manifest
-from esper.process import python_command
+from esper.common.system.process import python_command
 from esper.recording.runs import safe_run_name
 from esper.sanctum.actions.base import BaseApp
 from esper.sanctum.bindings import bindings_of

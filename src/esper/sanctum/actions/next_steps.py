@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from textual.screen import ModalScreen
 
-from esper.config import Config
+from esper.common.configuration.config import Config
 from esper.recording.runs import shortest_name
 from esper.sanctum.actions.harvest import HarvestActions
 from esper.sanctum.actions.navigation import NavigationActions

@@ -7,7 +7,8 @@ import signal
 import threading
 from types import FrameType
 
-from esper.control import ENDING_KINDS, RequestKind
+from esper.common.control import ENDING_KINDS, RequestKind
+from esper.common.system.stop_signals import SignalHandler, replace_handlers, restore_handlers
 from esper.sanctum.actions.resume import BROWSER_MESSAGE, ResumeActions
 from esper.sanctum.driver import ResilientDriver
 from esper.sanctum.requests import ACKNOWLEDGEMENTS, PendingRequests, pause_cause
@@ -16,7 +17,6 @@ from esper.sanctum.screens.dialogs import ChoiceDialog, stop_dialog
 from esper.sanctum.source import RunSource, run_has_ended
 from esper.sanctum.view import ResumeRun
 from esper.sanctum.widgets.header import progress_in_step
-from esper.stop_signals import SignalHandler, replace_handlers, restore_handlers
 
 
 class RunActions(ResumeActions):

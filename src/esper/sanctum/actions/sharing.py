@@ -7,12 +7,12 @@ import os
 import shlex
 from pathlib import Path
 
-from esper.config import Config
-from esper.formatting import format_duration
+from esper.common.configuration.config import Config
+from esper.common.formatting import format_duration
+from esper.common.system.process import name_current_thread
 from esper.history.address import ViewAddress
 from esper.history.excerpt import EXCERPT_MARGIN_S, create_unique_file, write_excerpt
 from esper.history.history import open_history
-from esper.process import name_current_thread
 from esper.recording.runs import safe_run_name, shortest_name
 from esper.recording.segments import ReadError
 from esper.sanctum.actions.base import BaseApp

@@ -13,8 +13,8 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.widgets import Static
 
-from esper.domain import StepNumber
-from esper.formatting import format_bytes, format_time_of_day, pluralise, short_score_name, strip_control
+from esper.common.domain import StepNumber
+from esper.common.formatting import format_bytes, format_time_of_day, pluralise, short_score_name, strip_control
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.screens.dialogs import Dialog
 from esper.sanctum.symbols import Cell, percent_cell

@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.geometry import Size
 from textual.widgets import Input
 
-from esper.formatting import pluralise, strip_control
+from esper.common.formatting import pluralise, strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.search import SearchBox, SearchScreen
 from esper.sanctum.view import ViewState

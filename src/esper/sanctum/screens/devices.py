@@ -9,12 +9,12 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.geometry import Size
 
-from esper.domain import Rule
-from esper.formatting import strip_control
+from esper.common.domain import Rule
+from esper.common.formatting import strip_control
+from esper.common.plots.axis import next_nice
+from esper.common.plots.chart import Chart, Curve, Quantity, XAxis
+from esper.common.plots.sparkline import sparkline
 from esper.health.rules.lanes import MEMORY_GROWTH_ROUNDS, predict_full_round
-from esper.plots.axis import next_nice
-from esper.plots.chart import Chart, Curve, Quantity, XAxis
-from esper.plots.sparkline import sparkline
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import compact_cell, percent_cell, size_cell

@@ -13,9 +13,9 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from esper.control import RequestKind
-from esper.domain import PauseCause
-from esper.formatting import strip_control
+from esper.common.control import RequestKind
+from esper.common.domain import PauseCause
+from esper.common.formatting import strip_control
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.requests import pause_cause
 from esper.telemetry.events import CallOverdue

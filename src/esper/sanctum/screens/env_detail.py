@@ -8,8 +8,8 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.geometry import Size
 
-from esper.decisions import describe_decision
-from esper.formatting import short_score_name, strip_control
+from esper.common.decisions import describe_decision
+from esper.common.formatting import short_score_name, strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import (

@@ -13,11 +13,11 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.geometry import Size
 
-from esper.config import Config
+from esper.common.configuration.config import Config
+from esper.common.formatting import APPROXIMATE, NOT_MEASURED, short_score_name, strip_control
+from esper.common.plots.sparkline import sample_to_width
 from esper.effects.paying import HEADING, paying_command
 from esper.effects.plantings import PlantingEffects
-from esper.formatting import APPROXIMATE, NOT_MEASURED, short_score_name, strip_control
-from esper.plots.sparkline import sample_to_width
 from esper.recording.runs import shortest_name
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
-from esper.domain import Rule
+from esper.common.domain import Rule
 from esper.health.rules import RULES
 from esper.sanctum.bindings import KeyBinding, KeyCategory, bindings_of
 from esper.sanctum.explanations import RECOVERY_HELP, WORDS, explain_metric

@@ -10,7 +10,7 @@ from textual.geometry import Size
 from textual.timer import Timer
 from textual.widgets import Input
 
-from esper.formatting import format_time_of_day, strip_control
+from esper.common.formatting import format_time_of_day, strip_control
 from esper.history.log_database import GROWTH_CATEGORIES, LOG_CATEGORIES, SEVERITY_LEVELS, LogFilter
 from esper.history.run_log import LogRow, RunLog
 from esper.sanctum.bindings import KeyCategory, bindings

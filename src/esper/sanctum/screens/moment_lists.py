@@ -15,8 +15,8 @@ from textual.containers import Vertical
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from esper.common.formatting import APPROXIMATE, format_time_of_day, strip_control
 from esper.effects.verdict import judge_cause
-from esper.formatting import APPROXIMATE, format_time_of_day, strip_control
 from esper.health.causes import PossibleCause
 from esper.health.incidents import Incident, group_incidents
 from esper.health.root_cause import Finding, RootCause, find_root_cause

@@ -14,11 +14,11 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.geometry import Size
 
-from esper.formatting import format_power, pluralise, scale_exponent, strip_control
+from esper.common.formatting import format_power, pluralise, scale_exponent, strip_control
+from esper.common.plots.axis import Axis
+from esper.common.plots.chart import Chart, ChartMark, Curve, Quantity, XAxis
+from esper.common.plots.sparkline import sample_to_width, sparkline
 from esper.health.rules.lanes import MAX_SCALE_OSCILLATIONS, MAX_SCALE_RATIO
-from esper.plots.axis import Axis
-from esper.plots.chart import Chart, ChartMark, Curve, Quantity, XAxis
-from esper.plots.sparkline import sample_to_width, sparkline
 from esper.sanctum.bindings import KeyCategory
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import (

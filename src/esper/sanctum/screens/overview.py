@@ -11,8 +11,8 @@ from textual.containers import Container, Vertical
 from textual.geometry import Size
 from textual.widgets import Input
 
-from esper.filters import FilterError, IncompleteFilterError
-from esper.formatting import format_time_of_day, strip_control
+from esper.common.filters import FilterError, IncompleteFilterError
+from esper.common.formatting import format_time_of_day, strip_control
 from esper.health.rules.lanes import is_nearly_full
 from esper.history.run_log import LogRow, group_rows
 from esper.sanctum.bindings import KeyCategory, bindings

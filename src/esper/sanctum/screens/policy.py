@@ -10,9 +10,9 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.geometry import Size
 
-from esper.domain import Op
-from esper.formatting import strip_control
-from esper.plots.sparkline import sparkline
+from esper.common.domain import Op
+from esper.common.formatting import strip_control
+from esper.common.plots.sparkline import sparkline
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.screens.growth import BlueprintTable

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from esper.config import Config
-from esper.control import RequestKind
-from esper.formatting import format_bytes
+from esper.common.configuration.config import Config
+from esper.common.control import RequestKind
+from esper.common.formatting import format_bytes
 from esper.history.run_info import RunInfo
 from esper.history.run_status import LIVE_STATES
 from esper.recording.notes import RunNotes, read_notes

@@ -12,7 +12,7 @@ from textual.containers import Vertical
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from esper.formatting import suggest
+from esper.common.formatting import suggest
 from esper.recording.notes import RunNotes
 from esper.sanctum.screens.dialogs import Dialog
 from esper.sanctum.widgets.run_list import complete_term

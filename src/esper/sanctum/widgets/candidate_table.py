@@ -22,7 +22,7 @@ from esper.candidates_report import (
     result_columns,
 )
 from esper.candidates_report import Column as ReportColumn
-from esper.formatting import NOT_MEASURED, pluralise, strip_control
+from esper.common.formatting import NOT_MEASURED, pluralise, strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.symbols import Cell, wrap_cells
 from esper.sanctum.widgets.panel import Line, Panel, Row

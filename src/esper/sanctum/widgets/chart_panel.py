@@ -14,8 +14,8 @@ from textual.events import Click, Leave, MouseMove, MouseScrollDown, MouseScroll
 from textual.geometry import Size
 from textual.message import Message
 
-from esper.plots.chart import Chart, Frame, Look
-from esper.plots.grid import Y_AXIS_COLUMNS, TextLine
+from esper.common.plots.chart import Chart, Frame, Look
+from esper.common.plots.grid import Y_AXIS_COLUMNS, TextLine
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.chart_view import ChartView
 from esper.sanctum.theme import Palette

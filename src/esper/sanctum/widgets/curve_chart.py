@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, cast
 
 from textual.binding import BindingType
 
-from esper.formatting import format_return, strip_control
+from esper.common.formatting import format_return, strip_control
+from esper.common.plots.axis import next_nice
+from esper.common.plots.chart import Chart, Curve, Look, Quantity, XAxis, percent
+from esper.common.plots.labels import Label, labels_width
 from esper.history.curves import POPULATION, split_name
-from esper.plots.axis import next_nice
-from esper.plots.chart import Chart, Curve, Look, Quantity, XAxis, percent
-from esper.plots.labels import Label, labels_width
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_panel import ChartPanel

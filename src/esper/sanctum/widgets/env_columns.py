@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from esper.candidates_report import fit_name
-from esper.domain import Stage
-from esper.formatting import short_score_name, strip_control
+from esper.common.domain import Stage
+from esper.common.formatting import short_score_name, strip_control
+from esper.common.plots.sparkline import sample_to_width, sparkline
 from esper.history.timeline import MarkKind
-from esper.plots.sparkline import sample_to_width, sparkline
 from esper.sanctum.env_filter import NUMERIC_FIELDS
 from esper.sanctum.symbols import (
     MARK_SYMBOLS,

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from textual.events import Click
 from textual.geometry import Size
 
-from esper.decisions import WAIT, Decision, describe_decision, label_decision
+from esper.common.decisions import WAIT, Decision, describe_decision, label_decision
+from esper.common.formatting import APPROXIMATE, strip_control
 from esper.effects.results import Effect, Simulation
-from esper.formatting import APPROXIMATE, strip_control
 from esper.sanctum.symbols import (
     SEVERITIES,
     STAGES,

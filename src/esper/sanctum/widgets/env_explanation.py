@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 from textual.geometry import Size
 
-from esper.formatting import strip_control
+from esper.common.formatting import strip_control
 from esper.sanctum.symbols import head_label
 from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.panel import Line

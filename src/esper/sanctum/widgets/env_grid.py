@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
-from esper.formatting import pluralise, strip_control
+from esper.common.formatting import pluralise, strip_control
 from esper.sanctum.symbols import ellipsise
 from esper.sanctum.widgets.env_columns import STAGES_BY_PRIORITY
 from esper.telemetry.sentences import describe_context

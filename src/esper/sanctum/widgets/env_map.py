@@ -11,7 +11,7 @@ from textual.events import Click
 from textual.geometry import Size
 from textual.message import Message
 
-from esper.formatting import NOT_MEASURED, ordinal, pluralise, strip_control
+from esper.common.formatting import NOT_MEASURED, ordinal, pluralise, strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import NUMERIC_FIELDS
 from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, compact_cell

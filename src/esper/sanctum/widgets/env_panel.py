@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 
 from textual.geometry import Size
 
-from esper.decisions import GERMINATE, WAIT, Decision
+from esper.common.decisions import GERMINATE, WAIT, Decision
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.symbols import wrap_cells
 from esper.sanctum.what_if import KnownEffects

@@ -12,12 +12,12 @@ from textual.events import Click, Leave
 from textual.geometry import Size
 
 from esper.candidates import describe_candidate
-from esper.decisions import WAIT, Decision
-from esper.formatting import format_return, strip_control
+from esper.common.decisions import WAIT, Decision
+from esper.common.formatting import format_return, strip_control
+from esper.common.plots.chart import Chart, ChartMark, Curve, Quantity, XAxis, percent
+from esper.common.plots.grid import Y_AXIS_COLUMNS
+from esper.common.plots.sparkline import LEVEL_CHARS
 from esper.history.timeline import MarkKind
-from esper.plots.chart import Chart, ChartMark, Curve, Quantity, XAxis, percent
-from esper.plots.grid import Y_AXIS_COLUMNS
-from esper.plots.sparkline import LEVEL_CHARS
 from esper.sanctum.symbols import (
     MARK_SYMBOLS,
     STAGE_BY_LETTER,

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median, median_high, median_low
 
-from esper.formatting import strip_control
+from esper.common.formatting import strip_control
 from esper.sanctum.symbols import STAGES, number_cell, percent_cell, return_cell, scale_cell
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.env_columns import STAGES_BY_PRIORITY, Layout

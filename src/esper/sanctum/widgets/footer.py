@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from textual.events import Click
 from textual.geometry import Size
 
-from esper.control import RequestKind
+from esper.common.control import RequestKind
 from esper.sanctum.bindings import APP_CATEGORIES, KeyBinding, KeyCategory
 from esper.sanctum.requests import pause_cause
 from esper.sanctum.source import run_has_ended

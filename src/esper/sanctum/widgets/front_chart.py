@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from esper.candidates_report import candidate_points, fit_label, format_ratio, format_score
-from esper.formatting import strip_control
-from esper.plots.chart import Chart
-from esper.plots.scatter import ScatterPoint
+from esper.common.formatting import strip_control
+from esper.common.plots.chart import Chart
+from esper.common.plots.scatter import ScatterPoint
 from esper.sanctum.widgets.scatter_chart import ScatterChart
 
 _LABEL_COLS = 28

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from textual.events import Click
 from textual.geometry import Size
 
-from esper.formatting import format_duration, pluralise, strip_control
+from esper.common.formatting import format_duration, pluralise, strip_control
 from esper.sanctum.bindings import SCREEN_INFO
 from esper.sanctum.source import RunSource
 from esper.sanctum.symbols import HELD_PLAYBACK_GLYPH, RUN_STATES, compact_cell, ellipsise

@@ -7,10 +7,10 @@ from collections.abc import Hashable, Sequence
 
 from textual.geometry import Size
 
-from esper.plots.axis import finite_range
-from esper.plots.chart import Chart, Curve, percent
-from esper.plots.sparkline import sparkline
-from esper.plots.stacked_chart import StackedChart
+from esper.common.plots.axis import finite_range
+from esper.common.plots.chart import Chart, Curve, percent
+from esper.common.plots.sparkline import sparkline
+from esper.common.plots.stacked_chart import StackedChart
 from esper.sanctum.symbols import compact_cell, head_label, number_cell
 from esper.sanctum.widgets.curve_chart import NUM_SERIES
 from esper.sanctum.widgets.panel import Line, Panel

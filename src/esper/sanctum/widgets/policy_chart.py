@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from esper.plots.axis import round_axis_length
-from esper.plots.chart import Chart, Curve, Look, XAxis
+from esper.common.plots.axis import round_axis_length
+from esper.common.plots.chart import Chart, Curve, Look, XAxis
 from esper.sanctum.symbols import head_label
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_panel import ChartPanel

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
-from esper.domain import Stage
-from esper.formatting import strip_control
+from esper.common.domain import Stage
+from esper.common.formatting import strip_control
+from esper.common.plots.axis import round_axis_length
+from esper.common.plots.chart import Chart, Curve, XAxis, percent
+from esper.common.plots.scatter import ScatterPoint, pareto_front
+from esper.common.plots.stacked_chart import StackedChart
 from esper.history.curves import split_name
-from esper.plots.axis import round_axis_length
-from esper.plots.chart import Chart, Curve, XAxis, percent
-from esper.plots.scatter import ScatterPoint, pareto_front
-from esper.plots.stacked_chart import StackedChart
 from esper.sanctum.symbols import STAGES
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_panel import ChartPanel

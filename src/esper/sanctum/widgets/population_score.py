@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from rich.cells import cell_len
 
-from esper.formatting import strip_control
-from esper.plots.axis import round_axis_length
-from esper.plots.chart import Chart, ChartMark, Curve, XAxis, percent
+from esper.common.formatting import strip_control
+from esper.common.plots.axis import round_axis_length
+from esper.common.plots.chart import Chart, ChartMark, Curve, XAxis, percent
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_panel import step_axis

@@ -7,8 +7,8 @@ from collections.abc import Hashable
 from rich.cells import cell_len, set_cell_size
 from textual.geometry import Size
 
-from esper.domain import Rule
-from esper.formatting import strip_control
+from esper.common.domain import Rule
+from esper.common.formatting import strip_control
 from esper.health.incidents import Incident
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.requests import pause_cause

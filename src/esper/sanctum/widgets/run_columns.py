@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from esper.formatting import NOT_MEASURED, format_age, format_config_value, strip_control
+from esper.common.formatting import NOT_MEASURED, format_age, format_config_value, strip_control
+from esper.common.plots.axis import finite_range
+from esper.common.plots.sparkline import sample_to_width, sparkline
 from esper.history.measures import Measure, listed_measures
 from esper.history.run_info import RunInfo
-from esper.plots.axis import finite_range
-from esper.plots.sparkline import sample_to_width, sparkline
 from esper.recording.notes import BASELINE_TAG
 from esper.sanctum.symbols import Cell, percent_cell
 from esper.sanctum.widgets.row_list import Column

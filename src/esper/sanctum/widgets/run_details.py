@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator
 
 from textual.geometry import Size
 
-from esper.formatting import (
+from esper.common.formatting import (
     format_age,
     format_bytes,
     format_config_value,

@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.widgets import Input, Static
 
-from esper.formatting import strip_control
+from esper.common.formatting import strip_control
 from esper.history.run_filter import FilterError, IncompleteFilterError, complete_filter
 from esper.history.run_info import RunInfo
 from esper.recording.notes import BASELINE_TAG

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from esper.plots.chart import Chart, percent
-from esper.plots.scatter import Scatter, ScatterPoint
+from esper.common.plots.chart import Chart, percent
+from esper.common.plots.scatter import Scatter, ScatterPoint
 from esper.sanctum.widgets.chart_panel import ChartPanel
 
 

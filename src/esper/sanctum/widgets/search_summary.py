@@ -9,7 +9,7 @@ from textual.geometry import Size
 
 from esper.candidates import BARE_HOST
 from esper.candidates_report import best_candidate, fit_label, format_ratio, format_score
-from esper.formatting import strip_control
+from esper.common.formatting import strip_control
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.search_state import SearchState
 

@@ -8,11 +8,11 @@ from collections.abc import Hashable, Sequence
 from textual.events import MouseDown, MouseMove, MouseUp
 from textual.geometry import Size
 
-from esper.formatting import format_clock
+from esper.common.formatting import format_clock
+from esper.common.plots.axis import next_nice
+from esper.common.plots.sparkline import BLOCK_CHARS
 from esper.history.playback import Playback
 from esper.history.timeline import ANOMALY_KINDS, MARK_GROUPS, Mark, MarkKind
-from esper.plots.axis import next_nice
-from esper.plots.sparkline import BLOCK_CHARS
 from esper.recording.segments import ReadError
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.symbols import HELD_PLAYBACK_GLYPH, MARK_SYMBOLS

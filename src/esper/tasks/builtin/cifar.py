@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import platformdirs
 
-from esper.config import TaskError
+from esper.common.configuration.config import TaskError
 from esper.tasks.builtin.conv_task import conv_task
 from esper.tasks.task import Task
 

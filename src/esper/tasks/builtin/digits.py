@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.config import TaskError
+from esper.common.configuration.config import TaskError
 from esper.tasks.builtin.conv_task import SLOT_NAMES, conv_task
 from esper.tasks.task import Task
 

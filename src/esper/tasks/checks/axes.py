@@ -12,11 +12,11 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from esper.common.user_code.references import user_errors
 from esper.growth.layouts import Layout
 from esper.growth.network import call_model
 from esper.growth.outputs import Nested, first_tensor, list_tensors, map_tensors
 from esper.growth.site import SlotSite
-from esper.user_code import user_errors
 
 _SWAPPED = {Layout.BTC: Layout.BCL, Layout.BCL: Layout.BTC, Layout.BCHW: Layout.BHWC, Layout.BHWC: Layout.BCHW}
 """Layout with the channels in the other axis; the batch is in the first one."""

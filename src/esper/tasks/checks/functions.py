@@ -8,16 +8,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from esper.common.seeding import make_generator
+from esper.common.user_code.references import describe_exception, describe_type, user_errors
 from esper.growth.network import call_model, count_samples
 from esper.growth.outputs import Nested
-from esper.seeding import make_generator
 from esper.tasks.checks.scores import check_default_score, check_sensitivity
 from esper.tasks.hosts import build_host
 from esper.tasks.losses import IGNORED_TARGET, CrossEntropy, loss_of, score_of
 from esper.tasks.splits import Split, Splits, take
 from esper.tasks.task import Task
 from esper.tasks.user_calls import UserCalls, describe_value
-from esper.user_code import describe_exception, describe_type, user_errors
 
 _SEED = 0
 _SMALL_BATCH = 4

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from esper.common.user_code.references import user_errors
 from esper.growth.network import count_samples
 from esper.growth.outputs import Nested, are_equal, list_tensors, map_tensors
 from esper.tasks.losses import loss_of, score_of
 from esper.tasks.splits import Split, take
 from esper.tasks.task import SampleFunction, Task
 from esper.tasks.user_calls import UserCalls, describe_value
-from esper.user_code import user_errors
 
 _TOLERANCE = 1e-5
 """Maximum relative difference between values that count as equal."""

@@ -8,15 +8,15 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from esper.domain import AlphaCurve, Stage
+from esper.common.domain import AlphaCurve, Stage
+from esper.common.seeding import make_generator
+from esper.common.user_code.references import user_errors
 from esper.growth.blend import Blend
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
 from esper.growth.outputs import Nested, list_tensors, map_tensors
 from esper.growth.site import SlotSite
 from esper.growth.slot import Slot
-from esper.seeding import make_generator
-from esper.user_code import user_errors
 
 _SEED_NOISE_STD = 0.3
 """Standard deviation of the noise on the weights of a trial seed, which would otherwise be the identity."""

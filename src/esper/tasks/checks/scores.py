@@ -11,8 +11,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from esper.common.seeding import make_generator
 from esper.growth.outputs import Nested, list_tensors, map_tensors
-from esper.seeding import make_generator
 from esper.tasks.losses import CrossEntropy, loss_of, score_of
 from esper.tasks.task import Task
 from esper.tasks.user_calls import UserCalls, describe_value

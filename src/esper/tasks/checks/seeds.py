@@ -8,15 +8,15 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from esper.config import TaskError
+from esper.common.configuration.config import TaskError
+from esper.common.seeding import forked_generators, make_generator
+from esper.common.user_code.references import describe_exception, user_errors
 from esper.growth.blueprints import build_seed
 from esper.growth.layouts import Layout
 from esper.growth.outputs import are_equal
 from esper.growth.site import SlotSite
 from esper.growth.tensors import copy_tensors
-from esper.seeding import forked_generators, make_generator
 from esper.tasks.checks.state import STATE_PROBLEM, call_from, size_problem
-from esper.user_code import describe_exception, user_errors
 
 
 def check_seeds(site: SlotSite, features: Tensor, where: str, *, channels_last: bool) -> None:

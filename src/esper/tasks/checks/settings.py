@@ -9,11 +9,11 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from esper.config import TaskError
-from esper.seeding import make_generator
+from esper.common.configuration.config import TaskError
+from esper.common.seeding import make_generator
+from esper.common.user_code.references import describe_exception, user_errors
 from esper.tasks.family import TaskFamily
 from esper.tasks.splits import Splits, TaskData, data_tensors
-from esper.user_code import describe_exception, user_errors
 
 _SEED = 0
 _CHUNK_SAMPLES = 1024

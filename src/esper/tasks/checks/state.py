@@ -12,9 +12,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from esper.common.seeding import forked_generators
 from esper.growth.outputs import Nested, are_equal
 from esper.growth.tensors import copy_tensors, named_tensors
-from esper.seeding import forked_generators
 from esper.tasks.hosts import Host
 from esper.tasks.task import Task
 from esper.tasks.user_calls import UserCalls

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from esper.domain import Severity
+from esper.common.domain import Severity
 from esper.telemetry.events.base import Event
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from esper.domain import StageName
+from esper.common.domain import StageName
 from esper.telemetry.events.base import Event
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from esper.domain import Severity
+from esper.common.domain import Severity
 from esper.telemetry.events.base import Event
 from esper.telemetry.events.search import SearchInfo
 

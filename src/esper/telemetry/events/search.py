@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from esper.candidates import Objective, Origin, Outcome
-from esper.intervals import IntervalEstimate
+from esper.common.intervals import IntervalEstimate
 from esper.telemetry.events.base import Event
 
 
