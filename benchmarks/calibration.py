@@ -26,9 +26,9 @@ import torch
 from torch import Tensor, nn
 
 import esper
-from esper.candidates import BARE_HOST, Candidate, Objective, choose
 from esper.common.intervals import fraction_interval, t_interval
 from esper.common.printed_table import PrintedTable
+from esper.recordings.candidates.candidates import BARE_HOST, Candidate, Objective, choose
 
 HOSTS_OF_OLD_RULE = 5
 OBJECTIVES: tuple[Objective, ...] = ("return", "score")

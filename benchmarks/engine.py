@@ -38,8 +38,8 @@ import psutil
 
 from esper.common.configuration.files import resolve_config
 from esper.common.control import RequestKind, RequestQueue
-from esper.telemetry import events as ev
-from esper.telemetry.state import Keyframe, Record
+from esper.recordings import events as ev
+from esper.recordings.state.state import Keyframe, Record
 
 
 class Result(msgspec.Struct):

@@ -31,10 +31,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from esper.effects.messages import SimulationRequest
-from esper.history.history import History, open_history
+from esper.recordings import events as ev
+from esper.recordings.effects.messages import SimulationRequest
+from esper.recordings.history.history import History, open_history
 from esper.sanctum.what_if import SimulationProcess
-from esper.telemetry import events as ev
 
 ESPER = [sys.executable, "-m", "esper"]
 DEMO = Path(__file__).resolve().parents[1] / "telemetry" / "demo"

@@ -53,8 +53,8 @@ from esper.engine.setup import set_up_run
 from esper.engine.start_point import RunOptions, StartPoint
 from esper.envs.env import Env
 from esper.envs.stopwatch import PhaseTimer
-from esper.telemetry import events as ev
-from esper.telemetry.state import Record
+from esper.recordings import events as ev
+from esper.recordings.state.state import Record
 
 PHASES = {
     "observe": ["esper.ppo.agent:write_observation"],
@@ -69,8 +69,8 @@ PHASES = {
     "build events": [
         f"esper.engine.reporter:{name}" for name in ("env_stepped", "seed_moved", "gate_changed", "episode_ended")
     ],
-    "find anomalies": ["esper.health.detector:AnomalyDetector.check"],
-    "emit": ["esper.telemetry.hub:EventHub.emit", "esper.telemetry.hub:EventHub.flush"],
+    "find anomalies": ["esper.recordings.health.detector:AnomalyDetector.check"],
+    "emit": ["esper.recordings.state.hub:EventHub.emit", "esper.recordings.state.hub:EventHub.flush"],
     "sample devices": [
         "esper.engine.memory_accountant:MemoryAccountant.bytes_by_lane",
         "esper.engine.reporter:device_sampled",

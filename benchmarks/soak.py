@@ -22,7 +22,7 @@ from typing import NamedTuple
 import psutil
 from benchmarks.live import ESPER, Terminal
 
-from esper.history.history import open_history
+from esper.recordings.history.history import open_history
 
 VISIT_KEYS = (b"2", b"3", b"4", b"5", b"1", b"j", b"\r", b"\x1b")
 """Keys that a viewer presses before it detaches."""

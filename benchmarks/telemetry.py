@@ -19,21 +19,21 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests.factory import example_run
-from tests.recording.recordings import fold
+from tests.recordings.files.recordings import fold
 
 from esper.common.system.process import freeze_loaded_objects
-from esper.health.detector import AnomalyDetector
-from esper.history.curve_store import CurveStore
-from esper.history.history import History, open_history
-from esper.history.playback import Playback
-from esper.history.run_cache import RunCache
-from esper.history.run_index import RunIndex
-from esper.history.run_log import RunLog
-from esper.recording.recorder import Recorder
-from esper.recording.run_directory import RunDirectory
-from esper.telemetry import events as ev
-from esper.telemetry.codec import encode_json
-from esper.telemetry.hub import EventHub
+from esper.recordings import events as ev
+from esper.recordings.events.codec import encode_json
+from esper.recordings.files.recorder import Recorder
+from esper.recordings.files.run_directory import RunDirectory
+from esper.recordings.health.detector import AnomalyDetector
+from esper.recordings.history.curve_store import CurveStore
+from esper.recordings.history.history import History, open_history
+from esper.recordings.history.playback import Playback
+from esper.recordings.history.run_cache import RunCache
+from esper.recordings.history.run_index import RunIndex
+from esper.recordings.history.run_log import RunLog
+from esper.recordings.state.hub import EventHub
 
 ENVS = 16
 SEEKS = 200

@@ -24,9 +24,9 @@ from pathlib import Path
 import psutil
 
 from esper.common.decisions import WAIT
-from esper.effects.change import Change, without_decision
-from esper.effects.episode import RecordedEpisode, read_round
-from esper.history.history import open_history
+from esper.recordings.effects.change import Change, without_decision
+from esper.recordings.effects.episode import RecordedEpisode, read_round
+from esper.recordings.history.history import open_history
 from esper.simulation.simulator import SimulationJob, Simulator
 from esper.tasks.loading import load_task
 from esper.tasks.prepare import prepare_task

@@ -11,10 +11,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from esper.health.detector import AnomalyDetector
-from esper.health.thresholds import Thresholds
-from esper.history.history import open_history
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
+from esper.recordings.health.detector import AnomalyDetector
+from esper.recordings.health.thresholds import Thresholds
+from esper.recordings.history.history import open_history
 
 _ANOMALY_EVENTS = (ev.AnomalyFound, ev.AnomalyJoined, ev.AnomalyLeft, ev.AnomalyEnded)
 

@@ -33,12 +33,12 @@ from research.teach import DIRECTORY as LESSONS
 from research.teach import prepare, read_lessons
 from research.teaching.player import HEURISTIC, Alternative, Assignment, LessonPlayer
 
-from esper.checkpoint.manifest import digest
 from esper.common.configuration.config import ConfigError
 from esper.common.intervals import seeds_interval
 from esper.engine.trained_policy import read_policy_file
 from esper.evaluation.journal import EvaluationKey, open_search_journal
 from esper.lanes.devices import device_kinds, resolve_devices
+from esper.recordings.checkpoints.manifest import digest
 
 DIRECTORY = TELEMETRY_DIR / "evaluations" / "generalist"
 RENT = 0.002

@@ -41,8 +41,6 @@ from research.growth_statistics import (
 from research.growth_tasks import TASKS
 from research.policies import TELEMETRY_DIR
 
-from esper.candidates import BARE_HOST, Candidate, choose
-from esper.checkpoint.manifest import digest
 from esper.common.configuration.config import Config
 from esper.common.intervals import joint_level, t_interval
 from esper.common.seeding import EpisodeKey, episode_uniforms
@@ -56,11 +54,13 @@ from esper.engine.step import StepResult, play_steps, tick_slots
 from esper.evaluation.held_out import evaluation_key
 from esper.evaluation.journal import open_search_journal
 from esper.lanes.pool import EnvPool
+from esper.recordings.candidates.candidates import BARE_HOST, Candidate, choose
+from esper.recordings.checkpoints.manifest import digest
+from esper.recordings.events.codec import encode_json
 from esper.search.proposals import plan_of
 from esper.search.search import PlanSearch, Proposal, SearchKind
 from esper.search.space import PlanSpace
 from esper.tasks.prepare import PreparedTask, prepare_task
-from esper.telemetry.codec import encode_json
 
 STEPS = 20
 WAVE = 8

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from esper.candidates import BARE_HOST
 from esper.common.intervals import t_interval
+from esper.recordings.candidates.candidates import BARE_HOST
 
 COUNTS = (8, 16, 32, 64)
 """Numbers of trials."""

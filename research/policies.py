@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from esper.checkpoint.catalog import find_checkpoint
 from esper.common.configuration.config import Config
 from esper.engine.agent_factory import build_trained
 from esper.engine.trained_policy import policy_of
@@ -20,7 +19,8 @@ from esper.lanes.pool import EnvPool
 from esper.policy.plan import parse_plan
 from esper.policy.plan_agent import PlanAgent
 from esper.ppo.agent import PPOAgent
-from esper.recording.runs import resolve_run
+from esper.recordings.checkpoints.catalog import find_checkpoint
+from esper.recordings.files.runs import resolve_run
 from esper.tasks.profile import TaskProfile
 
 TELEMETRY_DIR = Path("telemetry")

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from esper.common.printed_table import PrintedTable
-from esper.effects.change import UNCHANGED, without_decision
-from esper.effects.episode import RecordedEpisode, read_round
-from esper.effects.results import Simulation
-from esper.effects.verdict import judge_cause
-from esper.health.causes import PossibleCause, drop_starts, find_candidates
-from esper.history.history import open_history
+from esper.recordings.effects.change import UNCHANGED, without_decision
+from esper.recordings.effects.episode import RecordedEpisode, read_round
+from esper.recordings.effects.results import Simulation
+from esper.recordings.effects.verdict import judge_cause
+from esper.recordings.health.causes import PossibleCause, drop_starts, find_candidates
+from esper.recordings.history.history import open_history
+from esper.recordings.state.series import StepTrace
 from esper.simulation.simulator import SimulationJob, Simulator
 from esper.tasks.prepare import prepare_task
-from esper.telemetry.series import StepTrace
 
 
 class Drop(NamedTuple):

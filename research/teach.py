@@ -34,9 +34,9 @@ from research.teaching.pupil import Pupil, TeachingConfig
 from esper.common.configuration.config import Config, ConfigError, PPOConfig
 from esper.common.intervals import t_interval
 from esper.common.system.process import package_digest
-from esper.effects.paying import PAYS
 from esper.engine.trained_policy import TrainedPolicy, read_policy_file, write_policy_file
 from esper.lanes.devices import resolve_devices
+from esper.recordings.effects.paying import PAYS
 from esper.search.space import PlanSpace
 from esper.tasks.prepare import PreparedTask, prepare_task
 

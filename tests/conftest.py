@@ -49,7 +49,7 @@ def _own_caches(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
     """Give the tests a cache of their own in place of the user's."""
     directory = tmp_path_factory.getbasetemp() / "cache"
     for module in ("history.run_cache", "effects.store"):
-        monkeypatch.setattr(f"esper.{module}.user_cache_path", lambda _: directory)
+        monkeypatch.setattr(f"esper.recordings.{module}.user_cache_path", lambda _: directory)
 
 
 @pytest.fixture(autouse=True)

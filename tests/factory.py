@@ -10,12 +10,20 @@ from typing import TypeVar
 
 import msgspec
 
-from esper.candidates import BARE_HOST, FROM_SCRATCH, Candidate, Origin, Outcome, choose, describe_answer
 from esper.common.domain import StageName
 from esper.common.intervals import IntervalEstimate, t_interval
-from esper.health.detector import AnomalyDetector
-from esper.telemetry import events as ev
-from esper.telemetry.search_state import SearchState
+from esper.recordings import events as ev
+from esper.recordings.candidates.candidates import (
+    BARE_HOST,
+    FROM_SCRATCH,
+    Candidate,
+    Origin,
+    Outcome,
+    choose,
+    describe_answer,
+)
+from esper.recordings.health.detector import AnomalyDetector
+from esper.recordings.state.search_state import SearchState
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from esper.history.address import parse_moment
-from esper.history.history import open_history
-from esper.recording.runs import find_demo
+from esper.recordings.files.runs import find_demo
+from esper.recordings.history.address import parse_moment
+from esper.recordings.history.history import open_history
 from tests.sanctum.driving import opened, replay_of, settle
 
 PICTURE = Path(__file__).parents[1] / "docs" / "overview.svg"

@@ -17,10 +17,10 @@ from esper.common.system.ranks import SINGLE_RANK, RankGroup
 from esper.engine.run_kind import RunKind
 from esper.engine.setup import set_up_run
 from esper.engine.start_point import RunOptions, StartPoint
-from esper.history.history import open_history
 from esper.lanes.errors import RunFailedError
-from esper.telemetry import events as ev
-from esper.telemetry.state import Keyframe, Record, RunState
+from esper.recordings import events as ev
+from esper.recordings.history.history import open_history
+from esper.recordings.state.state import Keyframe, Record, RunState
 
 E = TypeVar("E", bound=ev.Event)
 

@@ -16,16 +16,16 @@ import pytest
 import torch
 
 import esper
-from esper.checkpoint.manifest import CheckpointError
 from esper.engine.thread import EngineThread
 from esper.envs.env import Env
 from esper.lanes import devices
 from esper.lanes.pool import EnvPool
 from esper.lanes.printed_lines import PrintedLines
-from esper.recording.recorder import RecordingError
-from esper.recording.segments import ReadError
-from esper.telemetry import events as ev
-from esper.telemetry import state
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.manifest import CheckpointError
+from esper.recordings.files.recorder import RecordingError
+from esper.recordings.files.segments import ReadError
+from esper.recordings.state import state
 from tests.runs import recorded
 from tests.tasks.models import task
 

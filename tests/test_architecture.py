@@ -71,11 +71,17 @@ def modules(*packages: str) -> list[str]:
     ("packages", "forbidden"),
     [
         (
-            ("telemetry", "health", "recording", "history", "attach", "common.control", "common.configuration", "engine.thread", "cli"),
+            (
+                "recordings",
+                "common.control",
+                "common.configuration",
+                "engine.thread",
+                "cli",
+            ),
             {"torch", "textual", "optuna"},
         ),
         (("sanctum",), {"torch", "optuna"}),
-        (("tasks.registry", "tasks.settings", "checkpoint.manifest", "checkpoint.catalog"), {"torch", "textual"}),
+        (("tasks.registry", "tasks.settings"), {"torch", "textual"}),
     ],
 )
 def test_fast_commands_import_no_slow_library(packages: tuple[str, ...], forbidden: set[str]) -> None:

@@ -17,15 +17,15 @@ import esper
 from esper.cli.main import main
 from esper.common.formatting import html_text
 from esper.common.printed_table import PrintedTable
-from esper.effects.store import RESULTS_FILE
-from esper.history.history import open_history
-from esper.history.tables import TABLES, ColumnType
-from esper.telemetry import events as ev
-from esper.telemetry.state import RunState
-from tests.effects.growing import growing_run
-from tests.effects.stored import store_effects
+from esper.recordings import events as ev
+from esper.recordings.effects.store import RESULTS_FILE
+from esper.recordings.history.history import open_history
+from esper.recordings.history.tables import TABLES, ColumnType
+from esper.recordings.state.state import RunState
 from tests.factory import growth_run, run_started, stamp
-from tests.recording.recordings import fold, recording, write_segment
+from tests.recordings.effects.growing import growing_run
+from tests.recordings.effects.stored import store_effects
+from tests.recordings.files.recordings import fold, recording, write_segment
 
 DEMO = Path(__file__).parents[1] / "telemetry" / "demo"
 

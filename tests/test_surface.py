@@ -1,7 +1,7 @@
 """The public surface, word for word: commands, options, configuration keys, Python names, event fields, stored values.
 
 Removing a name or changing its meaning breaks scripts, TOML files, checkpoints or recordings. `SCHEMA` in
-`telemetry/events/` and `CHECKPOINT_FORMAT` in `checkpoint/manifest.py` count such changes.
+`telemetry/events/` and `CHECKPOINT_FORMAT` in `recordings/checkpoints/manifest.py` count such changes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import msgspec
 import pytest
 
 import esper
-from esper.checkpoint.manifest import CHECKPOINT_FORMAT
 from esper.cli.commands import COMMANDS
 from esper.cli.main import main
 from esper.common.configuration.config import (
@@ -30,10 +29,11 @@ from esper.common.configuration.fields import list_fields
 from esper.common.control import RequestKind
 from esper.common.domain import HEADS, AlphaCurve, Op, Stage
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend
-from esper.history import address
 from esper.recorded_run import RecordedDecision, RecordedRun
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.manifest import CHECKPOINT_FORMAT
+from esper.recordings.history import address
 from esper.tasks import TASK_NAMES
-from esper.telemetry import events as ev
 
 OPTIONS = {
     "": "--help --version --help-all --envs --devices --policy-device --task --policy --plan --init-policy "

@@ -27,7 +27,7 @@ from esper.common.configuration.config import ConfigError
 from esper.common.system.disk import make_directory, write_replaced
 from esper.policy.masks import ActionMasks
 from esper.policy.observation import ObservationShape
-from esper.telemetry.codec import encode_json
+from esper.recordings.events.codec import encode_json
 
 FORMAT = 2
 """Version of the files."""

@@ -2,7 +2,7 @@ from .api import TrainedRun as TrainedRun
 from .api import grow as grow
 from .api import train as train
 from .api import what_if as what_if
-from .checkpoint.manifest import CheckpointError as CheckpointError
+from .recordings.checkpoints.manifest import CheckpointError as CheckpointError
 from .common.configuration.config import ConfigError as ConfigError
 from .common.configuration.config import TaskError as TaskError
 from .engine.task_report import TaskReport as TaskReport
@@ -15,8 +15,8 @@ from .harvest.structure import HarvestError as HarvestError
 from .lanes.errors import RunFailedError as RunFailedError
 from .recorded_run import RecordedRun as RecordedRun
 from .recorded_run import read_run as read_run
-from .recording.recorder import RecordingError as RecordingError
-from .recording.segments import ReadError as ReadError
+from .recordings.files.recorder import RecordingError as RecordingError
+from .recordings.files.segments import ReadError as ReadError
 from .tasks.family import Family as Family
 from .tasks.family import Setting as Setting
 from .tasks.losses import Loss as Loss

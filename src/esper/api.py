@@ -11,16 +11,12 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from esper.candidates import Objective
-from esper.candidates_report import html_report
 from esper.cli.console import RunPrinter, drain
 from esper.common.configuration.config import Config, ConfigError, TaskError
 from esper.common.configuration.files import check_keys, resolve_config
 from esper.common.control import RequestKind
 from esper.common.seeding import restored_generators
 from esper.common.user_code.references import with_short_errors
-from esper.effects.change import RECORDED
-from esper.effects.report import Report
 from esper.engine.growth import GROWTH_CONFIG, Growth, check_growth, make_request
 from esper.engine.growth_run import GrowthRun
 from esper.engine.start_checks import resolve_policy
@@ -29,11 +25,15 @@ from esper.engine.thread import EngineThread
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.lanes.pool import can_be_imported
 from esper.recorded_run import RecordedRun
+from esper.recordings.candidates.candidates import Objective
+from esper.recordings.candidates.report import html_report
+from esper.recordings.effects.change import RECORDED
+from esper.recordings.effects.report import Report
+from esper.recordings.state.state import RunState
 from esper.simulation.question import Inquiry, Question
 from esper.tasks.loading import resolve_task
 from esper.tasks.registry import get_built_in, is_built_in
 from esper.tasks.task import Task
-from esper.telemetry.state import RunState
 
 
 class TrainedRun(NamedTuple):

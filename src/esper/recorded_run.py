@@ -8,19 +8,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from esper.candidates import Candidate
-from esper.candidates_report import html_report, rank_candidates
 from esper.cli.commands.show import summary_table
 from esper.common.formatting import suggest
 from esper.common.plots.svg import SvgPlot
-from esper.effects.plantings import summarise_with_effects
-from esper.history.curves import Point, RunCurves, split_name
-from esper.history.history import open_history
-from esper.history.summary import RunSummary
-from esper.history.tables import TABLES, ColumnType, Row, Table
-from esper.recording.runs import resolve_run
-from esper.recording.segments import ReadError
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
+from esper.recordings.candidates.candidates import Candidate
+from esper.recordings.candidates.report import html_report, rank_candidates
+from esper.recordings.effects.plantings import summarise_with_effects
+from esper.recordings.files.runs import resolve_run
+from esper.recordings.files.segments import ReadError
+from esper.recordings.history.curves import Point, RunCurves, split_name
+from esper.recordings.history.history import open_history
+from esper.recordings.history.summary import RunSummary
+from esper.recordings.history.tables import TABLES, ColumnType, Row, Table
 
 EventT = TypeVar("EventT", bound=ev.Event)
 
@@ -100,7 +100,7 @@ class RecordedRun:
         """Return an iterator over events in order, without those that a restored checkpoint undid.
 
         Args:
-            kind: Type of the events, of `esper.telemetry.events`; by default all.
+            kind: Type of the events, of `esper.recordings.events`; by default all.
             round: Round, from 1; None: all. Events that do not name a round, such as anomalies, belong to the round in
                 progress.
             env: Env, from 0; None: all. Events of no single env are left out if it is given.

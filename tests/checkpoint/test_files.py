@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from esper.checkpoint.catalog import checkpoint_path
 from esper.checkpoint.files import read_checkpoint, write_checkpoint
+from esper.recordings.checkpoints.catalog import checkpoint_path
 from tests.faults.programs import example_checkpoint
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from esper.checkpoint.catalog import find_checkpoint
-from esper.checkpoint.manifest import STATE_FILE, CheckpointError
 from esper.checkpoint.state import check_state
 from esper.common.control import RequestKind
+from esper.recordings.checkpoints.catalog import find_checkpoint
+from esper.recordings.checkpoints.manifest import STATE_FILE, CheckpointError
 from tests.runs import LiveRun
 
 OPEN_KEYS = {"agent", "deferred_parts", "gate_refusals"}

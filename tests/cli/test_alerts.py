@@ -11,8 +11,8 @@ import pytest
 from esper.cli import alerts
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK
-from esper.history.history import open_history
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
+from esper.recordings.history.history import open_history
 
 ALARMING = ("--no-tui", "--envs", "2", "--rounds", "1", "--steps", "4", "--devices", "cpu:0", "--policy", "static")
 NEARLY_FULL = ("--anomalies.memory", "0.00001")

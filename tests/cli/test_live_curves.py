@@ -14,12 +14,12 @@ import pytest
 
 from esper.cli.live_curves import LiveCurves
 from esper.cli.main import main
-from esper.history import tensorboard
-from esper.recording.run_directory import RunDirectory
-from esper.telemetry import events as ev
-from esper.telemetry.state import Keyframe, Record
+from esper.recordings import events as ev
+from esper.recordings.files.run_directory import RunDirectory
+from esper.recordings.history import tensorboard
+from esper.recordings.state.state import Keyframe, Record
 from tests.factory import example_run
-from tests.recording.recordings import fold
+from tests.recordings.files.recordings import fold
 from tests.runs import only
 from tests.terminals import run as run_program
 

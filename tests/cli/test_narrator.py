@@ -11,11 +11,11 @@ from msgspec import structs
 from esper.cli.console import MAX_SENTENCES_PER_SECOND, Narrator
 from esper.cli.options import NarrationDetail
 from esper.common.domain import StageName
-from esper.telemetry import events as ev
-from esper.telemetry.sentences import to_ascii
-from esper.telemetry.state import Keyframe, Record, RunState
+from esper.recordings import events as ev
+from esper.recordings.events.sentences import to_ascii
+from esper.recordings.state.state import Keyframe, Record, RunState
 from tests.factory import env_stepped, example_run, run_started, stamp
-from tests.recording.recordings import fold
+from tests.recordings.files.recordings import fold
 
 
 class Terminal(io.StringIO):

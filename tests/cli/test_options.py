@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
 from esper.cli.commands.grow import FIXED_KEYS
 from esper.cli.main import main
@@ -18,10 +17,11 @@ from esper.cli.options import EXIT_OK
 from esper.common.configuration.config import Config
 from esper.common.configuration.fields import ConfigField, list_fields
 from esper.engine.growth import GROWTH_CONFIG
-from esper.recording.notes import RunNotes, read_notes
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import list_checkpoints
+from esper.recordings.files.notes import RunNotes, read_notes
 from esper.tasks import TASK_NAMES, load_task
 from esper.tasks.settings import override_settings, settings_of
-from esper.telemetry import events as ev
 from tests.runs import only_run, recorded, stopped_run
 from tests.terminals import assert_refused, printed
 

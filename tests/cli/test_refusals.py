@@ -11,13 +11,13 @@ import pytest
 import torch
 import zstandard
 
-from esper.checkpoint.catalog import list_checkpoints
-from esper.checkpoint.manifest import MANIFEST_FILE, STATE_FILE
 from esper.cli.main import main
 from esper.engine import setup
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import list_checkpoints
+from esper.recordings.checkpoints.manifest import MANIFEST_FILE, STATE_FILE
 from tests.factory import example_run
-from tests.recording.recordings import recording
+from tests.recordings.files.recordings import recording
 from tests.runs import only_run, recorded, stopped_run
 from tests.terminals import assert_refused, printed, run
 

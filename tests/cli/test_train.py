@@ -14,7 +14,6 @@ from typing import NoReturn
 
 import pytest
 
-from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
 from esper.cli.dashboard import DisplayOptions
 from esper.cli.run_display import run_in_dashboard
@@ -22,9 +21,10 @@ from esper.common.configuration.files import resolve_config
 from esper.common.control import Request, RequestKind
 from esper.engine.start_point import StartPoint
 from esper.engine.thread import EngineThread
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import list_checkpoints
 from tests.factory import example_run
-from tests.recording.recordings import recording
+from tests.recordings.files.recordings import recording
 from tests.runs import LiveRun, only_run, recorded, tiny
 from tests.terminals import ENTER_SCREEN, SLOW_STEPS, TIMEOUT_S, Terminal, assert_refused
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from esper.checkpoint.catalog import find_checkpoint
 from esper.common.domain import AlphaCurve, Op, Stage
 from esper.common.seeding import make_generator
 from esper.envs import cuda_graphs as cuda_graphs_module
@@ -25,8 +24,9 @@ from esper.envs.governor import LastGoodState
 from esper.growth.blend import Blend
 from esper.lanes.pool import EnvPool, PendingEpochs
 from esper.policy.actions import Action
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import find_checkpoint
 from esper.tasks.task import Task
-from esper.telemetry import events as ev
 from tests.cuda.gpu import GPU, NEEDS_GPU, side_stream
 from tests.engine.populations import digits_profile, live_on, measurements, play, population, script
 from tests.runs import LiveRun

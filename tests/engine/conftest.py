@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
 from tests.runs import LiveRun, computed, recorded
 
 

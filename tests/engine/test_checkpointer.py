@@ -21,7 +21,12 @@ import safetensors.torch
 import torch
 
 from esper.checkpoint import files as checkpoints
-from esper.checkpoint.catalog import (
+from esper.checkpoint.files import Checkpoint, read_checkpoint, write_checkpoint
+from esper.common.configuration.config import Config, PPOConfig, TaskError, TrainingConfig
+from esper.common.control import RequestKind
+from esper.common.domain import VERSION
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import (
     checkpoint_path,
     find_checkpoint,
     list_checkpoints,
@@ -30,8 +35,7 @@ from esper.checkpoint.catalog import (
     run_directory_of,
     step_number_of,
 )
-from esper.checkpoint.files import Checkpoint, read_checkpoint, write_checkpoint
-from esper.checkpoint.manifest import (
+from esper.recordings.checkpoints.manifest import (
     CHECKPOINT_FORMAT,
     MANIFEST_FILE,
     STATE_FILE,
@@ -45,13 +49,9 @@ from esper.checkpoint.manifest import (
     digest,
     read_manifest,
 )
-from esper.common.configuration.config import Config, PPOConfig, TaskError, TrainingConfig
-from esper.common.control import RequestKind
-from esper.common.domain import VERSION
-from esper.recording.run_lock import LOCK_FILE
-from esper.telemetry import events as ev
-from esper.telemetry.codec import encode_json
-from esper.telemetry.state import Keyframe, RunState
+from esper.recordings.events.codec import encode_json
+from esper.recordings.files.run_lock import LOCK_FILE
+from esper.recordings.state.state import Keyframe, RunState
 from tests.runs import LiveRun, stopped_run
 
 FILES = (TENSORS_FILE, STATE_FILE, TELEMETRY_FILE, MANIFEST_FILE)

@@ -9,7 +9,7 @@ import pytest
 
 from esper.common.control import RequestKind
 from esper.ppo.agent import PPOAgent
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
 from tests.runs import LiveRun, computed, recorded
 
 

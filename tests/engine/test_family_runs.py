@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
 from esper.common.configuration.config import Config, PPOConfig
 from esper.common.control import RequestKind
@@ -19,11 +18,12 @@ from esper.envs.hosts import HostFactory
 from esper.growth.lifecycle import StageTransition
 from esper.harvest.checkpoint import harvest_checkpoint
 from esper.policy.actions import Action
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.tasks import TaskError, load_task
 from esper.tasks.contexts import draw_context
 from esper.tasks.data_loading import load_data
 from esper.tasks.probe import probe_task
-from esper.telemetry import events as ev
 from tests.runs import LiveRun, computed, recorded
 
 FAMILY = load_task("digits_family")

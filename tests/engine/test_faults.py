@@ -18,9 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.checkpoint.catalog import UNDONE_DIR, find_checkpoint, list_checkpoints
 from esper.checkpoint.files import Checkpoint, read_checkpoint
-from esper.checkpoint.manifest import MANIFEST_FILE
 from esper.common.control import RequestKind
 from esper.engine import checkpointer, run_files, setup
 from esper.envs.env import Env
@@ -28,11 +26,13 @@ from esper.growth.lifecycle import StageTransition
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.policy.actions import Action
 from esper.ppo.learner import PPOLearner
-from esper.recording import recorder, segments
-from esper.recording.recorder import RecordingError
-from esper.recording.run_lock import is_live
-from esper.recording.segments import list_segments, packed_path
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import UNDONE_DIR, find_checkpoint, list_checkpoints
+from esper.recordings.checkpoints.manifest import MANIFEST_FILE
+from esper.recordings.files import recorder, segments
+from esper.recordings.files.recorder import RecordingError
+from esper.recordings.files.run_lock import is_live
+from esper.recordings.files.segments import list_segments, packed_path
 from tests.runs import LiveRun, computed, recorded, stopped_run, wait_for_fault
 
 

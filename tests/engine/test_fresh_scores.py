@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from esper.candidates import BARE_HOST, WIDE_HOST, Candidate, choose
 from esper.common.intervals import crossed_interval, joint_level
 from esper.engine.fresh_scores import GAIN_LEVEL, FreshScores, NetworkScores
 from esper.engine.growth import FRESH_HOSTS
-from esper.telemetry import events as ev
-from esper.telemetry.search_state import SearchState
+from esper.recordings import events as ev
+from esper.recordings.candidates.candidates import BARE_HOST, WIDE_HOST, Candidate, choose
+from esper.recordings.state.search_state import SearchState
 
 Array = np.ndarray
 

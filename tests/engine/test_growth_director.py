@@ -11,7 +11,6 @@ from typing import Any, cast
 import pytest
 import torch
 
-from esper.candidates import BARE_HOST, FROM_SCRATCH, WIDE_HOST, choose
 from esper.common.configuration.config import TaskError
 from esper.engine import growth_director
 from esper.engine.best_network import BestNetwork
@@ -23,6 +22,7 @@ from esper.engine.training_state import TrainingState
 from esper.harvest.structure import GrownSeed
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.policy.baselines import StaticAgent, germinate_action
+from esper.recordings.candidates.candidates import BARE_HOST, FROM_SCRATCH, WIDE_HOST, choose
 from esper.search.search import PlanSearch
 from tests.search.plans import BLUEPRINTS, sites, space
 

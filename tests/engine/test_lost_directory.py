@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from esper.checkpoint.catalog import find_checkpoint
 from esper.common.configuration.files import resolve_config
 from esper.common.control import RequestKind, RequestQueue
 from esper.engine import run_files, setup, start_events
 from esper.engine.run_kind import RunKind
 from esper.engine.setup import set_up_run
 from esper.engine.start_point import RunOptions, StartPoint
-from esper.recording import recorder
-from esper.recording.notes import RunNotes
-from esper.recording.recorder import RecordingError
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import find_checkpoint
+from esper.recordings.files import recorder
+from esper.recordings.files.notes import RunNotes
+from esper.recordings.files.recorder import RecordingError
 from tests.runs import LiveRun, only, recorded, stopped_run, tiny, wait_for_fault
 
 

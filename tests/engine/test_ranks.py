@@ -19,9 +19,7 @@ import psutil
 import pytest
 import torch
 
-from esper.checkpoint.catalog import checkpoint_path, list_checkpoints
 from esper.checkpoint.files import read_checkpoint
-from esper.checkpoint.manifest import CheckpointError
 from esper.common.configuration.config import Config, ConfigError
 from esper.common.configuration.files import resolve_config
 from esper.common.control import RequestKind
@@ -34,13 +32,15 @@ from esper.engine.run import Run
 from esper.engine.start_checks import check_start
 from esper.engine.start_point import RunCompleteError, StartPoint
 from esper.engine.thread import EngineThread
-from esper.history.history import open_history
 from esper.lanes.device_names import assign_lanes_to_rank
-from esper.recording.run_directory import RunDirectory
-from esper.recording.run_lock import RunLock
-from esper.telemetry import events as ev
-from esper.telemetry.codec import encode_json, make_decoder
-from esper.telemetry.state import Keyframe
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import checkpoint_path, list_checkpoints
+from esper.recordings.checkpoints.manifest import CheckpointError
+from esper.recordings.events.codec import encode_json, make_decoder
+from esper.recordings.files.run_directory import RunDirectory
+from esper.recordings.files.run_lock import RunLock
+from esper.recordings.history.history import open_history
+from esper.recordings.state.state import Keyframe
 from tests.ranks import ThreadRanks, together
 from tests.runs import LiveRun, computed, only_run, recorded, tiny
 

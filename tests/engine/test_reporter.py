@@ -18,7 +18,7 @@ from esper.envs.env import Env
 from esper.envs.epoch_result import EpochResult
 from esper.growth.network import GrowingNetwork
 from esper.lanes.pool import EnvPool
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
 from tests.runs import LiveRun
 
 ENVS, STEPS = 2, 22

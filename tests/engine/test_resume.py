@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esper.checkpoint.catalog import list_checkpoints
 from esper.common.control import RequestKind
-from esper.recording import run_lock
-from esper.recording.recorder import RecordingError
-from esper.telemetry import clock
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import list_checkpoints
+from esper.recordings.events import clock
+from esper.recordings.files import run_lock
+from esper.recordings.files.recorder import RecordingError
 from tests.runs import LiveRun, computed, recorded, tiny
 
 HOUR_NS = 3_600_000_000_000

@@ -9,16 +9,16 @@ from statistics import median
 
 import pytest
 
-from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import Checkpoint, read_checkpoint
-from esper.checkpoint.manifest import STATE_FILE
 from esper.common.configuration.files import resolve_config
 from esper.common.control import RequestKind
 from esper.engine import checkpointer
 from esper.engine.ending import NOT_BEGUN
 from esper.engine.start_point import StartPoint
 from esper.engine.thread import EngineThread
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import list_checkpoints
+from esper.recordings.checkpoints.manifest import STATE_FILE
 from tests.runs import LiveRun, computed, recorded, tiny
 
 

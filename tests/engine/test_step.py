@@ -18,7 +18,7 @@ from esper.lanes.pool import EnvPool
 from esper.policy.actions import WAITING, ChosenAction
 from esper.policy.agent import EnvStatus
 from esper.policy.baselines import NonLearningAgent, StaticAgent
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
 from tests.engine.populations import population
 from tests.runs import LiveRun, computed, recorded
 

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from esper.checkpoint.catalog import find_checkpoint
 from esper.checkpoint.files import read_checkpoint
-from esper.checkpoint.manifest import CheckpointError
 from esper.cli.main import main
 from esper.common.configuration.config import Config, PPOConfig
 from esper.common.control import RequestKind
@@ -19,7 +17,9 @@ from esper.engine.agent_factory import build_agent, build_trained
 from esper.engine.trained_policy import policy_of, read_trained_policy, write_policy_file
 from esper.policy.loading import PRETRAINED
 from esper.ppo.agent import PPOAgent
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import find_checkpoint
+from esper.recordings.checkpoints.manifest import CheckpointError
 from tests.engine.populations import digits_profile
 from tests.policy.scripted import PROFILE
 from tests.runs import LiveRun, recorded

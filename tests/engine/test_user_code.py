@@ -20,8 +20,6 @@ import pytest
 import torch
 from torch import nn
 
-from esper.checkpoint.catalog import list_checkpoints
-from esper.checkpoint.manifest import read_manifest
 from esper.cli import run_display
 from esper.cli.main import main
 from esper.common.configuration.config import TaskError
@@ -36,11 +34,13 @@ from esper.envs.env import Env
 from esper.lanes import call_watch, lane
 from esper.lanes.call_watch import CallSupervisor, CallWatch, OverdueCall
 from esper.lanes.errors import FaultError, RunFailedError
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import list_checkpoints
+from esper.recordings.checkpoints.manifest import read_manifest
 from esper.tasks.hosts import build_host
 from esper.tasks.splits import Splits
-from esper.telemetry import events as ev
-from tests.attach.viewers import wait_until
 from tests.faults.programs import TIMEOUT_S
+from tests.recordings.attach.viewers import wait_until
 from tests.runs import LiveRun, computed, only_run, tiny
 from tests.tasks.models import features, mlp
 from tests.tasks.models import task as make_task

@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from esper.checkpoint.catalog import find_checkpoint
 from esper.common.configuration.config import TrainingConfig
 from esper.common.domain import Op
 from esper.envs.env import Env
 from esper.policy.actions import Action
+from esper.recordings.checkpoints.catalog import find_checkpoint
 from tests.engine.populations import measurements, population
 from tests.runs import LiveRun
 

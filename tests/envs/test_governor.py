@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from esper.checkpoint.catalog import list_checkpoints
 from esper.common.configuration.config import TrainingConfig
 from esper.common.control import RequestKind
 from esper.envs.env import Env
@@ -22,7 +21,8 @@ from esper.lanes.pool import EnvPool
 from esper.policy.actions import Action
 from esper.policy.agent import EnvStatus
 from esper.ppo.advantages import gae
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import list_checkpoints
 from tests.runs import LiveRun, computed, recorded
 
 CHANCE = math.log(10)

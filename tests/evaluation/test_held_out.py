@@ -15,13 +15,10 @@ import msgspec
 import pytest
 import torch
 
-from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
-from esper.checkpoint.manifest import CheckpointError
 from esper.common.configuration.config import ConfigError, TaskError
 from esper.common.domain import HEADS
 from esper.common.seeding import decision_uniforms, evaluation_seed, make_generator
-from esper.effects.results import Simulation
 from esper.engine.wide_host import choose_width
 from esper.envs.env import Env
 from esper.evaluation import held_out as held_out_module
@@ -29,6 +26,9 @@ from esper.evaluation.held_out import HeldOutEvaluation
 from esper.evaluation.plantings import EpisodePlantings, describe_inexact, paying_of
 from esper.evaluation.results import EpisodeResult
 from esper.ppo.rewards import rent_cost
+from esper.recordings.checkpoints.catalog import list_checkpoints
+from esper.recordings.checkpoints.manifest import CheckpointError
+from esper.recordings.effects.results import Simulation
 from esper.simulation.simulator import Simulator
 from esper.tasks import load_task
 from esper.tasks.profile import TaskProfile

@@ -28,18 +28,18 @@ from pathlib import Path
 
 import psutil
 
-from esper.attach.protocol import Acknowledged, Refused
-from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
-from esper.checkpoint.manifest import CheckpointError
 from esper.common.control import RequestKind
 from esper.common.system.stop_signals import STOP_SIGNALS
-from esper.history.history import open_history
-from esper.telemetry import events as ev
-from esper.telemetry.events import AnyEvent
-from tests.attach.viewers import HELLO, Viewer, exchange, make_ask
+from esper.recordings import events as ev
+from esper.recordings.attach.protocol import Acknowledged, Refused
+from esper.recordings.checkpoints.catalog import list_checkpoints
+from esper.recordings.checkpoints.manifest import CheckpointError
+from esper.recordings.events import AnyEvent
+from esper.recordings.history.history import open_history
 from tests.faults.programs import Ended, ProgramServer, RankLauncher
 from tests.faults.surroundings import VARIABLE, disturb
+from tests.recordings.attach.viewers import HELLO, Viewer, exchange, make_ask
 from tests.runs import computed, only, recorded
 
 TIMEOUT_S = 60.0

@@ -9,20 +9,21 @@ from typing import Any
 import pytest
 
 from esper.common.formatting import format_age
-from esper.health.detector import AnomalyDetector
-from esper.health.incidents import group_incidents
-from esper.history.history import History, open_history
-from esper.history.run_info import RunEnd, RunInfo, read_run_info
-from esper.history.run_status import is_being_written
-from esper.history.tensorboard import TensorboardWriter
-from esper.recording import recorder as recorder_module
-from esper.recording.recorder import Recorder
-from esper.recording.run_directory import RunDirectory
-from esper.telemetry import clock, events
-from esper.telemetry.clock import EventClock
-from esper.telemetry.hub import EventHub
+from esper.recordings import events
+from esper.recordings.events import clock
+from esper.recordings.events.clock import EventClock
+from esper.recordings.files import recorder as recorder_module
+from esper.recordings.files.recorder import Recorder
+from esper.recordings.files.run_directory import RunDirectory
+from esper.recordings.health.detector import AnomalyDetector
+from esper.recordings.health.incidents import group_incidents
+from esper.recordings.history.history import History, open_history
+from esper.recordings.history.run_info import RunEnd, RunInfo, read_run_info
+from esper.recordings.history.run_status import is_being_written
+from esper.recordings.history.tensorboard import TensorboardWriter
+from esper.recordings.state.hub import EventHub
 from tests.factory import START, run_started
-from tests.recording.recordings import fold
+from tests.recordings.files.recordings import fold
 
 HOUR = 3600.0
 CHANGES = [pytest.param(HOUR, id="asleep for an hour"), pytest.param(-2 * HOUR, id="set back by two hours")]

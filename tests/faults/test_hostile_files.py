@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from esper.checkpoint.manifest import MANIFEST_FILE, STATE_FILE, TELEMETRY_FILE, TENSORS_FILE
-from esper.recording.run_lock import LOCK_FILE
-from esper.recording.segments import packed_path, segment_path
+from esper.recordings.checkpoints.manifest import MANIFEST_FILE, STATE_FILE, TELEMETRY_FILE, TENSORS_FILE
+from esper.recordings.files.run_lock import LOCK_FILE
+from esper.recordings.files.segments import packed_path, segment_path
 from tests.faults.programs import Ended, ProgramServer, write_run
 
 MAX_MB = 500.0

@@ -11,9 +11,9 @@ import pytest
 
 from esper.cli.commands import COMMANDS
 from esper.cli.main import main
-from esper.recording.recorder import Recorder, write_manifest
-from esper.recording.run_directory import RunDirectory
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
+from esper.recordings.files.recorder import Recorder, write_manifest
+from esper.recordings.files.run_directory import RunDirectory
 from tests.factory import example_run
 
 HOSTILE = "\x1b]0;title\x07\x1b[31mred\x9b2J[bold]x[/bold]\r\u202e"

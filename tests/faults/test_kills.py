@@ -15,14 +15,14 @@ from typing import Any
 import psutil
 import pytest
 
-from esper.candidates import COMPARED
-from esper.checkpoint.catalog import list_checkpoints
 from esper.cli.main import main
 from esper.engine.growth import FRESH_HOSTS
-from esper.history.history import open_history
-from esper.recording.runs import list_runs
-from esper.telemetry import events as ev
-from tests.attach.viewers import wait_until
+from esper.recordings import events as ev
+from esper.recordings.candidates.candidates import COMPARED
+from esper.recordings.checkpoints.catalog import list_checkpoints
+from esper.recordings.files.runs import list_runs
+from esper.recordings.history.history import open_history
+from tests.recordings.attach.viewers import wait_until
 from tests.runs import computed, only, recorded
 
 TIMEOUT_S = 120

@@ -11,14 +11,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from esper.checkpoint.catalog import checkpoint_path, find_checkpoint, prune_checkpoints, remove_incomplete
 from esper.checkpoint.files import read_checkpoint, write_checkpoint
-from esper.history.history import open_history
-from esper.recording import recorder as recorder_module
-from esper.recording.recorder import Recorder, write_manifest
-from esper.recording.run_directory import RunDirectory
-from esper.recording.runs import make_run_directory
-from esper.recording.segments import ReadError
+from esper.recordings.checkpoints.catalog import checkpoint_path, find_checkpoint, prune_checkpoints, remove_incomplete
+from esper.recordings.files import recorder as recorder_module
+from esper.recordings.files.recorder import Recorder, write_manifest
+from esper.recordings.files.run_directory import RunDirectory
+from esper.recordings.files.runs import make_run_directory
+from esper.recordings.files.segments import ReadError
+from esper.recordings.history.history import open_history
 from tests.factory import example_run
 from tests.faults.power import PowerRecorder, write_state
 from tests.faults.programs import example_checkpoint

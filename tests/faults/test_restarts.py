@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from esper.checkpoint.catalog import list_checkpoints, step_number_of
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import list_checkpoints, step_number_of
 from tests.runs import computed, only_run, recorded
 
 TIMEOUT_S = 300

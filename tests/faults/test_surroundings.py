@@ -17,16 +17,16 @@ from pathlib import Path
 
 import pytest
 
-from esper.attach.protocol import SOCKET_NAME, Acknowledged
-from esper.attach.server import MAX_CONNECTIONS
-from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
 from esper.cli.main import main
 from esper.common.control import RequestKind
-from esper.history.history import open_history
-from esper.telemetry import events as ev
-from tests.attach.viewers import HELLO, Viewer, exchange, wait_until
+from esper.recordings import events as ev
+from esper.recordings.attach.protocol import SOCKET_NAME, Acknowledged
+from esper.recordings.attach.server import MAX_CONNECTIONS
+from esper.recordings.checkpoints.catalog import list_checkpoints
+from esper.recordings.history.history import open_history
 from tests.faults.programs import TIMEOUT_S
+from tests.recordings.attach.viewers import HELLO, Viewer, exchange, wait_until
 from tests.runs import LiveRun, only_run, recorded
 from tests.terminals import assert_refused, printed
 

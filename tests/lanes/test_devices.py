@@ -12,7 +12,7 @@ from esper.cli.main import main
 from esper.common.configuration.config import ConfigError
 from esper.lanes import device_names
 from esper.lanes.devices import _missing_kernels, resolve_devices, resolve_policy_device, unusable_gpus
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
 from tests.runs import LiveRun, recorded
 
 OLD_DRIVER = (

@@ -20,7 +20,7 @@ from esper.lanes.lane import Lane, PendingResults
 from esper.lanes.pool import EnvEpoch, EnvPool
 from esper.lanes.runner import ResultBuffer
 from esper.policy.actions import Action
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
 from tests.engine.populations import measurements, play, population
 from tests.runs import LiveRun, computed, recorded
 

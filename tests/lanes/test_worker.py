@@ -27,7 +27,7 @@ from esper.lanes.errors import FaultError
 from esper.lanes.lane import Lane
 from esper.lanes.pool import EnvPool
 from esper.policy.actions import Action
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
 from tests.engine.populations import measurements, play, population
 from tests.runs import LiveRun, computed, recorded
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.checkpoint.catalog import find_checkpoint
 from esper.cli.main import main
 from esper.common.configuration.config import ConfigError
 from esper.common.control import RequestKind
@@ -17,7 +16,8 @@ from esper.common.decisions import Decision, PlannedDecision, write_plan
 from esper.common.domain import Op
 from esper.policy.plan import check_names, parse_plan, split_plan
 from esper.policy.plan_agent import PlanAgent
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import find_checkpoint
 from tests.policy.scripted import BLUEPRINTS, NOISE, ScriptedEnv
 from tests.runs import LiveRun, computed, recorded
 

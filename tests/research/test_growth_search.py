@@ -10,11 +10,11 @@ import pytest
 from research.growth_search import STEPS, Job, Played, choose_answer, measure
 from research.growth_statistics import BEST_CONSTANT, EVALUATION_HOSTS, FRESH_HOSTS, POLICY, SEARCH_HOST, answer_key
 
-from esper.candidates import BARE_HOST
 from esper.common.configuration.config import Config
 from esper.common.system.disk import write_replaced
+from esper.recordings.candidates.candidates import BARE_HOST
+from esper.recordings.events.codec import encode_json
 from esper.tasks.prepare import prepare_task
-from esper.telemetry.codec import encode_json
 from research import growth_search, growth_statistics
 
 GOOD = "1:conv_light@early 2:conv_light@mid"

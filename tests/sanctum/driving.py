@@ -21,16 +21,16 @@ from textual.pilot import Pilot
 from textual.strip import Strip
 
 from esper.common.control import Request
-from esper.history.divergence import GhostRun
-from esper.history.history import History, open_history
-from esper.history.playback import Playback
+from esper.recordings.events import AnyEvent
+from esper.recordings.events.codec import encode_json
+from esper.recordings.history.divergence import GhostRun
+from esper.recordings.history.history import History, open_history
+from esper.recordings.history.playback import Playback
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import LiveSource, ReplaySource
 from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.header import Header
 from esper.sanctum.widgets.panel import Panel
-from esper.telemetry.codec import encode_json
-from esper.telemetry.events import AnyEvent
 from tests.sanctum.sessions import FakeSession
 
 SIZE, ROOMY = (120, 40), (200, 60)

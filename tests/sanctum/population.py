@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from esper.common.domain import Severity, StageName
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
 from tests.factory import run_started, stamp
 
 LIFE: tuple[tuple[StageName, int], ...] = (

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from esper.common.control import Request, RequestQueue
-from esper.recording.run_directory import RunDirectory
+from esper.recordings import events as ev
+from esper.recordings.files.run_directory import RunDirectory
+from esper.recordings.state.state import Record
 from esper.sanctum.app import SanctumApp
-from esper.telemetry import events as ev
-from esper.telemetry.state import Record
 from tests.factory import stamp
-from tests.recording.recordings import recording, write_segment
+from tests.recordings.files.recordings import recording, write_segment
 
 
 class FakeSession:

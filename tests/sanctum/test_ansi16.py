@@ -12,9 +12,9 @@ from textual.color import Color as ColorOfTextual
 from textual.pilot import Pilot
 
 from esper.common.plots.sparkline import BLOCK_CHARS
+from esper.recordings import events as ev
 from esper.sanctum import theme
 from esper.sanctum.theme import Palette, load_themes
-from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.sanctum.driving import live, opened, press, screen_strips
 from tests.sanctum.test_theme import contrast

@@ -12,20 +12,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from esper.attach.server import AttachServer
-from esper.attach.session import AttachedRun
-from esper.checkpoint.catalog import checkpoint_path
 from esper.checkpoint.files import write_checkpoint
 from esper.common.configuration.files import resolve_config
 from esper.common.control import RequestKind, RequestQueue
 from esper.engine.ending import TRAINED
 from esper.engine.start_point import StartPoint
 from esper.engine.thread import EngineThread
-from esper.health.detector import AnomalyDetector
-from esper.history.history import open_history
-from esper.recording.recorder import Recorder
-from esper.recording.run_directory import RunDirectory
-from esper.recording.run_lock import RunLock
+from esper.recordings import events as ev
+from esper.recordings.attach.server import AttachServer
+from esper.recordings.attach.session import AttachedRun
+from esper.recordings.checkpoints.catalog import checkpoint_path
+from esper.recordings.files.recorder import Recorder
+from esper.recordings.files.run_directory import RunDirectory
+from esper.recordings.files.run_lock import RunLock
+from esper.recordings.health.detector import AnomalyDetector
+from esper.recordings.history.history import open_history
+from esper.recordings.state.hub import EventHub
+from esper.recordings.state.state import Keyframe
 from esper.sanctum import run_changes
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.dialogs import ChoiceDialog
@@ -33,12 +36,9 @@ from esper.sanctum.source import AttachSource
 from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.problems import AnomalyStrip, PauseCausePanel
-from esper.telemetry import events as ev
-from esper.telemetry.hub import EventHub
-from esper.telemetry.state import Keyframe
-from tests.attach.viewers import drain_requests, no_recording_error
 from tests.factory import example_run
 from tests.faults.programs import example_checkpoint
+from tests.recordings.attach.viewers import drain_requests, no_recording_error
 from tests.runs import recorded, tiny
 from tests.sanctum.driving import (
     has_left,

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from esper.candidates import BARE_HOST, describe_candidate
-from esper.history.history import open_history
+from esper.recordings import events as ev
+from esper.recordings.candidates.candidates import BARE_HOST, describe_candidate
+from esper.recordings.history.history import open_history
 from esper.sanctum.screens.candidates import CandidatesScreen
 from esper.sanctum.screens.dialogs import ChoiceDialog
 from esper.sanctum.screens.env_detail import EnvDetailScreen
@@ -18,9 +19,8 @@ from esper.sanctum.widgets.header import Tabs
 from esper.sanctum.widgets.panel import Panel
 from esper.sanctum.widgets.population_score import StepScores
 from esper.sanctum.widgets.search_summary import SearchSummary
-from esper.telemetry import events as ev
 from tests.factory import env_stepped, example_run, growth_run
-from tests.recording.recordings import recording, write_segment
+from tests.recordings.files.recordings import recording, write_segment
 from tests.sanctum.driving import (
     ROOMY,
     emit,
@@ -140,7 +140,7 @@ async def test_end_of_a_growth_offers_its_answer_and_no_harvest(compared_is_best
 
 async def test_silent_engine_is_no_anomaly_once_all_trainings_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A growth trains the comparisons and tests its networks without an event."""
-    monkeypatch.setattr("esper.history.run_status.check_stale", lambda cadence, *_: cadence and ANOMALY)
+    monkeypatch.setattr("esper.recordings.history.run_status.check_stale", lambda cadence, *_: cadence and ANOMALY)
     app, session = live(DURING)
     async with opened(app) as pilot:
         app.view.frame_stats.age = 60.0

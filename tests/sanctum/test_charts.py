@@ -7,12 +7,12 @@ from textual.pilot import Pilot
 
 from esper.common.plots.chart import Curve, XAxis, percent
 from esper.common.plots.stacked_chart import StackedChart
+from esper.recordings import events as ev
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.chart import ChartScreen
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.population_score import RoundScores
-from esper.telemetry import events as ev
 from tests.factory import run_started, stamp
 from tests.sanctum.driving import ROOMY, live, notices, opened, press, screen_text
 from tests.sanctum.population import episode_ended, population

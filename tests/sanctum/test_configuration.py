@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from esper.common.configuration.config import Config, PPOConfig
-from esper.history.summary import flat_config
+from esper.recordings import events as ev
+from esper.recordings.history.summary import flat_config
 from esper.sanctum.settings import CHANGED, DEFAULTS, OF_TASK, list_settings
-from esper.telemetry import events as ev
 from tests.factory import run_started, stamp
 from tests.sanctum.driving import opened, press, replay, screen_text
 

@@ -9,14 +9,14 @@ import pytest
 from textual.pilot import Pilot
 
 import esper
-from esper.history.history import open_history
+from esper.recordings import events as ev
+from esper.recordings.history.history import open_history
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.chart import ChartScreen
 from esper.sanctum.screens.curves import CurvesStatus
 from esper.sanctum.widgets.curve_chart import CurveChart, CurveGroup
-from esper.telemetry import events as ev
 from tests.factory import START, example_run, stamp
-from tests.recording.recordings import fold, lines, recording, write_segment
+from tests.recordings.files.recordings import fold, lines, recording, write_segment
 from tests.sanctum.driving import ROOMY, live, notices, opened, press, replay_of, settle, shown
 
 RUN = example_run(rounds=4)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.common.filters import FilterError, IncompleteFilterError
+from esper.recordings import events as ev
+from esper.recordings.state.state import EnvState, RunState
 from esper.sanctum.env_filter import NUMERIC_FIELDS, parse_filter, sort_envs, worst_env
-from esper.telemetry import events as ev
-from esper.telemetry.state import EnvState, RunState
 from tests.factory import env_stepped, run_started, stamp
 
 LANES = ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]

@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from esper.recordings import events as ev
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.chart import ChartScreen
 from esper.sanctum.screens.env_detail import EnvDetailScreen, EnvStep
 from esper.sanctum.widgets.env_decision import EnvDecision
 from esper.sanctum.widgets.env_explanation import EnvExplanation
 from esper.sanctum.widgets.env_story import EnvStory, SlotLanes
-from esper.telemetry import events as ev
-from tests.effects.growing import DECISIONS, growing_run
 from tests.factory import env_stepped, run_started, stamp
+from tests.recordings.effects.growing import DECISIONS, growing_run
 from tests.sanctum.driving import (
     ROOMY,
     emit,

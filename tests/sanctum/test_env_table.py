@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from textual.widgets import Input, Static
 
 from esper.common.domain import StageName
+from esper.recordings import events as ev
+from esper.recordings.state.state import EnvState
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.overview import OverviewScreen
 from esper.sanctum.widgets.env_columns import STAGES_BY_PRIORITY, choose_layout, sortable_columns
 from esper.sanctum.widgets.env_map import METRICS, EnvMap, compute_standings
 from esper.sanctum.widgets.env_table import EnvTable, FilterBox
-from esper.telemetry import events as ev
-from esper.telemetry.state import EnvState
 from tests.factory import env_stepped, run_started, stamp
 from tests.sanctum.driving import SIZE, emit, live, notices, opened, press, replay, screen_text
 from tests.sanctum.population import anomaly, population

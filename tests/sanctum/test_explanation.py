@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from esper.common.control import RequestKind
+from esper.recordings import events as ev
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.widgets.env_explanation import EnvExplanation
-from esper.telemetry import events as ev
 from tests.factory import stamp
 from tests.sanctum.driving import emit, live, next_requests, opened, press, replay, screen_text, settle, shown
 from tests.sanctum.population import population, step_events

@@ -10,7 +10,7 @@ import pytest
 from textual.geometry import Region
 
 from esper.common.configuration.config import AnomalyConfig
-from esper.health.rules import RULES
+from esper.recordings.health.rules import RULES
 from esper.sanctum.explanations import METRIC_HELP, RECOVERY_HELP, explain_metric
 from esper.sanctum.screens.help import MetricHelpScreen
 from esper.sanctum.widgets.footer import Footer

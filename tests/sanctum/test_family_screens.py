@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from esper.recordings import events as ev
 from esper.sanctum.widgets.env_story import EnvStory
-from esper.telemetry import events as ev
 from tests.runs import LiveRun, recorded
 from tests.sanctum.driving import live, opened, press, screen_text
 

@@ -6,11 +6,11 @@ from statistics import median
 
 import pytest
 
+from esper.recordings import events as ev
+from esper.recordings.events.sentences import describe_context
 from esper.sanctum.widgets.env_columns import choose_layout, sortable_columns
 from esper.sanctum.widgets.env_map import EnvMap
 from esper.sanctum.widgets.env_summary import summary_labels
-from esper.telemetry import events as ev
-from esper.telemetry.sentences import describe_context
 from tests.sanctum.driving import live, opened, screen_text
 from tests.sanctum.test_family_screens import events
 

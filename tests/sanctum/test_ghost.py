@@ -8,18 +8,18 @@ from pathlib import Path
 import msgspec
 from textual.pilot import Pilot
 
-from esper.history.divergence import GhostRun
-from esper.history.history import open_history
-from esper.history.playback import Playback
+from esper.recordings import events as ev
+from esper.recordings.history.divergence import GhostRun
+from esper.recordings.history.history import open_history
+from esper.recordings.history.playback import Playback
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.symbols import percent_cell
 from esper.sanctum.widgets.env_story import EnvStory
 from esper.sanctum.widgets.policy_chart import PolicyChart
 from esper.sanctum.widgets.population_score import RoundScores
 from esper.sanctum.widgets.timeline import Timeline
-from esper.telemetry import events as ev
 from tests.factory import example_run
-from tests.recording.recordings import recording, write_segment
+from tests.recordings.files.recordings import recording, write_segment
 from tests.sanctum.driving import SIZE, header, notices, press, replay_of, settle, shown, until
 
 RUN = example_run(rounds=4)

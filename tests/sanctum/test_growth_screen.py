@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from esper.common.domain import StageName
+from esper.recordings import events as ev
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.growth import BlueprintTable, GrowthChart
 from esper.sanctum.widgets.population_charts import (
@@ -14,7 +15,6 @@ from esper.sanctum.widgets.population_charts import (
     StageChart,
     blueprint_letters,
 )
-from esper.telemetry import events as ev
 from tests.factory import env_stepped, policy_updated, run_started, stamp
 from tests.sanctum.driving import ROOMY, emit, live, opened, press, until
 from tests.sanctum.population import episode_ended, moved, population

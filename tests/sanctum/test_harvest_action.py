@@ -9,7 +9,7 @@ import pytest
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK
 from esper.harvest.structure import PROGRAM_FILE, read_structure
-from esper.history.history import open_history
+from esper.recordings.history.history import open_history
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.dialogs import ChoiceDialog
 from tests.factory import example_run

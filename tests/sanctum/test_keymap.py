@@ -9,6 +9,7 @@ import pytest
 
 from esper.cli.main import main
 from esper.common.configuration.config import ConfigError
+from esper.recordings import events as ev
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.bindings import KEYS, KeyBinding
 from esper.sanctum.keymap import PRESETS, apply_keys, find_conflicts, load_keys
@@ -19,9 +20,8 @@ from esper.sanctum.widgets.chart_grid import ChartGrid
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.policy_chart import PolicyChart
 from esper.sanctum.widgets.problems import PauseCausePanel
-from esper.telemetry import events as ev
 from tests.factory import example_run
-from tests.recording.recordings import recording, write_segment
+from tests.recordings.files.recordings import recording, write_segment
 from tests.sanctum.driving import header, live, notices, opened, screen_text, shown
 from tests.sanctum.population import population
 

@@ -13,6 +13,7 @@ from textual.drivers.headless_driver import HeadlessDriver
 from textual.widgets import Input, OptionList, Static
 
 from esper.common.control import RequestKind
+from esper.recordings import events as ev
 from esper.sanctum.actions.resume import BROWSER_MESSAGE
 from esper.sanctum.actions.sharing import NO_SELECTION_MESSAGE
 from esper.sanctum.app import SanctumApp
@@ -29,7 +30,6 @@ from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.sanctum.widgets.timeline import Timeline
-from esper.telemetry import events as ev
 from tests.factory import example_run, stamp
 from tests.sanctum.driving import (
     SIZE,

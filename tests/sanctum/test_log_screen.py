@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from textual.events import MouseScrollUp
 
+from esper.recordings import events as ev
+from esper.recordings.state.state import MAX_LOG_LINES
 from esper.sanctum.screens.log import LogList
-from esper.telemetry import events as ev
-from esper.telemetry.state import MAX_LOG_LINES
 from tests.factory import example_run, run_started, stamp
-from tests.recording.recordings import fold
+from tests.recordings.files.recordings import fold
 from tests.sanctum.driving import emit, live, opened, press, replay, settle, until
 from tests.sanctum.population import anomaly, moved
 
@@ -87,7 +87,7 @@ async def test_log_cursor_stays_on_its_line(tmp_path: Path) -> None:
 
 
 async def test_log_says_how_much_was_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.recording.segments.READ_CHUNK_BYTES", 4096)
+    monkeypatch.setattr("esper.recordings.files.segments.READ_CHUNK_BYTES", 4096)
     monkeypatch.setattr("esper.sanctum.source.READ_BUDGET_S", 0.0)
     monkeypatch.setattr("esper.sanctum.app.TICK_INTERVAL_S", 3600.0)
     run = long_run()

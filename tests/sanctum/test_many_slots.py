@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from esper.recordings import events as ev
 from esper.sanctum.symbols import slot_labels
-from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.sanctum.driving import opened, press, replay, screen_text, settle
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from esper.history.timeline import MarkKind
+from esper.recordings import events as ev
+from esper.recordings.history.timeline import MarkKind
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.symbols import MARK_SYMBOLS
 from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.sanctum.widgets.timeline import Timeline
-from esper.telemetry import events as ev
 from tests.factory import env_stepped, example_run, run_started, stamp
 from tests.sanctum.driving import ROOMY, emit, live, notices, opened, press, replay, screen_text, settle, shown
 from tests.sanctum.population import anomaly

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from esper.recordings import events as ev
 from esper.sanctum.screens.dialogs import ChoiceDialog
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.widgets.footer import Footer
-from esper.telemetry import events as ev
 from tests.factory import env_stepped, example_run, policy_updated, run_started, stamp
 from tests.sanctum.driving import has_left, live, notices, opened, press, replay, screen_text, settle, shown, tick
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from esper.history.history import open_history
+from esper.recordings.history.history import open_history
 from esper.sanctum.app import MAX_NOTICES
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.timeline import Timeline
 from tests.factory import example_run
-from tests.recording.recordings import recording, write_segment
+from tests.recordings.files.recordings import recording, write_segment
 from tests.sanctum.driving import ROOMY, live, notices, press, replay, replay_of, screen_text, settle, tick
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from esper.recordings import events as ev
+from esper.recordings.state.state import Keyframe
 from esper.sanctum.actions.diagnosis import (
     MAX_NOTIFICATION_CHARS,
     NOTIFY_INTERVAL_S,
@@ -17,11 +19,9 @@ from esper.sanctum.actions.diagnosis import (
     notification_escape,
 )
 from esper.sanctum.source import LiveSource
-from esper.telemetry import events as ev
-from esper.telemetry.state import Keyframe
 from tests.factory import START as START_TIME
 from tests.factory import env_stepped, example_run, run_started, stamp
-from tests.recording.recordings import fold, recording, write_segment
+from tests.recordings.files.recordings import fold, recording, write_segment
 from tests.sanctum.population import anomaly
 from tests.sanctum.sessions import FakeSession
 from tests.terminals import Terminal

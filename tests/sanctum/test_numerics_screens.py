@@ -6,6 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from esper.recordings import events as ev
+from esper.recordings.state.series import MAX_POINTS
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.explanations import METRIC_HELP
 from esper.sanctum.screens.devices import LaneUtilisation, MemoryByOwner, MemoryChart, PhaseFractions
@@ -27,10 +29,8 @@ from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.panel import Panel
 from esper.sanctum.widgets.problems import AnomalyStrip
-from esper.telemetry import events as ev
-from esper.telemetry.series import MAX_POINTS
 from tests.factory import device_sampled, env_stepped, example_run, run_started, stamp
-from tests.health.episodes import GOOD, cull, removed
+from tests.recordings.health.episodes import GOOD, cull, removed
 from tests.sanctum.driving import ROOMY, emit, live, opened, press, replay, screen_text, settle, shown
 from tests.sanctum.population import anomaly, population
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from esper.history.address import find_moment, parse_moment
-from esper.history.history import History, open_history
-from esper.recording.runs import find_demo
+from esper.recordings import events as ev
+from esper.recordings.files.runs import find_demo
+from esper.recordings.history.address import find_moment, parse_moment
+from esper.recordings.history.history import History, open_history
 from esper.sanctum.view import GoToMoment
-from esper.telemetry import events as ev
 from tests.factory import example_run, stamp
-from tests.recording.recordings import recording, write_segment
+from tests.recordings.files.recordings import recording, write_segment
 from tests.sanctum.driving import SIZE, header, notices, opened, press, replay, replay_of, settle
 
 

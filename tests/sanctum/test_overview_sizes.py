@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from esper.recordings import events as ev
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.overview import OverviewScreen
 from esper.sanctum.screens.overview_rows import StackedRows, divide_left_column, divide_stack
@@ -14,7 +15,6 @@ from esper.sanctum.widgets.env_map import EnvMap
 from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.header import Tabs
 from esper.sanctum.widgets.population_score import RoundScores, StepScores
-from esper.telemetry import events as ev
 from tests.factory import env_stepped, run_started, stamp
 from tests.sanctum.driving import emit, header, live, opened, replay, screen_text, settle, shown
 from tests.sanctum.population import anomaly, population

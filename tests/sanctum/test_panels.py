@@ -13,7 +13,9 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from esper.history.summary_builder import summarise
+from esper.recordings import events as ev
+from esper.recordings.history.summary_builder import summarise
+from esper.recordings.state.state import SERIES_POINTS, Keyframe
 from esper.sanctum.bindings import SCREEN_INFO
 from esper.sanctum.screens.env_detail import EnvDetailScreen, EnvStep
 from esper.sanctum.screens.overview import DeviceList, LogPreview
@@ -25,8 +27,6 @@ from esper.sanctum.widgets.heads import HeadList
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.sanctum.widgets.population_score import RoundScores, StepScores
 from esper.sanctum.widgets.problems import AnomalyStrip
-from esper.telemetry import events as ev
-from esper.telemetry.state import SERIES_POINTS, Keyframe
 from tests.factory import device_sampled, env_stepped, example_run, policy_updated, run_started, stamp
 from tests.sanctum.driving import (
     ROOMY,

@@ -2,13 +2,13 @@
 
 import math
 
+from esper.recordings import events as ev
+from esper.recordings.state.curves import UPDATE_QUANTITIES
 from esper.sanctum.screens.policy import SHOWN_QUANTITIES, Decisions
 from esper.sanctum.symbols import head_label
 from esper.sanctum.widgets.chart_grid import ChartGrid
 from esper.sanctum.widgets.heads import HeadFractionChart, fractions
 from esper.sanctum.widgets.policy_chart import PolicyChart
-from esper.telemetry import events as ev
-from esper.telemetry.curves import UPDATE_QUANTITIES
 from tests.factory import HEADS, env_stepped, policy_updated, run_started, stamp
 from tests.sanctum.driving import ROOMY, emit, live, opened, press, screen_text, shown
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from esper.common.control import RequestKind
+from esper.recordings import events as ev
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.problems import PauseCausePanel
-from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.sanctum.driving import header, live, notices, opened, replay, settle, shown
 

@@ -9,15 +9,15 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from esper.history.history import History, open_history
-from esper.recording.segments import compress_segment
+from esper.recordings import events as ev
+from esper.recordings.files.segments import compress_segment
+from esper.recordings.history.history import History, open_history
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.go_to import GoToDialog
 from esper.sanctum.screens.log import LogList
 from esper.sanctum.widgets.timeline import Timeline
-from esper.telemetry import events as ev
 from tests.factory import example_run, stamp
-from tests.recording.recordings import fold, recording, write_segment
+from tests.recordings.files.recordings import fold, recording, write_segment
 from tests.sanctum.driving import SIZE, header, live, notices, opened, press, replay_of, settle, shown, until
 
 ROUNDS, STEPS = 30, 5
@@ -27,7 +27,7 @@ RUN = example_run(rounds=ROUNDS, steps=STEPS)
 @pytest.fixture(autouse=True)
 def _read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read one block in each tick, and tick only on request."""
-    monkeypatch.setattr("esper.recording.segments.READ_CHUNK_BYTES", 16384)
+    monkeypatch.setattr("esper.recordings.files.segments.READ_CHUNK_BYTES", 16384)
     monkeypatch.setattr("esper.sanctum.source.READ_BUDGET_S", 0.0)
     monkeypatch.setattr("esper.sanctum.app.TICK_INTERVAL_S", 3600.0)
     monkeypatch.setattr("esper.sanctum.app.READING_INTERVAL_S", 3600.0)

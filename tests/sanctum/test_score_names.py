@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 
 from esper.cli.console import format_summary
+from esper.recordings import events as ev
+from esper.recordings.state.state import RunState
 from esper.sanctum.screens.checkpoint_picker import CheckpointPicker
-from esper.telemetry import events as ev
-from esper.telemetry.state import RunState
 from tests.factory import example_run
 from tests.sanctum.driving import live, opened, press, screen_text
 

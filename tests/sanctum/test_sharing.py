@@ -11,14 +11,14 @@ from textual.pilot import Pilot
 from esper.cli.commands import replay as command
 from esper.cli.dashboard import DisplayOptions
 from esper.cli.main import main
-from esper.history.history import open_history
+from esper.recordings import events as ev
+from esper.recordings.history.history import open_history
 from esper.sanctum.actions import sharing
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import RunSource
 from esper.sanctum.theme import DEFAULT_THEME
-from esper.telemetry import events as ev
 from tests.factory import example_run
-from tests.recording.recordings import recording, write_segment
+from tests.recordings.files.recordings import recording, write_segment
 from tests.sanctum.driving import SIZE, live, notices, opened, press, replay_of, screen_text, settle
 
 RUN = [msgspec.structs.replace(event, time=1e9 + 4 * event.seq) for event in example_run()]

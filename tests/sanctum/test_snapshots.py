@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from esper.history.history import open_history
+from esper.recordings.history.history import open_history
 from esper.sanctum.app import SanctumApp
 from tests.factory import example_run, growth_run
 from tests.sanctum.driving import live, press, replay, replay_of, settle

@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 
 from esper.common.control import RequestKind
-from esper.history.history import open_history
-from esper.history.playback import Playback
-from esper.recording.run_directory import RunDirectory
-from esper.recording.run_lock import RunLock
+from esper.recordings import events as ev
+from esper.recordings.files.run_directory import RunDirectory
+from esper.recordings.files.run_lock import RunLock
+from esper.recordings.history.history import open_history
+from esper.recordings.history.playback import Playback
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import LiveSource, ReplaySource
 from esper.sanctum.theme import DEFAULT_THEME
-from esper.telemetry import events as ev
 from tests.factory import example_run
-from tests.recording.recordings import recording
+from tests.recordings.files.recordings import recording
 from tests.sanctum.driving import header, opened, press, replay, settle
 from tests.sanctum.sessions import FakeSession
 

@@ -9,8 +9,9 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from esper.common.control import RequestKind
-from esper.history.history import History
-from esper.history.timeline import MarkKind
+from esper.recordings import events as ev
+from esper.recordings.history.history import History
+from esper.recordings.history.timeline import MarkKind
 from esper.sanctum.app import MAX_NOTICES, SanctumApp
 from esper.sanctum.screens.dialogs import ChoiceDialog
 from esper.sanctum.screens.go_to import GoToDialog
@@ -21,9 +22,8 @@ from esper.sanctum.widgets.env_map import EnvMap
 from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.timeline import Timeline
-from esper.telemetry import events as ev
 from tests.factory import example_run
-from tests.recording.recordings import recording, write_segment
+from tests.recordings.files.recordings import recording, write_segment
 from tests.sanctum.driving import emit, header, live, notices, opened, press, replay, screen_text, settle, shown, tick
 from tests.sanctum.sessions import fall_silent
 

@@ -9,10 +9,11 @@ import pytest
 
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK
-from esper.effects.change import without_decision
-from esper.effects.messages import SimulationRequest, SimulationUpdate
-from esper.effects.store import RESULTS_FILE
-from esper.history.history import open_history
+from esper.recordings import events as ev
+from esper.recordings.effects.change import without_decision
+from esper.recordings.effects.messages import SimulationRequest, SimulationUpdate
+from esper.recordings.effects.store import RESULTS_FILE
+from esper.recordings.history.history import open_history
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.growth import BlueprintTable
@@ -20,12 +21,11 @@ from esper.sanctum.screens.moment_lists import RootCauseList
 from esper.sanctum.what_if import SimulationProcess
 from esper.sanctum.widgets.env_decision import EnvDecision
 from esper.sanctum.widgets.env_story import EnvStory
-from esper.telemetry import events as ev
-from tests.effects.growing import decided, growing_run
-from tests.effects.stored import simulated, store_effects
 from tests.factory import env_stepped, run_started, stamp
-from tests.health.episodes import GOOD, blended, choices, cull, removed
-from tests.recording.recordings import recording, write_segment
+from tests.recordings.effects.growing import decided, growing_run
+from tests.recordings.effects.stored import simulated, store_effects
+from tests.recordings.files.recordings import recording, write_segment
+from tests.recordings.health.episodes import GOOD, blended, choices, cull, removed
 from tests.sanctum.driving import live, notices, opened, press, replay_of, screen_text, settle, shown, until
 
 SIZES = [(80, 24), (120, 40)]

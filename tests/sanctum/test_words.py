@@ -8,6 +8,8 @@ import msgspec
 import pytest
 from textual.widgets import Static
 
+from esper.recordings import events as ev
+from esper.recordings.events.sentences import describe_transition
 from esper.sanctum.screens.devices import MemoryByOwner
 from esper.sanctum.screens.growth import BlueprintTable
 from esper.sanctum.screens.help import HelpScreen, LegendScreen
@@ -27,8 +29,6 @@ from esper.sanctum.widgets.chart_grid import ChartGrid
 from esper.sanctum.widgets.env_decision import EnvDecision
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.heads import HeadFractionChart
-from esper.telemetry import events as ev
-from esper.telemetry.sentences import describe_transition
 from tests.factory import env_stepped, example_run, run_started, stamp
 from tests.sanctum.driving import emit, live, notices, opened, press, replay, screen_text, settle, shown
 from tests.sanctum.population import anomaly, moved

@@ -18,14 +18,15 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 import esper
-from esper.attach.client import RemoteRequestQueue
-from esper.checkpoint.catalog import checkpoint_path
 from esper.checkpoint.files import write_checkpoint
 from esper.common.control import RequestKind
 from esper.common.intervals import t_quantile
-from esper.recording.notes import BASELINE_TAG, RunNotes, read_notes, write_notes
-from esper.recording.run_directory import RunDirectory
-from esper.recording.run_lock import LOCK_FILE, RunLock
+from esper.recordings import events as ev
+from esper.recordings.attach.client import RemoteRequestQueue
+from esper.recordings.checkpoints.catalog import checkpoint_path
+from esper.recordings.files.notes import BASELINE_TAG, RunNotes, read_notes, write_notes
+from esper.recordings.files.run_directory import RunDirectory
+from esper.recordings.files.run_lock import LOCK_FILE, RunLock
 from esper.sanctum.app import WorkspaceApp
 from esper.sanctum.screens.dialogs import ChoiceDialog
 from esper.sanctum.screens.workspace import WorkspaceScreen
@@ -37,10 +38,9 @@ from esper.sanctum.widgets.run_details import RunDetails
 from esper.sanctum.widgets.run_list import RunFilterBox, RunList
 from esper.sanctum.widgets.workspace_header import WorkspaceHeader
 from esper.sanctum.workspace import Workspace
-from esper.telemetry import events as ev
 from tests.factory import example_run, stamp
 from tests.faults.programs import example_checkpoint
-from tests.recording.recordings import lines, recording, write_segment
+from tests.recordings.files.recordings import lines, recording, write_segment
 from tests.sanctum.driving import ROOMY, SIZE, notices, opened, press, screen_text, settle, shown, until
 
 ROUNDS = 2
@@ -351,7 +351,8 @@ async def test_delete_asks_first_and_refuses_a_live_run(study: Path) -> None:
 async def test_run_that_ships_is_not_changed(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_notes(study / "run-1", RunNotes(tags=(BASELINE_TAG,)))
     shipped = write_run(study, "demo")
-    monkeypatch.setattr("esper.recording.runs.__file__", str(study.parent / "src" / "esper" / "recording" / "runs.py"))
+    module = study.parent / "src" / "esper" / "recordings" / "files" / "runs.py"
+    monkeypatch.setattr("esper.recordings.files.runs.__file__", str(module))
     files = {path.name: path.read_bytes() for path in shipped.iterdir()}
     async with workspace(study) as pilot:
         for key in ("n", "p", "x", "delete"):
@@ -492,7 +493,7 @@ async def test_crashed_run_is_resumed_in_a_background_process(study: Path, monke
 
 async def test_new_and_growing_runs_appear_by_themselves(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("run_index.LIVE_READ_INTERVAL_S", "run_index.SCAN_INTERVAL_S", "run_curves.CHECK_S"):
-        monkeypatch.setattr(f"esper.history.{name}", 0.0)
+        monkeypatch.setattr(f"esper.recordings.history.{name}", 0.0)
     events = events_of(rounds=4)
     cut = 1 + max(i for i, event in enumerate(events) if isinstance(event, ev.PhaseTimed) and event.round == 2)
     async with workspace(study, "space") as pilot:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.trial import FixedTrial
 
-from esper.candidates import BARE_HOST
 from esper.common.decisions import Decision, PlannedDecision
 from esper.common.domain import Op
 from esper.growth.blueprints import build_seed
@@ -19,6 +18,7 @@ from esper.growth.layouts import Layout
 from esper.policy.actions import Action
 from esper.policy.baselines import germinate_action
 from esper.policy.plan import parse_plan
+from esper.recordings.candidates.candidates import BARE_HOST
 from esper.search.proposals import known_plans, plan_of, variations, without_each_seed
 from esper.search.search import PlanSearch, SearchKind
 from esper.search.space import PlanSpace

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from esper.effects.change import Change
-from esper.effects.episode import RecordedEpisode, read_round
-from esper.effects.results import Simulation
-from esper.history.history import open_history
+from esper.recordings.effects.change import Change
+from esper.recordings.effects.episode import RecordedEpisode, read_round
+from esper.recordings.effects.results import Simulation
+from esper.recordings.history.history import open_history
 from esper.simulation.simulator import SimulationJob, Simulator
 from esper.tasks import load_task
 from esper.tasks.prepare import prepare_task

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from esper.cli.main import main
-from esper.effects.change import without_steps
-from esper.effects.episode import read_round
-from esper.history.history import open_history
+from esper.recordings.effects.change import without_steps
+from esper.recordings.effects.episode import read_round
+from esper.recordings.history.history import open_history
 from esper.simulation.simulator import SimulationJob, Simulator
 from esper.tasks.prepare import prepare_task
 

@@ -11,13 +11,13 @@ from esper.cli.main import main
 from esper.cli.options import EXIT_OK
 from esper.common.configuration.config import ConfigError
 from esper.common.system.process import python_command
-from esper.effects.change import UNCHANGED, without_decision
-from esper.effects.episode import RecordedEpisode, read_episode
-from esper.effects.messages import SimulationRequest, SimulationUpdate
-from esper.effects.store import EffectStore
-from esper.history.history import open_history
+from esper.recordings.effects.change import UNCHANGED, without_decision
+from esper.recordings.effects.episode import RecordedEpisode, read_episode
+from esper.recordings.effects.messages import SimulationRequest, SimulationUpdate
+from esper.recordings.effects.store import EffectStore
+from esper.recordings.events.codec import encode_json, make_decoder
+from esper.recordings.history.history import open_history
 from esper.simulation.process import simulate
-from esper.telemetry.codec import encode_json, make_decoder
 
 PROGRAM = "from esper.simulation.process import main; main()"
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from esper.checkpoint.catalog import list_checkpoints
 from esper.common.control import RequestKind
-from esper.effects.change import UNCHANGED, Change, without_decision
-from esper.history.excerpt import write_excerpt
-from esper.history.history import open_history
-from esper.telemetry import events as ev
-from esper.telemetry.series import decision_of
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import list_checkpoints
+from esper.recordings.effects.change import UNCHANGED, Change, without_decision
+from esper.recordings.history.excerpt import write_excerpt
+from esper.recordings.history.history import open_history
+from esper.recordings.state.series import decision_of
 from tests.runs import LiveRun, only_run
 from tests.simulation.runs import episodes, record, simulate, write_task
 

@@ -10,14 +10,14 @@ import pytest
 
 from esper.common.configuration.config import Config, ConfigError
 from esper.common.decisions import Decision, parse_decision
-from esper.effects.change import NOTHING, UNCHANGED, Change, without_decision, without_steps
-from esper.effects.episode import RecordedEpisode
-from esper.effects.results import Simulation, Trajectory
-from esper.effects.store import RESULTS_FILE, EffectStore
 from esper.engine.episode import Episode, capture_episode, install_episode
+from esper.recordings.effects.change import NOTHING, UNCHANGED, Change, without_decision, without_steps
+from esper.recordings.effects.episode import RecordedEpisode
+from esper.recordings.effects.results import Simulation, Trajectory
+from esper.recordings.effects.store import RESULTS_FILE, EffectStore
+from esper.recordings.state.series import decision_of
 from esper.simulation import play as play_module
 from esper.simulation.recording import RecordingSimulator
-from esper.telemetry.series import decision_of
 from tests.engine.populations import population
 from tests.simulation.runs import episodes, record, simulate, write_task
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import msgspec
 
-from esper.checkpoint.manifest import MANIFEST_FILE
 from esper.common.configuration.files import resolve_config
-from esper.history.run_info import flat_config
-from esper.recording.notes import RunNotes, write_notes
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.manifest import MANIFEST_FILE
+from esper.recordings.files.notes import RunNotes, write_notes
+from esper.recordings.history.run_info import flat_config
 from esper.sweeps.paths import StudyPaths
 from esper.sweeps.plan import SweepPlan, nest, read_plan
 from esper.sweeps.storage import open_storage
 from esper.sweeps.study import SweepStudy
-from esper.telemetry import events as ev
 from tests.factory import run_started, stamp
-from tests.recording.recordings import recording, write_segment
+from tests.recordings.files.recordings import recording, write_segment
 
 GRID = """
 seeds = [1, 2]

@@ -11,11 +11,11 @@ import numpy as np
 import optuna
 import pytest
 
-from esper.history.summary import RoundSummary
+from esper.recordings.history.summary import RoundSummary
+from esper.recordings.state.series import five_numbers
 from esper.sweeps.report import results_text
 from esper.sweeps.results import MeasureResult, SettingResult, StudyResults, compare_settings, study_results
 from esper.sweeps.study import ClaimedTrial
-from esper.telemetry.series import five_numbers
 from tests.sweeps.fakes import GRID, make_plan, open_study
 
 

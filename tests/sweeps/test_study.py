@@ -14,7 +14,7 @@ import pytest
 from optuna.trial import TrialState
 
 from esper.common.configuration.config import ConfigError
-from esper.recording.notes import RunNotes
+from esper.recordings.files.notes import RunNotes
 from esper.sweeps import study as study_module
 from esper.sweeps.results import study_results
 from esper.sweeps.storage import open_storage

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from optuna.trial import TrialState
 
-from esper.checkpoint.catalog import list_checkpoints
-from esper.history.run_info import read_run_info
-from esper.recording.notes import read_notes
-from esper.recording.run_lock import is_live, read_holder
-from esper.recording.runs import list_runs
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import list_checkpoints
+from esper.recordings.files.notes import read_notes
+from esper.recordings.files.run_lock import is_live, read_holder
+from esper.recordings.files.runs import list_runs
+from esper.recordings.history.run_info import read_run_info
 from esper.sweeps.run_lookup import find_run
-from esper.telemetry import events as ev
 from tests.runs import recorded
 from tests.sweeps.fakes import make_plan, open_study
 

@@ -14,9 +14,9 @@ from optuna.trial import TrialState
 
 from esper.common.configuration.config import ConfigError
 from esper.common.system.process import HostMemory
-from esper.recording.notes import RunNotes, read_notes
-from esper.recording.run_directory import RunDirectory
-from esper.recording.run_lock import RunLock
+from esper.recordings.files.notes import RunNotes, read_notes
+from esper.recordings.files.run_directory import RunDirectory
+from esper.recordings.files.run_lock import RunLock
 from esper.sweeps import memory, trial_run, worker
 from esper.sweeps.paths import FileLock
 from esper.sweeps.results import study_results

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import esper
+from esper.recordings import events as ev
 from esper.tasks.family import Family
 from esper.tasks.probe import probe_task
 from esper.tasks.splits import Splits
 from esper.tasks.task import Slot, Task
-from esper.telemetry import events as ev
 from tests.runs import recorded
 from tests.tasks.models import CLASSES, LENGTH, SAMPLES, Causal, generator, pictures, task, tokens
 

@@ -14,11 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from esper.checkpoint.catalog import list_checkpoints
-from esper.checkpoint.manifest import TENSORS_FILE
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import list_checkpoints
+from esper.recordings.checkpoints.manifest import TENSORS_FILE
 from tests.runs import only, recorded
 
 ROOT = Path(__file__).parents[2]

@@ -19,8 +19,13 @@ import msgspec
 import safetensors.torch
 from torch import Tensor
 
-from esper.checkpoint.catalog import PARTIAL_SUFFIX, REPLACED_SUFFIX, rename_for_removal
-from esper.checkpoint.manifest import (
+from esper.checkpoint.state import check_state
+from esper.common.configuration.config import Config
+from esper.common.domain import StepNumber
+from esper.common.system.disk import make_subdirectory, replace_synced, sync_directory, write_synced
+from esper.common.user_code.references import TaskOrigin
+from esper.recordings.checkpoints.catalog import PARTIAL_SUFFIX, REPLACED_SUFFIX, rename_for_removal
+from esper.recordings.checkpoints.manifest import (
     CHECKPOINT_FORMAT,
     MANIFEST_FILE,
     STATE_FILE,
@@ -34,12 +39,7 @@ from esper.checkpoint.manifest import (
     read_manifest,
     read_verified_files,
 )
-from esper.checkpoint.state import check_state
-from esper.common.configuration.config import Config
-from esper.common.domain import StepNumber
-from esper.common.system.disk import make_subdirectory, replace_synced, sync_directory, write_synced
-from esper.common.user_code.references import TaskOrigin
-from esper.telemetry.codec import encode_json
+from esper.recordings.events.codec import encode_json
 
 
 @dataclass(frozen=True)

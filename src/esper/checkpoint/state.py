@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from esper.checkpoint.manifest import CheckpointError
+from esper.recordings.checkpoints.manifest import CheckpointError
 
 
 class ScheduleState(msgspec.Struct):

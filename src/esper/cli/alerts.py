@@ -20,9 +20,9 @@ import msgspec
 from esper.cli.console import drain
 from esper.common.configuration.config import ConfigError
 from esper.common.system.process import NamedThread
-from esper.telemetry import events as ev
-from esper.telemetry.codec import encode_json
-from esper.telemetry.state import Record
+from esper.recordings import events as ev
+from esper.recordings.events.codec import encode_json
+from esper.recordings.state.state import Record
 
 if TYPE_CHECKING:
     from esper.engine.thread import EngineThread

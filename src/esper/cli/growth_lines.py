@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from esper.candidates_report import format_report
-from esper.telemetry.search_state import SearchState
-from esper.telemetry.state import RunState
+from esper.recordings.candidates.report import format_report
+from esper.recordings.state.search_state import SearchState
+from esper.recordings.state.state import RunState
 
 MIN_PLOT_COLUMNS, MAX_PLOT_COLUMNS = 40, 80
 """Minimum and maximum width of the chart."""

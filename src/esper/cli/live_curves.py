@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from esper.cli.console import drain
 from esper.common.system.process import NamedThread
-from esper.history.tensorboard import TensorboardWriter
-from esper.telemetry.state import Keyframe, Record
+from esper.recordings.history.tensorboard import TensorboardWriter
+from esper.recordings.state.state import Keyframe, Record
 
 if TYPE_CHECKING:
     from esper.engine.thread import EngineThread

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from esper.checkpoint.manifest import CheckpointError
 from esper.cli.commands import COMMANDS, TRAINING
 from esper.cli.options import (
     EXIT_FAILED,
@@ -24,8 +23,9 @@ from esper.cli.options import (
 from esper.cli.streams import CLOSED_ERRNOS, DISK_FULL_ERRNOS, discard_broken_output
 from esper.common.configuration.config import ConfigError
 from esper.harvest.structure import HarvestError
-from esper.recording.recorder import RecordingError
-from esper.recording.segments import ReadError
+from esper.recordings.checkpoints.manifest import CheckpointError
+from esper.recordings.files.recorder import RecordingError
+from esper.recordings.files.segments import ReadError
 from esper.tasks import TaskError
 
 

@@ -22,7 +22,7 @@ from esper.common.system.stop_signals import replace_handlers, restore_handlers
 if TYPE_CHECKING:
     from esper.engine.ending import EndingKind
     from esper.engine.thread import EngineThread
-    from esper.telemetry.state import RunState
+    from esper.recordings.state.state import RunState
 
 _EXIT_CODES: dict[EndingKind, int] = {"refused": EXIT_USAGE, "failed": EXIT_FAILED}
 """Exit codes of the ends of a run that are no success."""
@@ -44,7 +44,7 @@ def run_silently(engine: EngineThread) -> None:
 def run_headless(engine: EngineThread, stream: TextIO, *, narrate: NarrationDetail | None) -> RunState:
     """Train and print to a stream until the run has ended; return its last state."""
     from esper.cli.console import Narrator, RunPrinter, drain
-    from esper.telemetry.state import RunState
+    from esper.recordings.state.state import RunState
 
     def stop() -> None:
         engine.control.put(RequestKind.STOP, "signal")

@@ -9,20 +9,6 @@ from typing import Any
 
 import msgspec
 
-from esper.checkpoint.catalog import (
-    CHECKPOINTS_DIR,
-    find_checkpoint,
-    list_checkpoints,
-    run_directory_of,
-    size_and_time,
-)
-from esper.checkpoint.manifest import (
-    CheckpointError,
-    check_compatible,
-    config_from_manifest,
-    read_manifest,
-    read_verified_files,
-)
 from esper.cli.options import check_own_code_is_named, print_warnings
 from esper.common.configuration.config import ConfigError
 from esper.common.configuration.files import read_config_file, resolve_config
@@ -31,12 +17,26 @@ from esper.engine.start_checks import resolve_policy
 from esper.engine.start_point import RunCompleteError, StartPoint
 from esper.engine.unfinished import command_digest, find_begun_run, is_done
 from esper.policy.loading import is_own_policy
-from esper.recording.notes import RunNotes, update_notes
-from esper.recording.recorder import open_run_directory
-from esper.recording.run_directory import RunDirectory
-from esper.recording.run_lock import RunLock
-from esper.recording.run_manifest import read_run_manifest
-from esper.recording.runs import resolve_run
+from esper.recordings.checkpoints.catalog import (
+    CHECKPOINTS_DIR,
+    find_checkpoint,
+    list_checkpoints,
+    run_directory_of,
+    size_and_time,
+)
+from esper.recordings.checkpoints.manifest import (
+    CheckpointError,
+    check_compatible,
+    config_from_manifest,
+    read_manifest,
+    read_verified_files,
+)
+from esper.recordings.files.notes import RunNotes, update_notes
+from esper.recordings.files.recorder import open_run_directory
+from esper.recordings.files.run_directory import RunDirectory
+from esper.recordings.files.run_lock import RunLock
+from esper.recordings.files.run_manifest import read_run_manifest
+from esper.recordings.files.runs import resolve_run
 from esper.tasks import is_built_in
 
 AUTO = "auto"
@@ -195,7 +195,7 @@ def _end_complete_run(resume: str, run: RunDirectory, rounds: int, notes: RunNot
         ReadError: The recording or the notes cannot be read.
         RecordingError: The recording cannot be written.
     """
-    from esper.history.run_end import record_run_end  # few runs need it
+    from esper.recordings.history.run_end import record_run_end  # few runs need it
 
     more = f"train more with --resume {resume} --rounds N, N > {rounds}"
     if not record_run_end(run):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from esper.checkpoint.manifest import CheckpointError
 from esper.common.configuration.config import Config, ConfigError
 from esper.common.seeding import make_generator
 from esper.common.system.ranks import SINGLE_RANK, RankGroup
@@ -22,6 +21,7 @@ from esper.policy.loading import PRETRAINED, is_own_policy, load_policy
 from esper.policy.plan import parse_plan
 from esper.policy.plan_agent import PlanAgent
 from esper.ppo.agent import PPOAgent
+from esper.recordings.checkpoints.manifest import CheckpointError
 
 
 def build_agent(

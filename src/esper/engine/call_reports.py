@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from esper.common.system.ranks import RankGroup
 from esper.lanes.call_watch import LIMIT_S, CallSupervisor, OverdueCall
-from esper.telemetry import events as ev
-from esper.telemetry.hub import EventHub
+from esper.recordings import events as ev
+from esper.recordings.state.hub import EventHub
 
 
 def report_calls(supervisor: CallSupervisor, hub: EventHub, ranks: RankGroup) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 from torch import Tensor
 
-from esper.candidates import BARE_HOST, describe_candidate
 from esper.common.configuration.config import Config
 from esper.common.system.ranks import SINGLE_RANK, RankGroup
 from esper.common.user_code.references import user_errors
@@ -18,6 +17,7 @@ from esper.policy.actions import WAITING, Action, ChosenAction
 from esper.policy.agent import Agent, EnvStatus, strip_prefix
 from esper.policy.baselines import NonLearningAgent, StaticAgent
 from esper.policy.plan import PLAN
+from esper.recordings.candidates.candidates import BARE_HOST, describe_candidate
 from esper.tasks.profile import TaskProfile
 
 

@@ -9,7 +9,13 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from esper.checkpoint.catalog import (
+from esper.checkpoint.files import Checkpoint, read_checkpoint, write_checkpoint
+from esper.common.system.ranks import RankGroup
+from esper.engine.episode import EpisodeSnapshot, capture_episode, install_episode
+from esper.engine.training_state import TrainingState
+from esper.lanes.errors import is_out_of_memory
+from esper.policy.agent import strip_prefix
+from esper.recordings.checkpoints.catalog import (
     checkpoint_path,
     list_checkpoints,
     prune_checkpoints,
@@ -19,16 +25,10 @@ from esper.checkpoint.catalog import (
     size_and_time,
     step_number_of,
 )
-from esper.checkpoint.files import Checkpoint, read_checkpoint, write_checkpoint
-from esper.checkpoint.manifest import CheckpointError, check_compatible
-from esper.common.system.ranks import RankGroup
-from esper.engine.episode import EpisodeSnapshot, capture_episode, install_episode
-from esper.engine.training_state import TrainingState
-from esper.lanes.errors import is_out_of_memory
-from esper.policy.agent import strip_prefix
-from esper.recording.run_directory import RunDirectory
-from esper.telemetry.codec import encode_json, make_decoder
-from esper.telemetry.state import Keyframe
+from esper.recordings.checkpoints.manifest import CheckpointError, check_compatible
+from esper.recordings.events.codec import encode_json, make_decoder
+from esper.recordings.files.run_directory import RunDirectory
+from esper.recordings.state.state import Keyframe
 
 
 class RestoredCheckpoint(NamedTuple):

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from esper.candidates import BARE_HOST, COMPARED, Candidate, Objective
 from esper.common.configuration.config import TaskError
 from esper.common.intervals import CONFIDENCE_LEVEL, IntervalEstimate, crossed_interval, joint_level
 from esper.common.user_code.isolation import isolated
@@ -26,8 +25,9 @@ from esper.growth.network import count_samples
 from esper.harvest.model import build_model, sample_scores
 from esper.harvest.structure import HarvestError
 from esper.lanes.errors import FaultError
+from esper.recordings import events as ev
+from esper.recordings.candidates.candidates import BARE_HOST, COMPARED, Candidate, Objective
 from esper.tasks.splits import Splits
-from esper.telemetry import events as ev
 
 GAIN_LEVEL = 0.9
 """Level of the intervals of all gains together. If no gain is above 0, one of their lower ends is in 5 % of growths."""

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from esper.candidates import FROM_SCRATCH, WIDE_HOST, Objective
-from esper.checkpoint.catalog import list_checkpoints
 from esper.common.configuration.config import MAX_COUNT, Config, ConfigError
 from esper.common.formatting import suggest
 from esper.engine.unfinished import kept_settings
 from esper.policy.loading import POLICY_NAMES
-from esper.recording.run_manifest import read_run_manifest
-from esper.recording.runs import list_runs
-from esper.telemetry.events import SearchInfo
+from esper.recordings.candidates.candidates import FROM_SCRATCH, WIDE_HOST, Objective
+from esper.recordings.checkpoints.catalog import list_checkpoints
+from esper.recordings.events import SearchInfo
+from esper.recordings.files.run_manifest import read_run_manifest
+from esper.recordings.files.runs import list_runs
 
 if TYPE_CHECKING:
     from esper.harvest.grown import Grown
-    from esper.telemetry.search_state import SearchState
+    from esper.recordings.state.search_state import SearchState
 
 DEFAULT_TRIALS = 16
 """Number of trials if no budget is given."""

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import msgspec
 from torch import Tensor
 
-from esper.candidates import BARE_HOST, FROM_SCRATCH, WIDE_HOST, Candidate, Origin, Outcome, choose
 from esper.common.configuration.config import TaskError
 from esper.common.formatting import format_duration, pluralise
 from esper.common.seeding import EpisodeKey
@@ -36,10 +35,19 @@ from esper.envs.env import Env
 from esper.harvest.model import plant_grown
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.policy.agent import strip_prefix
+from esper.recordings import events as ev
+from esper.recordings.candidates.candidates import (
+    BARE_HOST,
+    FROM_SCRATCH,
+    WIDE_HOST,
+    Candidate,
+    Origin,
+    Outcome,
+    choose,
+)
+from esper.recordings.state.search_state import SearchState
 from esper.search.proposals import plan_of
 from esper.search.search import PlanSearch
-from esper.telemetry import events as ev
-from esper.telemetry.search_state import SearchState
 
 NOT_FINITE = "its score is not finite"
 """Reason of a training that failed."""

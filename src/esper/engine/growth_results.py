@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from esper.candidates import BARE_HOST, Candidate, choose, describe_answer, describe_candidate
 from esper.common.domain import VERSION, Severity
 from esper.common.formatting import pluralise
 from esper.engine.best_network import BestNetwork
@@ -14,10 +13,11 @@ from esper.engine.growth_director import GrowthDirector
 from esper.engine.training_state import TrainingState
 from esper.harvest.grown import Grown
 from esper.harvest.structure import HarvestError, Provenance
-from esper.recording.run_directory import RunDirectory
+from esper.recordings import events as ev
+from esper.recordings.candidates.candidates import BARE_HOST, Candidate, choose, describe_answer, describe_candidate
+from esper.recordings.files.run_directory import RunDirectory
 from esper.tasks.splits import Splits
 from esper.tasks.task import Task
-from esper.telemetry import events as ev
 
 _MAX_NAME_CHARS = 60
 """Maximum length of the part of a directory's name that describes its network."""

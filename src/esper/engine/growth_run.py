@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from esper.checkpoint.manifest import Manifest
 from esper.common.configuration.config import Config, ConfigError, TaskError
 from esper.common.control import RequestQueue
 from esper.common.system.ranks import RankGroup
@@ -26,7 +25,8 @@ from esper.harvest.model import check_is_one_structure
 from esper.lanes.errors import FaultError, StoppedError
 from esper.lanes.pool import EnvPool
 from esper.policy.agent import Agent
-from esper.recording.run_directory import RunDirectory
+from esper.recordings.checkpoints.manifest import Manifest
+from esper.recordings.files.run_directory import RunDirectory
 from esper.search.search import PlanSearch
 from esper.search.space import PlanSpace
 from esper.tasks.prepare import PreparedTask

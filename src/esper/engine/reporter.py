@@ -27,10 +27,10 @@ from esper.lanes.pool import EnvPool
 from esper.policy.actions import Action, ChosenAction, decision_of_action
 from esper.policy.agent import UpdateStats
 from esper.policy.occlusion import Explanation
+from esper.recordings import events as ev
 from esper.tasks.family import structures_of
 from esper.tasks.profile import TaskProfile
 from esper.tasks.task import Task
-from esper.telemetry import events as ev
 
 MEASUREMENT = ".5g"
 """Digits of recorded values: more than their precision. All 17 digits would double the files."""

@@ -12,8 +12,8 @@ from esper.engine.run_files import LOST, RunFiles
 from esper.engine.run_kind import RunKind
 from esper.engine.trainer import Trainer
 from esper.lanes.errors import FaultError, RunFailedError
-from esper.recording.recorder import RecordingError
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
+from esper.recordings.files.recorder import RecordingError
 
 
 class Run:

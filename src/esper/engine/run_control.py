@@ -15,7 +15,6 @@ from typing import Never
 import torch
 
 from esper.checkpoint.files import Checkpoint
-from esper.checkpoint.manifest import CheckpointError
 from esper.common.control import ENDING_KINDS, Request, RequestKind, RequestQueue
 from esper.common.domain import PauseCause
 from esper.common.system.ranks import RankGroup
@@ -24,8 +23,9 @@ from esper.engine.checkpointer import Checkpointer
 from esper.engine.training_state import TrainingState
 from esper.lanes.errors import INCONSISTENT_STATE, FaultError, RunFailedError
 from esper.policy.occlusion import ExplainingAgent
-from esper.recording.run_directory import DELETED
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.manifest import CheckpointError
+from esper.recordings.files.run_directory import DELETED
 
 UNATTENDED_ORIGINS = frozenset({"signal", "dashboard"})
 """Stop-request origins that leave no user to retry a failed checkpoint."""

@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from esper.checkpoint.catalog import list_checkpoints
-from esper.checkpoint.manifest import CheckpointError, read_manifest
 from esper.common.configuration.config import Config
 from esper.common.system.ranks import RankGroup
 from esper.engine.resume_options import resume_options
 from esper.engine.start_point import StartPoint
 from esper.engine.training_state import TrainingState
-from esper.health.detector import AnomalyDetector
-from esper.health.thresholds import Thresholds
 from esper.lanes.errors import FaultError
-from esper.recording.notes import RunNotes, update_notes
-from esper.recording.recorder import Recorder, RecordingError, open_run_directory
-from esper.recording.run_directory import RunDirectory
-from esper.recording.run_lock import RunLock
-from esper.recording.runs import make_run_directory
-from esper.telemetry.hub import EventHub, FirstRankEventHub, OtherRankEventHub
+from esper.recordings.checkpoints.catalog import list_checkpoints
+from esper.recordings.checkpoints.manifest import CheckpointError, read_manifest
+from esper.recordings.files.notes import RunNotes, update_notes
+from esper.recordings.files.recorder import Recorder, RecordingError, open_run_directory
+from esper.recordings.files.run_directory import RunDirectory
+from esper.recordings.files.run_lock import RunLock
+from esper.recordings.files.runs import make_run_directory
+from esper.recordings.health.detector import AnomalyDetector
+from esper.recordings.health.thresholds import Thresholds
+from esper.recordings.state.hub import EventHub, FirstRankEventHub, OtherRankEventHub
 
 LOST = "its events and checkpoints are lost; start the run again"
 """Advice after the run directory was deleted."""

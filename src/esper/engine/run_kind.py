@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from esper.checkpoint.manifest import Manifest
 from esper.common.configuration.config import Config
 from esper.common.control import RequestQueue
 from esper.common.system.ranks import RankGroup
@@ -13,7 +12,8 @@ from esper.engine.agent_factory import build_agent
 from esper.engine.training_state import TrainingState
 from esper.engine.unfinished import command_digest
 from esper.policy.agent import Agent
-from esper.recording.run_directory import RunDirectory
+from esper.recordings.checkpoints.manifest import Manifest
+from esper.recordings.files.run_directory import RunDirectory
 from esper.tasks.prepare import PreparedTask
 
 

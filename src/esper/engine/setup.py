@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from queue import SimpleQueue
 
-from esper.checkpoint.manifest import Manifest, read_manifest
 from esper.common.configuration.config import Config, ConfigError
 from esper.common.control import RequestQueue
 from esper.common.system.process import RankInfo
@@ -27,9 +26,10 @@ from esper.lanes.devices import resolve_devices, resolve_policy_device, torch_de
 from esper.lanes.errors import StoppedError
 from esper.lanes.pool import EnvPool
 from esper.lanes.spawn import WorkerSpawner
-from esper.recording.recorder import check_run_directory
+from esper.recordings.checkpoints.manifest import Manifest, read_manifest
+from esper.recordings.files.recorder import check_run_directory
+from esper.recordings.state.state import Keyframe, Record, RunState
 from esper.tasks.prepare import SavedTask, prepare_task
-from esper.telemetry.state import Keyframe, Record, RunState
 
 
 def set_up_run(

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from esper.checkpoint.catalog import find_checkpoint, is_checkpoint
-from esper.checkpoint.manifest import CheckpointError, config_from_manifest, read_manifest
 from esper.common.configuration.config import Config, ConfigError
 from esper.common.system.disk import check_writable
 from esper.common.system.process import RankInfo
@@ -19,9 +17,11 @@ from esper.lanes.device_names import (
     sees_own_gpus,
 )
 from esper.policy.loading import POLICY_NAMES, PRETRAINED, check_policy_reference, is_own_policy
-from esper.recording.recorder import RecordingError
-from esper.recording.runs import last_write_time, resolve_run
-from esper.recording.segments import ReadError
+from esper.recordings.checkpoints.catalog import find_checkpoint, is_checkpoint
+from esper.recordings.checkpoints.manifest import CheckpointError, config_from_manifest, read_manifest
+from esper.recordings.files.recorder import RecordingError
+from esper.recordings.files.runs import last_write_time, resolve_run
+from esper.recordings.files.segments import ReadError
 from esper.tasks import TaskError, check_task_reference
 
 SETUP_ERRORS = (ConfigError, TaskError, CheckpointError, ReadError, RecordingError)

@@ -14,9 +14,9 @@ from esper.engine.training_state import TrainingState
 from esper.lanes.device_names import is_auto
 from esper.lanes.devices import unusable_gpus
 from esper.lanes.pool import EnvPool
-from esper.recording.recorder import write_manifest
-from esper.telemetry import events as ev
-from esper.telemetry.hub import EventHub
+from esper.recordings import events as ev
+from esper.recordings.files.recorder import write_manifest
+from esper.recordings.state.hub import EventHub
 
 
 def report_start(files: RunFiles, state: TrainingState, identity: dict[str, Any], defaults: dict[str, Any]) -> None:

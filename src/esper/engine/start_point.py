@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from esper.checkpoint.catalog import run_directory_of
 from esper.common.configuration.config import Config
-from esper.recording.notes import RunNotes
-from esper.recording.recorder import open_run_directory
-from esper.recording.run_directory import RunDirectory
-from esper.recording.run_lock import RunLock
-from esper.recording.run_manifest import read_run_manifest
+from esper.recordings.checkpoints.catalog import run_directory_of
+from esper.recordings.files.notes import RunNotes
+from esper.recordings.files.recorder import open_run_directory
+from esper.recordings.files.run_directory import RunDirectory
+from esper.recordings.files.run_lock import RunLock
+from esper.recordings.files.run_manifest import read_run_manifest
 
 if TYPE_CHECKING:
     from esper.engine.run_kind import RunKind

@@ -9,8 +9,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from esper.attach.protocol import AttachError
-from esper.attach.server import AttachServer
 from esper.common.control import RequestQueue
 from esper.common.system.process import NamedThread, RankInfo, freeze_loaded_objects
 from esper.common.user_code.code_places import describe_place, find_in_thread
@@ -19,8 +17,10 @@ from esper.engine.start_checks import check_start
 from esper.engine.start_point import RunOptions, StartPoint
 from esper.lanes.printed_lines import PrintedLines
 from esper.lanes.spawn import WorkerSpawner
-from esper.telemetry.events import Logged
-from esper.telemetry.state import Record
+from esper.recordings.attach.protocol import AttachError
+from esper.recordings.attach.server import AttachServer
+from esper.recordings.events import Logged
+from esper.recordings.state.state import Record
 
 if TYPE_CHECKING:
     from esper.common.system.ranks import RankGroup
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from esper.engine.run_files import RunFiles
     from esper.engine.run_kind import RunKind
     from esper.lanes.call_watch import CallSupervisor
-    from esper.recording.run_directory import RunDirectory
+    from esper.recordings.files.run_directory import RunDirectory
 
 
 PREPARATION_GRACE_S = 0.8

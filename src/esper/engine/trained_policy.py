@@ -14,14 +14,14 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from esper.checkpoint.catalog import CHECKPOINTS_DIR, find_checkpoint
 from esper.checkpoint.files import Checkpoint, read_checkpoint
-from esper.checkpoint.manifest import CheckpointError
 from esper.common.configuration.config import Config, PPOConfig
 from esper.common.system.disk import write_replaced
 from esper.policy.agent import strip_prefix
 from esper.policy.loading import PRETRAINED
-from esper.recording.runs import resolve_run
+from esper.recordings.checkpoints.catalog import CHECKPOINTS_DIR, find_checkpoint
+from esper.recordings.checkpoints.manifest import CheckpointError
+from esper.recordings.files.runs import resolve_run
 
 SHIPPED = Path(__file__).parents[1] / "policies" / "generalist-v2" / "policy.safetensors"
 """The policy that `pretrained` names. Its model card is beside it."""

@@ -23,8 +23,8 @@ from esper.envs.epoch_result import EpochResult
 from esper.growth.lifecycle import StageTransition
 from esper.lanes.device_stats import read_device_stats
 from esper.lanes.errors import FaultError, RunFailedError
-from esper.recording.recorder import RecordingError
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
+from esper.recordings.files.recorder import RecordingError
 
 MAIN_PROCESS = "main process"
 """Name of this process among those of the run."""

@@ -19,8 +19,8 @@ from esper.envs.stopwatch import StepTimer
 from esper.lanes.errors import FaultError
 from esper.lanes.pool import EnvPool
 from esper.policy.agent import Agent
-from esper.telemetry.events import SearchInfo
-from esper.telemetry.hub import EventHub
+from esper.recordings.events import SearchInfo
+from esper.recordings.state.hub import EventHub
 
 
 class Director:

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from esper.common.configuration.config import Config
-from esper.history.run_groups import PLACE_KEYS
-from esper.recording.notes import RunNotes, read_notes
-from esper.recording.run_directory import RunDirectory
-from esper.recording.run_manifest import read_run_manifest
-from esper.recording.runs import last_write_time, list_runs
-from esper.recording.segments import ReadError
-from esper.telemetry.codec import encode_json
+from esper.recordings.events.codec import encode_json
+from esper.recordings.files.notes import RunNotes, read_notes
+from esper.recordings.files.run_directory import RunDirectory
+from esper.recordings.files.run_manifest import read_run_manifest
+from esper.recordings.files.runs import last_write_time, list_runs
+from esper.recordings.files.segments import ReadError
+from esper.recordings.history.run_groups import PLACE_KEYS
 
 _CHANGEABLE_KEYS = PLACE_KEYS | {"anomalies"}
 """Keys of the configuration that may differ when the same command continues a growth or a run."""
@@ -70,7 +70,7 @@ def find_begun_run(config: Config, name: str, since: float = 0.0) -> RunDirector
 
 def is_done(run: Path) -> bool:
     """Return True if a run has recorded that all of its rounds are done."""
-    from esper.history.run_info import RunEnd  # few commands need it
+    from esper.recordings.history.run_info import RunEnd  # few commands need it
 
     try:
         return RunEnd(run).read().status == "done"

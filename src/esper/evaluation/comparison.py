@@ -17,8 +17,8 @@ from typing import TypeAlias
 import msgspec
 
 from esper.common.intervals import CONFIDENCE_LEVEL, IntervalEstimate, differ_from_zero, seeds_interval
-from esper.effects.paying import PayingPlantings
 from esper.evaluation.results import PPO, EpisodeResult, PolicyRun
+from esper.recordings.effects.paying import PayingPlantings
 
 REFERENCE_POLICY = "heuristic"
 """Policy with which every other one is compared. PPO is also compared with each of the others."""

@@ -16,7 +16,6 @@ import msgspec
 import torch
 
 from esper.checkpoint.files import Checkpoint, read_checkpoint
-from esper.checkpoint.manifest import CheckpointError, read_manifest
 from esper.common.configuration.config import Config, ConfigError, TrainingConfig
 from esper.common.seeding import evaluation_seed
 from esper.common.system.process import cpu_seconds, package_digest
@@ -42,6 +41,7 @@ from esper.policy.agent import Agent
 from esper.policy.baselines import StaticAgent
 from esper.policy.loading import POLICY_NAMES
 from esper.policy.plan import split_plan
+from esper.recordings.checkpoints.manifest import CheckpointError, read_manifest
 from esper.tasks import load_task
 from esper.tasks.prepare import PreparedTask, SavedTask, prepare_task
 

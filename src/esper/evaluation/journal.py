@@ -16,11 +16,11 @@ from typing import TypeVar
 
 import msgspec
 
-from esper.checkpoint.manifest import digest
 from esper.common.configuration.config import ConfigError
 from esper.common.system.disk import make_directory, write_replaced
-from esper.recording.result_file import append_result, read_results, remove_partial_line
-from esper.telemetry.codec import DECODE_ERRORS, encode_json, make_decoder
+from esper.recordings.checkpoints.manifest import digest
+from esper.recordings.events.codec import DECODE_ERRORS, encode_json, make_decoder
+from esper.recordings.files.result_file import append_result, read_results, remove_partial_line
 
 T = TypeVar("T")
 

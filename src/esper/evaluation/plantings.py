@@ -11,18 +11,18 @@ import msgspec
 
 from esper.common.configuration.config import Config
 from esper.common.domain import StepNumber
-from esper.effects.change import without_seed
-from esper.effects.episode import RecordedEpisode
-from esper.effects.paying import PayingPlantings, count_paying
-from esper.effects.results import EpisodeResults, Simulation
 from esper.engine import reporter
 from esper.engine.episode import Episode
 from esper.engine.step import StepResult, tick_slots
 from esper.evaluation.journal import EvaluationJournal
 from esper.lanes.pool import EnvPool
+from esper.recordings import events as ev
+from esper.recordings.effects.change import without_seed
+from esper.recordings.effects.episode import RecordedEpisode
+from esper.recordings.effects.paying import PayingPlantings, count_paying
+from esper.recordings.effects.results import EpisodeResults, Simulation
 from esper.simulation.simulator import SimulationJob, Simulator
 from esper.tasks.prepare import PreparedTask
-from esper.telemetry import events as ev
 
 _ROUND = 1
 """Round of all held-out episodes."""

@@ -10,9 +10,7 @@ from typing import Any, cast
 import msgspec
 import torch
 
-from esper.checkpoint.catalog import run_directory_of
 from esper.checkpoint.files import Checkpoint, read_checkpoint
-from esper.checkpoint.manifest import CheckpointError
 from esper.common.configuration.config import ConfigError
 from esper.common.domain import VERSION
 from esper.envs.env_state import load_tensors
@@ -24,6 +22,8 @@ from esper.harvest.grown import Grown
 from esper.harvest.model import check_is_one_structure, grown_seeds
 from esper.harvest.structure import Provenance
 from esper.policy.agent import strip_prefix
+from esper.recordings.checkpoints.catalog import run_directory_of
+from esper.recordings.checkpoints.manifest import CheckpointError
 from esper.tasks.prepare import SavedTask, prepare_task
 
 

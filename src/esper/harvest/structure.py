@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from esper.common.system.disk import check_writable, read_regular
-from esper.telemetry.codec import DECODE_ERRORS
+from esper.recordings.events.codec import DECODE_ERRORS
 
 WEIGHTS_FILE = "weights.safetensors"
 STRUCTURE_FILE = "structure.json"

@@ -17,7 +17,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from esper.common.formatting import pluralise
-from esper.recording.segments import ReadError
+from esper.recordings.files.segments import ReadError
 from esper.sanctum.actions.diagnosis import DiagnosisActions
 from esper.sanctum.actions.next_steps import NextStepsActions
 from esper.sanctum.actions.run import RunActions

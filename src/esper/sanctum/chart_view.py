@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from esper.history.curve_store import AXES
+from esper.recordings.history.curve_store import AXES
 
 SMOOTHINGS = (1, 5, 20, 100)
 """Numbers of points of the moving mean, in the order of the key; 1 draws the values themselves."""

@@ -20,9 +20,9 @@ from typing import TypeAlias
 from esper.common.filters import Predicate, Vocabulary, Words, compare_number, parse_fraction, parse_number
 from esper.common.filters import parse_filter as parse
 from esper.common.formatting import short_score_name
+from esper.recordings.events import EnvStepped, SlotReading
+from esper.recordings.state.state import EnvState, RunState
 from esper.sanctum.symbols import OPS, STAGES
-from esper.telemetry.events import EnvStepped, SlotReading
-from esper.telemetry.state import EnvState, RunState
 
 ANOMALY = "anomaly"
 Measure: TypeAlias = Callable[[EnvState], float | None]

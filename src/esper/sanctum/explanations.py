@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from esper.common.configuration.config import AnomalyConfig
-from esper.health.rules import lanes
-from esper.history.measures import listed_measures
+from esper.recordings.health.rules import lanes
+from esper.recordings.history.measures import listed_measures
 
 
 class MetricHelp(NamedTuple):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from esper.attach.client import RemoteRequestQueue
 from esper.common.control import ENDING_KINDS, RequestKind
 from esper.common.domain import PauseCause
-from esper.telemetry import events as ev
-from esper.telemetry.state import Record
+from esper.recordings import events as ev
+from esper.recordings.attach.client import RemoteRequestQueue
+from esper.recordings.state.state import Record
 
 _PENDING_LABELS = {
     RequestKind.PAUSE: "pausing…",

@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from esper.attach.client import RemoteRequestQueue
 from esper.common.control import RequestKind
 from esper.common.formatting import strip_control
 from esper.common.system.process import spawn_program
-from esper.history.run_info import RunInfo
-from esper.history.run_status import LIVE_STATES, is_being_written
-from esper.recording.notes import RunNotes, read_notes, write_notes
-from esper.recording.runs import is_shipped
-from esper.recording.segments import ReadError
+from esper.recordings.attach.client import RemoteRequestQueue
+from esper.recordings.files.notes import RunNotes, read_notes, write_notes
+from esper.recordings.files.runs import is_shipped
+from esper.recordings.files.segments import ReadError
+from esper.recordings.history.run_info import RunInfo
+from esper.recordings.history.run_status import LIVE_STATES, is_being_written
 
 
 class RunChangeError(Exception):

@@ -10,7 +10,7 @@ import msgspec
 from esper.common.configuration.config import Config
 from esper.common.configuration.fields import list_fields
 from esper.common.formatting import format_config_value, strip_control
-from esper.history.summary import flat_config
+from esper.recordings.history.summary import flat_config
 
 CHANGED, OF_TASK, DEFAULTS = "differ from the defaults", "settings of the task", "defaults"
 """Headings of the groups of settings, in their order."""

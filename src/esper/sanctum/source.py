@@ -10,17 +10,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from esper.attach.session import AttachedRun
-from esper.history.curve_store import CurveStore
-from esper.history.divergence import GhostRun
-from esper.history.history import History, open_history
-from esper.history.playback import Playback
-from esper.history.run_status import RunStatus, RunWriter, find_writer, judge_run
-from esper.recording.run_directory import RunDirectory
-from esper.recording.run_lock import is_live
-from esper.recording.segments import ReadError
+from esper.recordings.attach.session import AttachedRun
+from esper.recordings.files.run_directory import RunDirectory
+from esper.recordings.files.run_lock import is_live
+from esper.recordings.files.segments import ReadError
+from esper.recordings.history.curve_store import CurveStore
+from esper.recordings.history.divergence import GhostRun
+from esper.recordings.history.history import History, open_history
+from esper.recordings.history.playback import Playback
+from esper.recordings.history.run_status import RunStatus, RunWriter, find_writer, judge_run
+from esper.recordings.state.state import Record, RunState, fold
 from esper.sanctum.requests import PendingRequests, RemotePendingRequests, RequestSink
-from esper.telemetry.state import Record, RunState, fold
 
 CURVE_BUDGET_S = 0.04
 """Maximum seconds per tick spent on reading curves."""

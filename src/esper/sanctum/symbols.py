@@ -33,8 +33,8 @@ from esper.common.formatting import (
     format_power,
     strip_control,
 )
-from esper.health.rules.lanes import MIN_LOSS_SCALE
-from esper.history.timeline import MarkKind
+from esper.recordings.health.rules.lanes import MIN_LOSS_SCALE
+from esper.recordings.history.timeline import MarkKind
 
 _CONSOLE = Console()
 """Rich needs a console to wrap a text."""

@@ -10,13 +10,17 @@ from weakref import WeakKeyDictionary
 
 from textual.message import Message
 
-from esper.candidates_report import Standing
 from esper.common.formatting import format_duration, pluralise
-from esper.health.incidents import Incident, group_incidents
-from esper.health.thresholds import Thresholds
-from esper.history.curve_store import CurveStore
-from esper.history.run_status import RunStatus
-from esper.history.timeline import DEFAULT_MARK_GROUP, MarkFilter
+from esper.recordings.candidates.report import Standing
+from esper.recordings.events import AnomalyFound, RunStarted
+from esper.recordings.health.incidents import Incident, group_incidents
+from esper.recordings.health.thresholds import Thresholds
+from esper.recordings.history.curve_store import CurveStore
+from esper.recordings.history.run_status import RunStatus
+from esper.recordings.history.timeline import DEFAULT_MARK_GROUP, MarkFilter
+from esper.recordings.state.anomalies import Anomaly
+from esper.recordings.state.search_state import SearchState
+from esper.recordings.state.state import RunState
 from esper.sanctum.bindings import ACTIONS_WITHOUT_RUN, APP_CATEGORIES, KEYS, SCREEN_INFO, Availability, KeyBinding
 from esper.sanctum.chart_view import ChartView
 from esper.sanctum.env_filter import EnvFilter
@@ -24,10 +28,6 @@ from esper.sanctum.source import NoRunSource, RunSource, run_has_ended
 from esper.sanctum.symbols import compact_cell, key_name
 from esper.sanctum.theme import Palette
 from esper.sanctum.what_if import WhatIf
-from esper.telemetry.anomalies import Anomaly
-from esper.telemetry.events import AnomalyFound, RunStarted
-from esper.telemetry.search_state import SearchState
-from esper.telemetry.state import RunState
 
 TOAST_SECONDS = 8.0
 """Seconds for which a notice with a path or a command stays on the screen."""

@@ -13,18 +13,18 @@ from typing import NamedTuple
 from esper.common.configuration.config import ConfigError
 from esper.common.formatting import format_duration
 from esper.common.system.process import NamedThread, python_command
-from esper.effects.change import without_decision
-from esper.effects.episode import RecordedEpisode, read_round
-from esper.effects.messages import SimulationRequest, SimulationUpdate
-from esper.effects.paying import PayingPlantings, paying_plantings
-from esper.effects.plantings import PlantingEffects, planting_effects, read_results
-from esper.effects.results import Effect, EpisodeResults, Simulation, reproduced_results
-from esper.effects.store import EffectStore
-from esper.recording.segments import ReadError
+from esper.recordings.effects.change import without_decision
+from esper.recordings.effects.episode import RecordedEpisode, read_round
+from esper.recordings.effects.messages import SimulationRequest, SimulationUpdate
+from esper.recordings.effects.paying import PayingPlantings, paying_plantings
+from esper.recordings.effects.plantings import PlantingEffects, planting_effects, read_results
+from esper.recordings.effects.results import Effect, EpisodeResults, Simulation, reproduced_results
+from esper.recordings.effects.store import EffectStore
+from esper.recordings.events.codec import DECODE_ERRORS, encode_json, make_decoder
+from esper.recordings.files.segments import ReadError
+from esper.recordings.state.series import StepTrace
+from esper.recordings.state.state import EnvState
 from esper.sanctum.source import RunSource
-from esper.telemetry.codec import DECODE_ERRORS, encode_json, make_decoder
-from esper.telemetry.series import StepTrace
-from esper.telemetry.state import EnvState
 
 _PROGRAM = "from esper.simulation.process import main; main()"
 """Program of the process. The dashboard itself must not import torch."""

@@ -17,14 +17,21 @@ from msgspec.structs import replace
 from esper.common.control import RequestKind
 from esper.common.formatting import strip_control
 from esper.common.intervals import CONFIDENCE_LEVEL, joint_level
-from esper.history.curve_store import AXES
-from esper.history.run_cache import RunCache, default_run_cache
-from esper.history.run_curves import MAX_RUNS, RunCurveLibrary
-from esper.history.run_filter import DEFAULT_SORT_KEY, RunFilter, is_descending, parse_run_filter, sort_runs
-from esper.history.run_groups import GroupCurve, RunGroup, difference_curve, group_curve, group_runs, round_means
-from esper.history.run_index import RunIndex
-from esper.history.run_info import RunInfo
-from esper.recording.notes import BASELINE_TAG, RunNotes
+from esper.recordings.files.notes import BASELINE_TAG, RunNotes
+from esper.recordings.history.curve_store import AXES
+from esper.recordings.history.run_cache import RunCache, default_run_cache
+from esper.recordings.history.run_curves import MAX_RUNS, RunCurveLibrary
+from esper.recordings.history.run_filter import DEFAULT_SORT_KEY, RunFilter, is_descending, parse_run_filter, sort_runs
+from esper.recordings.history.run_groups import (
+    GroupCurve,
+    RunGroup,
+    difference_curve,
+    group_curve,
+    group_runs,
+    round_means,
+)
+from esper.recordings.history.run_index import RunIndex
+from esper.recordings.history.run_info import RunInfo
 from esper.sanctum.run_changes import LiveRunRequests, change_notes, delete_run
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import optuna
 from optuna.trial import Trial, TrialState
 
-from esper.candidates import BARE_HOST, Origin, Outcome
+from esper.recordings.candidates.candidates import BARE_HOST, Origin, Outcome
 from esper.search.proposals import known_plans, variations, without_each_seed
 from esper.search.sampling import NumberedSampler, silence_optuna
 from esper.search.space import PlanSpace

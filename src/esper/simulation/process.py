@@ -14,16 +14,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from esper.checkpoint.manifest import CheckpointError
 from esper.common.configuration.config import ConfigError, TaskError
 from esper.common.system.process import NamedThread
-from esper.effects.change import changes_of, without_decision
-from esper.effects.episode import read_episode
-from esper.effects.messages import SimulationRequest, SimulationUpdate
-from esper.history.history import open_history
 from esper.lanes.device_names import is_cpu_lane
-from esper.recording.segments import ReadError
-from esper.telemetry.codec import encode_json, make_decoder
+from esper.recordings.checkpoints.manifest import CheckpointError
+from esper.recordings.effects.change import changes_of, without_decision
+from esper.recordings.effects.episode import read_episode
+from esper.recordings.effects.messages import SimulationRequest, SimulationUpdate
+from esper.recordings.events.codec import encode_json, make_decoder
+from esper.recordings.files.segments import ReadError
+from esper.recordings.history.history import open_history
 
 BUSY_RATIO = 1.5
 """Wall time of a step divided by its CPU time, above which other processes want the core."""

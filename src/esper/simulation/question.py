@@ -9,17 +9,25 @@ from pathlib import Path
 
 import msgspec
 
-from esper.checkpoint.catalog import find_checkpoint
 from esper.common.configuration.config import ConfigError
-from esper.effects.change import NOTHING, RECORDED, Change, changes_of, parse_do, parse_without, without_steps
-from esper.effects.episode import RecordedEpisode, read_episode, read_round
-from esper.effects.paying import paying_plantings
-from esper.effects.report import Report, change_report, describe_simulation, episode_report, sample_report
 from esper.engine.start_checks import resolve_policy
-from esper.history.history import History, open_history
 from esper.policy.loading import POLICY_NAMES
 from esper.policy.plan import PLAN, PREFIX, split_plan
-from esper.recording.runs import resolve_run
+from esper.recordings.checkpoints.catalog import find_checkpoint
+from esper.recordings.effects.change import (
+    NOTHING,
+    RECORDED,
+    Change,
+    changes_of,
+    parse_do,
+    parse_without,
+    without_steps,
+)
+from esper.recordings.effects.episode import RecordedEpisode, read_episode, read_round
+from esper.recordings.effects.paying import paying_plantings
+from esper.recordings.effects.report import Report, change_report, describe_simulation, episode_report, sample_report
+from esper.recordings.files.runs import resolve_run
+from esper.recordings.history.history import History, open_history
 from esper.simulation.recording import RecordingSimulator
 
 RUN_POLICY = "policy"

@@ -16,21 +16,21 @@ from esper.common.configuration.config import Config, ConfigError
 from esper.common.decisions import Decision
 from esper.common.seeding import EpisodeKey, make_generator
 from esper.common.system.process import package_digest
-from esper.effects.change import NOTHING, RECORDED, UNCHANGED, Change
-from esper.effects.episode import RecordedEpisode
-from esper.effects.results import Simulation
 from esper.engine.agent_factory import build_agent
 from esper.engine.reporter import round_to
 from esper.lanes.devices import device_kinds
 from esper.policy.actions import action_of
 from esper.policy.agent import Agent
 from esper.policy.plan import split_plan
+from esper.recordings.effects.change import NOTHING, RECORDED, UNCHANGED, Change
+from esper.recordings.effects.episode import RecordedEpisode
+from esper.recordings.effects.results import Simulation
+from esper.recordings.events.codec import encode_json
+from esper.recordings.state.series import decision_of
 from esper.simulation.play import Play, Players
 from esper.simulation.reproduction import compare
 from esper.simulation.scripted import Script
 from esper.tasks.prepare import PreparedTask
-from esper.telemetry.codec import encode_json
-from esper.telemetry.series import decision_of
 
 T = TypeVar("T")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from esper.history.history import History
-from esper.history.summary import RoundSummary, summarise_round
-from esper.telemetry import events as ev
-from esper.telemetry.state import RunState
+from esper.recordings import events as ev
+from esper.recordings.history.history import History
+from esper.recordings.history.summary import RoundSummary, summarise_round
+from esper.recordings.state.state import RunState
 
 
 class FinishedRounds:

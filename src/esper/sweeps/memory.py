@@ -8,7 +8,7 @@ from typing import Any
 from esper.common.system.process import resident_bytes
 from esper.lanes.device_names import is_cpu_lane
 from esper.lanes.nvml import load_nvml, query_nvml
-from esper.telemetry.state import RunState
+from esper.recordings.state.state import RunState
 
 CUDA_CONTEXT_BYTES = 600 << 20
 """Memory of a GPU that a process needs besides its tensors, about."""

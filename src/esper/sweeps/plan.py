@@ -19,9 +19,9 @@ from esper.common.configuration.config import Config, ConfigError, RandomSeed, S
 from esper.common.configuration.fields import ConfigField, list_fields
 from esper.common.configuration.files import format_validation_error, read_toml, resolve_config
 from esper.common.formatting import suggest
-from esper.history.measures import MEASURES, objective_measures
-from esper.history.run_groups import PLACE_KEYS
-from esper.history.summary import RoundSummary
+from esper.recordings.history.measures import MEASURES, objective_measures
+from esper.recordings.history.run_groups import PLACE_KEYS
+from esper.recordings.history.summary import RoundSummary
 
 Value: TypeAlias = str | int | float
 """Value of a varied option."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from esper.common.formatting import NOT_MEASURED, pluralise
 from esper.common.printed_table import PrintedTable
-from esper.history.measures import MEASURES, objective_measures
+from esper.recordings.history.measures import MEASURES, objective_measures
 from esper.sweeps.jobs import JobDevices
 from esper.sweeps.plan import SweepPlan, TrialSetting, ValueRange, value_text
 from esper.sweeps.results import MeasureResult, SettingResult, StudyResults

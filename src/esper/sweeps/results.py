@@ -17,7 +17,7 @@ import optuna
 from optuna.trial import TrialState
 
 from esper.common.intervals import differ_from_best, t_interval
-from esper.history.measures import MEASURES, objective_measures
+from esper.recordings.history.measures import MEASURES, objective_measures
 from esper.sweeps.parameters import make_distributions
 from esper.sweeps.plan import SweepPlan, Value
 from esper.sweeps.study import REASON_ATTR, RUN_ATTR, SweepStudy, TrialInfo

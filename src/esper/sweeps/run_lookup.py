@@ -6,11 +6,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from esper.checkpoint.catalog import list_checkpoints
-from esper.recording.notes import NOTES_FILE, read_notes
-from esper.recording.run_lock import is_live
-from esper.recording.runs import last_write_time
-from esper.recording.segments import ReadError
+from esper.recordings.checkpoints.catalog import list_checkpoints
+from esper.recordings.files.notes import NOTES_FILE, read_notes
+from esper.recordings.files.run_lock import is_live
+from esper.recordings.files.runs import last_write_time
+from esper.recordings.files.segments import ReadError
 
 ABANDONED_S = 600.0
 """Seconds after which a trial of another machine counts as abandoned if nothing writes to its run."""

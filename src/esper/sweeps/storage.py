@@ -11,7 +11,7 @@ from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
 from esper.common.configuration.config import ConfigError
-from esper.recording.result_file import remove_partial_line
+from esper.recordings.files.result_file import remove_partial_line
 from esper.sweeps.paths import StudyPaths
 
 _JOURNAL_START = b'{"op_code":'

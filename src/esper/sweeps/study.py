@@ -27,8 +27,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from esper.common.configuration.config import ConfigError
 from esper.common.domain import VERSION
-from esper.history.measures import MEASURES, objective_measures
-from esper.history.summary import RoundSummary
+from esper.recordings.history.measures import MEASURES, objective_measures
+from esper.recordings.history.summary import RoundSummary
 from esper.search.sampling import NumberedSampler, silence_optuna
 from esper.sweeps.parameters import make_distributions, suggest_value
 from esper.sweeps.paths import FileLock, StudyPaths

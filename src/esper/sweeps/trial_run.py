@@ -19,18 +19,18 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from esper.checkpoint.catalog import list_checkpoints
 from esper.common.configuration.config import Config, ConfigError
 from esper.common.formatting import format_config_value
 from esper.common.system.process import spawn_program
-from esper.history.run_groups import PLACE_KEYS
-from esper.history.run_info import RunEnd, RunInfo, read_run_info
-from esper.history.summary import RoundSummary, flat_config
 from esper.policy.loading import is_own_policy
-from esper.recording.notes import NOTES_FILE, read_notes, write_notes
-from esper.recording.run_lock import is_live, read_holder
-from esper.recording.runs import last_write_time, move_output
-from esper.recording.segments import ReadError
+from esper.recordings.checkpoints.catalog import list_checkpoints
+from esper.recordings.files.notes import NOTES_FILE, read_notes, write_notes
+from esper.recordings.files.run_lock import is_live, read_holder
+from esper.recordings.files.runs import last_write_time, move_output
+from esper.recordings.files.segments import ReadError
+from esper.recordings.history.run_groups import PLACE_KEYS
+from esper.recordings.history.run_info import RunEnd, RunInfo, read_run_info
+from esper.recordings.history.summary import RoundSummary, flat_config
 from esper.sweeps.finished_rounds import FinishedRounds
 from esper.sweeps.memory import reserved_gpu_memory, tree_memory
 from esper.sweeps.paths import FileLock

@@ -14,17 +14,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
 from esper.cli.commands.attach import find_live_run
 from esper.cli.main import main
-from esper.recording.recorder import Recorder
-from esper.recording.run_directory import RunDirectory
-from esper.recording.run_lock import LOCK_FILE, RunLock, is_live, read_holder
-from esper.telemetry import events as ev
-from esper.telemetry.codec import encode_json
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import list_checkpoints
+from esper.recordings.events.codec import encode_json
+from esper.recordings.files.recorder import Recorder
+from esper.recordings.files.run_directory import RunDirectory
+from esper.recordings.files.run_lock import LOCK_FILE, RunLock, is_live, read_holder
 from tests.factory import example_run
-from tests.recording.recordings import recording
+from tests.recordings.files.recordings import recording
 from tests.runs import only_run, recorded
 from tests.terminals import TIMEOUT_S, Terminal, printed, run, started, wait_until
 
@@ -127,8 +127,8 @@ def test_attach_last_follows_the_newest_live_run(option: str, last: str, tmp_pat
 
 def test_attach_reports_a_killed_run(tmp_path: Path) -> None:
     directory = tmp_path / "telemetry" / "live"
-    hold = "import sys, time; from pathlib import Path; from esper.recording.run_lock import RunLock; "
-    hold += "from esper.recording.run_directory import RunDirectory; "
+    hold = "import sys, time; from pathlib import Path; from esper.recordings.files.run_lock import RunLock; "
+    hold += "from esper.recordings.files.run_directory import RunDirectory; "
     hold += "lock = RunLock(RunDirectory.make(Path(sys.argv[1]))); "
     hold += "print(flush=True); time.sleep(1000)"
     trainer = subprocess.Popen([sys.executable, "-c", hold, str(directory)], stdout=subprocess.PIPE)
@@ -163,7 +163,7 @@ def test_run_without_a_socket_warns_and_trains(
     def refuse(_: Path) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr("esper.attach.server._listen", refuse)
+    monkeypatch.setattr("esper.recordings.attach.server._listen", refuse)
     assert main(["--no-tui", "--devices", "cpu:0", "--envs", "2", "--steps", "2", "--rounds", "1"]) == 0
     output = capsys.readouterr().out
     assert "WARNING other processes cannot attach to this run: " in output

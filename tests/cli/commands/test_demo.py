@@ -11,12 +11,12 @@ import pytest
 
 from esper.cli.main import main
 from esper.common.configuration.config import Config
-from esper.effects.plantings import read_results, summarise_with_effects
-from esper.effects.store import EffectStore
-from esper.history.address import find_moment
-from esper.history.history import open_history
-from esper.recording.runs import find_demo
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
+from esper.recordings.effects.plantings import read_results, summarise_with_effects
+from esper.recordings.effects.store import EffectStore
+from esper.recordings.files.runs import find_demo
+from esper.recordings.history.address import find_moment
+from esper.recordings.history.history import open_history
 from tests.terminals import Terminal
 
 
@@ -40,8 +40,8 @@ def test_demo_with_faults_has_rollbacks(capsys: pytest.CaptureFixture[str]) -> N
 def test_demo_missing_from_package_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module = tmp_path / "lib" / "esper" / "recording" / "runs.py"
-    monkeypatch.setattr("esper.recording.runs.__file__", str(module))
+    module = tmp_path / "lib" / "esper" / "recordings" / "files" / "runs.py"
+    monkeypatch.setattr("esper.recordings.files.runs.__file__", str(module))
 
     assert main(["demo", "--no-tui"]) == 2
 

@@ -15,11 +15,11 @@ import pytest
 
 from esper.cli.commands import export as command
 from esper.cli.main import main
-from esper.history import export as module
-from esper.history.tables import TABLES
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
+from esper.recordings.history import export as module
+from esper.recordings.history.tables import TABLES
 from tests.factory import SLOTS, device_sampled, env_stepped, example_run, run_started, stamp
-from tests.recording.recordings import recording, write_segment
+from tests.recordings.files.recordings import recording, write_segment
 from tests.terminals import Terminal
 from tests.terminals import run as printed_by
 

@@ -11,7 +11,7 @@ import zstandard
 
 from esper.cli.main import main
 from tests.factory import env_stepped, run_started, stamp
-from tests.recording.recordings import recording, write_segment
+from tests.recordings.files.recordings import recording, write_segment
 from tests.runs import LiveRun
 
 duckdb: Any = pytest.importorskip("duckdb")

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import esper
-from esper.candidates import COMPARED, FROM_SCRATCH, WIDE_HOST, Candidate, choose, describe_answer
 from esper.cli.main import main
 from esper.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from esper.common.control import Request, RequestKind, RequestQueue
@@ -20,9 +19,10 @@ from esper.engine.growth_director import GrowthDirector
 from esper.envs.env import Env
 from esper.harvest import grown as grown_module
 from esper.harvest.structure import STRUCTURE_FILE, WEIGHTS_FILE, HarvestError, read_structure
-from esper.history.history import open_history
-from esper.recording.run_lock import is_live
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
+from esper.recordings.candidates.candidates import COMPARED, FROM_SCRATCH, WIDE_HOST, Candidate, choose, describe_answer
+from esper.recordings.files.run_lock import is_live
+from esper.recordings.history.history import open_history
 from tests.runs import LiveRun, computed, only, recorded
 
 SHORT = ("--no-tui", "--task", "digits", "--devices", "cpu:0", "--training.samples-per-epoch", "128")

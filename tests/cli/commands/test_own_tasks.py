@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import load_file
 
 import esper
-from esper.checkpoint.catalog import list_checkpoints
-from esper.checkpoint.manifest import TENSORS_FILE, read_manifest
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK, EXIT_USAGE
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import list_checkpoints
+from esper.recordings.checkpoints.manifest import TENSORS_FILE, read_manifest
 from esper.tasks import load_task
-from esper.telemetry import events as ev
 from tests.runs import computed, only_run, recorded
 
 TASK = """

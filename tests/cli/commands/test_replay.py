@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from esper.cli.main import main
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
 from tests.factory import example_run
-from tests.recording.recordings import recording, write_segment
+from tests.recordings.files.recordings import recording, write_segment
 from tests.runs import LiveRun
 
 RUN = example_run()

@@ -14,13 +14,13 @@ import pytest
 
 from esper.cli.main import main
 from esper.common.formatting import format_bytes
-from esper.recording.notes import NOTES_FILE, RunNotes, write_notes
-from esper.recording.run_directory import RunDirectory
-from esper.recording.run_lock import LOCK_FILE, RunLock
-from esper.recording.segments import compress_segment
-from esper.telemetry import events as ev
+from esper.recordings import events as ev
+from esper.recordings.files.notes import NOTES_FILE, RunNotes, write_notes
+from esper.recordings.files.run_directory import RunDirectory
+from esper.recordings.files.run_lock import LOCK_FILE, RunLock
+from esper.recordings.files.segments import compress_segment
 from tests.factory import example_run, stamp
-from tests.recording.recordings import fold, recording, write_segment
+from tests.recordings.files.recordings import fold, recording, write_segment
 
 RUN = example_run()
 BEST = max(event.score for event in RUN if isinstance(event, ev.EnvStepped | ev.EpisodeEnded))

@@ -12,11 +12,11 @@ from jsonschema import Draft202012Validator
 
 from esper.cli.commands.schema import json_schema
 from esper.cli.main import main
-from esper.telemetry import events as ev
-from esper.telemetry.codec import encode_json
+from esper.recordings import events as ev
+from esper.recordings.events.codec import encode_json
 from tests.factory import env_stepped, example_run
-from tests.recording.recordings import recording, write_segment
-from tests.telemetry.test_codec import KINDS, values
+from tests.recordings.files.recordings import recording, write_segment
+from tests.recordings.state.test_codec import KINDS, values
 
 SCHEMA: Any = json_schema()
 VALIDATOR = Draft202012Validator(SCHEMA)

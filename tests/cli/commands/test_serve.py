@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from esper.cli.main import main
-from esper.recording.run_directory import RunDirectory
-from esper.recording.run_lock import RunLock
+from esper.recordings.files.run_directory import RunDirectory
+from esper.recordings.files.run_lock import RunLock
 from tests.factory import example_run
-from tests.recording.recordings import recording, write_segment
+from tests.recordings.files.recordings import recording, write_segment
 from tests.terminals import TIMEOUT_S, started
 
 aiohttp = pytest.importorskip("aiohttp", reason="the extra serve is not installed")

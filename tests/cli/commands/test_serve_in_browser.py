@@ -16,7 +16,7 @@ import pytest
 
 from tests.cli.commands.test_serve import served
 from tests.factory import example_run
-from tests.recording.recordings import recording, write_segment
+from tests.recordings.files.recordings import recording, write_segment
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the dependency group browser is not installed")
 pytestmark = pytest.mark.slow

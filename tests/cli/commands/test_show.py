@@ -12,14 +12,14 @@ import pytest
 from esper.cli.main import main
 from esper.common.configuration.config import Config
 from esper.common.intervals import t_interval
-from esper.recording.notes import RunNotes, write_notes
-from esper.recording.run_directory import RunDirectory
-from esper.recording.run_lock import RunLock
-from esper.recording.segments import compress_segment
+from esper.recordings import events as ev
+from esper.recordings.files.notes import RunNotes, write_notes
+from esper.recordings.files.run_directory import RunDirectory
+from esper.recordings.files.run_lock import RunLock
+from esper.recordings.files.segments import compress_segment
 from esper.tasks import load_task, with_task_settings
-from esper.telemetry import events as ev
 from tests.factory import env_stepped, example_run, run_started, stamp
-from tests.recording.recordings import fold, recording, write_segment
+from tests.recordings.files.recordings import fold, recording, write_segment
 
 RUN = example_run(envs=4, rounds=3)
 EPISODES = [event for event in RUN if isinstance(event, ev.EpisodeEnded)]

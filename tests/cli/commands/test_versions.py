@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from esper.cli.main import main
-from esper.telemetry.events import SCHEMA_VERSION
+from esper.recordings.events import SCHEMA_VERSION
 from tests.factory import example_run
-from tests.recording.recordings import recording, write_segment
+from tests.recordings.files.recordings import recording, write_segment
 
 RUN = example_run()
 

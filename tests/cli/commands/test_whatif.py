@@ -12,20 +12,20 @@ import pytest
 from msgspec.structs import replace
 
 import esper
-from esper.checkpoint.catalog import find_checkpoint
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK, EXIT_USAGE
 from esper.common.configuration.config import ConfigError
 from esper.common.decisions import Decision
 from esper.common.formatting import APPROXIMATE
 from esper.common.intervals import t_interval
-from esper.effects.change import Change, describe_change, without_steps
-from esper.effects.episode import read_episode
-from esper.effects.report import ChangeReport, EpisodeReport, Report, SampleReport, mean_effect
-from esper.effects.results import Reproduction
-from esper.effects.store import RESULTS_FILE, EffectStore
 from esper.envs.env import Env
-from esper.history.history import open_history
+from esper.recordings.checkpoints.catalog import find_checkpoint
+from esper.recordings.effects.change import Change, describe_change, without_steps
+from esper.recordings.effects.episode import read_episode
+from esper.recordings.effects.report import ChangeReport, EpisodeReport, Report, SampleReport, mean_effect
+from esper.recordings.effects.results import Reproduction
+from esper.recordings.effects.store import RESULTS_FILE, EffectStore
+from esper.recordings.history.history import open_history
 from esper.simulation.question import Inquiry, Question
 from tests.runs import pass_interrupts
 

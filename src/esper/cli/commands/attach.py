@@ -22,8 +22,8 @@ from esper.cli.streams import print_text
 from esper.common.configuration.config import ConfigError
 
 if TYPE_CHECKING:
-    from esper.attach.session import AttachedRun
-    from esper.telemetry.state import RunState
+    from esper.recordings.attach.session import AttachedRun
+    from esper.recordings.state.state import RunState
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -53,8 +53,8 @@ def find_live_run(name: str | None, telemetry_dir: Path) -> Path:
         ConfigError: The run is not live, or no run is.
         ReadError: The run does not exist.
     """
-    from esper.recording.run_lock import is_live, live_since
-    from esper.recording.runs import list_runs, resolve_run
+    from esper.recordings.files.run_lock import is_live, live_since
+    from esper.recordings.files.runs import list_runs, resolve_run
 
     if name is None:
         runs = list_runs(telemetry_dir)
@@ -83,8 +83,8 @@ def print_live_run(directory: Path, *, narrate: NarrationDetail | None) -> int:
     Args:
         narrate: Print sentences of this detail; None for log lines and a summary.
     """
-    from esper.attach.session import AttachedRun
     from esper.cli.console import Narrator, RunPrinter, drain
+    from esper.recordings.attach.session import AttachedRun
 
     session = AttachedRun(directory, read_only=True)
     session.start()
@@ -102,7 +102,7 @@ def show_live_run(directory: Path, *, display: DisplayOptions, read_only: bool, 
     Raises:
         ConfigError: There is no terminal for the dashboard, or the theme is unknown.
     """
-    from esper.attach.session import AttachedRun
+    from esper.recordings.attach.session import AttachedRun
     from esper.sanctum.source import AttachSource, run_has_ended
 
     session = AttachedRun(directory, read_only=read_only)
@@ -122,7 +122,7 @@ def _print_outcome(session: AttachedRun, state: RunState, *, brief: bool = False
         brief: Leave out the summary.
     """
     from esper.cli.console import format_summary
-    from esper.history.run_status import judge_run
+    from esper.recordings.history.run_status import judge_run
 
     print_warnings(session.notices)
     if session.fatal_error:

@@ -9,12 +9,17 @@ from pathlib import Path
 
 import msgspec
 
-from esper.checkpoint.catalog import CHECKPOINTS_DIR, list_checkpoints, size_and_time
-from esper.checkpoint.manifest import CheckpointError, config_from_manifest, read_manifest, read_verified_files
 from esper.cli.options import EXIT_OK, Parser, add_run_argument
 from esper.cli.streams import print_json, print_text
 from esper.common.formatting import format_age, format_bytes
-from esper.recording.runs import resolve_run
+from esper.recordings.checkpoints.catalog import CHECKPOINTS_DIR, list_checkpoints, size_and_time
+from esper.recordings.checkpoints.manifest import (
+    CheckpointError,
+    config_from_manifest,
+    read_manifest,
+    read_verified_files,
+)
+from esper.recordings.files.runs import resolve_run
 
 
 class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,14 +15,14 @@ from esper.common.formatting import NOT_MEASURED, format_config_value, strip_con
 from esper.common.intervals import CONFIDENCE_LEVEL
 from esper.common.plots.chart import Quantity, percent
 from esper.common.printed_table import PrintedTable
-from esper.history.group_summary import ComparedRun, mean_result, round_curve, summarise_group
-from esper.history.measures import LAST_RETURN, LAST_SCORE, MEASURES, Measure
-from esper.history.run_groups import SEED_KEY, RunGroup, differing_keys, group_runs
-from esper.history.summary import RunSummary, flat_config
-from esper.recording.notes import read_notes
-from esper.recording.segments import ReadError
-from esper.telemetry.codec import encode_json
-from esper.telemetry.sentences import format_lanes
+from esper.recordings.events.codec import encode_json
+from esper.recordings.events.sentences import format_lanes
+from esper.recordings.files.notes import read_notes
+from esper.recordings.files.segments import ReadError
+from esper.recordings.history.group_summary import ComparedRun, mean_result, round_curve, summarise_group
+from esper.recordings.history.measures import LAST_RETURN, LAST_SCORE, MEASURES, Measure
+from esper.recordings.history.run_groups import SEED_KEY, RunGroup, differing_keys, group_runs
+from esper.recordings.history.summary import RunSummary, flat_config
 
 _AFTER_RUNS = "give --group-by without a key after the runs"
 """Advice for --group-by before the first RUN, which argparse takes as its value."""

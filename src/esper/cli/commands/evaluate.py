@@ -28,7 +28,6 @@ from esper.common.configuration.config import MAX_COUNT, ConfigError
 from esper.common.formatting import pluralise
 from esper.common.printed_table import PrintedTable
 from esper.common.system.process import RankInfo
-from esper.effects.paying import HEADING, PAYS
 from esper.evaluation.comparison import EvaluationReport, PairedDifference, PolicyResult
 from esper.evaluation.figure import check_figure, draw_text, write_figure
 from esper.evaluation.journal import EvaluationJournal
@@ -36,6 +35,7 @@ from esper.evaluation.results import EVALUATION_POLICIES, NEED_PPO, PPO, TRAINED
 from esper.lanes.device_names import early_lanes
 from esper.policy.loading import POLICY_NAMES, check_policy_reference
 from esper.policy.plan import EXAMPLE, PLAN, PREFIX, split_plan
+from esper.recordings.effects.paying import HEADING, PAYS
 
 JOURNALS = "evaluations"
 """Directory of the journals of evaluations, in the telemetry directory."""

@@ -17,12 +17,12 @@ from esper.cli.streams import print_text
 from esper.common.configuration.config import ConfigError
 from esper.common.formatting import suggest
 from esper.common.system.process import freeze_loaded_objects
-from esper.history.export import TABLE_FORMATS, NamedHistory, Track, export_tables
-from esper.history.history import History, open_history
-from esper.history.tensorboard import export_tensorboard
-from esper.history.wandb_run import export_wandb
-from esper.recording.runs import resolve_run, safe_run_name, stem_of
-from esper.telemetry.events import AnyEvent
+from esper.recordings.events import AnyEvent
+from esper.recordings.files.runs import resolve_run, safe_run_name, stem_of
+from esper.recordings.history.export import TABLE_FORMATS, NamedHistory, Track, export_tables
+from esper.recordings.history.history import History, open_history
+from esper.recordings.history.tensorboard import export_tensorboard
+from esper.recordings.history.wandb_run import export_wandb
 
 UPDATE_INTERVAL_S = 0.1
 """Seconds of reading between two updates of the progress bar."""

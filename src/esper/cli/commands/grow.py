@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from esper.candidates import Objective
 from esper.cli.commands.harvest import format_harvest
 from esper.cli.dashboard import DisplayOptions, add_screen_options
 from esper.cli.growth_lines import format_growth
@@ -42,6 +41,7 @@ from esper.engine.growth import (
 from esper.engine.start_checks import check_start, resolve_policy
 from esper.engine.start_point import RunOptions, StartPoint
 from esper.harvest.structure import check_target, holds_networks_of
+from esper.recordings.candidates.candidates import Objective
 
 if TYPE_CHECKING:
     from esper.engine.growth_run import GrowthRun

@@ -16,12 +16,12 @@ from esper.cli.options import EXIT_OK, NarrationDetail, Parser, add_run_argument
 from esper.cli.streams import print_text
 from esper.common.configuration.config import ConfigError
 from esper.common.formatting import suggest
-from esper.history.address import ViewAddress, parse_address
+from esper.recordings.history.address import ViewAddress, parse_address
 
 if TYPE_CHECKING:
-    from esper.history.divergence import GhostRun
-    from esper.history.history import History
-    from esper.history.playback import Playback
+    from esper.recordings.history.divergence import GhostRun
+    from esper.recordings.history.history import History
+    from esper.recordings.history.playback import Playback
 
 
 FIRST_FRAME_READ_S = 0.02
@@ -36,7 +36,7 @@ ADDRESS_HELP = (
 
 def run(arguments: Sequence[str]) -> int:
     """Show a recorded run."""
-    from esper.recording.runs import resolve_run
+    from esper.recordings.files.runs import resolve_run
 
     parser = Parser(prog="esper-sanctum replay", description="Show a recorded run", epilog=ADDRESS_HELP)
     add_run_argument(parser, "FILE_OR_RUN")
@@ -109,10 +109,10 @@ def replay(
     Raises:
         ConfigError: The moment, env, view or theme does not exist, or the dashboard cannot be opened.
     """
-    from esper.history.address import Moment, MomentError, find_moment
-    from esper.history.divergence import GhostRun
-    from esper.history.history import open_history
-    from esper.history.playback import Playback
+    from esper.recordings.history.address import Moment, MomentError, find_moment
+    from esper.recordings.history.divergence import GhostRun
+    from esper.recordings.history.history import open_history
+    from esper.recordings.history.playback import Playback
 
     display = DisplayOptions.from_options(options)
     headless = options.no_tui or options.narrate is not None
@@ -145,7 +145,7 @@ def replay(
 def _print_replay(playback: Playback, ghost_run: GhostRun | None, *, narrate: NarrationDetail | None) -> None:
     """Print the first difference to the ghost run, then the summary at the current position, or narrate from there."""
     from esper.cli.console import Narrator, format_summary
-    from esper.telemetry.state import Keyframe
+    from esper.recordings.state.state import Keyframe
 
     print_warnings(playback.history.notices)
     if ghost_run is not None:
@@ -160,7 +160,7 @@ def _print_replay(playback: Playback, ghost_run: GhostRun | None, *, narrate: Na
 
 def _run_status(playback: Playback) -> str | None:
     """Return the current status of the run; None before the end of the recording, or if it is a single file."""
-    from esper.history.run_status import find_writer, judge_run
+    from esper.recordings.history.run_status import find_writer, judge_run
 
     path, state = playback.history.path, playback.state
     if playback.position < playback.length or not path.is_dir():
@@ -188,7 +188,7 @@ def _env_and_view(address: ViewAddress, history: History) -> tuple[int | None, s
 
 def run_demo(arguments: Sequence[str]) -> int:
     """Show a recorded run that ships with the package, and say what to do next."""
-    from esper.recording.runs import find_demo
+    from esper.recordings.files.runs import find_demo
 
     parser = Parser(prog="esper-sanctum demo", description="Replay a recorded run that ships with the package")
     parser.add_argument("--faults", action="store_true", help="a run with faults: NaN gradients, overflows, rollbacks")

@@ -16,14 +16,14 @@ from esper.common.configuration.config import Config, ConfigError
 from esper.common.filters import FilterError
 from esper.common.formatting import NOT_MEASURED, format_age, format_bytes, pluralise
 from esper.common.printed_table import PrintedColumn, PrintedTable
-from esper.history.measures import listed_measures
-from esper.history.run_cache import RunCache, default_run_cache
-from esper.history.run_filter import ARCHIVED_TERM, DEFAULT_SORT_KEY, parse_run_filter, sort_keys, sort_runs
-from esper.history.run_index import SAVE_INTERVAL_S, RunIndex
-from esper.history.run_info import READING_STATE, UNREADABLE_STATE, RunInfo
-from esper.history.run_status import LIVE_STATES
-from esper.recording.runs import is_in_future
-from esper.telemetry.codec import encode_json
+from esper.recordings.events.codec import encode_json
+from esper.recordings.files.runs import is_in_future
+from esper.recordings.history.measures import listed_measures
+from esper.recordings.history.run_cache import RunCache, default_run_cache
+from esper.recordings.history.run_filter import ARCHIVED_TERM, DEFAULT_SORT_KEY, parse_run_filter, sort_keys, sort_runs
+from esper.recordings.history.run_index import SAVE_INTERVAL_S, RunIndex
+from esper.recordings.history.run_info import READING_STATE, UNREADABLE_STATE, RunInfo
+from esper.recordings.history.run_status import LIVE_STATES
 
 PROGRESS_INTERVAL_S = 0.2
 """Seconds between two updates of the progress bar."""

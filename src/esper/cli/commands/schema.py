@@ -9,20 +9,20 @@ from typing import Any, cast
 
 import msgspec
 
-from esper import candidates
 from esper.cli.options import EXIT_OK, Parser
 from esper.cli.streams import print_json
 from esper.common.configuration.config import ConfigError
 from esper.common.configuration.docstrings import field_docstrings
 from esper.common.formatting import suggest
-from esper.effects import report
-from esper.history import group_summary, run_info, summary
-from esper.history.group_summary import GroupSummary
-from esper.history.run_info import RunInfo
-from esper.history.summary import RunSummary
-from esper.telemetry import events as ev
-from esper.telemetry import search_state, state
-from esper.telemetry.codec import NON_FINITE_STRINGS
+from esper.recordings import events as ev
+from esper.recordings.candidates import candidates
+from esper.recordings.effects import report
+from esper.recordings.events.codec import NON_FINITE_STRINGS
+from esper.recordings.history import group_summary, run_info, summary
+from esper.recordings.history.group_summary import GroupSummary
+from esper.recordings.history.run_info import RunInfo
+from esper.recordings.history.summary import RunSummary
+from esper.recordings.state import search_state, state
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _OUTPUTS: dict[str, tuple[Any, ModuleType, str]] = {

@@ -13,15 +13,15 @@ from esper.cli.dashboard import AUTO_THEME, check_theme
 from esper.cli.options import EXIT_OK, RUN_HELP, Parser, add_telemetry_dir_option, print_usage_error
 from esper.common.configuration.config import ConfigError
 from esper.common.formatting import install_command
-from esper.recording.segments import ReadError
+from esper.recordings.files.segments import ReadError
 
 DEFAULT_PORT = 8000
 
 
 def run(arguments: Sequence[str]) -> int:
     """Serve the dashboard until Ctrl-C."""
-    from esper.history.history import open_history
-    from esper.recording.runs import LAST_ALIAS, resolve_run, shortest_name
+    from esper.recordings.files.runs import LAST_ALIAS, resolve_run, shortest_name
+    from esper.recordings.history.history import open_history
     from esper.sanctum.keymap import load_keys
 
     parser = Parser(
@@ -84,8 +84,8 @@ def run_visitor(run: str, telemetry_dir: str, theme: str) -> int:
 
     `run` starts this function in a process of its own for each visitor.
     """
-    from esper.recording.run_lock import is_live
-    from esper.recording.runs import resolve_run
+    from esper.recordings.files.run_lock import is_live
+    from esper.recordings.files.runs import resolve_run
 
     try:
         path = resolve_run(run, Path(telemetry_dir))

@@ -37,9 +37,9 @@ from esper.common.system.process import RankInfo, spawn_program
 from esper.common.system.stop_signals import replace_handlers, restore_handlers
 from esper.engine.start_checks import SETUP_ERRORS, check_start
 from esper.engine.start_point import RunCompleteError, RunOptions, StartPoint
-from esper.recording.notes import RunNotes, encode_notes
-from esper.recording.run_lock import LockHolder, read_holder
-from esper.recording.runs import LAST_ALIAS, list_runs, move_output
+from esper.recordings.files.notes import RunNotes, encode_notes
+from esper.recordings.files.run_lock import LockHolder, read_holder
+from esper.recordings.files.runs import LAST_ALIAS, list_runs, move_output
 
 if TYPE_CHECKING:
     from esper.engine.thread import EngineThread

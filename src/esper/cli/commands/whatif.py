@@ -11,7 +11,7 @@ from esper.cli.options import EXIT_FAILED, EXIT_OK, Parser, add_run_argument, pr
 from esper.cli.progress import progress_bar
 from esper.cli.streams import print_json, print_text
 from esper.common.configuration.config import ConfigError
-from esper.telemetry.codec import encode_json
+from esper.recordings.events.codec import encode_json
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -50,7 +50,7 @@ def unit(name: str) -> Meta:
 
 
 StepCount = Annotated[int, Meta(ge=1, le=50), unit("steps")]
-"""Number of steps over which a rule looks back; `MAX_STEPS` of `telemetry/health_stats.py` are kept."""
+"""Number of steps over which a rule looks back; `MAX_STEPS` of `recordings/state/health_stats.py` are kept."""
 
 
 def choices(**meanings: str) -> Meta:

@@ -1,6 +1,6 @@
 """Code of the user that an option names: a file, an attribute of a module, or an entry point; and its exceptions.
 
-`user_imports` imports it. This module imports neither that code nor torch.
+`imports.py` imports it. This module imports neither that code nor torch.
 """
 
 from __future__ import annotations

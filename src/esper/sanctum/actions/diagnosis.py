@@ -9,14 +9,14 @@ from collections.abc import Collection
 from itertools import takewhile
 
 from esper.common.formatting import strip_control
-from esper.health.incidents import group_incidents
-from esper.history.run_status import RunStatus
+from esper.recordings import events as ev
+from esper.recordings.health.incidents import group_incidents
+from esper.recordings.history.run_status import RunStatus
 from esper.sanctum.actions.navigation import NavigationActions
 from esper.sanctum.screens.moment_lists import AnomalyList, RootCauseList
 from esper.sanctum.source import RunSource, run_has_ended
 from esper.sanctum.symbols import ellipsise
 from esper.sanctum.view import GoToMoment, ViewState
-from esper.telemetry import events as ev
 
 NOTIFY_PROTOCOLS = ("osc9", "osc777")
 """Escape sequences for desktop notifications: iTerm2 introduced the first, rxvt the second."""

@@ -7,15 +7,15 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from esper.checkpoint.manifest import CheckpointError, read_manifest
 from esper.common.system.process import python_command
-from esper.recording.runs import safe_run_name
+from esper.recordings.checkpoints.manifest import CheckpointError, read_manifest
+from esper.recordings.events import CheckpointSaved
+from esper.recordings.files.runs import safe_run_name
 from esper.sanctum.actions.base import BaseApp
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.screens.checkpoint_picker import existing_checkpoints, local_path
 from esper.sanctum.screens.dialogs import Choice, ChoiceDialog
 from esper.sanctum.view import TOAST_SECONDS
-from esper.telemetry.events import CheckpointSaved
 
 BROWSER_MESSAGE = "Networks cannot be harvested from the browser. On the server: esper-sanctum harvest RUN --to DIR"
 """Notice in place of files, which would be written on the web server, not on the machine of the viewer."""

@@ -10,7 +10,8 @@ from typing import Literal, TypeAlias
 from textual.screen import ModalScreen
 
 from esper.common.configuration.config import Config
-from esper.recording.runs import shortest_name
+from esper.recordings.files.runs import shortest_name
+from esper.recordings.state.state import EnvState, RunState
 from esper.sanctum.actions.harvest import HarvestActions
 from esper.sanctum.actions.navigation import NavigationActions
 from esper.sanctum.bindings import bindings_of
@@ -18,7 +19,6 @@ from esper.sanctum.screens.checkpoint_picker import existing_checkpoints
 from esper.sanctum.screens.dialogs import Choice, ChoiceDialog
 from esper.sanctum.source import RunSource
 from esper.sanctum.view import TOAST_SECONDS, EffectNeeded, ResumeRun, ViewState
-from esper.telemetry.state import EnvState, RunState
 
 NextStep: TypeAlias = Literal["resume", "replay", "harvest", "what-if", "evaluate"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from esper.history.address import Moment
-from esper.history.history import History
-from esper.history.playback import Playback
-from esper.recording.segments import ReadError
+from esper.recordings.files.segments import ReadError
+from esper.recordings.history.address import Moment
+from esper.recordings.history.history import History
+from esper.recordings.history.playback import Playback
 from esper.sanctum.actions.base import BaseApp
 from esper.sanctum.screens.go_to import GoToDialog
 from esper.sanctum.source import RunSource

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from esper.recording.segments import ReadError
+from esper.recordings.files.segments import ReadError
 from esper.sanctum.actions.workspace import WorkspaceActions
 from esper.sanctum.run_changes import Resumption
 from esper.sanctum.source import AttachSource, RunSource

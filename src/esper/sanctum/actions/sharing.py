@@ -10,17 +10,17 @@ from pathlib import Path
 from esper.common.configuration.config import Config
 from esper.common.formatting import format_duration
 from esper.common.system.process import name_current_thread
-from esper.history.address import ViewAddress
-from esper.history.excerpt import EXCERPT_MARGIN_S, create_unique_file, write_excerpt
-from esper.history.history import open_history
-from esper.recording.runs import safe_run_name, shortest_name
-from esper.recording.segments import ReadError
+from esper.recordings.events.codec import encode_json
+from esper.recordings.files.runs import safe_run_name, shortest_name
+from esper.recordings.files.segments import ReadError
+from esper.recordings.history.address import ViewAddress
+from esper.recordings.history.excerpt import EXCERPT_MARGIN_S, create_unique_file, write_excerpt
+from esper.recordings.history.history import open_history
 from esper.sanctum.actions.base import BaseApp
 from esper.sanctum.bindings import ENV_VIEW
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.source import LiveSource
 from esper.sanctum.view import TOAST_SECONDS
-from esper.telemetry.codec import encode_json
 
 BROWSER_MESSAGE = "Files cannot be saved from the browser. On the server: esper-sanctum replay RUN"
 """Notice in place of a file, which would be written on the web server, not on the machine of the viewer."""

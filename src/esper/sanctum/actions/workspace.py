@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.recording.segments import ReadError
+from esper.recordings.files.segments import ReadError
 from esper.sanctum.actions.navigation import NavigationActions
 from esper.sanctum.bindings import SCREEN_INFO
 from esper.sanctum.screens import open_screen

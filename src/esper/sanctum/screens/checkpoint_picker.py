@@ -15,13 +15,13 @@ from textual.widgets import Static
 
 from esper.common.domain import StepNumber
 from esper.common.formatting import format_bytes, format_time_of_day, pluralise, short_score_name, strip_control
+from esper.recordings.events import CheckpointSaved
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.screens.dialogs import Dialog
 from esper.sanctum.symbols import Cell, percent_cell
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Row
 from esper.sanctum.widgets.row_list import Column, RowList, append_cells, fit_columns
-from esper.telemetry.events import CheckpointSaved
 
 _CURSOR_COLS = 1
 _MAX_ORIGIN_COLS = 12

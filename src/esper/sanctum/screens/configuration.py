@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Input, Static
 
-from esper.history.summary import flat_config
+from esper.recordings.history.summary import flat_config
 from esper.sanctum.screens.dialogs import Dialog
 from esper.sanctum.settings import CHANGED, ShownSetting, list_settings
 from esper.sanctum.symbols import ellipsise

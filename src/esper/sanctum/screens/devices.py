@@ -14,15 +14,15 @@ from esper.common.formatting import strip_control
 from esper.common.plots.axis import next_nice
 from esper.common.plots.chart import Chart, Curve, Quantity, XAxis
 from esper.common.plots.sparkline import sparkline
-from esper.health.rules.lanes import MEMORY_GROWTH_ROUNDS, predict_full_round
+from esper.recordings.events import DeviceSampled
+from esper.recordings.health.rules.lanes import MEMORY_GROWTH_ROUNDS, predict_full_round
+from esper.recordings.state.curves import memory_values
+from esper.recordings.state.health_stats import MAX_STEPS, MemoryHealth, memory_name
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import compact_cell, percent_cell, size_cell
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.panel import CyclingPanel, DevicePanel, Line, Panel, device_key
-from esper.telemetry.curves import memory_values
-from esper.telemetry.events import DeviceSampled
-from esper.telemetry.health_stats import MAX_STEPS, MemoryHealth, memory_name
 
 _GIB = 2**30
 _OWNER_LETTERS = {"hosts": "h", "seeds": "s", "optimizers": "o", "policy": "p", "data": "d", "rest": "·"}

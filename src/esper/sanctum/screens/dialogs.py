@@ -16,10 +16,10 @@ from textual.widgets.option_list import Option
 from esper.common.control import RequestKind
 from esper.common.domain import PauseCause
 from esper.common.formatting import strip_control
+from esper.recordings.events import CallOverdue
+from esper.recordings.events.sentences import name_call
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.requests import pause_cause
-from esper.telemetry.events import CallOverdue
-from esper.telemetry.sentences import name_call
 
 ResultT = TypeVar("ResultT")
 

@@ -10,6 +10,9 @@ from textual.geometry import Size
 
 from esper.common.decisions import describe_decision
 from esper.common.formatting import short_score_name, strip_control
+from esper.recordings.events import EnvStepped
+from esper.recordings.state.series import decision_of
+from esper.recordings.state.state import EnvState
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import (
@@ -28,9 +31,6 @@ from esper.sanctum.widgets.env_explanation import EnvExplanation
 from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.env_story import EnvRewardChart, EnvStory, SlotLanes
 from esper.sanctum.widgets.panel import Line
-from esper.telemetry.events import EnvStepped
-from esper.telemetry.series import decision_of
-from esper.telemetry.state import EnvState
 
 _VALUE_NAME_COLS, _PAIR_COLS = 14, 22
 """Width of the name of a value, and of a space, the name and the value."""

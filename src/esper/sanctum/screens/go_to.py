@@ -6,9 +6,9 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
-from esper.history.address import MOMENT_FORMATS, Moment, MomentError, find_moment
-from esper.history.history import History
-from esper.recording.segments import ReadError
+from esper.recordings.files.segments import ReadError
+from esper.recordings.history.address import MOMENT_FORMATS, Moment, MomentError, find_moment
+from esper.recordings.history.history import History
 from esper.sanctum.screens.dialogs import Dialog
 
 WAIT_INTERVAL_S = 0.1

@@ -16,9 +16,12 @@ from textual.geometry import Size
 from esper.common.configuration.config import Config
 from esper.common.formatting import APPROXIMATE, NOT_MEASURED, short_score_name, strip_control
 from esper.common.plots.sparkline import sample_to_width
-from esper.effects.paying import HEADING, paying_command
-from esper.effects.plantings import PlantingEffects
-from esper.recording.runs import shortest_name
+from esper.recordings.effects.paying import HEADING, paying_command
+from esper.recordings.effects.plantings import PlantingEffects
+from esper.recordings.events import RunStarted
+from esper.recordings.files.runs import shortest_name
+from esper.recordings.state.series import BlueprintStats
+from esper.recordings.state.state import SERIES_POINTS, EnvState
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import (
@@ -37,9 +40,6 @@ from esper.sanctum.widgets.chart_grid import ChartGrid
 from esper.sanctum.widgets.env_panel import EnvRowsPanel, step_axis
 from esper.sanctum.widgets.panel import CyclingPanel, Line, Row
 from esper.sanctum.widgets.population_charts import BlueprintChart, EnvScatterChart, StageChart, blueprint_letters
-from esper.telemetry.events import RunStarted
-from esper.telemetry.series import BlueprintStats
-from esper.telemetry.state import SERIES_POINTS, EnvState
 
 _MIN_NAME_COLS, _MAX_NAME_COLS = 6, 11
 _SCORE_COLS = 6

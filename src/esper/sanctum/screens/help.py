@@ -11,7 +11,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from esper.common.domain import Rule
-from esper.health.rules import RULES
+from esper.recordings.health.rules import RULES
 from esper.sanctum.bindings import KeyBinding, KeyCategory, bindings_of
 from esper.sanctum.explanations import RECOVERY_HELP, WORDS, explain_metric
 from esper.sanctum.requests import PAUSE_CAUSES

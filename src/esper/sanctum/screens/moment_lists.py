@@ -16,17 +16,17 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from esper.common.formatting import APPROXIMATE, format_time_of_day, strip_control
-from esper.effects.verdict import judge_cause
-from esper.health.causes import PossibleCause
-from esper.health.incidents import Incident, group_incidents
-from esper.health.root_cause import Finding, RootCause, find_root_cause
+from esper.recordings.effects.verdict import judge_cause
+from esper.recordings.health.causes import PossibleCause
+from esper.recordings.health.incidents import Incident, group_incidents
+from esper.recordings.health.root_cause import Finding, RootCause, find_root_cause
+from esper.recordings.state.anomalies import Anomaly
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.screens.dialogs import Dialog
 from esper.sanctum.symbols import SEVERITIES, compact_cell
 from esper.sanctum.theme import Palette
 from esper.sanctum.view import EffectNeeded, GoToMoment, ViewState
 from esper.sanctum.widgets.problems import anomaly_target
-from esper.telemetry.anomalies import Anomaly
 
 _DIALOG_COLS = 96
 """Width of the dialog, as in sanctum.tcss."""

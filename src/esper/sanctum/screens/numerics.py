@@ -18,7 +18,10 @@ from esper.common.formatting import format_power, pluralise, scale_exponent, str
 from esper.common.plots.axis import Axis
 from esper.common.plots.chart import Chart, ChartMark, Curve, Quantity, XAxis
 from esper.common.plots.sparkline import sample_to_width, sparkline
-from esper.health.rules.lanes import MAX_SCALE_OSCILLATIONS, MAX_SCALE_RATIO
+from esper.recordings.events import RunStarted
+from esper.recordings.health.rules.lanes import MAX_SCALE_OSCILLATIONS, MAX_SCALE_RATIO
+from esper.recordings.state.health_stats import MAX_SCALE_CHANGES, MAX_STEPS, EnvHealth
+from esper.recordings.state.state import EnvState
 from esper.sanctum.bindings import KeyCategory
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import (
@@ -33,9 +36,6 @@ from esper.sanctum.symbols import (
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
 from esper.sanctum.widgets.panel import DevicePanel, Line, Panel, Row
-from esper.telemetry.events import RunStarted
-from esper.telemetry.health_stats import MAX_SCALE_CHANGES, MAX_STEPS, EnvHealth
-from esper.telemetry.state import EnvState
 
 SKIP_GLYPH = "↓"
 """Marks a step with skipped batches in the scale column of an env."""

@@ -13,8 +13,10 @@ from textual.widgets import Input
 
 from esper.common.filters import FilterError, IncompleteFilterError
 from esper.common.formatting import format_time_of_day, strip_control
-from esper.health.rules.lanes import is_nearly_full
-from esper.history.run_log import LogRow, group_rows
+from esper.recordings.events import DeviceSampled
+from esper.recordings.health.rules.lanes import is_nearly_full
+from esper.recordings.history.run_log import LogRow, group_rows
+from esper.recordings.state.health_stats import memory_name
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import EnvFilter, parse_filter
 from esper.sanctum.screens.base import RunScreen
@@ -36,8 +38,6 @@ from esper.sanctum.widgets.heads import HeadList
 from esper.sanctum.widgets.panel import DevicePanel, Line, Panel
 from esper.sanctum.widgets.population_score import RoundScores, StepScores
 from esper.sanctum.widgets.search_summary import SearchSummary
-from esper.telemetry.events import DeviceSampled
-from esper.telemetry.health_stats import memory_name
 
 MAP_ENVS = 128
 """Number of envs from which the heat map is shown first."""

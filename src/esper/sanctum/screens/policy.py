@@ -13,6 +13,10 @@ from textual.geometry import Size
 from esper.common.domain import Op
 from esper.common.formatting import strip_control
 from esper.common.plots.sparkline import sparkline
+from esper.recordings.events import EnvStepped
+from esper.recordings.state.curves import UPDATE_QUANTITIES
+from esper.recordings.state.series import StepTrace
+from esper.recordings.state.state import EnvState
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.screens.growth import BlueprintTable
@@ -23,10 +27,6 @@ from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.heads import GRADIENT_NORM, HeadFractionChart
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.sanctum.widgets.policy_chart import PolicyChart, no_update_message
-from esper.telemetry.curves import UPDATE_QUANTITIES
-from esper.telemetry.events import EnvStepped
-from esper.telemetry.series import StepTrace
-from esper.telemetry.state import EnvState
 
 SHOWN_QUANTITIES = tuple(quantity for quantity in UPDATE_QUANTITIES.values() if quantity != "learning rate")
 """Quantities of the updates that have a chart. The learning rate is known before the run."""

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from esper.common.configuration.config import Config
 from esper.common.control import RequestKind
 from esper.common.formatting import format_bytes
-from esper.history.run_info import RunInfo
-from esper.history.run_status import LIVE_STATES
-from esper.recording.notes import RunNotes, read_notes
-from esper.recording.runs import is_shipped, shortest_name
-from esper.recording.segments import ReadError
+from esper.recordings.files.notes import RunNotes, read_notes
+from esper.recordings.files.runs import is_shipped, shortest_name
+from esper.recordings.files.segments import ReadError
+from esper.recordings.history.run_info import RunInfo
+from esper.recordings.history.run_status import LIVE_STATES
 from esper.sanctum.run_changes import RunChangeError, changeable_directory
 from esper.sanctum.screens.dialogs import Choice, ChoiceDialog, stop_dialog
 from esper.sanctum.screens.workspace_base import WorkspaceBase

@@ -10,8 +10,8 @@ from textual.containers import Vertical
 from textual.widget import Widget
 from textual.widgets import Input
 
-from esper.history.run_filter import sort_keys
-from esper.history.run_groups import differing_keys
+from esper.recordings.history.run_filter import sort_keys
+from esper.recordings.history.run_groups import differing_keys
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.run_changes import RunChangesScreen
 from esper.sanctum.screens.search import SearchBox

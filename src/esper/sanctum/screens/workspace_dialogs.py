@@ -13,7 +13,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from esper.common.formatting import suggest
-from esper.recording.notes import RunNotes
+from esper.recordings.files.notes import RunNotes
 from esper.sanctum.screens.dialogs import Dialog
 from esper.sanctum.widgets.run_list import complete_term
 

@@ -7,8 +7,9 @@ from functools import partial
 
 from textual.geometry import Size
 
-from esper.candidates import BARE_HOST, describe_candidate
-from esper.candidates_report import (
+from esper.common.formatting import NOT_MEASURED, pluralise, strip_control
+from esper.recordings.candidates.candidates import BARE_HOST, describe_candidate
+from esper.recordings.candidates.report import (
     MARK_COLS,
     NAME,
     OUTCOME,
@@ -21,8 +22,7 @@ from esper.candidates_report import (
     label_of,
     result_columns,
 )
-from esper.candidates_report import Column as ReportColumn
-from esper.common.formatting import NOT_MEASURED, pluralise, strip_control
+from esper.recordings.candidates.report import Column as ReportColumn
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.symbols import Cell, wrap_cells
 from esper.sanctum.widgets.panel import Line, Panel, Row

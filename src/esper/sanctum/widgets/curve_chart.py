@@ -11,7 +11,7 @@ from esper.common.formatting import format_return, strip_control
 from esper.common.plots.axis import next_nice
 from esper.common.plots.chart import Chart, Curve, Look, Quantity, XAxis, percent
 from esper.common.plots.labels import Label, labels_width
-from esper.history.curves import POPULATION, split_name
+from esper.recordings.history.curves import POPULATION, split_name
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_panel import ChartPanel

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from esper.candidates_report import fit_name
 from esper.common.domain import Stage
 from esper.common.formatting import short_score_name, strip_control
 from esper.common.plots.sparkline import sample_to_width, sparkline
-from esper.history.timeline import MarkKind
+from esper.recordings.candidates.report import fit_name
+from esper.recordings.events import RunStarted, SlotReading
+from esper.recordings.history.timeline import MarkKind
+from esper.recordings.state.state import SERIES_POINTS, EnvState
 from esper.sanctum.env_filter import NUMERIC_FIELDS
 from esper.sanctum.symbols import (
     MARK_SYMBOLS,
@@ -25,8 +27,6 @@ from esper.sanctum.symbols import (
 )
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.panel import Line, StyledText
-from esper.telemetry.events import RunStarted, SlotReading
-from esper.telemetry.state import SERIES_POINTS, EnvState
 
 STAGES_BY_PRIORITY = tuple(
     stage.label

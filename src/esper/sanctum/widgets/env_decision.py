@@ -11,7 +11,11 @@ from textual.geometry import Size
 
 from esper.common.decisions import WAIT, Decision, describe_decision, label_decision
 from esper.common.formatting import APPROXIMATE, strip_control
-from esper.effects.results import Effect, Simulation
+from esper.recordings.effects.results import Effect, Simulation
+from esper.recordings.events import GateCheck, GateRefused
+from esper.recordings.events.sentences import describe_transition
+from esper.recordings.state.series import StepTrace
+from esper.recordings.state.state import EnvState
 from esper.sanctum.symbols import (
     SEVERITIES,
     STAGES,
@@ -28,10 +32,6 @@ from esper.sanctum.view import ViewState
 from esper.sanctum.what_if import KnownEffects
 from esper.sanctum.widgets.env_panel import EnvPanel, op_mark
 from esper.sanctum.widgets.panel import Line
-from esper.telemetry.events import GateCheck, GateRefused
-from esper.telemetry.sentences import describe_transition
-from esper.telemetry.series import StepTrace
-from esper.telemetry.state import EnvState
 
 _HEAD_COLS, _SHORT_HEAD_COLS = 13, 10
 """Width of the name of a head, in a wide and in a narrow panel."""

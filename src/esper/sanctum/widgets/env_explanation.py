@@ -7,11 +7,11 @@ from collections.abc import Hashable
 from textual.geometry import Size
 
 from esper.common.formatting import strip_control
+from esper.recordings.events import DecisionExplained
+from esper.recordings.state.state import EnvState
 from esper.sanctum.symbols import head_label
 from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.panel import Line
-from esper.telemetry.events import DecisionExplained
-from esper.telemetry.state import EnvState
 
 _MIN_GROUP_COLS, _MAX_GROUP_COLS = 14, 24
 """Width of the name of a group of features."""

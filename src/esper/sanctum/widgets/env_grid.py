@@ -9,10 +9,10 @@ from typing import NamedTuple
 from rich.cells import cell_len
 
 from esper.common.formatting import pluralise, strip_control
+from esper.recordings.events.sentences import describe_context
+from esper.recordings.state.state import EnvState
 from esper.sanctum.symbols import ellipsise
 from esper.sanctum.widgets.env_columns import STAGES_BY_PRIORITY
-from esper.telemetry.sentences import describe_context
-from esper.telemetry.state import EnvState
 
 _MAX_CELL_COLS, _MAX_CELL_ROWS = 24, 6
 """Maximum size of a cell, with the gaps to its neighbours."""

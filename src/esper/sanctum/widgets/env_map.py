@@ -12,6 +12,7 @@ from textual.geometry import Size
 from textual.message import Message
 
 from esper.common.formatting import NOT_MEASURED, ordinal, pluralise, strip_control
+from esper.recordings.state.state import EnvState
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import NUMERIC_FIELDS
 from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, compact_cell
@@ -19,7 +20,6 @@ from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.env_columns import STAGES_BY_PRIORITY
 from esper.sanctum.widgets.env_grid import GROUPINGS, Grid, Grouping, choose_grid, group_envs
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.state import EnvState
 
 OUTLIER_SIGMAS = 3.5
 """An env that is worse than the median by more robust standard deviations than this is an outlier."""

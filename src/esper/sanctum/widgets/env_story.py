@@ -11,13 +11,16 @@ from typing import NamedTuple
 from textual.events import Click, Leave
 from textual.geometry import Size
 
-from esper.candidates import describe_candidate
 from esper.common.decisions import WAIT, Decision
 from esper.common.formatting import format_return, strip_control
 from esper.common.plots.chart import Chart, ChartMark, Curve, Quantity, XAxis, percent
 from esper.common.plots.grid import Y_AXIS_COLUMNS
 from esper.common.plots.sparkline import LEVEL_CHARS
-from esper.history.timeline import MarkKind
+from esper.recordings.candidates.candidates import describe_candidate
+from esper.recordings.events.sentences import describe_context
+from esper.recordings.history.timeline import MarkKind
+from esper.recordings.state.series import StepTrace
+from esper.recordings.state.state import EnvState
 from esper.sanctum.symbols import (
     MARK_SYMBOLS,
     STAGE_BY_LETTER,
@@ -35,9 +38,6 @@ from esper.sanctum.view import GoToMoment
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_panel import EnvPanel, EpisodePanel, ascending_steps, op_mark, step_axis
 from esper.sanctum.widgets.panel import Line
-from esper.telemetry.sentences import describe_context
-from esper.telemetry.series import StepTrace
-from esper.telemetry.state import EnvState
 
 _AXIS_NAME = "step"
 """Name of the x axis of charts over an episode."""

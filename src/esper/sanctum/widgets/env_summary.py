@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median, median_high, median_low
 
 from esper.common.formatting import strip_control
+from esper.recordings.events import RunStarted
+from esper.recordings.state.state import EnvState
 from esper.sanctum.symbols import STAGES, number_cell, percent_cell, return_cell, scale_cell
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.env_columns import STAGES_BY_PRIORITY, Layout
 from esper.sanctum.widgets.panel import Line
-from esper.telemetry.events import RunStarted
-from esper.telemetry.state import EnvState
 
 AGGREGATES: dict[str, Callable[[list[float]], float]] = {"median": median, "min": min, "max": max}
 """Functions of the summary rows below the envs, the most important first. Keyed by row label."""

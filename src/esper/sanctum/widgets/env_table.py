@@ -14,6 +14,8 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.widgets import Input, Static
 
+from esper.recordings.events import RunStarted
+from esper.recordings.state.state import EnvState
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import find_worst, sort_envs, worst_env
 from esper.sanctum.view import ViewState
@@ -21,8 +23,6 @@ from esper.sanctum.widgets import env_columns, env_summary
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
 from esper.sanctum.widgets.header import status_label
 from esper.sanctum.widgets.panel import Line, Row
-from esper.telemetry.events import RunStarted
-from esper.telemetry.state import EnvState
 
 _ASCENDING_COLUMNS = frozenset({"env", env_columns.STRUCTURE, "lane"})
 """Columns whose initial sort order is ascending."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from esper.candidates_report import candidate_points, fit_label, format_ratio, format_score
 from esper.common.formatting import strip_control
 from esper.common.plots.chart import Chart
 from esper.common.plots.scatter import ScatterPoint
+from esper.recordings.candidates.report import candidate_points, fit_label, format_ratio, format_score
 from esper.sanctum.widgets.scatter_chart import ScatterChart
 
 _LABEL_COLS = 28

@@ -11,11 +11,11 @@ from esper.common.plots.axis import finite_range
 from esper.common.plots.chart import Chart, Curve, percent
 from esper.common.plots.sparkline import sparkline
 from esper.common.plots.stacked_chart import StackedChart
+from esper.recordings.events import HeadReading
 from esper.sanctum.symbols import compact_cell, head_label, number_cell
 from esper.sanctum.widgets.curve_chart import NUM_SERIES
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.sanctum.widgets.policy_chart import PolicyChart, head_series, no_update_message
-from esper.telemetry.events import HeadReading
 
 GRADIENT_NORM = "gradient norm"
 _HEAD_COLS = 28

@@ -16,10 +16,10 @@ from esper.common.formatting import strip_control
 from esper.common.plots.chart import Chart, Curve, Look, XAxis
 from esper.common.plots.labels import Label, labels_width
 from esper.common.plots.scatter import ScatterPoint, pareto_front
-from esper.history.curves import POPULATION, split_name
-from esper.history.measures import LAST_PARAMETERS, LAST_SCORE
-from esper.history.run_groups import GroupCurve
-from esper.history.run_info import RunInfo
+from esper.recordings.history.curves import POPULATION, split_name
+from esper.recordings.history.measures import LAST_PARAMETERS, LAST_SCORE
+from esper.recordings.history.run_groups import GroupCurve
+from esper.recordings.history.run_info import RunInfo
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.symbols import ellipsise
 from esper.sanctum.view import ViewState

@@ -18,11 +18,11 @@ from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
+from esper.recordings.state.state import RunState
 from esper.sanctum.explanations import METRIC_HELP
 from esper.sanctum.symbols import Cell, ellipsise
 from esper.sanctum.theme import Palette
 from esper.sanctum.view import ViewState
-from esper.telemetry.state import RunState
 
 Row: TypeAlias = list[Segment]
 """A styled line, as wide as the panel's content."""

@@ -11,7 +11,7 @@ from esper.common.plots.axis import round_axis_length
 from esper.common.plots.chart import Chart, Curve, XAxis, percent
 from esper.common.plots.scatter import ScatterPoint, pareto_front
 from esper.common.plots.stacked_chart import StackedChart
-from esper.history.curves import split_name
+from esper.recordings.history.curves import split_name
 from esper.sanctum.symbols import STAGES
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_panel import ChartPanel

@@ -10,11 +10,11 @@ from rich.cells import cell_len
 from esper.common.formatting import strip_control
 from esper.common.plots.axis import round_axis_length
 from esper.common.plots.chart import Chart, ChartMark, Curve, XAxis, percent
+from esper.recordings.state.series import FiveNumbers, five_numbers
+from esper.recordings.state.state import RunState
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_panel import step_axis
-from esper.telemetry.series import FiveNumbers, five_numbers
-from esper.telemetry.state import RunState
 
 _FIRST_STEPS = 2
 """Number of steps of a round for which the chart of its steps says that the networks are new."""

@@ -9,14 +9,14 @@ from textual.geometry import Size
 
 from esper.common.domain import Rule
 from esper.common.formatting import strip_control
-from esper.health.incidents import Incident
+from esper.recordings.events.sentences import anomaly_subject
+from esper.recordings.health.incidents import Incident
+from esper.recordings.state.anomalies import Anomaly
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.requests import pause_cause
 from esper.sanctum.symbols import RUN_STATES, SEVERITIES, ellipsise, wrap_cells
 from esper.sanctum.view import GoToMoment
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.anomalies import Anomaly
-from esper.telemetry.sentences import anomaly_subject
 
 _TROUBLED_STATES = frozenset({"silent", "stuck", "held", "crashed", "failed"})
 """Names of the states of a run in which the absence of anomalies is no good news."""

@@ -9,9 +9,9 @@ from dataclasses import replace
 from esper.common.formatting import NOT_MEASURED, format_age, format_config_value, strip_control
 from esper.common.plots.axis import finite_range
 from esper.common.plots.sparkline import sample_to_width, sparkline
-from esper.history.measures import Measure, listed_measures
-from esper.history.run_info import RunInfo
-from esper.recording.notes import BASELINE_TAG
+from esper.recordings.files.notes import BASELINE_TAG
+from esper.recordings.history.measures import Measure, listed_measures
+from esper.recordings.history.run_info import RunInfo
 from esper.sanctum.symbols import Cell, percent_cell
 from esper.sanctum.widgets.row_list import Column
 

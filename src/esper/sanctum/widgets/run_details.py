@@ -15,10 +15,10 @@ from esper.common.formatting import (
     short_score_name,
     strip_control,
 )
-from esper.history.measures import DURATION, Measure, listed_measures
-from esper.history.run_groups import config_difference
-from esper.history.run_info import RunInfo
-from esper.recording.notes import BASELINE_TAG
+from esper.recordings.files.notes import BASELINE_TAG
+from esper.recordings.history.measures import DURATION, Measure, listed_measures
+from esper.recordings.history.run_groups import config_difference
+from esper.recordings.history.run_info import RunInfo
 from esper.sanctum.settings import CHANGED, list_settings
 from esper.sanctum.symbols import RUN_STATES, wrap_cells
 from esper.sanctum.view import ViewState

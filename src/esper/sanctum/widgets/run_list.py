@@ -13,9 +13,9 @@ from textual.geometry import Size
 from textual.widgets import Input, Static
 
 from esper.common.formatting import strip_control
-from esper.history.run_filter import FilterError, IncompleteFilterError, complete_filter
-from esper.history.run_info import RunInfo
-from esper.recording.notes import BASELINE_TAG
+from esper.recordings.files.notes import BASELINE_TAG
+from esper.recordings.history.run_filter import FilterError, IncompleteFilterError, complete_filter
+from esper.recordings.history.run_info import RunInfo
 from esper.sanctum.symbols import RUN_STATES, Cell, ellipsise
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets import run_columns

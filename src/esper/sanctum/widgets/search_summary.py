@@ -7,11 +7,11 @@ from textwrap import wrap
 
 from textual.geometry import Size
 
-from esper.candidates import BARE_HOST
-from esper.candidates_report import best_candidate, fit_label, format_ratio, format_score
 from esper.common.formatting import strip_control
+from esper.recordings.candidates.candidates import BARE_HOST
+from esper.recordings.candidates.report import best_candidate, fit_label, format_ratio, format_score
+from esper.recordings.state.search_state import SearchState
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.search_state import SearchState
 
 _MAX_ANSWER_LINES = 5
 _SHORT_ROWS = 34

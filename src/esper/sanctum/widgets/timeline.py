@@ -11,9 +11,9 @@ from textual.geometry import Size
 from esper.common.formatting import format_clock
 from esper.common.plots.axis import next_nice
 from esper.common.plots.sparkline import BLOCK_CHARS
-from esper.history.playback import Playback
-from esper.history.timeline import ANOMALY_KINDS, MARK_GROUPS, Mark, MarkKind
-from esper.recording.segments import ReadError
+from esper.recordings.files.segments import ReadError
+from esper.recordings.history.playback import Playback
+from esper.recordings.history.timeline import ANOMALY_KINDS, MARK_GROUPS, Mark, MarkKind
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.symbols import HELD_PLAYBACK_GLYPH, MARK_SYMBOLS
 from esper.sanctum.view import ViewState

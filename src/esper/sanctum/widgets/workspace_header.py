@@ -9,7 +9,7 @@ from pathlib import Path
 from textual.geometry import Size
 
 from esper.common.formatting import pluralise, strip_control
-from esper.history.run_status import LIVE_STATES
+from esper.recordings.history.run_status import LIVE_STATES
 from esper.sanctum.symbols import RUN_STATES, ellipsise
 from esper.sanctum.widgets.env_columns import PIN_GLYPH
 from esper.sanctum.widgets.panel import Line

@@ -1,0 +1,46 @@
+"""Log lines: the notable events of a run as sentences."""
+
+from __future__ import annotations
+
+import msgspec
+
+from esper.recordings import events as ev
+from esper.recordings.events.sentences import describe_event, describe_group
+
+
+class LogLine(msgspec.Struct, kw_only=True, frozen=True):
+    """One line of the event log."""
+
+    seq: int
+    time: float
+    severity: str
+    kind: str
+    text: str
+    env: int | None = None
+    group: str = ""
+    """Text that follows the number of equal lines of a step, as in "37 seeds planted"; empty if lines of this kind are
+    never grouped."""
+    step: int = 0
+    """Number of steps of the run that had ended before the event."""
+
+
+def make_log_line(event: ev.AnyEvent, step: int) -> LogLine | None:
+    """Return the log line of an event; None if the event is not logged.
+
+    Args:
+        step: Number of steps of the run that had ended before it.
+    """
+    described = describe_event(event)
+    if described is None:
+        return None
+    severity, text = described
+    return LogLine(
+        seq=event.seq,
+        time=event.time,
+        severity=severity,
+        kind=type(event).__name__,
+        text=text,
+        env=getattr(event, "env", None),
+        group=describe_group(event),
+        step=step,
+    )
