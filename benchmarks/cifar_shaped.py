@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import esper
-from esper.tasks.builtin.cifar import CIFAR_IMPAIRED_TASK
+from esper.networks.tasks.builtin.cifar import CIFAR_IMPAIRED_TASK
 
 CLASSES, SHAPE = 10, (3, 32, 32)
 TRAIN, VALIDATION, TEST = 12_800, 5_000, 1_000

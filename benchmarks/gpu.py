@@ -28,13 +28,13 @@ from esper.envs.env import Env
 from esper.envs.optimizer import FusedOptimizer, FusedSGD
 from esper.lanes.devices import torch_device
 from esper.lanes.pool import EnvPool
+from esper.networks.tasks import load_task
+from esper.networks.tasks.data_loading import load_data
+from esper.networks.tasks.probe import probe_task
+from esper.networks.tasks.profile import TaskProfile
+from esper.networks.tasks.splits import TaskData
+from esper.networks.tasks.task import Task
 from esper.policy.actions import Action
-from esper.tasks import load_task
-from esper.tasks.data_loading import load_data
-from esper.tasks.probe import probe_task
-from esper.tasks.profile import TaskProfile
-from esper.tasks.splits import TaskData
-from esper.tasks.task import Task
 
 TOPOLOGIES = {"bare": None, "3 × conv_light": "conv_light"}
 """Blueprint of the seeds in all slots; None for bare hosts. Keyed by the label in the output."""

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.tasks import load_task
-from esper.tasks.builtin.conv_host import ConvBlock, ConvHost
-from esper.tasks.builtin.conv_task import CLASSES
-from esper.tasks.task import Task
+from esper.networks.tasks import load_task
+from esper.networks.tasks.builtin.conv_host import ConvBlock, ConvHost
+from esper.networks.tasks.builtin.conv_task import CLASSES
+from esper.networks.tasks.task import Task
 
 WARM_UP_S, MEASURED_S = 2.0, 4.0
 

@@ -21,10 +21,10 @@ from research.growth_tasks import explained, squared_error
 from torch import Tensor, nn
 
 import esper
-from esper.tasks.builtin.digits_family import DIGITS_FAMILY, digits_host
-from esper.tasks.builtin.mnist1d import CLASSES, MNIST1D_TASK
-from esper.tasks.builtin.recall import KEYS, PAIRS, RECALL_TASK, VALUES
-from esper.tasks.family import LEARNING_RATE
+from esper.networks.tasks.builtin.digits_family import DIGITS_FAMILY, digits_host
+from esper.networks.tasks.builtin.mnist1d import CLASSES, MNIST1D_TASK
+from esper.networks.tasks.builtin.recall import KEYS, PAIRS, RECALL_TASK, VALUES
+from esper.networks.tasks.family import LEARNING_RATE
 
 TOKENS, SENTENCE = 12, 16
 """Number of different tokens, and of tokens in a sentence."""

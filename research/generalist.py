@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 import esper
-from esper.tasks.builtin.digits_family import DIGITS_FAMILY
-from esper.tasks.builtin.mnist1d import MNIST1D_TASK
-from esper.tasks.builtin.recall import RECALL_TASK
-from esper.tasks.family import RENT, mix_tasks
+from esper.networks.tasks.builtin.digits_family import DIGITS_FAMILY
+from esper.networks.tasks.builtin.mnist1d import MNIST1D_TASK
+from esper.networks.tasks.builtin.recall import RECALL_TASK
+from esper.networks.tasks.family import RENT, mix_tasks
 
 RENTS = (0.0005, 0.001, 0.002, 0.004, 0.008)
 ARMS = 4

@@ -54,13 +54,13 @@ from esper.engine.step import StepResult, play_steps, tick_slots
 from esper.evaluation.held_out import evaluation_key
 from esper.evaluation.journal import open_search_journal
 from esper.lanes.pool import EnvPool
+from esper.networks.tasks.prepare import PreparedTask, prepare_task
 from esper.recordings.candidates.candidates import BARE_HOST, Candidate, choose
 from esper.recordings.checkpoints.manifest import digest
 from esper.recordings.events.codec import encode_json
 from esper.search.proposals import plan_of
 from esper.search.search import PlanSearch, Proposal, SearchKind
 from esper.search.space import PlanSpace
-from esper.tasks.prepare import PreparedTask, prepare_task
 
 STEPS = 20
 WAVE = 8

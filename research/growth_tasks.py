@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 import esper
 from esper.common.seeding import forked_generators
-from esper.tasks import load_task
-from esper.tasks.builtin.digits import load as load_digits
-from esper.tasks.splits import Split
+from esper.networks.tasks import load_task
+from esper.networks.tasks.builtin.digits import load as load_digits
+from esper.networks.tasks.splits import Split
 
 PIXELS = 32
 """Height and width of an enlarged digit."""

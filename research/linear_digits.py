@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from esper.common.intervals import t_interval
-from esper.tasks.builtin.digits import load
-from esper.tasks.splits import Split
+from esper.networks.tasks.builtin.digits import load
+from esper.networks.tasks.splits import Split
 
 EPOCHS = (40, 400)
 """Numbers of epochs after which the score is taken: that of an episode of the default task, and ten times as many."""

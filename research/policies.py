@@ -16,12 +16,12 @@ from esper.evaluation.held_out import held_out_config, prepare_held_out, read_tr
 from esper.evaluation.results import EpisodeResult
 from esper.lanes.devices import resolve_devices
 from esper.lanes.pool import EnvPool
+from esper.networks.tasks.profile import TaskProfile
 from esper.policy.plan import parse_plan
 from esper.policy.plan_agent import PlanAgent
 from esper.ppo.agent import PPOAgent
 from esper.recordings.checkpoints.catalog import find_checkpoint
 from esper.recordings.files.runs import resolve_run
-from esper.tasks.profile import TaskProfile
 
 TELEMETRY_DIR = Path("telemetry")
 """Directory of the runs that are given by name; others are given by path."""

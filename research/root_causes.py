@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from esper.common.printed_table import PrintedTable
+from esper.networks.tasks.prepare import prepare_task
 from esper.recordings.effects.change import UNCHANGED, without_decision
 from esper.recordings.effects.episode import RecordedEpisode, read_round
 from esper.recordings.effects.results import Simulation
@@ -22,7 +23,6 @@ from esper.recordings.health.causes import PossibleCause, drop_starts, find_cand
 from esper.recordings.history.history import open_history
 from esper.recordings.state.series import StepTrace
 from esper.simulation.simulator import SimulationJob, Simulator
-from esper.tasks.prepare import prepare_task
 
 
 class Drop(NamedTuple):

@@ -36,9 +36,9 @@ from esper.common.intervals import t_interval
 from esper.common.system.process import package_digest
 from esper.engine.trained_policy import TrainedPolicy, read_policy_file, write_policy_file
 from esper.lanes.devices import resolve_devices
+from esper.networks.tasks.prepare import PreparedTask, prepare_task
 from esper.recordings.effects.paying import PAYS
 from esper.search.space import PlanSpace
-from esper.tasks.prepare import PreparedTask, prepare_task
 
 DIRECTORY = TELEMETRY_DIR / "teaching"
 RENTS = TeachingConfig.rents

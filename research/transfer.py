@@ -12,7 +12,7 @@ The training of 60 rounds takes about an hour on one core, the evaluation minute
 from __future__ import annotations
 
 from esper import Family
-from esper.tasks.builtin.digits_family import DIGITS_FAMILY, digits_host
+from esper.networks.tasks.builtin.digits_family import DIGITS_FAMILY, digits_host
 
 MAX_TRAINING_SLOTS = 3
 

@@ -22,8 +22,8 @@ from research.training_hosts import TrainingHosts
 
 from esper.common.configuration.config import Config
 from esper.lanes.devices import resolve_devices
+from esper.networks.tasks.prepare import prepare_task
 from esper.policy.heuristic import DEFAULT_RULES, HeuristicAgent, HeuristicRules
-from esper.tasks.prepare import prepare_task
 
 
 def main() -> None:

@@ -26,8 +26,8 @@ from esper.recordings.checkpoints.manifest import CheckpointError
 from esper.recordings.files.recorder import RecordingError
 from esper.recordings.files.segments import ReadError
 from esper.recordings.state import state
+from tests.networks.tasks.models import task
 from tests.runs import recorded
-from tests.tasks.models import task
 
 TASK = task()
 """A task made in the session: worker processes cannot import it."""

@@ -81,7 +81,7 @@ def modules(*packages: str) -> list[str]:
             {"torch", "textual", "optuna"},
         ),
         (("sanctum",), {"torch", "optuna"}),
-        (("tasks.registry", "tasks.settings"), {"torch", "textual"}),
+        (("networks.tasks.registry", "networks.tasks.settings"), {"torch", "textual"}),
     ],
 )
 def test_fast_commands_import_no_slow_library(packages: tuple[str, ...], forbidden: set[str]) -> None:

@@ -16,8 +16,8 @@ from benchmarks.gpu import Batched, population
 from torch import Tensor
 
 from esper.envs.env import Env
-from esper.tasks import load_task
-from esper.tasks.probe import probe_task
+from esper.networks.tasks import load_task
+from esper.networks.tasks.probe import probe_task
 
 ENVS = 3
 BATCHES = 4

@@ -28,12 +28,12 @@ from esper.common.configuration.config import (
 from esper.common.configuration.fields import list_fields
 from esper.common.control import RequestKind
 from esper.common.domain import HEADS, AlphaCurve, Op, Stage
-from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend
+from esper.networks.seeds.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend
+from esper.networks.tasks import TASK_NAMES
 from esper.recorded_run import RecordedDecision, RecordedRun
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.manifest import CHECKPOINT_FORMAT
 from esper.recordings.history import address
-from esper.tasks import TASK_NAMES
 
 OPTIONS = {
     "": "--help --version --help-all --envs --devices --policy-device --task --policy --plan --init-policy "

@@ -21,6 +21,8 @@ from esper.engine.episode import Episode, begin_episodes
 from esper.engine.step import StepResult, play_steps, tick_slots
 from esper.engine.trained_policy import TrainedPolicy
 from esper.lanes.pool import EnvPool
+from esper.networks.tasks.family import structures_of
+from esper.networks.tasks.prepare import PreparedTask
 from esper.policy.actions import Action, ChosenAction
 from esper.policy.agent import Agent, EnvStatus, rows_of
 from esper.policy.baselines import NonLearningAgent
@@ -28,8 +30,6 @@ from esper.policy.masks import ActionMasks, write_masks
 from esper.policy.observation import ObservationShape, write_observation
 from esper.policy.plan import PLAN
 from esper.simulation.scripted import ScriptedAgent
-from esper.tasks.family import structures_of
-from esper.tasks.prepare import PreparedTask
 
 HEURISTIC = "heuristic"
 """Name of the alternative in which the heuristic decides."""

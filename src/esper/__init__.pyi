@@ -7,8 +7,8 @@ from .common.configuration.config import ConfigError as ConfigError
 from .common.configuration.config import TaskError as TaskError
 from .engine.task_report import TaskReport as TaskReport
 from .engine.task_report import check as check
-from .growth.blueprints import blueprint as blueprint
-from .growth.layers import starts_at_zero as starts_at_zero
+from .networks.seeds.blueprints import blueprint as blueprint
+from .networks.seeds.layers import starts_at_zero as starts_at_zero
 from .harvest.grown import Grown as Grown
 from .harvest.model import load_grown as load_grown
 from .harvest.structure import HarvestError as HarvestError
@@ -17,16 +17,16 @@ from .recorded_run import RecordedRun as RecordedRun
 from .recorded_run import read_run as read_run
 from .recordings.files.recorder import RecordingError as RecordingError
 from .recordings.files.segments import ReadError as ReadError
-from .tasks.family import Family as Family
-from .tasks.family import Setting as Setting
-from .tasks.losses import Loss as Loss
-from .tasks.losses import accuracy as accuracy
-from .tasks.losses import cross_entropy as cross_entropy
-from .tasks.optimizers import SGD as SGD
-from .tasks.optimizers import AdamW as AdamW
-from .tasks.splits import Splits as Splits
-from .tasks.task import Chance as Chance
-from .tasks.task import Slot as Slot
-from .tasks.task import Task as Task
+from .networks.tasks.family import Family as Family
+from .networks.tasks.family import Setting as Setting
+from .networks.tasks.losses import Loss as Loss
+from .networks.tasks.losses import accuracy as accuracy
+from .networks.tasks.losses import cross_entropy as cross_entropy
+from .networks.tasks.optimizers import SGD as SGD
+from .networks.tasks.optimizers import AdamW as AdamW
+from .networks.tasks.splits import Splits as Splits
+from .networks.tasks.task import Chance as Chance
+from .networks.tasks.task import Slot as Slot
+from .networks.tasks.task import Task as Task
 
 __version__: str

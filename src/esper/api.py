@@ -24,6 +24,9 @@ from esper.engine.start_point import RunOptions, StartPoint
 from esper.engine.thread import EngineThread
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.lanes.pool import can_be_imported
+from esper.networks.tasks.loading import resolve_task
+from esper.networks.tasks.registry import get_built_in, is_built_in
+from esper.networks.tasks.task import Task
 from esper.recorded_run import RecordedRun
 from esper.recordings.candidates.candidates import Objective
 from esper.recordings.candidates.report import html_report
@@ -31,9 +34,6 @@ from esper.recordings.effects.change import RECORDED
 from esper.recordings.effects.report import Report
 from esper.recordings.state.state import RunState
 from esper.simulation.question import Inquiry, Question
-from esper.tasks.loading import resolve_task
-from esper.tasks.registry import get_built_in, is_built_in
-from esper.tasks.task import Task
 
 
 class TrainedRun(NamedTuple):

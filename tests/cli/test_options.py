@@ -17,11 +17,11 @@ from esper.cli.options import EXIT_OK
 from esper.common.configuration.config import Config
 from esper.common.configuration.fields import ConfigField, list_fields
 from esper.engine.growth import GROWTH_CONFIG
+from esper.networks.tasks import TASK_NAMES, load_task
+from esper.networks.tasks.settings import override_settings, settings_of
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.recordings.files.notes import RunNotes, read_notes
-from esper.tasks import TASK_NAMES, load_task
-from esper.tasks.settings import override_settings, settings_of
 from tests.runs import only_run, recorded, stopped_run
 from tests.terminals import assert_refused, printed
 
@@ -254,7 +254,7 @@ def test_config_prints_the_settings_of_the_task_as_comments(task: str, capsys: p
 def test_config_prints_the_settings_of_an_own_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "my_slow_digits.py"
     file.write_text(
-        "from dataclasses import replace\nfrom esper.tasks.builtin.digits import DIGITS_TASK\n"
+        "from dataclasses import replace\nfrom esper.networks.tasks.builtin.digits import DIGITS_TASK\n"
         "print('imported')\ntask = replace(DIGITS_TASK, name='slow', batch_size=77)\n"
     )
     assert main(["config", "--task", str(file)]) == EXIT_OK

@@ -21,12 +21,12 @@ from esper.envs.cuda_graphs import CudaGraphs
 from esper.envs.env_state import env_state_tensors, load_tensors
 from esper.envs.epoch_result import EpochResult
 from esper.envs.governor import LastGoodState
-from esper.growth.blend import Blend
 from esper.lanes.pool import EnvPool, PendingEpochs
+from esper.networks.seeds.blend import Blend
+from esper.networks.tasks.task import Task
 from esper.policy.actions import Action
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import find_checkpoint
-from esper.tasks.task import Task
 from tests.cuda.gpu import GPU, NEEDS_GPU, side_stream
 from tests.engine.populations import digits_profile, live_on, measurements, play, population, script
 from tests.runs import LiveRun

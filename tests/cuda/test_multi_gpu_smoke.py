@@ -13,8 +13,8 @@ from torch import Tensor
 from esper.checkpoint.files import read_checkpoint
 from esper.common.control import RequestKind
 from esper.envs.env import Env
-from esper.growth.outputs import list_tensors
 from esper.lanes.devices import torch_device
+from esper.networks.seeds.outputs import list_tensors
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import find_checkpoint, list_checkpoints
 from tests.engine.populations import play, population

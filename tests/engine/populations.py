@@ -13,15 +13,15 @@ import msgspec
 from esper.common.configuration.config import Config
 from esper.common.domain import Op, Stage
 from esper.envs.epoch_result import EpochResult
-from esper.growth.blend import INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
-from esper.growth.slot import Slot
 from esper.lanes.pool import EnvPool
+from esper.networks.seeds.blend import INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
+from esper.networks.seeds.slot import Slot
+from esper.networks.tasks import load_task
+from esper.networks.tasks.probe import probe_task
+from esper.networks.tasks.profile import TaskProfile
+from esper.networks.tasks.splits import Splits
+from esper.networks.tasks.task import Task
 from esper.policy.actions import Action
-from esper.tasks import load_task
-from esper.tasks.probe import probe_task
-from esper.tasks.profile import TaskProfile
-from esper.tasks.splits import Splits
-from esper.tasks.task import Task
 
 SLOTS = ("early", "mid", "late")
 

@@ -22,8 +22,8 @@ from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.common.control import RequestKind
 from esper.engine import checkpointer, run_files, setup
 from esper.envs.env import Env
-from esper.growth.lifecycle import StageTransition
 from esper.lanes.errors import FaultError, RunFailedError
+from esper.networks.seeds.lifecycle import StageTransition
 from esper.policy.actions import Action
 from esper.ppo.learner import PPOLearner
 from esper.recordings import events as ev

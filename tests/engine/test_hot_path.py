@@ -12,8 +12,8 @@ from torch import Tensor
 
 from esper.common.domain import AlphaCurve, Stage
 from esper.envs.env import Env
-from esper.growth import cpu_convolution
-from esper.growth.blend import Blend
+from esper.networks.seeds import cpu_convolution
+from esper.networks.seeds.blend import Blend
 from esper.ppo.agent import PPOAgent
 from tests.device_syncs import device_syncs
 from tests.engine.populations import population, script

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from esper.engine.memory_accountant import MemoryAccountant
 from esper.lanes.pool import EnvPool
+from esper.networks.tasks.splits import data_tensors
 from esper.recordings import events as ev
-from esper.tasks.splits import data_tensors
 from tests.engine.populations import population, script
 from tests.runs import LiveRun
 

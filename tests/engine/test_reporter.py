@@ -16,8 +16,8 @@ from esper.common.control import RequestKind
 from esper.common.domain import Stage
 from esper.envs.env import Env
 from esper.envs.epoch_result import EpochResult
-from esper.growth.network import GrowingNetwork
 from esper.lanes.pool import EnvPool
+from esper.networks.seeds.network import GrowingNetwork
 from esper.recordings import events as ev
 from tests.runs import LiveRun
 

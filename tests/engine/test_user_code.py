@@ -34,16 +34,16 @@ from esper.envs.env import Env
 from esper.lanes import call_watch, lane
 from esper.lanes.call_watch import CallSupervisor, CallWatch, OverdueCall
 from esper.lanes.errors import FaultError, RunFailedError
+from esper.networks.tasks.hosts import build_host
+from esper.networks.tasks.splits import Splits
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.recordings.checkpoints.manifest import read_manifest
-from esper.tasks.hosts import build_host
-from esper.tasks.splits import Splits
 from tests.faults.programs import TIMEOUT_S
+from tests.networks.tasks.models import features, mlp
+from tests.networks.tasks.models import task as make_task
 from tests.recordings.attach.viewers import wait_until
 from tests.runs import LiveRun, computed, only_run, tiny
-from tests.tasks.models import features, mlp
-from tests.tasks.models import task as make_task
 
 CARELESS = """
 import os

@@ -16,11 +16,11 @@ from esper.common.domain import Op, Stage
 from esper.envs.env import Env
 from esper.envs.epoch_result import EpochResult
 from esper.envs.optimizer import FINAL_LR_FRACTION, lr_scale
-from esper.growth.blend import BLEND_STYLES, Blend
+from esper.networks.seeds.blend import BLEND_STYLES, Blend
+from esper.networks.tasks.optimizers import SGD, AdamW
+from esper.networks.tasks.splits import Splits
+from esper.networks.tasks.task import Task
 from esper.policy.actions import Action
-from esper.tasks.optimizers import SGD, AdamW
-from esper.tasks.splits import Splits
-from esper.tasks.task import Task
 from tests.engine.populations import population
 
 GERMINATE = Action(Op.GERMINATE, slot=1, blueprint=4)

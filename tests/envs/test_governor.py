@@ -16,8 +16,8 @@ from esper.envs.env import Env
 from esper.envs.env_state import env_state_tensors
 from esper.envs.epoch_result import EpochResult
 from esper.envs.governor import COLLAPSE_STEPS, Breakdown, LastGoodState, find_collapse, find_non_finite
-from esper.growth.lifecycle import StageTransition
 from esper.lanes.pool import EnvPool
+from esper.networks.seeds.lifecycle import StageTransition
 from esper.policy.actions import Action
 from esper.policy.agent import EnvStatus
 from esper.ppo.advantages import gae

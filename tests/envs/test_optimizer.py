@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from esper.envs.optimizer import FusedOptimizer, make_optimizer
-from esper.tasks.optimizers import SGD, AdamW
+from esper.networks.tasks.optimizers import SGD, AdamW
 
 MOMENTUM, DECAY = 0.9, 0.01
 BETAS, EPS = (0.8, 0.95), 1e-6

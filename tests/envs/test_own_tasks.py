@@ -20,17 +20,17 @@ from esper.envs.epoch_result import EpochResult
 from esper.envs.governor import LastGoodState
 from esper.envs.hosts import HostFactory
 from esper.envs.optimizer import FusedAdamW
-from esper.growth.blueprints import BLUEPRINTS, blueprint
-from esper.growth.lifecycle import GateConfig
 from esper.lanes.pool import EnvPool
+from esper.networks.seeds.blueprints import BLUEPRINTS, blueprint
+from esper.networks.seeds.lifecycle import GateConfig
+from esper.networks.tasks.optimizers import SGD, AdamW
+from esper.networks.tasks.probe import probe_task
+from esper.networks.tasks.splits import Splits
+from esper.networks.tasks.task import Task
 from esper.policy.actions import Action
-from esper.tasks.optimizers import SGD, AdamW
-from esper.tasks.probe import probe_task
-from esper.tasks.splits import Splits
-from esper.tasks.task import Task
 from tests.engine.populations import play
-from tests.growth.hosts import grow
-from tests.tasks.models import CLASSES, FEATURES, SAMPLES, causal_task, features, task
+from tests.networks.seeds.hosts import grow
+from tests.networks.tasks.models import CLASSES, FEATURES, SAMPLES, causal_task, features, task
 
 
 @contextmanager

@@ -16,10 +16,10 @@ from esper.envs.env_state import env_state_tensors, export_states, load_lifecycl
 from esper.envs.governor import LastGoodState
 from esper.envs.optimizer import make_optimizer
 from esper.envs.packing import PackedModule, storage_id, view_in
-from esper.growth.blend import BLEND_STYLES, Blend
-from esper.growth.tensors import module_tensors
+from esper.networks.seeds.blend import BLEND_STYLES, Blend
+from esper.networks.seeds.tensors import module_tensors
+from esper.networks.tasks.optimizers import SGD, AdamW
 from esper.policy.actions import Action
-from esper.tasks.optimizers import SGD, AdamW
 from tests.engine.populations import population
 
 GATED = next(i for i, style in enumerate(BLEND_STYLES) if style.blend is Blend.GATE)

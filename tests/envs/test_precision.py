@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from esper.envs.precision import LossScaler, autocast, resolve_amp
-from esper.tasks import TASK_NAMES, load_task
+from esper.networks.tasks import TASK_NAMES, load_task
 from tests.engine.populations import population
 
 CPU = torch.device("cpu")

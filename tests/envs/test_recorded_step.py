@@ -25,13 +25,13 @@ from esper.envs.governor import LastGoodState
 from esper.envs.graph_check import graph_problem
 from esper.envs.optimizer import lr_scale
 from esper.envs.stopwatch import PhaseTimer
-from esper.growth import slot as slot_module
-from esper.growth.blend import Blend, BlendGate, blend_seed, straight_through
-from esper.growth.kept_modules import KeptModules
-from esper.growth.slot import Slot
-from esper.tasks.optimizers import AdamW
-from esper.tasks.splits import Splits
-from esper.tasks.task import Task
+from esper.networks.seeds import slot as slot_module
+from esper.networks.seeds.blend import Blend, BlendGate, blend_seed, straight_through
+from esper.networks.seeds.kept_modules import KeptModules
+from esper.networks.seeds.slot import Slot
+from esper.networks.tasks.optimizers import AdamW
+from esper.networks.tasks.splits import Splits
+from esper.networks.tasks.task import Task
 from tests.engine.populations import digits_profile, live_on, play, population
 from tests.envs.tapes import Tape, taped
 

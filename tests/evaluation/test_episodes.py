@@ -13,10 +13,10 @@ from esper.engine.agent_factory import build_agent
 from esper.evaluation.episodes import run_episodes
 from esper.evaluation.results import EpisodeResult
 from esper.lanes.pool import EnvPool
+from esper.networks.tasks import load_task
+from esper.networks.tasks.task import Task
 from esper.policy.baselines import StaticAgent
 from esper.ppo.rewards import rent_cost
-from esper.tasks import load_task
-from esper.tasks.task import Task
 from tests.engine.populations import digits, digits_profile
 from tests.runs import LiveRun
 

@@ -25,13 +25,13 @@ from esper.evaluation import held_out as held_out_module
 from esper.evaluation.held_out import HeldOutEvaluation
 from esper.evaluation.plantings import EpisodePlantings, describe_inexact, paying_of
 from esper.evaluation.results import EpisodeResult
+from esper.networks.tasks import load_task
+from esper.networks.tasks.profile import TaskProfile
 from esper.ppo.rewards import rent_cost
 from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.recordings.checkpoints.manifest import CheckpointError
 from esper.recordings.effects.results import Simulation
 from esper.simulation.simulator import Simulator
-from esper.tasks import load_task
-from esper.tasks.profile import TaskProfile
 from tests.runs import LiveRun
 
 
@@ -289,7 +289,7 @@ def test_plantings_are_left_out_of_reproduced_episodes_and_stored(
 
 def test_wide_host_is_refused_for_a_task_without_one(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = load_task("digits_impaired")
-    monkeypatch.setattr("esper.tasks.prepare.load_task", lambda _: replace(task, wide_model=None))
+    monkeypatch.setattr("esper.networks.tasks.prepare.load_task", lambda _: replace(task, wide_model=None))
     with pytest.raises(ConfigError, match="has no wide_model"), opened(checkpoint, "ppo", "wide"):
         pass
 

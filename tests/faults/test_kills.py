@@ -171,7 +171,7 @@ def test_random_kills_lose_nothing(tmp_path: Path, whole: Path, seed: int) -> No
 def test_a_growth_that_is_killed_in_its_comparisons_continues_in_them(tmp_path: Path) -> None:
     """The wide host of a task in a file trains on both lanes."""
     (tmp_path / "own.py").write_text(
-        "from dataclasses import replace\n\nfrom esper.tasks import load_task\n\n"
+        "from dataclasses import replace\n\nfrom esper.networks.tasks import load_task\n\n"
         'task = replace(load_task("digits_impaired"), name="own_digits", samples_per_epoch=256)\n'
     )
     command = (

@@ -10,19 +10,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from esper.common.domain import AlphaCurve, Stage
-from esper.growth.blend import Blend
-from esper.growth.lifecycle import GateConfig
-from esper.growth.network import GrowingNetwork
-from esper.growth.tensors import copy_tensors
 from esper.harvest.grown import Grown
 from esper.harvest.model import grown_seeds
 from esper.harvest.structure import Provenance
-from esper.tasks.data_loading import load_data
-from esper.tasks.hosts import build_host
-from esper.tasks.probe import probe_task
-from esper.tasks.splits import Splits
-from esper.tasks.task import Task
-from tests.tasks.models import FEATURES, features, task
+from esper.networks.seeds.blend import Blend
+from esper.networks.seeds.lifecycle import GateConfig
+from esper.networks.seeds.network import GrowingNetwork
+from esper.networks.seeds.tensors import copy_tensors
+from esper.networks.tasks.data_loading import load_data
+from esper.networks.tasks.hosts import build_host
+from esper.networks.tasks.probe import probe_task
+from esper.networks.tasks.splits import Splits
+from esper.networks.tasks.task import Task
+from tests.networks.tasks.models import FEATURES, features, task
 
 PROVENANCE = Provenance(run="a_run", env=3, round=2, step=7, policy="heuristic", seed=0, version="1.0")
 LATENTS = 4

@@ -15,9 +15,6 @@ from torch import nn
 
 import esper
 from esper.common.domain import Stage
-from esper.growth.cpu_convolution import Convolution
-from esper.growth.layers import FastBatchNorm2d, Float32GroupNorm, PointwiseConv
-from esper.growth.network import call_model
 from esper.harvest import grown as grown_module
 from esper.harvest.model import grown_seeds, load_grown
 from esper.harvest.program import describe_export_error, use_plain_layers
@@ -28,9 +25,12 @@ from esper.harvest.structure import (
     HarvestError,
     read_structure,
 )
-from esper.tasks import load_task
+from esper.networks.seeds.cpu_convolution import Convolution
+from esper.networks.seeds.layers import FastBatchNorm2d, Float32GroupNorm, PointwiseConv
+from esper.networks.seeds.network import call_model
+from esper.networks.tasks import load_task
 from tests.harvest.networks import grow_everywhere, vae_task
-from tests.tasks.models import CLASSES, FEATURES, task
+from tests.networks.tasks.models import CLASSES, FEATURES, task
 
 CONSTANT = """Constraints violated (batch)! For more information, run with TORCH_LOGS="+dynamic".
   - You marked batch as dynamic but your code specialized it to be a constant (3). If you're using mark_dynamic, stop.
@@ -171,7 +171,7 @@ def card_snippet(directory: Path) -> str:
 
 OWN_TASK = """
 from dataclasses import replace
-from esper.tasks import load_task
+from esper.networks.tasks import load_task
 
 task = replace(load_task("digits_impaired"), name="own")
 """
@@ -288,7 +288,7 @@ def test_damaged_foreign_and_newer_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_frozen_host_is_trainable_after_the_harvest(tmp_path: Path) -> None:
-    grown, _ = grow_everywhere(load_task("tests.tasks.real_models:frozen"))
+    grown, _ = grow_everywhere(load_task("tests.networks.tasks.real_models:frozen"))
     assert all(parameter.requires_grad for parameter in grown.model.parameters())
 
 

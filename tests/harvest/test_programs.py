@@ -12,14 +12,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save
 
-from esper.growth.network import call_model, count_samples
 from esper.harvest.program import seeded_output, significant_difference
 from esper.harvest.structure import PROGRAM_FILE
-from esper.tasks import load_task
-from esper.tasks.data_loading import load_data
-from esper.tasks.splits import take
+from esper.networks.seeds.network import call_model, count_samples
+from esper.networks.tasks import load_task
+from esper.networks.tasks.data_loading import load_data
+from esper.networks.tasks.splits import take
 from tests.harvest.networks import Branching, Jittery, grow_everywhere, vae_task
-from tests.tasks.test_real_models import GPT, MODELS, MODULE, NEEDS
+from tests.networks.tasks.test_real_models import GPT, MODELS, MODULE, NEEDS
 
 pytestmark = pytest.mark.slow
 

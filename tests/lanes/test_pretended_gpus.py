@@ -19,8 +19,8 @@ from esper.lanes import runner
 from esper.lanes.errors import FaultError
 from esper.lanes.pool import PendingEpochs
 from esper.lanes.runner import MAX_STREAMS
+from esper.networks.tasks.task import Task
 from esper.policy.actions import Action
-from esper.tasks.task import Task
 from tests.engine.populations import digits_profile, population, script
 from tests.lanes.pretended_gpus import Graph, Stream, pretended_gpus
 from tests.lanes.stream_order import StreamOrder

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import esper
-from esper.growth.site import SlotSite
+from esper.networks.seeds.site import SlotSite
 from esper.policy.actions import ChosenAction
 from esper.policy.agent import EnvStatus
 from esper.policy.baselines import WAITING, NonLearningAgent, germinate_action

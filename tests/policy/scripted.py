@@ -10,11 +10,11 @@ from esper.common.configuration.config import Config, CounterfactualName
 from esper.common.domain import HEADS, Stage
 from esper.envs.env import Env
 from esper.envs.hosts import HostFactory
-from esper.growth.lifecycle import StageTransition
+from esper.networks.seeds.lifecycle import StageTransition
+from esper.networks.tasks import load_task
+from esper.networks.tasks.probe import probe_task
 from esper.policy.actions import Action
 from esper.policy.agent import EnvStatus
-from esper.tasks import load_task
-from esper.tasks.probe import probe_task
 
 TASK = load_task("digits_impaired")
 SPLITS = TASK.data(None)

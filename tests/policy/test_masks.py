@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.common.domain import Op, Stage
-from esper.growth.lifecycle import IllegalTransitionError
+from esper.networks.seeds.lifecycle import IllegalTransitionError
 from esper.policy.actions import Action, head_sizes
 from esper.policy.baselines import RandomAgent
 from esper.policy.masks import ActionMasks, write_masks

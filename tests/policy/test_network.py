@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from esper.common.domain import HEADS, Op
-from esper.growth.blend import BLEND_STYLES
+from esper.networks.seeds.blend import BLEND_STYLES
 from esper.policy.actions import head_sizes
 from esper.policy.masks import MIN_P, ActionMasks
 from esper.policy.network import SLOT_WIDTH, WAIT_LOGIT, Features, PointerHead, PolicyNetwork

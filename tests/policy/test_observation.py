@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from esper.common.domain import AlphaCurve, Op
-from esper.growth.blend import BLEND_STYLES
+from esper.networks.seeds.blend import BLEND_STYLES
 from esper.policy.actions import Action
 from esper.policy.masks import ActionMasks, write_masks
 from esper.policy.observation import (

@@ -5,10 +5,10 @@ import torch
 
 from esper.common.configuration.config import HorizonName, PPOConfig
 from esper.common.domain import HEADS
-from esper.growth.network import GrowingNetwork
+from esper.networks.seeds.network import GrowingNetwork
 from esper.policy.agent import EnvStatus
 from esper.ppo.agent import PPOAgent
-from tests.growth.hosts import network, site
+from tests.networks.seeds.hosts import network, site
 
 
 def agent_with(horizon: HorizonName) -> PPOAgent:

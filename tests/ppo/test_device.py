@@ -13,13 +13,13 @@ import torch
 
 from esper.common.configuration.config import PPOConfig
 from esper.common.domain import HEADS, Op
-from esper.growth.network import GrowingNetwork
+from esper.networks.seeds.network import GrowingNetwork
 from esper.policy import masks
 from esper.policy.agent import EnvStatus
 from esper.policy.observation import ObservationShape
 from esper.ppo.agent import CPU, PPOAgent
 from esper.ppo.rollout import InputBuffer, InputStaging
-from tests.growth.hosts import network, site
+from tests.networks.seeds.hosts import network, site
 
 META = torch.device("meta")
 ENVS, STEPS, SLOTS = 3, 2, 3

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from esper.common.configuration.config import HorizonName, PPOConfig, RewardConfig, RewardName
 from esper.common.domain import Stage
 from esper.ppo.rewards import RewardFunction, rent_cost
-from tests.growth.hosts import grow, network
+from tests.networks.seeds.hosts import grow, network
 
 share = st.floats(0, 1)
 episode = st.lists(st.tuples(share, st.floats(-0.5, 0.5), st.floats(0, 0.01)), min_size=1, max_size=25)

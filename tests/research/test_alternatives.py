@@ -15,10 +15,10 @@ from torch import Tensor
 from esper.common.configuration.config import Config, ConfigError
 from esper.common.decisions import Decision
 from esper.common.domain import HEADS
+from esper.networks.tasks.prepare import prepare_task
 from esper.policy.actions import action_of
 from esper.policy.observation import ObservationShape
 from esper.search.space import PlanSpace
-from esper.tasks.prepare import prepare_task
 from tests.research.teaching.made import made_lesson
 
 STEPS = 20

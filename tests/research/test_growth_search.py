@@ -12,9 +12,9 @@ from research.growth_statistics import BEST_CONSTANT, EVALUATION_HOSTS, FRESH_HO
 
 from esper.common.configuration.config import Config
 from esper.common.system.disk import write_replaced
+from esper.networks.tasks.prepare import prepare_task
 from esper.recordings.candidates.candidates import BARE_HOST
 from esper.recordings.events.codec import encode_json
-from esper.tasks.prepare import prepare_task
 from research import growth_search, growth_statistics
 
 GOOD = "1:conv_light@early 2:conv_light@mid"

@@ -8,8 +8,8 @@ import pytest
 from research.training_hosts import TrainingHosts
 
 from esper.common.configuration.config import Config
+from esper.networks.tasks.prepare import prepare_task
 from esper.policy.baselines import StaticAgent
-from esper.tasks.prepare import prepare_task
 
 
 @pytest.mark.parametrize("task", ["digits", "digits_family"])

@@ -105,7 +105,7 @@ async def test_harvest_needs_a_checkpoint() -> None:
 
 async def test_own_task_of_a_recording_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = tmp_path / "runs"
-    options = ("--task", "tests.tasks.real_models:lstm", "--policy", "static", "--devices", "cpu:0")
+    options = ("--task", "tests.networks.tasks.real_models:lstm", "--policy", "static", "--devices", "cpu:0")
     size = ("--envs", "1", "--steps", "1", "--rounds", "1", "--telemetry-dir", str(runs))
     assert main(["--no-tui", *size, *options]) == EXIT_OK
     (run,) = runs.iterdir()
@@ -115,4 +115,4 @@ async def test_own_task_of_a_recording_is_not_imported(tmp_path: Path, monkeypat
         assert not isinstance(app.screen, ChoiceDialog)
         (notice,) = notices(app)
         assert "Command copied, to run in a terminal: esper-sanctum harvest" in notice
-        assert "--task tests.tasks.real_models:lstm" in notice
+        assert "--task tests.networks.tasks.real_models:lstm" in notice

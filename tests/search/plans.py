@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from esper.growth.layouts import Layout
-from esper.growth.site import SlotSite
+from esper.networks.seeds.layouts import Layout
+from esper.networks.seeds.site import SlotSite
 from esper.search.space import PlanSpace
 
 BLUEPRINTS = ("norm", "depthwise", "conv_light", "conv_heavy")

@@ -13,8 +13,8 @@ from optuna.trial import FixedTrial
 
 from esper.common.decisions import Decision, PlannedDecision
 from esper.common.domain import Op
-from esper.growth.blueprints import build_seed
-from esper.growth.layouts import Layout
+from esper.networks.seeds.blueprints import build_seed
+from esper.networks.seeds.layouts import Layout
 from esper.policy.actions import Action
 from esper.policy.baselines import germinate_action
 from esper.policy.plan import parse_plan

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from esper.growth.blueprints import BLUEPRINTS
+from esper.networks.seeds.blueprints import BLUEPRINTS
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from esper.networks.tasks import load_task
+from esper.networks.tasks.prepare import prepare_task
 from esper.recordings.effects.change import Change
 from esper.recordings.effects.episode import RecordedEpisode, read_round
 from esper.recordings.effects.results import Simulation
 from esper.recordings.history.history import open_history
 from esper.simulation.simulator import SimulationJob, Simulator
-from esper.tasks import load_task
-from esper.tasks.prepare import prepare_task
 from tests.runs import LiveRun
 
 OWN_TASK = '''

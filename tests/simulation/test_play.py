@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from esper.cli.main import main
+from esper.networks.tasks.prepare import prepare_task
 from esper.recordings.effects.change import without_steps
 from esper.recordings.effects.episode import read_round
 from esper.recordings.history.history import open_history
 from esper.simulation.simulator import SimulationJob, Simulator
-from esper.tasks.prepare import prepare_task
 
 
 def test_play_begins_after_the_others_have_ended(tmp_path: Path) -> None:

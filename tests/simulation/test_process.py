@@ -71,7 +71,7 @@ def test_simulation_of_one_decision_computes_nothing_else(run: Path) -> None:
 
 
 def test_own_task_that_was_not_named_is_not_imported(tmp_path: Path) -> None:
-    run = train(tmp_path, "--task", "tests.tasks.real_models:lstm", "--policy", "static")
+    run = train(tmp_path, "--task", "tests.networks.tasks.real_models:lstm", "--policy", "static")
     with pytest.raises(ConfigError, match=r"is not built in; name it with --task FILE\.py"):
         simulate(SimulationRequest(recording=str(run), round=1, env=0), lambda _: None)
 

@@ -16,6 +16,7 @@ from esper.common.system.process import parent_start_time
 from esper.engine.start_checks import resolve_policy
 from esper.engine.start_point import RunCompleteError, StartPoint
 from esper.engine.unfinished import command_digest, find_begun_run, is_done
+from esper.networks.tasks import is_built_in
 from esper.policy.loading import is_own_policy
 from esper.recordings.checkpoints.catalog import (
     CHECKPOINTS_DIR,
@@ -37,7 +38,6 @@ from esper.recordings.files.run_directory import RunDirectory
 from esper.recordings.files.run_lock import RunLock
 from esper.recordings.files.run_manifest import read_run_manifest
 from esper.recordings.files.runs import resolve_run
-from esper.tasks import is_built_in
 
 AUTO = "auto"
 """Value of `--resume` that stands for the run that the command has begun, or a new one."""

@@ -12,8 +12,8 @@ from esper.common.seeding import make_generator
 from esper.common.system.ranks import SINGLE_RANK, RankGroup
 from esper.common.user_code.references import describe_exception, user_errors
 from esper.engine.trained_policy import TrainedPolicy, initial_policy, read_trained_policy
-from esper.growth.site import SlotSite
 from esper.lanes.devices import resolve_policy_device
+from esper.networks.seeds.site import SlotSite
 from esper.policy.agent import Agent
 from esper.policy.baselines import PLANT_INTERVAL_STEPS, PeriodicAgent, RandomAgent, StaticAgent
 from esper.policy.heuristic import HeuristicAgent

@@ -10,9 +10,9 @@ import msgspec
 from torch import Tensor
 
 from esper.envs.env import Env
-from esper.growth.tensors import copy_tensors
 from esper.harvest.model import grown_seeds
 from esper.harvest.structure import GrownSeed
+from esper.networks.seeds.tensors import copy_tensors
 from esper.policy.agent import strip_prefix
 
 State: TypeAlias = dict[str, Any]

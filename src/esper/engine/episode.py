@@ -16,14 +16,14 @@ from esper.common.seeding import EpisodeKey
 from esper.envs.env import Env
 from esper.envs.env_state import env_state_tensors, load_tensors
 from esper.envs.governor import COLLAPSE_STEPS, Breakdown, LastGoodState, find_collapse, find_non_finite
-from esper.growth.lifecycle import GateResult, StageTransition
-from esper.growth.network import count_samples
-from esper.growth.slot import Slot
 from esper.lanes.pool import EnvEpoch, EnvPool
+from esper.networks.seeds.lifecycle import GateResult, StageTransition
+from esper.networks.seeds.network import count_samples
+from esper.networks.seeds.slot import Slot
+from esper.networks.tasks.family import RENT
 from esper.policy.actions import Action
 from esper.policy.agent import EnvStatus, strip_prefix
 from esper.ppo.rewards import RewardFunction, rent_cost
-from esper.tasks.family import RENT
 
 _VIEW_FIELDS = (
     "step",

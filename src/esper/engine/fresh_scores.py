@@ -21,13 +21,13 @@ from esper.common.user_code.isolation import isolated
 from esper.common.user_code.references import user_errors
 from esper.engine.best_network import BestNetwork
 from esper.envs.env import Env
-from esper.growth.network import count_samples
 from esper.harvest.model import build_model, sample_scores
 from esper.harvest.structure import HarvestError
 from esper.lanes.errors import FaultError
+from esper.networks.seeds.network import count_samples
+from esper.networks.tasks.splits import Splits
 from esper.recordings import events as ev
 from esper.recordings.candidates.candidates import BARE_HOST, COMPARED, Candidate, Objective
-from esper.tasks.splits import Splits
 
 GAIN_LEVEL = 0.9
 """Level of the intervals of all gains together. If no gain is above 0, one of their lower ends is in 5 % of growths."""

@@ -13,11 +13,11 @@ from esper.engine.growth_director import GrowthDirector
 from esper.engine.training_state import TrainingState
 from esper.harvest.grown import Grown
 from esper.harvest.structure import HarvestError, Provenance
+from esper.networks.tasks.splits import Splits
+from esper.networks.tasks.task import Task
 from esper.recordings import events as ev
 from esper.recordings.candidates.candidates import BARE_HOST, Candidate, choose, describe_answer, describe_candidate
 from esper.recordings.files.run_directory import RunDirectory
-from esper.tasks.splits import Splits
-from esper.tasks.task import Task
 
 _MAX_NAME_CHARS = 60
 """Maximum length of the part of a directory's name that describes its network."""

@@ -24,13 +24,13 @@ from esper.engine.wide_host import choose_width
 from esper.harvest.model import check_is_one_structure
 from esper.lanes.errors import FaultError, StoppedError
 from esper.lanes.pool import EnvPool
+from esper.networks.tasks.prepare import PreparedTask
+from esper.networks.tasks.profile import TaskProfile
 from esper.policy.agent import Agent
 from esper.recordings.checkpoints.manifest import Manifest
 from esper.recordings.files.run_directory import RunDirectory
 from esper.search.search import PlanSearch
 from esper.search.space import PlanSpace
-from esper.tasks.prepare import PreparedTask
-from esper.tasks.profile import TaskProfile
 
 
 class GrowthRun(RunKind):

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from esper.envs.env import Env
 from esper.envs.optimizer import FusedOptimizer
-from esper.growth.slot import Slot
-from esper.growth.tensors import module_tensors
 from esper.lanes.pool import EnvPool
+from esper.networks.seeds.slot import Slot
+from esper.networks.seeds.tensors import module_tensors
+from esper.networks.tasks.splits import data_tensors
 from esper.policy.agent import Agent
-from esper.tasks.splits import data_tensors
 
 
 class _HostBytes(NamedTuple):

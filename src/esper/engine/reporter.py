@@ -19,18 +19,18 @@ from esper.engine.episode import Episode, StepOutcome
 from esper.envs.env import Env
 from esper.envs.epoch_result import EpochResult
 from esper.envs.stopwatch import LaneLoad
-from esper.growth.lifecycle import GateResult, StageTransition
-from esper.growth.slot import Slot
 from esper.lanes.device_stats import DeviceStats
 from esper.lanes.lane import Lane
 from esper.lanes.pool import EnvPool
+from esper.networks.seeds.lifecycle import GateResult, StageTransition
+from esper.networks.seeds.slot import Slot
+from esper.networks.tasks.family import structures_of
+from esper.networks.tasks.profile import TaskProfile
+from esper.networks.tasks.task import Task
 from esper.policy.actions import Action, ChosenAction, decision_of_action
 from esper.policy.agent import UpdateStats
 from esper.policy.occlusion import Explanation
 from esper.recordings import events as ev
-from esper.tasks.family import structures_of
-from esper.tasks.profile import TaskProfile
-from esper.tasks.task import Task
 
 MEASUREMENT = ".5g"
 """Digits of recorded values: more than their precision. All 17 digits would double the files."""

@@ -11,10 +11,10 @@ from esper.common.system.ranks import RankGroup
 from esper.engine.agent_factory import build_agent
 from esper.engine.training_state import TrainingState
 from esper.engine.unfinished import command_digest
+from esper.networks.tasks.prepare import PreparedTask
 from esper.policy.agent import Agent
 from esper.recordings.checkpoints.manifest import Manifest
 from esper.recordings.files.run_directory import RunDirectory
-from esper.tasks.prepare import PreparedTask
 
 
 class RunKind:

@@ -26,10 +26,10 @@ from esper.lanes.devices import resolve_devices, resolve_policy_device, torch_de
 from esper.lanes.errors import StoppedError
 from esper.lanes.pool import EnvPool
 from esper.lanes.spawn import WorkerSpawner
+from esper.networks.tasks.prepare import SavedTask, prepare_task
 from esper.recordings.checkpoints.manifest import Manifest, read_manifest
 from esper.recordings.files.recorder import check_run_directory
 from esper.recordings.state.state import Keyframe, Record, RunState
-from esper.tasks.prepare import SavedTask, prepare_task
 
 
 def set_up_run(

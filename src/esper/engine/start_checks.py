@@ -16,13 +16,13 @@ from esper.lanes.device_names import (
     resolve_name,
     sees_own_gpus,
 )
+from esper.networks.tasks import TaskError, check_task_reference
 from esper.policy.loading import POLICY_NAMES, PRETRAINED, check_policy_reference, is_own_policy
 from esper.recordings.checkpoints.catalog import find_checkpoint, is_checkpoint
 from esper.recordings.checkpoints.manifest import CheckpointError, config_from_manifest, read_manifest
 from esper.recordings.files.recorder import RecordingError
 from esper.recordings.files.runs import last_write_time, resolve_run
 from esper.recordings.files.segments import ReadError
-from esper.tasks import TaskError, check_task_reference
 
 SETUP_ERRORS = (ConfigError, TaskError, CheckpointError, ReadError, RecordingError)
 """Errors of a run that cannot be set up, each with one sentence for the user."""

@@ -17,7 +17,7 @@ from esper.recordings.files.run_manifest import read_run_manifest
 
 if TYPE_CHECKING:
     from esper.engine.run_kind import RunKind
-    from esper.tasks.task import Task
+    from esper.networks.tasks.task import Task
 
 
 class RunCompleteError(Exception):

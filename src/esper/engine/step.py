@@ -17,9 +17,9 @@ from esper.common.user_code.isolation import isolated
 from esper.common.user_code.references import user_errors
 from esper.engine.episode import Episode, StepOutcome, revalidate
 from esper.envs.stopwatch import PhaseTimer
-from esper.growth.lifecycle import StageTransition
 from esper.lanes.errors import FaultError
 from esper.lanes.pool import EnvEpoch, EnvPool, PendingEpochs
+from esper.networks.seeds.lifecycle import StageTransition
 from esper.policy.actions import ChosenAction
 from esper.policy.agent import Agent, EnvStatus
 

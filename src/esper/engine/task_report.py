@@ -15,13 +15,13 @@ from esper.common.seeding import restored_generators
 from esper.common.user_code.references import with_short_errors
 from esper.envs.env import Env
 from esper.envs.hosts import HostFactory
-from esper.tasks.data_loading import load_data
-from esper.tasks.family import settings_of_family, structures_of
-from esper.tasks.loading import resolve_task
-from esper.tasks.probe import probe_task
-from esper.tasks.profile import TaskProfile
-from esper.tasks.splits import data_tensors, move_data
-from esper.tasks.task import Task
+from esper.networks.tasks.data_loading import load_data
+from esper.networks.tasks.family import settings_of_family, structures_of
+from esper.networks.tasks.loading import resolve_task
+from esper.networks.tasks.probe import probe_task
+from esper.networks.tasks.profile import TaskProfile
+from esper.networks.tasks.splits import data_tensors, move_data
+from esper.networks.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -20,9 +20,9 @@ from esper.engine.run_control import RunController
 from esper.engine.step import StepResult, play_steps, tick_slots
 from esper.engine.training_state import TrainingState
 from esper.envs.epoch_result import EpochResult
-from esper.growth.lifecycle import StageTransition
 from esper.lanes.device_stats import read_device_stats
 from esper.lanes.errors import FaultError, RunFailedError
+from esper.networks.seeds.lifecycle import StageTransition
 from esper.recordings import events as ev
 from esper.recordings.files.recorder import RecordingError
 

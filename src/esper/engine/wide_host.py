@@ -8,12 +8,12 @@ from functools import cache, partial
 from torch import nn
 
 from esper.common.seeding import forked_generators
-from esper.tasks.hosts import widen
-from esper.tasks.probe import probe_task
-from esper.tasks.profile import TaskProfile
-from esper.tasks.splits import TaskData
-from esper.tasks.task import Task
-from esper.tasks.user_calls import UserCalls
+from esper.networks.tasks.hosts import widen
+from esper.networks.tasks.probe import probe_task
+from esper.networks.tasks.profile import TaskProfile
+from esper.networks.tasks.splits import TaskData
+from esper.networks.tasks.task import Task
+from esper.networks.tasks.user_calls import UserCalls
 
 _WIDTH_FACTORS = 200
 """Number of width factors among which that of the wide host is chosen."""

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from esper.envs.shapley import MAX_EXACT_SEEDS, estimate_shapley_values, shapley_values
-from esper.growth.network import GrowingNetwork, count_samples
-from esper.growth.outputs import Nested
-from esper.tasks.losses import loss_of, score_of
-from esper.tasks.splits import Split, batches
-from esper.tasks.task import Task
+from esper.networks.seeds.network import GrowingNetwork, count_samples
+from esper.networks.seeds.outputs import Nested
+from esper.networks.tasks.losses import loss_of, score_of
+from esper.networks.tasks.splits import Split, batches
+from esper.networks.tasks.task import Task
 
 SHAPLEY_ORDER_PAIRS = 8
 """Number of pairs of orders from which Shapley values of many seeds are estimated."""

@@ -29,9 +29,9 @@ import torch
 from torch import Tensor
 
 from esper.common.system.process import host_memory
-from esper.growth.network import count_samples
-from esper.growth.outputs import Nested, list_tensors, map_tensors
-from esper.tasks.splits import Split, take
+from esper.networks.seeds.network import count_samples
+from esper.networks.seeds.outputs import Nested, list_tensors, map_tensors
+from esper.networks.tasks.splits import Split, take
 
 MIN_FREE_GPU = 1 << 30
 """Free memory of a GPU in bytes, below which old graphs make room for new ones."""

@@ -27,16 +27,16 @@ from esper.envs.packing import PackedModules
 from esper.envs.precision import LossScaler, autocast, resolve_amp
 from esper.envs.recorded_step import join_batches, train_recorded, validate_recorded
 from esper.envs.stopwatch import PhaseTimer
-from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
-from esper.growth.lifecycle import GateConfig, StageTransition
-from esper.growth.network import GrowingNetwork, count_samples
-from esper.growth.outputs import Nested, to_float32
-from esper.growth.tensors import module_tensors
+from esper.networks.seeds.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
+from esper.networks.seeds.lifecycle import GateConfig, StageTransition
+from esper.networks.seeds.network import GrowingNetwork, count_samples
+from esper.networks.seeds.outputs import Nested, to_float32
+from esper.networks.seeds.tensors import module_tensors
+from esper.networks.tasks.contexts import context_splits, draw_context
+from esper.networks.tasks.family import LEARNING_RATE
+from esper.networks.tasks.losses import loss_of, score_of
+from esper.networks.tasks.splits import Split, TaskData, batches, take
 from esper.policy.actions import ALPHA_CURVES, Action
-from esper.tasks.contexts import context_splits, draw_context
-from esper.tasks.family import LEARNING_RATE
-from esper.tasks.losses import loss_of, score_of
-from esper.tasks.splits import Split, TaskData, batches, take
 
 
 class Env:

@@ -15,7 +15,7 @@ from esper.envs.env_state import env_state_tensors, load_tensors
 from esper.envs.epoch_result import EpochResult
 from esper.envs.fused_ops import foreach_copy_
 from esper.envs.packing import storage_id, view_in
-from esper.growth.lifecycle import LEGAL_TRANSITIONS, StageTransition
+from esper.networks.seeds.lifecycle import LEGAL_TRANSITIONS, StageTransition
 from esper.policy.agent import EnvStatus
 
 TRAINED_MARGIN = 0.3

@@ -16,9 +16,9 @@ from esper.envs.cuda_graphs import CudaGraphs
 from esper.envs.env import Env
 from esper.envs.env_state import env_state_tensors
 from esper.envs.stopwatch import PhaseTimer
-from esper.growth.blend import INITIAL_RAMP_EPOCHS, Blend
-from esper.growth.network import count_samples
-from esper.growth.outputs import map_tensors
+from esper.networks.seeds.blend import INITIAL_RAMP_EPOCHS, Blend
+from esper.networks.seeds.network import count_samples
+from esper.networks.seeds.outputs import map_tensors
 
 _EPOCHS = 3
 """Epochs that are compared: the functions of the first are launched or recorded, those of the last only replayed."""

@@ -7,13 +7,13 @@ from typing import NamedTuple
 import torch
 
 from esper.envs.cuda_graphs import CudaGraphs
-from esper.growth.lifecycle import GateConfig
-from esper.growth.network import GrowingNetwork
-from esper.growth.tensors import named_tensors
-from esper.tasks.family import structures_of
-from esper.tasks.hosts import build_host, frozen_tensors, share_tensors, widen
-from esper.tasks.profile import TaskProfile
-from esper.tasks.task import Task
+from esper.networks.seeds.lifecycle import GateConfig
+from esper.networks.seeds.network import GrowingNetwork
+from esper.networks.seeds.tensors import named_tensors
+from esper.networks.tasks.family import structures_of
+from esper.networks.tasks.hosts import build_host, frozen_tensors, share_tensors, widen
+from esper.networks.tasks.profile import TaskProfile
+from esper.networks.tasks.task import Task
 
 
 class HostKind(NamedTuple):

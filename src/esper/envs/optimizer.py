@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor, _foreach_add_, _foreach_sub_, _foreach_zero_, _fused_adamw_, _fused_sgd_, nn
 
-from esper.tasks.optimizers import SGD, AdamW
+from esper.networks.tasks.optimizers import SGD, AdamW
 
 
 class Gradients(NamedTuple):

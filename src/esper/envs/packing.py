@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from esper.envs.optimizer import FusedOptimizer, make_optimizer
-from esper.growth.tensors import module_tensors
-from esper.tasks.optimizers import SGD, AdamW
+from esper.networks.seeds.tensors import module_tensors
+from esper.networks.tasks.optimizers import SGD, AdamW
 
 _ALIGNMENT_BYTES = 64
 """Alignment of every tensor in a block: that of PyTorch's CPU memory, on which vectorised kernels rely."""

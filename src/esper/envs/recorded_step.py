@@ -9,9 +9,9 @@ from torch import Tensor
 
 from esper.envs.cuda_graphs import StepGraphs, place_of
 from esper.envs.epoch_result import TrainedBatch
-from esper.growth.network import count_samples
-from esper.growth.outputs import Nested, list_tensors, map_tensors
-from esper.tasks.splits import Split, batches
+from esper.networks.seeds.network import count_samples
+from esper.networks.seeds.outputs import Nested, list_tensors, map_tensors
+from esper.networks.tasks.splits import Split, batches
 
 
 def train_recorded(

@@ -37,13 +37,13 @@ from esper.evaluation.results import (
 )
 from esper.lanes.devices import device_kinds, resolve_devices
 from esper.lanes.pool import EnvPool
+from esper.networks.tasks import load_task
+from esper.networks.tasks.prepare import PreparedTask, SavedTask, prepare_task
 from esper.policy.agent import Agent
 from esper.policy.baselines import StaticAgent
 from esper.policy.loading import POLICY_NAMES
 from esper.policy.plan import split_plan
 from esper.recordings.checkpoints.manifest import CheckpointError, read_manifest
-from esper.tasks import load_task
-from esper.tasks.prepare import PreparedTask, SavedTask, prepare_task
 
 _SHARED_OPTIONS = ("task", "steps", "slots", "reward_weights", "training", "amp", "scaler", "counterfactual")
 """Options that all evaluated checkpoints must share, because their policies play the same episodes."""

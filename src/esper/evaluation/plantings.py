@@ -16,13 +16,13 @@ from esper.engine.episode import Episode
 from esper.engine.step import StepResult, tick_slots
 from esper.evaluation.journal import EvaluationJournal
 from esper.lanes.pool import EnvPool
+from esper.networks.tasks.prepare import PreparedTask
 from esper.recordings import events as ev
 from esper.recordings.effects.change import without_seed
 from esper.recordings.effects.episode import RecordedEpisode
 from esper.recordings.effects.paying import PayingPlantings, count_paying
 from esper.recordings.effects.results import EpisodeResults, Simulation
 from esper.simulation.simulator import SimulationJob, Simulator
-from esper.tasks.prepare import PreparedTask
 
 _ROUND = 1
 """Round of all held-out episodes."""

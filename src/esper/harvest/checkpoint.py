@@ -15,16 +15,16 @@ from esper.common.configuration.config import ConfigError
 from esper.common.domain import VERSION
 from esper.envs.env_state import load_tensors
 from esper.envs.hosts import HostFactory
-from esper.growth.lifecycle import GateConfig
-from esper.growth.network import GrowingNetwork
-from esper.growth.tensors import named_tensors
 from esper.harvest.grown import Grown
 from esper.harvest.model import check_is_one_structure, grown_seeds
 from esper.harvest.structure import Provenance
+from esper.networks.seeds.lifecycle import GateConfig
+from esper.networks.seeds.network import GrowingNetwork
+from esper.networks.seeds.tensors import named_tensors
+from esper.networks.tasks.prepare import SavedTask, prepare_task
 from esper.policy.agent import strip_prefix
 from esper.recordings.checkpoints.catalog import run_directory_of
 from esper.recordings.checkpoints.manifest import CheckpointError
-from esper.tasks.prepare import SavedTask, prepare_task
 
 
 def harvest_checkpoint(

@@ -13,9 +13,6 @@ from torch import Tensor
 
 from esper.checkpoint.files import encode_tensors
 from esper.common.formatting import html_text
-from esper.growth.network import count_samples
-from esper.growth.outputs import Nested
-from esper.growth.tensors import named_tensors
 from esper.harvest.model import GrownModel, build_model, sample_scores
 from esper.harvest.model_card import describe_structure, format_card
 from esper.harvest.program import (
@@ -34,9 +31,12 @@ from esper.harvest.structure import (
     Provenance,
     check_target,
 )
-from esper.tasks.loading import absolute_reference
-from esper.tasks.splits import Splits, take
-from esper.tasks.task import Task
+from esper.networks.seeds.network import count_samples
+from esper.networks.seeds.outputs import Nested
+from esper.networks.seeds.tensors import named_tensors
+from esper.networks.tasks.loading import absolute_reference
+from esper.networks.tasks.splits import Splits, take
+from esper.networks.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

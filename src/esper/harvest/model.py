@@ -20,21 +20,21 @@ from esper.common.system.disk import read_regular
 from esper.common.user_code.references import with_short_errors
 from esper.envs.env import Env
 from esper.envs.env_state import check_tensors, load_tensors
-from esper.growth.blend import Blend, BlendGate, blend_seed
-from esper.growth.blueprints import build_seed
-from esper.growth.layouts import Layout
-from esper.growth.network import call_model
-from esper.growth.outputs import Nested, first_tensor, list_tensors, replace_first_tensor
-from esper.growth.slot import Slot
-from esper.growth.tensors import named_tensors
 from esper.harvest.structure import WEIGHTS_FILE, GrownSeed, HarvestError, read_structure
-from esper.tasks.family import TaskFamily
-from esper.tasks.hosts import build_host
-from esper.tasks.loading import absolute_reference, resolve_task
-from esper.tasks.losses import score_of
-from esper.tasks.registry import TASKS
-from esper.tasks.splits import Split, batches
-from esper.tasks.task import Task
+from esper.networks.seeds.blend import Blend, BlendGate, blend_seed
+from esper.networks.seeds.blueprints import build_seed
+from esper.networks.seeds.layouts import Layout
+from esper.networks.seeds.network import call_model
+from esper.networks.seeds.outputs import Nested, first_tensor, list_tensors, replace_first_tensor
+from esper.networks.seeds.slot import Slot
+from esper.networks.seeds.tensors import named_tensors
+from esper.networks.tasks.family import TaskFamily
+from esper.networks.tasks.hosts import build_host
+from esper.networks.tasks.loading import absolute_reference, resolve_task
+from esper.networks.tasks.losses import score_of
+from esper.networks.tasks.registry import TASKS
+from esper.networks.tasks.splits import Split, batches
+from esper.networks.tasks.task import Task
 
 
 class GrownSlot(nn.Module):
@@ -122,7 +122,7 @@ def _advise_task(family: TaskFamily) -> str:
     reference = absolute_reference(family)
     if reference is None:
         return f"pass one of its structures, such as structures[0], {family.structures[0].name}"
-    code = f"from esper.tasks import load_task; task = load_task({reference!r}).structures[0]"
+    code = f"from esper.networks.tasks import load_task; task = load_task({reference!r}).structures[0]"
     return f"for its structure {family.structures[0].name}, pass --task a file that contains: {code}"
 
 

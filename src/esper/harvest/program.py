@@ -25,14 +25,14 @@ from esper.common.seeding import forked_generators
 from esper.common.system.process import python_command
 from esper.common.user_code.code_places import find_own
 from esper.common.user_code.references import describe_origin, exception_text, user_errors
-from esper.growth.cpu_convolution import Convolution
-from esper.growth.layers import FastBatchNorm2d, Float32GroupNorm, PointwiseConv
-from esper.growth.network import call_model
-from esper.growth.outputs import Nested, list_tensors, map_tensors
 from esper.harvest.model import load_grown
 from esper.harvest.structure import PROGRAM_FILE, HarvestError
-from esper.tasks.loading import absolute_reference, load_task
-from esper.tasks.task import Task
+from esper.networks.seeds.cpu_convolution import Convolution
+from esper.networks.seeds.layers import FastBatchNorm2d, Float32GroupNorm, PointwiseConv
+from esper.networks.seeds.network import call_model
+from esper.networks.seeds.outputs import Nested, list_tensors, map_tensors
+from esper.networks.tasks.loading import absolute_reference, load_task
+from esper.networks.tasks.task import Task
 
 SAMPLE_ROWS = 3
 """Number of rows of the batch for the export. `torch.export` would fix the size of a batch of one row."""

@@ -24,7 +24,7 @@ from esper.lanes.errors import FaultError
 from esper.lanes.runner import DeviceResults, EnvRunner, EnvTask, HostResults, PendingResults, with_context
 from esper.lanes.spawn import WorkerSpawner
 from esper.lanes.worker import WorkerInit, WorkerProcess
-from esper.tasks.splits import TaskData, move_data
+from esper.networks.tasks.splits import TaskData, move_data
 
 T = TypeVar("T")
 

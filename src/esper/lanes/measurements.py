@@ -11,7 +11,7 @@ from esper.envs.env import Env
 from esper.envs.graph_check import graph_problem
 from esper.lanes.lane import Lane
 from esper.lanes.runner import DeviceResults, EnvTask
-from esper.tasks.splits import batches
+from esper.networks.tasks.splits import batches
 
 
 def measure_epoch(env: Env, lane: Lane) -> float:

@@ -15,7 +15,6 @@ from esper.envs.env import Env
 from esper.envs.epoch_result import EpochResult, Validation, max_result_width
 from esper.envs.hosts import HostFactory
 from esper.envs.precision import LossScaler, make_scaler_factory, resolve_amp, set_float32_precision
-from esper.growth.lifecycle import StageTransition
 from esper.lanes.call_watch import CallSupervisor
 from esper.lanes.dealing import deal_envs
 from esper.lanes.device_names import is_cpu_lane, lanes_with_worker
@@ -27,13 +26,14 @@ from esper.lanes.measurements import check_graphs, measure_epoch, measure_launch
 from esper.lanes.runner import DeviceResults
 from esper.lanes.spawn import WorkerSpawner
 from esper.lanes.worker import WorkerInit, write_worker_data
+from esper.networks.seeds.lifecycle import StageTransition
+from esper.networks.tasks.contexts import find_round
+from esper.networks.tasks.family import TaskFamily, structures_of
+from esper.networks.tasks.profile import TaskProfile
+from esper.networks.tasks.registry import is_built_in
+from esper.networks.tasks.splits import TaskData
+from esper.networks.tasks.task import Task
 from esper.policy.actions import Action
-from esper.tasks.contexts import find_round
-from esper.tasks.family import TaskFamily, structures_of
-from esper.tasks.profile import TaskProfile
-from esper.tasks.registry import is_built_in
-from esper.tasks.splits import TaskData
-from esper.tasks.task import Task
 
 T = TypeVar("T")
 

@@ -30,7 +30,6 @@ from esper.envs.env_state import WorkerEnvState, export_states, load_lifecycle, 
 from esper.envs.epoch_result import max_result_width
 from esper.envs.hosts import HostFactory
 from esper.envs.precision import make_scaler_factory, resolve_amp, set_float32_precision
-from esper.growth.outputs import map_tensors
 from esper.lanes.call_watch import POLL_S, CallSupervisor, CallWatch, OverdueCall
 from esper.lanes.channel import Channel
 from esper.lanes.devices import torch_device
@@ -38,11 +37,12 @@ from esper.lanes.errors import FaultError
 from esper.lanes.printed_lines import Printed, PrintedLines, print_for_worker
 from esper.lanes.runner import DeviceResults, EnvRunner
 from esper.lanes.spawn import WorkerSpawner
-from esper.tasks.loading import load_source
-from esper.tasks.profile import TaskProfile
-from esper.tasks.settings import override_settings
-from esper.tasks.splits import Splits, TaskData, map_data, move_data, read_data, write_data
-from esper.tasks.task import Task, TaskSource
+from esper.networks.seeds.outputs import map_tensors
+from esper.networks.tasks.loading import load_source
+from esper.networks.tasks.profile import TaskProfile
+from esper.networks.tasks.settings import override_settings
+from esper.networks.tasks.splits import Splits, TaskData, map_data, move_data, read_data, write_data
+from esper.networks.tasks.task import Task, TaskSource
 
 END_TIMEOUT_S = 10.0
 """Seconds in which a process that has closed its pipe must end."""

@@ -12,7 +12,7 @@ from esper.common.configuration.config import ConfigError
 from esper.common.decisions import Decision, option_name
 from esper.common.domain import HEADS_BY_OP, AlphaCurve, Op
 from esper.common.formatting import suggest
-from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
+from esper.networks.seeds.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 
 ALPHA_CURVES = tuple(AlphaCurve)
 """Choices of the alpha_curve head, in its order."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from esper.common.system.ranks import SINGLE_RANK, RankGroup
-from esper.growth.slot import Slot
+from esper.networks.seeds.slot import Slot
 from esper.policy.actions import ChosenAction
 
 

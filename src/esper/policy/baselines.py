@@ -11,7 +11,7 @@ from torch import Tensor
 from esper.common.decisions import GERMINATE, Decision
 from esper.common.domain import HEADS, HEADS_BY_OP, Op
 from esper.common.system.ranks import SINGLE_RANK, RankGroup
-from esper.growth.slot import Slot
+from esper.networks.seeds.slot import Slot
 from esper.policy.actions import WAITING, Action, ChosenAction, action_of, head_sizes
 from esper.policy.agent import EnvStatus, rows_of
 from esper.policy.masks import legal_ops, legal_styles

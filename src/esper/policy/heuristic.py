@@ -16,8 +16,8 @@ from typing import Any
 from torch import Tensor
 
 from esper.common.domain import Op, Stage
-from esper.growth.blend import RAMP_EPOCHS
-from esper.growth.slot import Slot
+from esper.networks.seeds.blend import RAMP_EPOCHS
+from esper.networks.seeds.slot import Slot
 from esper.policy.actions import WAITING, Action, ChosenAction
 from esper.policy.agent import EnvStatus
 from esper.policy.baselines import NonLearningAgent, germinate_action

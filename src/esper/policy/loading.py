@@ -13,7 +13,7 @@ from esper.policy.plan import PLAN, parse_plan
 if TYPE_CHECKING:
     import torch
 
-    from esper.growth.site import SlotSite
+    from esper.networks.seeds.site import SlotSite
     from esper.policy.agent import Agent
 
 PRETRAINED = "pretrained"

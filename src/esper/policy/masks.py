@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper.common.domain import Op
-from esper.growth.blend import BLEND_STYLES, Blend
-from esper.growth.site import SlotSite
-from esper.growth.slot import Slot
+from esper.networks.seeds.blend import BLEND_STYLES, Blend
+from esper.networks.seeds.site import SlotSite
+from esper.networks.seeds.slot import Slot
 from esper.policy.actions import Action, head_sizes
 from esper.policy.agent import EnvStatus
 from esper.policy.sites import index_arrays, stack_by_sites

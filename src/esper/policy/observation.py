@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esper.common.domain import AlphaCurve, Op, Stage
-from esper.growth.blend import RAMP_EPOCHS, Blend
-from esper.growth.blueprints.properties import measure_properties
-from esper.growth.site import SlotSite
-from esper.growth.slot import Slot
+from esper.networks.seeds.blend import RAMP_EPOCHS, Blend
+from esper.networks.seeds.blueprints.properties import measure_properties
+from esper.networks.seeds.site import SlotSite
+from esper.networks.seeds.slot import Slot
 from esper.policy.agent import EnvStatus
 from esper.policy.sites import index_arrays, stack_by_sites
 

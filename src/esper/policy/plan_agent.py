@@ -10,7 +10,7 @@ from torch import Tensor
 from esper.common.configuration.config import ConfigError
 from esper.common.decisions import GERMINATE, PlannedDecision
 from esper.common.domain import Op
-from esper.growth.site import SlotSite
+from esper.networks.seeds.site import SlotSite
 from esper.policy.actions import WAITING, Action, ChosenAction, action_of
 from esper.policy.agent import EnvStatus
 from esper.policy.baselines import NonLearningAgent, advance_action

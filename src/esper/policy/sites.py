@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from esper.growth.site import SlotSite
+from esper.networks.seeds.site import SlotSite
 from esper.policy.agent import EnvStatus
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from esper.common.configuration.config import PPOConfig
 from esper.common.domain import HEADS, Op
 from esper.common.system.ranks import SINGLE_RANK, RankGroup
-from esper.growth.site import SlotSite
+from esper.networks.seeds.site import SlotSite
 from esper.policy.actions import Action, ChosenAction
 from esper.policy.agent import EnvStatus, UpdateStats, rows_of, strip_prefix
 from esper.policy.masks import ActionMasks, write_masks

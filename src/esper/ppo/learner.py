@@ -16,13 +16,13 @@ from esper.common.domain import HEADS
 from esper.common.system.ranks import SINGLE_RANK, RankGroup
 from esper.envs.fused_ops import foreach_norm, l2_norm
 from esper.envs.optimizer import FusedAdamW
+from esper.networks.tasks.optimizers import AdamW
 from esper.policy.agent import UpdateStats
 from esper.policy.network import PolicyNetwork
 from esper.ppo.advantages import gae, healthy_mask, normalise_advantages, subtract_host_effect
 from esper.ppo.loss import PPOLoss, all_reduce_gradients, ppo_loss
 from esper.ppo.normaliser import RunningMeanStd
 from esper.ppo.rollout import RolloutBuffer, SequenceBatch
-from esper.tasks.optimizers import AdamW
 
 FINAL_POLICY_LR_FRACTION = 0.1
 """Learning rate of the last round, as a fraction of the initial rate."""

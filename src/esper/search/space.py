@@ -13,8 +13,8 @@ import torch
 from optuna.trial import BaseTrial
 
 from esper.common.decisions import CULL, PlannedDecision, write_plan
-from esper.growth.blueprints import build_seed
-from esper.growth.site import SlotSite
+from esper.networks.seeds.blueprints import build_seed
+from esper.networks.seeds.site import SlotSite
 from esper.policy.plan import parse_plan
 
 MAX_SEEDS = 3

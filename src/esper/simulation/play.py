@@ -18,11 +18,11 @@ from esper.engine import reporter
 from esper.engine.episode import Episode, EpisodeSnapshot, begin_episodes, capture_episode, install_episode
 from esper.engine.step import StepResult, play_steps, tick_slots
 from esper.lanes.pool import EnvPool
+from esper.networks.tasks.prepare import PreparedTask
 from esper.policy.agent import Agent
 from esper.recordings.effects.results import Trajectory
 from esper.recordings.events import EnvStepped
 from esper.simulation.scripted import Script, ScriptedAgent
-from esper.tasks.prepare import PreparedTask
 
 MAX_SNAPSHOT_BYTES = 1 << 30
 """Maximum size of the snapshots of all plays of a run. Beyond it, changes start from an earlier snapshot."""

@@ -9,6 +9,10 @@ from esper.common.configuration.config import ConfigError, TaskError
 from esper.common.system.process import available_cores
 from esper.lanes.device_names import is_auto, is_cpu_lane
 from esper.lanes.devices import resolve_devices
+from esper.networks.tasks.loading import load_task
+from esper.networks.tasks.prepare import prepare_task
+from esper.networks.tasks.registry import get_built_in, is_built_in
+from esper.networks.tasks.task import Task
 from esper.policy.loading import is_own_policy
 from esper.policy.plan import split_plan
 from esper.recordings.effects.change import NOTHING, RECORDED, UNCHANGED, Change
@@ -16,10 +20,6 @@ from esper.recordings.effects.episode import RecordedEpisode
 from esper.recordings.effects.results import EpisodeResults, Simulation, results_by_software
 from esper.recordings.effects.store import EffectStore
 from esper.simulation.simulator import SimulationJob, Simulator
-from esper.tasks.loading import load_task
-from esper.tasks.prepare import prepare_task
-from esper.tasks.registry import get_built_in, is_built_in
-from esper.tasks.task import Task
 
 
 class RecordingSimulator:

@@ -19,6 +19,7 @@ from esper.common.system.process import package_digest
 from esper.engine.agent_factory import build_agent
 from esper.engine.reporter import round_to
 from esper.lanes.devices import device_kinds
+from esper.networks.tasks.prepare import PreparedTask
 from esper.policy.actions import action_of
 from esper.policy.agent import Agent
 from esper.policy.plan import split_plan
@@ -30,7 +31,6 @@ from esper.recordings.state.series import decision_of
 from esper.simulation.play import Play, Players
 from esper.simulation.reproduction import compare
 from esper.simulation.scripted import Script
-from esper.tasks.prepare import PreparedTask
 
 T = TypeVar("T")
 

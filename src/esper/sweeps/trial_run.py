@@ -22,6 +22,7 @@ import msgspec
 from esper.common.configuration.config import Config, ConfigError
 from esper.common.formatting import format_config_value
 from esper.common.system.process import spawn_program
+from esper.networks.tasks import is_built_in
 from esper.policy.loading import is_own_policy
 from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.recordings.files.notes import NOTES_FILE, read_notes, write_notes
@@ -36,7 +37,6 @@ from esper.sweeps.memory import reserved_gpu_memory, tree_memory
 from esper.sweeps.paths import FileLock
 from esper.sweeps.run_lookup import find_run
 from esper.sweeps.study import ClaimedTrial
-from esper.tasks import is_built_in
 
 POLL_S = 1.0
 """Seconds between two checks of a run."""

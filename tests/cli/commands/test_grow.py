@@ -279,7 +279,7 @@ def test_grow_refuses_a_family_and_advises_a_task_that_grows(
     task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
-    own = "import dataclasses\nimport esper\nfrom esper.tasks.builtin.digits import DIGITS_TASK\n"
+    own = "import dataclasses\nimport esper\nfrom esper.networks.tasks.builtin.digits import DIGITS_TASK\n"
     own += "family = esper.Family('pair', [dataclasses.replace(DIGITS_TASK, name='a')])\n"
     (tmp_path / "own_family_of_one.py").write_text(own)
     assert grow(tmp_path, "--task", task.format(file=tmp_path / "own_family_of_one.py")) == EXIT_USAGE

@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 import esper
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK, EXIT_USAGE
+from esper.networks.tasks import load_task
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.recordings.checkpoints.manifest import TENSORS_FILE, read_manifest
-from esper.tasks import load_task
 from tests.runs import computed, only_run, recorded
 
 TASK = """

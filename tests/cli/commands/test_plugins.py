@@ -11,7 +11,7 @@ import pytest
 
 from esper.cli.main import main
 from esper.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE
-from esper.growth.blueprints import BLUEPRINTS
+from esper.networks.seeds.blueprints import BLUEPRINTS
 from esper.recordings import events as ev
 from tests.runs import only_run, recorded
 

@@ -12,12 +12,12 @@ import pytest
 from esper.cli.main import main
 from esper.common.configuration.config import Config
 from esper.common.intervals import t_interval
+from esper.networks.tasks import load_task, with_task_settings
 from esper.recordings import events as ev
 from esper.recordings.files.notes import RunNotes, write_notes
 from esper.recordings.files.run_directory import RunDirectory
 from esper.recordings.files.run_lock import RunLock
 from esper.recordings.files.segments import compress_segment
-from esper.tasks import load_task, with_task_settings
 from tests.factory import env_stepped, example_run, run_started, stamp
 from tests.recordings.files.recordings import fold, recording, write_segment
 

@@ -25,11 +25,11 @@ from esper.common.configuration.config import (
     TrainingConfig,
 )
 from esper.common.configuration.files import resolve_config, to_toml
+from esper.networks.tasks import fill_in_settings, load_task, with_task_settings
+from esper.networks.tasks.optimizers import SGD, AdamW
+from esper.networks.tasks.settings import settings_of
+from esper.networks.tasks.task import Task
 from esper.recordings.events.codec import encode_json
-from esper.tasks import fill_in_settings, load_task, with_task_settings
-from esper.tasks.optimizers import SGD, AdamW
-from esper.tasks.settings import settings_of
-from esper.tasks.task import Task
 
 DIGITS = settings_of(load_task("digits"))
 

@@ -24,6 +24,8 @@ from esper.envs.governor import Breakdown
 from esper.evaluation.episodes import run_episodes
 from esper.evaluation.results import EpisodeResult
 from esper.lanes.pool import EnvPool
+from esper.networks.tasks.builtin.digits_family import digits_host
+from esper.networks.tasks.prepare import PreparedTask, prepare_task
 from esper.policy.actions import Action
 from esper.policy.agent import Agent
 from esper.policy.baselines import germinate_action
@@ -32,8 +34,6 @@ from esper.policy.masks import ActionMasks
 from esper.policy.observation import ObservationShape, set_rent
 from esper.policy.plan import parse_plan
 from esper.policy.plan_agent import PlanAgent
-from esper.tasks.builtin.digits_family import digits_host
-from esper.tasks.prepare import PreparedTask, prepare_task
 from tests.research.teaching.made import made_lesson
 from tests.research.teaching.test_lessons import assert_equal
 

@@ -13,8 +13,8 @@ from esper.common.configuration.files import resolve_config
 from esper.common.system.process import RankInfo
 from esper.engine.start_checks import resolve_policy
 from esper.lanes.device_names import early_lanes
+from esper.networks.tasks import check_task_reference
 from esper.recordings.events.sentences import format_lanes
-from esper.tasks import check_task_reference
 
 if TYPE_CHECKING:
     from esper.lanes.devices import DeviceInfo

@@ -16,6 +16,7 @@ from esper.common.formatting import APPROXIMATE, NOT_MEASURED, format_config_val
 from esper.common.plots.axis import finite_range
 from esper.common.plots.sparkline import sample_to_width, sparkline
 from esper.common.printed_table import PrintedTable
+from esper.networks.tasks import is_built_in, load_task, with_task_settings
 from esper.recordings.effects.plantings import summarise_with_effects
 from esper.recordings.events.codec import encode_json
 from esper.recordings.events.sentences import format_lanes
@@ -23,7 +24,6 @@ from esper.recordings.files.runs import resolve_run
 from esper.recordings.history.history import open_history
 from esper.recordings.history.measures import MEASURES
 from esper.recordings.history.summary import BlueprintSummary, RunSummary, flat_config
-from esper.tasks import is_built_in, load_task, with_task_settings
 
 _MAX_SPARKLINE_CHARS = 60
 """Maximum number of characters of a sparkline."""

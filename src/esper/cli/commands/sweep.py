@@ -21,12 +21,12 @@ from esper.common.configuration.files import to_toml
 from esper.common.system.process import RankInfo
 from esper.common.system.stop_signals import replace_handlers, restore_handlers
 from esper.engine.start_checks import check_start, resolve_policy
+from esper.networks.tasks import load_task
+from esper.networks.tasks.settings import settings_of
 from esper.recordings.events.codec import encode_json
 from esper.sweeps.jobs import JobDevices, make_jobs
 from esper.sweeps.paths import StudyPaths
 from esper.sweeps.plan import SweepPlan, TrialSetting, read_plan
-from esper.tasks import load_task
-from esper.tasks.settings import settings_of
 
 if TYPE_CHECKING:
     from esper.sweeps.results import StudyResults

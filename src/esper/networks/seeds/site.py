@@ -1,0 +1,43 @@
+"""SlotSite: the place of a slot in a host, and what can be planted there."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from esper.networks.seeds.blend import BLEND_STYLES, is_causal_blend
+from esper.networks.seeds.layouts import Layout
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotSite:
+    """The place of a slot in a host.
+
+    Attributes:
+        name: Name of the slot.
+        module: Path of the submodule whose output the slot receives.
+        layout: Layout of this output.
+        channels: Number of its channels.
+        sizes: Number of its positions along each of the other axes: height and width of a picture, length of a
+            sequence, none for features.
+        blueprints: Blueprints that can be planted here, in the order of the policy's head.
+        is_causal: True if the host is causal. Seeds and blends must then not mix later positions into earlier ones.
+    """
+
+    name: str
+    module: str
+    layout: Layout
+    channels: int
+    sizes: tuple[int, ...] = ()
+    blueprints: tuple[str, ...]
+    is_causal: bool = False
+
+    @property
+    def positions(self) -> int:
+        """Number of positions: pixels of a picture, steps of a sequence, 1 for features."""
+        return math.prod(self.sizes)
+
+    @property
+    def styles(self) -> tuple[bool, ...]:
+        """For each of `BLEND_STYLES`, True if a new seed can use it."""
+        return tuple(not self.is_causal or is_causal_blend(blend, self.layout.canonical) for _, blend in BLEND_STYLES)

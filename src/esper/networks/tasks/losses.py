@@ -1,0 +1,154 @@
+"""Losses and scores, and how they are accumulated over the batches of an epoch.
+
+Shapes: B samples of a batch, N samples of an epoch, K classes, T positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from esper.common.user_code.references import describe_type
+from esper.networks.seeds.network import count_samples
+from esper.networks.tasks.task import SampleFunction, Task
+
+IGNORED_TARGET = -100
+"""Target of a position that does not count, as in `F.cross_entropy`. Every sample needs a target that counts."""
+
+
+class Loss:
+    """A loss, from a function that returns one value per sample or their mean.
+
+    Args:
+        function: Function of output and targets that returns [B], or a scalar that is a mean over the batch.
+    """
+
+    def __init__(self, function: Callable[[Any, Any], Tensor]) -> None:
+        self._function = function
+
+    def __call__(self, output: Any, targets: Any) -> Tensor:
+        """Return the mean loss of a batch."""
+        return self.mean(output, targets)
+
+    def mean(self, output: Any, targets: Any) -> Tensor:
+        """Return the mean loss of a batch, the scalar that is minimised.
+
+        Raises:
+            TypeError: The function does not return a tensor.
+        """
+        values = cast("object", self._function(output, targets))
+        if not isinstance(values, Tensor):
+            raise TypeError(f"the loss returned {describe_type(values)}; return a tensor, floats [B] or their mean")
+        return values.mean()
+
+    def total(self, output: Any, targets: Any) -> Tensor:
+        """Return the loss of a batch, summed over its samples, a scalar."""
+        return self.mean(output, targets) * count_samples(targets)
+
+    def record(self, output: Any, mean: Tensor) -> Tensor:  # noqa: ARG002 (a subclass reads it)
+        """Return the values of a batch that `epoch_mean` needs, without a gradient.
+
+        Args:
+            mean: Result of `mean`.
+        """
+        return mean.detach()
+
+    def epoch_mean(self, records: Sequence[Tensor], targets: Sequence[Any]) -> Tensor:
+        """Return the mean loss of an epoch, a scalar.
+
+        Args:
+            records: Result of `record` for each batch.
+        """
+        means, sizes = torch.stack(list(records)).float(), [count_samples(y) for y in targets]
+        # All batches but the last have the same size. Numbers of Python need no copy to the device.
+        return (means[:-1].sum() * sizes[0] + means[-1] * sizes[-1]) / sum(sizes)
+
+
+def _mean_cross_entropy(output: Any, targets: Any) -> Tensor:
+    """Return the mean over the targets that count; 0 if none does, where PyTorch's mean is NaN."""
+    logits = _classes_second(output, targets)
+    if output.dim() == 2:  # every target counts
+        return F.cross_entropy(logits, targets)
+    counted = (targets != IGNORED_TARGET).sum().clamp(min=1)
+    return F.cross_entropy(logits, targets, reduction="sum") / counted
+
+
+def _classes_second(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return logits with the axis of the classes moved to index 1, where PyTorch expects it.
+
+    Raises:
+        ValueError: The classes can be both the last axis and the second one.
+    """
+    if logits.dim() == 2 or logits.shape[:-1] != targets.shape:
+        return logits
+    if logits.shape[:1] + logits.shape[2:] == targets.shape:
+        raise ValueError(
+            f"the axis of the classes is ambiguous in logits {list(logits.shape)}, because there are as many positions "
+            "as classes; write a loss and a score for this layout"
+        )
+    return logits.movedim(-1, 1)
+
+
+class CrossEntropy(Loss):
+    """The cross-entropy, averaged over samples and positions; positions with a target of −100 do not count.
+
+    Outputs are logits [B, K], [B, T, K] or [B, K, …]; targets are class indices without the axis K. If T equals K, the
+    layout is ambiguous, which is an error. The loss of an epoch with logits [B, K] is computed from the logits of all
+    its samples at once, in float32.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_mean_cross_entropy)
+
+    def total(self, output: Any, targets: Any) -> Tensor:
+        """Return the loss of a batch, summed over its samples, a scalar."""
+        if output.dim() == 2:
+            return F.cross_entropy(output, targets, reduction="sum")
+        return super().total(output, targets)
+
+    def record(self, output: Any, mean: Tensor) -> Tensor:
+        """Return the logits for two axes, else the mean."""
+        return output.detach() if output.dim() == 2 else mean.detach()
+
+    def epoch_mean(self, records: Sequence[Tensor], targets: Sequence[Any]) -> Tensor:
+        """Return the mean loss of an epoch, a scalar."""
+        if records[0].dim() == 2:
+            return F.cross_entropy(torch.cat(list(records)).float(), torch.cat(list(targets)))
+        return super().epoch_mean(records, targets)
+
+
+cross_entropy = CrossEntropy()
+"""The cross-entropy loss for class indices."""
+
+
+def accuracy(output: Any, targets: Any) -> Tensor:
+    """Return the accuracy of each sample, [B]: the fraction of its positions whose most probable class is the target.
+
+    Args:
+        output: Logits [B, K], [B, T, K] or [B, K, …].
+        targets: Class indices, without the axis K; positions with −100 do not count.
+
+    Raises:
+        ValueError: The layout is ambiguous, because there are as many positions as classes.
+    """
+    hits = (_classes_second(output, targets).argmax(dim=1) == targets).float()
+    if hits.dim() == 1:
+        return hits
+    counted = (targets != IGNORED_TARGET).flatten(1)
+    return (hits.flatten(1) * counted).sum(1) / counted.sum(1).clamp(min=1)
+
+
+def loss_of(task: Task) -> Loss:
+    """Return the loss of a task."""
+    if task.loss is None:
+        return cross_entropy
+    return task.loss if isinstance(task.loss, Loss) else Loss(task.loss)
+
+
+def score_of(task: Task) -> SampleFunction:
+    """Return the score of a task."""
+    return accuracy if task.score is None else task.score
