@@ -29,7 +29,7 @@ from esper.networks.tasks.prepare import prepare_task
 from esper.recordings.effects.change import Change, without_decision
 from esper.recordings.effects.episode import RecordedEpisode, read_round
 from esper.recordings.history.history import open_history
-from esper.simulation.simulator import SimulationJob, Simulator
+from esper.studies.simulation.simulator import SimulationJob, Simulator
 
 ESPER = [sys.executable, "-m", "esper"]
 RANKS = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "esper"]

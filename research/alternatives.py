@@ -18,7 +18,7 @@ from torch import Tensor
 from esper.common.configuration.config import ConfigError
 from esper.common.decisions import FOSSILIZE, GERMINATE, WAIT, Decision, PlannedDecision
 from esper.policy.actions import Action, decision_of_action
-from esper.search.space import PlanSpace
+from esper.studies.growth.space import PlanSpace
 
 DRAWN_PLANS = 2
 """Number of plans of a context that are drawn at random."""
@@ -38,7 +38,7 @@ BLUEPRINTS = (
 )
 """Blueprints of each size. The first that a slot offers is planted.
 
-The lists equal those of `search/proposals.py` today. They are separate, because baselines and lessons must not change
+The lists equal those of `growth/proposals.py` today. They are separate, because baselines and lessons must not change
 when the search does.
 """
 FIRST, SECOND, LAST, ALL = 0, 1, -1, -2

@@ -46,21 +46,21 @@ from esper.common.intervals import joint_level, t_interval
 from esper.common.seeding import EpisodeKey, episode_uniforms
 from esper.common.system.disk import make_directory, write_replaced
 from esper.common.system.process import cpu_seconds
-from esper.engine.candidate_agent import build_candidates, proposing_policies
 from esper.engine.episode import Episode, begin_episodes
-from esper.engine.fresh_scores import GAIN_LEVEL
-from esper.engine.growth import num_finalists
 from esper.engine.step import StepResult, play_steps, tick_slots
-from esper.evaluation.held_out import evaluation_key
-from esper.evaluation.journal import open_search_journal
 from esper.lanes.pool import EnvPool
 from esper.networks.tasks.prepare import PreparedTask, prepare_task
 from esper.recordings.candidates.candidates import BARE_HOST, Candidate, choose
 from esper.recordings.checkpoints.manifest import digest
 from esper.recordings.events.codec import encode_json
-from esper.search.proposals import plan_of
-from esper.search.search import PlanSearch, Proposal, SearchKind
-from esper.search.space import PlanSpace
+from esper.studies.evaluation.held_out import evaluation_key
+from esper.studies.evaluation.journal import open_search_journal
+from esper.studies.growth.candidate_agent import build_candidates, proposing_policies
+from esper.studies.growth.fresh_scores import GAIN_LEVEL
+from esper.studies.growth.growth import num_finalists
+from esper.studies.growth.proposals import plan_of
+from esper.studies.growth.search import PlanSearch, Proposal, SearchKind
+from esper.studies.growth.space import PlanSpace
 
 STEPS = 20
 WAVE = 8

@@ -40,7 +40,7 @@ from research.teaching.player import HEURISTIC
 
 from esper.common.configuration.config import ConfigError
 from esper.policy.observation import BASE_GROUPS, HISTORY_STEPS, ObservationShape, set_rent
-from esper.search.space import PlanSpace
+from esper.studies.growth.space import PlanSpace
 
 WAIT = ""
 """The plan that never grows a seed."""

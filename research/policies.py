@@ -12,8 +12,6 @@ import numpy as np
 from esper.common.configuration.config import Config
 from esper.engine.agent_factory import build_trained
 from esper.engine.trained_policy import policy_of
-from esper.evaluation.held_out import held_out_config, prepare_held_out, read_training_seeds
-from esper.evaluation.results import EpisodeResult
 from esper.lanes.devices import resolve_devices
 from esper.lanes.pool import EnvPool
 from esper.networks.tasks.profile import TaskProfile
@@ -22,6 +20,8 @@ from esper.policy.plan_agent import PlanAgent
 from esper.ppo.agent import PPOAgent
 from esper.recordings.checkpoints.catalog import find_checkpoint
 from esper.recordings.files.runs import resolve_run
+from esper.studies.evaluation.held_out import held_out_config, prepare_held_out, read_training_seeds
+from esper.studies.evaluation.results import EpisodeResult
 
 TELEMETRY_DIR = Path("telemetry")
 """Directory of the runs that are given by name; others are given by path."""

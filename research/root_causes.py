@@ -22,7 +22,7 @@ from esper.recordings.effects.verdict import judge_cause
 from esper.recordings.health.causes import PossibleCause, drop_starts, find_candidates
 from esper.recordings.history.history import open_history
 from esper.recordings.state.series import StepTrace
-from esper.simulation.simulator import SimulationJob, Simulator
+from esper.studies.simulation.simulator import SimulationJob, Simulator
 
 
 class Drop(NamedTuple):

@@ -25,9 +25,9 @@ from esper.common.decisions import PlannedDecision, write_plan
 from esper.common.intervals import t_interval
 from esper.common.seeding import evaluation_seed, make_generator
 from esper.common.system.process import cpu_seconds
-from esper.evaluation.episodes import run_episodes
 from esper.networks.tasks.contexts import draw_context
 from esper.policy.agent import Agent
+from esper.studies.evaluation.episodes import run_episodes
 
 POLICY = "policy"
 MAX_PLAN_SEEDS = 3

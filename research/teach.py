@@ -38,7 +38,7 @@ from esper.engine.trained_policy import TrainedPolicy, read_policy_file, write_p
 from esper.lanes.devices import resolve_devices
 from esper.networks.tasks.prepare import PreparedTask, prepare_task
 from esper.recordings.effects.paying import PAYS
-from esper.search.space import PlanSpace
+from esper.studies.growth.space import PlanSpace
 
 DIRECTORY = TELEMETRY_DIR / "teaching"
 RENTS = TeachingConfig.rents

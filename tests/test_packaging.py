@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from esper.common.domain import VERSION
-from esper.harvest.structure import CARD_FILE, PROGRAM_FILE, STRUCTURE_FILE, WEIGHTS_FILE
+from esper.studies.harvest.structure import CARD_FILE, PROGRAM_FILE, STRUCTURE_FILE, WEIGHTS_FILE
 
 HARVEST = (CARD_FILE, STRUCTURE_FILE, WEIGHTS_FILE, PROGRAM_FILE)
 ROOT = Path(__file__).parent.parent

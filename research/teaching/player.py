@@ -16,7 +16,6 @@ from torch import Tensor
 from esper.common.decisions import WAIT, Decision, PlannedDecision, write_plan
 from esper.common.seeding import EpisodeKey, episode_uniforms, make_generator
 from esper.engine.agent_factory import build_agent, build_trained
-from esper.engine.candidate_agent import CandidateAgent
 from esper.engine.episode import Episode, begin_episodes
 from esper.engine.step import StepResult, play_steps, tick_slots
 from esper.engine.trained_policy import TrainedPolicy
@@ -29,7 +28,8 @@ from esper.policy.baselines import NonLearningAgent
 from esper.policy.masks import ActionMasks, write_masks
 from esper.policy.observation import ObservationShape, write_observation
 from esper.policy.plan import PLAN
-from esper.simulation.scripted import ScriptedAgent
+from esper.studies.growth.candidate_agent import CandidateAgent
+from esper.studies.simulation.scripted import ScriptedAgent
 
 HEURISTIC = "heuristic"
 """Name of the alternative in which the heuristic decides."""

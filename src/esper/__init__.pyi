@@ -2,21 +2,13 @@ from .api import TrainedRun as TrainedRun
 from .api import grow as grow
 from .api import train as train
 from .api import what_if as what_if
-from .recordings.checkpoints.manifest import CheckpointError as CheckpointError
 from .common.configuration.config import ConfigError as ConfigError
 from .common.configuration.config import TaskError as TaskError
 from .engine.task_report import TaskReport as TaskReport
 from .engine.task_report import check as check
+from .lanes.errors import RunFailedError as RunFailedError
 from .networks.seeds.blueprints import blueprint as blueprint
 from .networks.seeds.layers import starts_at_zero as starts_at_zero
-from .harvest.grown import Grown as Grown
-from .harvest.model import load_grown as load_grown
-from .harvest.structure import HarvestError as HarvestError
-from .lanes.errors import RunFailedError as RunFailedError
-from .recorded_run import RecordedRun as RecordedRun
-from .recorded_run import read_run as read_run
-from .recordings.files.recorder import RecordingError as RecordingError
-from .recordings.files.segments import ReadError as ReadError
 from .networks.tasks.family import Family as Family
 from .networks.tasks.family import Setting as Setting
 from .networks.tasks.losses import Loss as Loss
@@ -28,5 +20,13 @@ from .networks.tasks.splits import Splits as Splits
 from .networks.tasks.task import Chance as Chance
 from .networks.tasks.task import Slot as Slot
 from .networks.tasks.task import Task as Task
+from .recorded_run import RecordedRun as RecordedRun
+from .recorded_run import read_run as read_run
+from .recordings.checkpoints.manifest import CheckpointError as CheckpointError
+from .recordings.files.recorder import RecordingError as RecordingError
+from .recordings.files.segments import ReadError as ReadError
+from .studies.harvest.grown import Grown as Grown
+from .studies.harvest.model import load_grown as load_grown
+from .studies.harvest.structure import HarvestError as HarvestError
 
 __version__: str

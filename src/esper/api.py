@@ -17,8 +17,6 @@ from esper.common.configuration.files import check_keys, resolve_config
 from esper.common.control import RequestKind
 from esper.common.seeding import restored_generators
 from esper.common.user_code.references import with_short_errors
-from esper.engine.growth import GROWTH_CONFIG, Growth, check_growth, make_request
-from esper.engine.growth_run import GrowthRun
 from esper.engine.start_checks import resolve_policy
 from esper.engine.start_point import RunOptions, StartPoint
 from esper.engine.thread import EngineThread
@@ -33,7 +31,9 @@ from esper.recordings.candidates.report import html_report
 from esper.recordings.effects.change import RECORDED
 from esper.recordings.effects.report import Report
 from esper.recordings.state.state import RunState
-from esper.simulation.question import Inquiry, Question
+from esper.studies.growth.growth import GROWTH_CONFIG, Growth, check_growth, make_request
+from esper.studies.growth.run import GrowthRun
+from esper.studies.simulation.question import Inquiry, Question
 
 
 class TrainedRun(NamedTuple):

@@ -15,7 +15,6 @@ from esper.common.configuration.config import Config, PPOConfig
 from esper.common.control import RequestKind
 from esper.envs.env import Env
 from esper.envs.hosts import HostFactory
-from esper.harvest.checkpoint import harvest_checkpoint
 from esper.networks.seeds.lifecycle import StageTransition
 from esper.networks.tasks import TaskError, load_task
 from esper.networks.tasks.contexts import draw_context
@@ -24,6 +23,7 @@ from esper.networks.tasks.probe import probe_task
 from esper.policy.actions import Action
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import list_checkpoints
+from esper.studies.harvest.checkpoint import harvest_checkpoint
 from tests.runs import LiveRun, computed, recorded
 
 FAMILY = load_task("digits_family")

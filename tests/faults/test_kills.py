@@ -16,12 +16,12 @@ import psutil
 import pytest
 
 from esper.cli.main import main
-from esper.engine.growth import FRESH_HOSTS
 from esper.recordings import events as ev
 from esper.recordings.candidates.candidates import COMPARED
 from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.recordings.files.runs import list_runs
 from esper.recordings.history.history import open_history
+from esper.studies.growth.growth import FRESH_HOSTS
 from tests.recordings.attach.viewers import wait_until
 from tests.runs import computed, only, recorded
 

@@ -18,7 +18,7 @@ from esper.common.domain import HEADS
 from esper.networks.tasks.prepare import prepare_task
 from esper.policy.actions import action_of
 from esper.policy.observation import ObservationShape
-from esper.search.space import PlanSpace
+from esper.studies.growth.space import PlanSpace
 from tests.research.teaching.made import made_lesson
 
 STEPS = 20

@@ -8,10 +8,10 @@ import pytest
 
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK
-from esper.harvest.structure import PROGRAM_FILE, read_structure
 from esper.recordings.history.history import open_history
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.dialogs import ChoiceDialog
+from esper.studies.harvest.structure import PROGRAM_FILE, read_structure
 from tests.factory import example_run
 from tests.sanctum.driving import has_left, live, notices, opened, replay_of, screen_text, until
 

@@ -253,7 +253,7 @@ async def test_growth_screen_has_the_mean_effect_of_a_blueprint(run: Path) -> No
 @pytest.mark.slow
 async def test_effect_of_a_real_run_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("esper.sanctum.what_if.SimulationProcess", SimulationProcess)
-    program = "from esper.simulation import process; process.lower_priority = lambda: None; process.main()"
+    program = "from esper.studies.simulation import process; process.lower_priority = lambda: None; process.main()"
     monkeypatch.setattr("esper.sanctum.what_if._PROGRAM", program)  # tests run on busy machines
     options = ("--task", "digits", "--policy", "plan", "--plan", "1:norm@early", "--training.samples-per-epoch", "64")
     size = ("--envs", "1", "--steps", "3", "--rounds", "1", "--devices", "cpu:0")

@@ -22,11 +22,11 @@ from esper.cli.options import (
 )
 from esper.cli.streams import CLOSED_ERRNOS, DISK_FULL_ERRNOS, discard_broken_output
 from esper.common.configuration.config import ConfigError
-from esper.harvest.structure import HarvestError
 from esper.networks.tasks import TaskError
 from esper.recordings.checkpoints.manifest import CheckpointError
 from esper.recordings.files.recorder import RecordingError
 from esper.recordings.files.segments import ReadError
+from esper.studies.harvest.structure import HarvestError
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,7 +2,7 @@
 
 An interval holds for its own mean. Conclusions from several means at once need a correction: `differ_from_zero` and
 `differ_from_best` have it. Simulated coverage: `tests/common/test_intervals.py`. Simulated error rates:
-`tests/evaluation/test_comparison.py` and `tests/sweeps/test_results.py`.
+`tests/studies/evaluation/test_comparison.py` and `tests/studies/sweeps/test_results.py`.
 
 Shapes: N values, S training seeds, E episodes, M means, K settings.
 """

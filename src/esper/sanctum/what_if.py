@@ -26,7 +26,7 @@ from esper.recordings.state.series import StepTrace
 from esper.recordings.state.state import EnvState
 from esper.sanctum.source import RunSource
 
-_PROGRAM = "from esper.simulation.process import main; main()"
+_PROGRAM = "from esper.studies.simulation.process import main; main()"
 """Program of the process. The dashboard itself must not import torch."""
 
 

@@ -13,16 +13,18 @@ import esper
 from esper.cli.main import main
 from esper.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from esper.common.control import Request, RequestKind, RequestQueue
-from esper.engine import fresh_scores, growth_director, growth_results, host_training
-from esper.engine.growth import FRESH_HOSTS
-from esper.engine.growth_director import GrowthDirector
 from esper.envs.env import Env
-from esper.harvest import grown as grown_module
-from esper.harvest.structure import STRUCTURE_FILE, WEIGHTS_FILE, HarvestError, read_structure
 from esper.recordings import events as ev
 from esper.recordings.candidates.candidates import COMPARED, FROM_SCRATCH, WIDE_HOST, Candidate, choose, describe_answer
 from esper.recordings.files.run_lock import is_live
 from esper.recordings.history.history import open_history
+from esper.studies.growth import director as growth_director
+from esper.studies.growth import fresh_scores, host_training
+from esper.studies.growth import results as growth_results
+from esper.studies.growth.director import GrowthDirector
+from esper.studies.growth.growth import FRESH_HOSTS
+from esper.studies.harvest import grown as grown_module
+from esper.studies.harvest.structure import STRUCTURE_FILE, WEIGHTS_FILE, HarvestError, read_structure
 from tests.runs import LiveRun, computed, only, recorded
 
 SHORT = ("--no-tui", "--task", "digits", "--devices", "cpu:0", "--training.samples-per-epoch", "128")
@@ -30,7 +32,7 @@ SHORT = ("--no-tui", "--task", "digits", "--devices", "cpu:0", "--training.sampl
 
 @pytest.fixture(autouse=True)
 def no_export(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the program out: exporting takes ten seconds, and tests/harvest has its tests."""
+    """Leave the program out: exporting takes ten seconds, and tests/studies/harvest has its tests."""
     monkeypatch.setattr(grown_module, "export_program", lambda *_: "not tried")
 
 
@@ -202,7 +204,7 @@ def test_steps_until_the_host_is_flat_are_recorded_and_kept_when_the_growth_cont
     started = next(event for event in recorded(only(tmp_path)) if isinstance(event, ev.RunStarted))
     assert started.steps == 2
     assert "your network still improves at the end of its trainings" in capsys.readouterr().out
-    monkeypatch.setattr("esper.engine.growth_run.choose_steps", None)  # is not called again
+    monkeypatch.setattr("esper.studies.growth.run.choose_steps", None)  # is not called again
     assert grow(tmp_path, "--trials", "2", *one[2:]) == EXIT_OK
     assert {event.step for event in recorded(only(tmp_path)) if isinstance(event, ev.EnvStepped)} == {1, 2}
 

@@ -10,8 +10,8 @@ import pytest
 
 from esper.cli.main import main
 from esper.common.configuration.files import resolve_config
-from esper.sweeps.worker import SweepWorker
-from tests.sweeps.fakes import GRID, FakeRuns, make_plan, open_study
+from esper.studies.sweeps.worker import SweepWorker
+from tests.studies.sweeps.fakes import GRID, FakeRuns, make_plan, open_study
 
 
 @pytest.fixture

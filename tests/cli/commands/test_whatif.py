@@ -26,7 +26,7 @@ from esper.recordings.effects.report import ChangeReport, EpisodeReport, Report,
 from esper.recordings.effects.results import Reproduction
 from esper.recordings.effects.store import RESULTS_FILE, EffectStore
 from esper.recordings.history.history import open_history
-from esper.simulation.question import Inquiry, Question
+from esper.studies.simulation.question import Inquiry, Question
 from tests.runs import pass_interrupts
 
 PLAN = "1:conv_light@early 2:depthwise@mid 7:cull@mid"

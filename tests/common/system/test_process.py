@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from esper.common.system.process import host_memory, resident_bytes
-from esper.sweeps.memory import tree_memory
+from esper.studies.sweeps.memory import tree_memory
 
 PROGRAM = """
 import gc, weakref

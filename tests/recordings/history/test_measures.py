@@ -24,11 +24,11 @@ from esper.sanctum.screens.workspace import WorkspaceScreen
 from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.run_details import RunDetails
 from esper.sanctum.widgets.run_list import RunList
-from esper.sweeps.worker import SweepWorker
+from esper.studies.sweeps.worker import SweepWorker
 from tests.factory import START, example_run
 from tests.recordings.files.recordings import fold, recording, write_segment
 from tests.sanctum.driving import opened, press, until
-from tests.sweeps.fakes import GRID, FakeRuns, make_plan, open_study, write_run
+from tests.studies.sweeps.fakes import GRID, FakeRuns, make_plan, open_study, write_run
 
 RUN = [
     msgspec.structs.replace(event, episode_return=0.1 * index, parameter_ratio=1 + 0.01 * index)

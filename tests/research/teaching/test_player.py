@@ -21,8 +21,6 @@ from esper.engine.agent_factory import build_trained
 from esper.engine.trained_policy import TrainedPolicy
 from esper.envs.epoch_result import EpochResult
 from esper.envs.governor import Breakdown
-from esper.evaluation.episodes import run_episodes
-from esper.evaluation.results import EpisodeResult
 from esper.lanes.pool import EnvPool
 from esper.networks.tasks.builtin.digits_family import digits_host
 from esper.networks.tasks.prepare import PreparedTask, prepare_task
@@ -34,6 +32,8 @@ from esper.policy.masks import ActionMasks
 from esper.policy.observation import ObservationShape, set_rent
 from esper.policy.plan import parse_plan
 from esper.policy.plan_agent import PlanAgent
+from esper.studies.evaluation.episodes import run_episodes
+from esper.studies.evaluation.results import EpisodeResult
 from tests.research.teaching.made import made_lesson
 from tests.research.teaching.test_lessons import assert_equal
 

@@ -27,7 +27,10 @@ from esper.cli.streams import print_text
 from esper.common.configuration.config import ConfigError
 from esper.common.configuration.files import resolve_config
 from esper.common.system.process import RankInfo
-from esper.engine.growth import (
+from esper.engine.start_checks import check_start, resolve_policy
+from esper.engine.start_point import RunOptions, StartPoint
+from esper.recordings.candidates.candidates import Objective
+from esper.studies.growth.growth import (
     DEFAULT_TRIALS,
     FRESH_HOSTS,
     GROWTH_CONFIG,
@@ -38,13 +41,10 @@ from esper.engine.growth import (
     find_growth,
     make_request,
 )
-from esper.engine.start_checks import check_start, resolve_policy
-from esper.engine.start_point import RunOptions, StartPoint
-from esper.harvest.structure import check_target, holds_networks_of
-from esper.recordings.candidates.candidates import Objective
+from esper.studies.harvest.structure import check_target, holds_networks_of
 
 if TYPE_CHECKING:
-    from esper.engine.growth_run import GrowthRun
+    from esper.studies.growth.run import GrowthRun
 
 FIXED_KEYS = ("rounds", "reward")
 """Keys of the configuration that a growth does not let the user set."""
@@ -98,7 +98,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _load_run(growth: Growth) -> GrowthRun:
-    from esper.engine.growth_run import GrowthRun  # imports torch
+    from esper.studies.growth.run import GrowthRun  # imports torch
 
     return GrowthRun(growth)
 

@@ -15,7 +15,7 @@ from esper.cli.options import (
     open_checkpoint,
 )
 from esper.cli.streams import print_text
-from esper.harvest.structure import GrownStructure, check_target
+from esper.studies.harvest.structure import GrownStructure, check_target
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -25,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
 
     check_target(options.to)
 
-    from esper.harvest.checkpoint import harvest_checkpoint
+    from esper.studies.harvest.checkpoint import harvest_checkpoint
 
     with contextlib.redirect_stdout(sys.stderr):  # which the user's code may print to
         grown = harvest_checkpoint(

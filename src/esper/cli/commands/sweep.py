@@ -24,13 +24,13 @@ from esper.engine.start_checks import check_start, resolve_policy
 from esper.networks.tasks import load_task
 from esper.networks.tasks.settings import settings_of
 from esper.recordings.events.codec import encode_json
-from esper.sweeps.jobs import JobDevices, make_jobs
-from esper.sweeps.paths import StudyPaths
-from esper.sweeps.plan import SweepPlan, TrialSetting, read_plan
+from esper.studies.sweeps.jobs import JobDevices, make_jobs
+from esper.studies.sweeps.paths import StudyPaths
+from esper.studies.sweeps.plan import SweepPlan, TrialSetting, read_plan
 
 if TYPE_CHECKING:
-    from esper.sweeps.results import StudyResults
-    from esper.sweeps.study import SweepStudy
+    from esper.studies.sweeps.results import StudyResults
+    from esper.studies.sweeps.study import SweepStudy
 
 _CHECKED_KEYS = {"task", "policy", "plan", "init-policy", "slots", "policy-device", "envs", "steps"}
 """Options that the checks before a start depend on."""
@@ -48,10 +48,10 @@ def run(arguments: Sequence[str]) -> int:
     if options.dry_run and (reads_only or options.json):
         raise ConfigError("--dry-run has no results; remove it, or --results, --best and --json")
 
-    from esper.sweeps.report import plan_text, results_text
-    from esper.sweeps.results import study_results
-    from esper.sweeps.storage import open_storage
-    from esper.sweeps.study import SweepStudy, first_random_setting
+    from esper.studies.sweeps.report import plan_text, results_text
+    from esper.studies.sweeps.results import study_results
+    from esper.studies.sweeps.storage import open_storage
+    from esper.studies.sweeps.study import SweepStudy, first_random_setting
 
     storage = options.storage or plan.storage
     if reads_only:
@@ -95,7 +95,7 @@ def _check_runs(plan: SweepPlan, telemetry_dir: Path, jobs: Sequence[JobDevices]
 
 def _work(study: SweepStudy, jobs: Sequence[JobDevices]) -> None:
     """Work on the study until no trial is left, or until a signal."""
-    from esper.sweeps.worker import SweepWorker
+    from esper.studies.sweeps.worker import SweepWorker
 
     output = threading.Lock()
 

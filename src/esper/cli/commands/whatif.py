@@ -20,7 +20,7 @@ def run(arguments: Sequence[str]) -> int:
     rounds = _parse_rounds(options.rounds)
 
     from esper.lanes.errors import FaultError
-    from esper.simulation.question import Inquiry, Question
+    from esper.studies.simulation.question import Inquiry, Question
 
     names = ("run", "round", "env", "sample", "without", "do", "plan", "then", "repeats", "task", "devices")
     question = Question(rounds=rounds, **{name: getattr(options, name) for name in names})

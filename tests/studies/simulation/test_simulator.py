@@ -1,0 +1,266 @@
+"""Simulations: exact reproductions, and changes whose results are known in another way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from esper.common.configuration.config import Config, ConfigError
+from esper.common.decisions import Decision, parse_decision
+from esper.engine.episode import Episode, capture_episode, install_episode
+from esper.recordings.effects.change import NOTHING, UNCHANGED, Change, without_decision, without_steps
+from esper.recordings.effects.episode import RecordedEpisode
+from esper.recordings.effects.results import Simulation, Trajectory
+from esper.recordings.effects.store import RESULTS_FILE, EffectStore
+from esper.recordings.state.series import decision_of
+from esper.studies.simulation import play as play_module
+from esper.studies.simulation.recording import RecordingSimulator
+from tests.engine.populations import population
+from tests.studies.simulation.runs import episodes, record, simulate, write_task
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of random decisions."""
+    return record(tmp_path_factory.mktemp("random"))
+
+
+@pytest.fixture(scope="module")
+def recorded(run: Path) -> RecordedEpisode:
+    """An episode of the second round."""
+    return episodes(run, 2)[1]
+
+
+@pytest.fixture(scope="module")
+def breaking(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A task whose envs break down, and a run of it under loss scaling."""
+    task = write_task(tmp_path_factory.mktemp("task"), "fragile", nan=0.04)
+    return task, record(tmp_path_factory.mktemp("broken"), task=task, amp="fp16", rounds=3, envs=3, training={})
+
+
+def decided(episode: RecordedEpisode) -> list[int]:
+    """Steps with an op."""
+    return [step.step for step in episode.steps if step.op != "wait"]
+
+
+def trajectories(results: Sequence[Simulation]) -> list[Trajectory]:
+    return [result.trajectory for result in results]
+
+
+def test_recording_is_reproduced_exactly_in_every_round(run: Path) -> None:
+    results = simulate(episodes(run, 1, 2))
+    assert len(results) == 4
+    assert [str(result.reproduction) for result in results] == ["reproduced exactly, 8 of 8 steps"] * 4
+
+
+def test_episodes_after_rollbacks_under_loss_scaling_are_reproduced(breaking: tuple[str, Path]) -> None:
+    task, run = breaking
+    found = episodes(run, 1, 2, 3)
+    assert any(episode.previous for episode in found)
+    results = simulate(found, task=task)
+    assert {result.trajectory.broke_down for result in results} == {True, False}
+    assert all(result.is_exact for result in results)
+
+
+def test_shared_loss_scale_is_named_as_the_cause(tmp_path: Path) -> None:
+    run = record(tmp_path, amp="fp16", scaler="device", rounds=1, envs=3)
+    differing = [result.reproduction for result in simulate(episodes(run, 1)) if not result.is_exact]
+    assert differing
+    assert all("the envs of a lane shared a loss scale" in str(reproduction) for reproduction in differing)
+
+
+def test_unfinished_episode_is_simulated_up_to_its_last_step(recorded: RecordedEpisode) -> None:
+    part = recorded._replace(steps=recorded.steps[:5], ended=None)
+    (unchanged, changed) = simulate([part], without_steps([2]))
+    assert str(unchanged.reproduction) == "reproduced exactly, 5 of 5 steps"
+    assert len(changed.trajectory.rewards) == 5
+
+
+def test_replacing_a_decision_by_itself_changes_nothing(recorded: RecordedEpisode) -> None:
+    itself = [Change(decisions={step: decision_of(recorded.steps[step - 1])}) for step in decided(recorded)]
+    unchanged, *changed = trajectories(simulate([recorded], *itself))
+    assert len(changed) > 3
+    assert all(trajectory == unchanged for trajectory in changed)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_change_from_a_snapshot_equals_one_from_the_start(
+    recorded: RecordedEpisode, breaking: tuple[str, Path], monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    task, run = breaking if broken else (None, None)
+    found = [episode for episode in episodes(run, 3) if len(decided(episode)) > 1] if run else [recorded]
+    changes = {
+        episode.env: [
+            change
+            for step in decided(episode)
+            for change in (
+                without_decision(episode, step),
+                Change(decisions={step: decision_of(episode.steps[step - 1])}),
+                without_steps([step], NOTHING),
+            )
+        ]
+        for episode in found
+    }
+    from_snapshots = [simulate([episode], *changes[episode.env], task=task) for episode in found]
+    monkeypatch.setattr(play_module, "MAX_SNAPSHOT_BYTES", 0)
+    from_start = [simulate([episode], *changes[episode.env], task=task, num_plays=1) for episode in found]
+    assert from_snapshots == from_start
+    assert any(result.trajectory.broke_down for results in from_start for result in results) == broken
+
+
+def test_episodes_restored_from_one_snapshot_share_nothing() -> None:
+    with population(envs=2) as pool:
+        played = [Episode(env, Config(envs=2)) for env in pool.envs]
+        for episode, (loss, score) in zip(played, pool.reset(0), strict=True):
+            episode.begin(loss, score)
+        snapshot = capture_episode(played[0])
+        for episode in played:
+            install_episode(episode, snapshot)
+        before = list(played[0].view.scores)
+        played[0].view.scores.append(0.5)
+        assert played[1].view.scores == snapshot.state["view"]["scores"] == before
+
+
+def test_waiting_afterwards_is_leaving_out_everything_that_follows(recorded: RecordedEpisode) -> None:
+    first, *others = decided(recorded)
+    waits, left_out = trajectories(
+        simulate([recorded], without_steps([first], NOTHING), without_steps([first, *others]))
+    )[1:]
+    assert waits == left_out
+    assert waits.parameter_ratios[-1] == 1.0
+
+
+def test_illegal_decision_waits_and_is_reported(recorded: RecordedEpisode) -> None:
+    seed = next(seed for seed in recorded.seeds if len(seed.decisions) > 1)
+    alone, together = trajectories(
+        simulate([recorded], without_steps(seed.decisions[:1]), without_steps(seed.decisions))
+    )[1:]
+    assert set(seed.decisions[1:]) <= set(alone.waited)
+    assert together.waited == []
+    assert alone.scores == together.scores
+
+
+@pytest.mark.parametrize("policy", ["random", "heuristic", "pretrained"])
+def test_policy_that_follows_decides_as_in_its_own_run(tmp_path: Path, policy: str) -> None:
+    """Other envs of the pool play nothing."""
+    recorded = episodes(record(tmp_path, policy=policy, rounds=1), 1)[1]
+    follows = Change(decisions={1: decision_of(recorded.steps[0])}, then=policy)
+    for num_plays in (1, 3):
+        unchanged, changed = simulate([recorded], follows, num_plays=num_plays)
+        assert unchanged.is_exact
+        assert changed.trajectory == unchanged.trajectory
+
+
+def test_family_has_the_context_of_the_episode(tmp_path: Path) -> None:
+    run = record(tmp_path, task="digits_impaired+recall", context_seed=7, envs=3)
+    found = episodes(run, 1, 2)
+    results = simulate(found, without_steps([1]))
+    assert all(result.is_exact for result in results if result.change == UNCHANGED)
+    assert len({len(episode.steps[0].slots) for episode in found}) == 2
+    small = min(found, key=lambda episode: len(episode.steps[0].slots))
+    (_, changed) = simulate([small], Change(decisions={2: Decision("germinate", "late", "norm")}))
+    assert 2 in changed.trajectory.waited
+
+
+def test_repeat_is_another_host_and_the_same_one_each_time(recorded: RecordedEpisode) -> None:
+    change = without_steps(decided(recorded)[:1])
+    first, again = (simulate([recorded], change, repeat=1, num_plays=plays) for plays in (1, 9))
+    assert first == again
+    assert first[0].reproduction is None
+    assert first[0].trajectory != simulate([recorded])[0].trajectory
+
+
+def test_unknown_choice_is_refused_before_anything_is_played(recorded: RecordedEpisode) -> None:
+    for decision, message in (
+        (Decision("advance", "erly"), "'erly' is not a choice of slot; did you mean early?"),
+        (Decision("cull", "mid", alpha_speed="4"), "'4' is not a choice of speed"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            simulate([recorded], Change(decisions={2: decision}))
+    steps = [step for step in recorded.steps if step.op == "germinate"]
+    choices = {**steps[0].decision, "blueprint": type(steps[0].decision["slot"])(choice="gone")}
+    gone = msgspec.structs.replace(steps[0], decision=choices)
+    without = recorded._replace(steps=[gone if step is steps[0] else step for step in recorded.steps])
+    with pytest.raises(
+        ConfigError, match=r"step \d of env 1 cannot be simulated with this version of the task: 'gone'"
+    ):
+        simulate([without])
+
+
+# With stored results
+
+
+def ask(
+    run: Path, recorded: RecordedEpisode, *changes: Change, task: str | None = None
+) -> tuple[int, RecordingSimulator]:
+    """Simulate what is not known. Returns the number of simulations, and the closed simulator."""
+    simulator = RecordingSimulator(
+        run, [(recorded, changes)], task_reference=task, devices=("cpu:0",), telemetry_dir=run.parent
+    )
+    try:
+        return len(list(simulator.simulate(lambda _: None))), simulator
+    finally:
+        simulator.close()
+
+
+def test_nothing_is_computed_twice(run: Path, recorded: RecordedEpisode) -> None:
+    change = without_steps([1])
+    count, simulator = ask(run, recorded, change)
+    assert (count, simulator.storage_problem) == (2, None)
+    assert ask(run, recorded, change)[0] == 0
+    assert ask(run, recorded, change, without_steps([2]))[0] == 2
+    (run / RESULTS_FILE).unlink()
+
+
+def test_stored_plan_and_stored_decision_count_the_same_step(run: Path, recorded: RecordedEpisode) -> None:
+    by_plan = Change(then="plan:3:norm@late")
+    plant = parse_decision("3:norm@late")
+    waits = without_steps([1, 2], NOTHING)
+    by_hand = Change(decisions=waits.decisions | {plant.step: plant.decision.with_defaults()}, then=NOTHING)
+    ask(run, recorded, by_plan, by_hand)
+    count, simulator = ask(run, recorded, by_plan, by_hand)
+    assert count == 0
+    found = [simulator.results[0].get(change) for change in (by_plan, by_hand)]
+    ratios = [result.trajectory.parameter_ratios for result in found if result is not None]
+    assert [[ratio > 1 for ratio in of_change[:4]] for of_change in ratios] == [[False, False, True, True]] * 2
+    (run / RESULTS_FILE).unlink()
+
+
+def test_result_that_cannot_be_stored_is_still_given(
+    run: Path, recorded: RecordedEpisode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(EffectStore, "add", refuse)
+    count, simulator = ask(run, recorded)
+    assert count == 1
+    assert simulator.storage_problem == "results cannot be stored: No space left on device"
+    assert simulator.results[0].get() is not None
+
+
+def test_own_task_is_imported_only_if_it_is_named(breaking: tuple[str, Path]) -> None:
+    task, run = breaking
+    recorded = episodes(run, 1)[0]
+    with pytest.raises(ConfigError, match="the task fragile of this run is not built in; name it"):
+        ask(run, recorded)
+    assert ask(run, recorded, task=task)[0] == 1
+
+
+def test_difference_is_found_and_its_causes_are_named(breaking: tuple[str, Path]) -> None:
+    task, run = breaking
+    recorded = next(episode for episode in episodes(run, 1) if len(episode.steps) > 3)
+    steps = list(recorded.steps)
+    steps[2] = msgspec.structs.replace(steps[2], loss=steps[2].loss + 1e-4)
+    versions = {**recorded.started.versions, "torch": "1.0", "cpu": "NONE"}
+    started = msgspec.structs.replace(recorded.started, task_code={"fragile.py": "other"}, versions=versions)
+    (result,) = simulate([recorded._replace(started=started, steps=steps)], task=task)
+    text = str(result.reproduction)
+    assert text.startswith(
+        "approximate: loss differs from step 3 on (the code of the task has changed: fragile.py changed"
+    )
+    assert "recorded with torch 1.0, simulated with" in text
+    assert "recorded with cpu NONE, simulated with" in text
