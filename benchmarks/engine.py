@@ -84,9 +84,9 @@ class Setting(msgspec.Struct):
 
 def measure(setting: Setting) -> Result:
     """Train a run in this process and measure it."""
-    from esper.engine.run_kind import RunKind
-    from esper.engine.setup import set_up_run  # imports torch, which the parent process does not need
-    from esper.engine.start_point import RunOptions, StartPoint
+    from esper.training.engine.run_kind import RunKind
+    from esper.training.engine.setup import set_up_run  # imports torch, which the parent process does not need
+    from esper.training.engine.start_point import RunOptions, StartPoint
 
     records: SimpleQueue[Record] = SimpleQueue()
     control = RequestQueue()

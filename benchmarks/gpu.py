@@ -24,17 +24,17 @@ from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
 from esper.common.configuration.config import Config
 from esper.common.domain import Op, Stage
-from esper.envs.env import Env
-from esper.envs.optimizer import FusedOptimizer, FusedSGD
-from esper.lanes.devices import torch_device
-from esper.lanes.pool import EnvPool
 from esper.networks.tasks import load_task
 from esper.networks.tasks.data_loading import load_data
 from esper.networks.tasks.probe import probe_task
 from esper.networks.tasks.profile import TaskProfile
 from esper.networks.tasks.splits import TaskData
 from esper.networks.tasks.task import Task
-from esper.policy.actions import Action
+from esper.training.envs.env import Env
+from esper.training.envs.optimizer import FusedOptimizer, FusedSGD
+from esper.training.lanes.devices import torch_device
+from esper.training.lanes.pool import EnvPool
+from esper.training.policy.actions import Action
 
 TOPOLOGIES = {"bare": None, "3 × conv_light": "conv_light"}
 """Blueprint of the seeds in all slots; None for bare hosts. Keyed by the label in the output."""

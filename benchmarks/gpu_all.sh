@@ -192,7 +192,7 @@ say "$(date -u '+%Y-%m-%d %H:%M:%S') UTC, $(git rev-parse --short HEAD 2>/dev/nu
 "$python" - <<'END' 2>&1 | tee -a "$figures"
 import platform
 import torch
-from esper.lanes.device_stats import driver_version
+from esper.training.lanes.device_stats import driver_version
 gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 print(f"Python {platform.python_version()}, torch {torch.__version__}; GPU: {', '.join(gpus) or 'none'}; driver: {driver_version() or 'none'}")
 END

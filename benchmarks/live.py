@@ -54,7 +54,7 @@ START_LANES = (["cpu:0"], ["cpu:0", "cpu:1"])
 START_MODULES = {
     "esper.cli.console": "command line",
     "torch": "torch imported",
-    "esper.engine.setup": "engine imported",
+    "esper.training.engine.setup": "engine imported",
 }
 """Modules whose import ends a phase of the start, in order, each with the phase."""
 TIMEOUT_S = 120.0

@@ -48,43 +48,47 @@ from esper.common.configuration.config import Config
 from esper.common.configuration.files import resolve_config
 from esper.common.control import RequestQueue
 from esper.common.system.process import NamedThread, freeze_loaded_objects
-from esper.engine.run_kind import RunKind
-from esper.engine.setup import set_up_run
-from esper.engine.start_point import RunOptions, StartPoint
-from esper.envs.env import Env
-from esper.envs.stopwatch import PhaseTimer
 from esper.recordings import events as ev
 from esper.recordings.state.state import Record
+from esper.training.engine.run_kind import RunKind
+from esper.training.engine.setup import set_up_run
+from esper.training.engine.start_point import RunOptions, StartPoint
+from esper.training.envs.env import Env
+from esper.training.envs.stopwatch import PhaseTimer
 
 PHASES = {
-    "observe": ["esper.ppo.agent:write_observation"],
-    "masks": ["esper.ppo.agent:write_masks"],
-    "decide": ["esper.ppo.agent:PPOAgent.act", "esper.ppo.agent:PPOAgent.begin_round"],
-    "apply ops": ["esper.envs.env:Env.apply_action"],
-    "lane": ["esper.lanes.pool:EnvPool.start_step", "esper.lanes.runner:EnvRunner.run"],
-    "unpack results": ["esper.envs.env:Env.unpack_results"],
-    "reward": ["esper.engine.episode:Episode.record_step", "esper.ppo.agent:PPOAgent.record_rewards"],
-    "last good state": ["esper.envs.governor:LastGoodState.save"],
-    "gates and timers": ["esper.engine.episode:Episode.changed_gates", "esper.engine.trainer:tick_slots"],
+    "observe": ["esper.training.ppo.agent:write_observation"],
+    "masks": ["esper.training.ppo.agent:write_masks"],
+    "decide": ["esper.training.ppo.agent:PPOAgent.act", "esper.training.ppo.agent:PPOAgent.begin_round"],
+    "apply ops": ["esper.training.envs.env:Env.apply_action"],
+    "lane": ["esper.training.lanes.pool:EnvPool.start_step", "esper.training.lanes.runner:EnvRunner.run"],
+    "unpack results": ["esper.training.envs.env:Env.unpack_results"],
+    "reward": ["esper.training.engine.episode:Episode.record_step", "esper.training.ppo.agent:PPOAgent.record_rewards"],
+    "last good state": ["esper.training.envs.governor:LastGoodState.save"],
+    "gates and timers": [
+        "esper.training.engine.episode:Episode.changed_gates",
+        "esper.training.engine.trainer:tick_slots",
+    ],
     "build events": [
-        f"esper.engine.reporter:{name}" for name in ("env_stepped", "seed_moved", "gate_changed", "episode_ended")
+        f"esper.training.engine.reporter:{name}"
+        for name in ("env_stepped", "seed_moved", "gate_changed", "episode_ended")
     ],
     "find anomalies": ["esper.recordings.health.detector:AnomalyDetector.check"],
     "emit": ["esper.recordings.state.hub:EventHub.emit", "esper.recordings.state.hub:EventHub.flush"],
     "sample devices": [
-        "esper.engine.memory_accountant:MemoryAccountant.bytes_by_lane",
-        "esper.engine.reporter:device_sampled",
-        "esper.engine.trainer:read_device_stats",
+        "esper.training.engine.memory_accountant:MemoryAccountant.bytes_by_lane",
+        "esper.training.engine.reporter:device_sampled",
+        "esper.training.engine.trainer:read_device_stats",
     ],
-    "update": ["esper.ppo.agent:PPOAgent.learn"],
-    "round start": ["esper.engine.run_control:RunController.stash_round_start"],
+    "update": ["esper.training.ppo.agent:PPOAgent.learn"],
+    "round start": ["esper.training.engine.run_control:RunController.stash_round_start"],
 }
 """Functions of each phase. The rest of the loop is "rest"."""
 UNCOUNTED = [
-    "esper.lanes.pool:EnvPool.reset",
-    "esper.envs.env:Env.reset",
-    "esper.lanes.pool:_validate_seeded",
-    "esper.engine.run_control:RunController.checkpoint_if_due",
+    "esper.training.lanes.pool:EnvPool.reset",
+    "esper.training.envs.env:Env.reset",
+    "esper.training.lanes.pool:_validate_seeded",
+    "esper.training.engine.run_control:RunController.checkpoint_if_due",
 ]
 """Functions that belong to another part of a run."""
 REST, RECORDER, WALL = "rest", "recorder", "wall"

@@ -19,11 +19,11 @@ from research.policies import TrainedPolicies, add_options, net_returns
 from torch import Tensor
 
 from esper.common.intervals import seeds_interval
-from esper.policy.actions import ChosenAction
-from esper.policy.agent import EnvStatus
-from esper.policy.baselines import NonLearningAgent
-from esper.ppo.agent import PPOAgent
 from esper.studies.evaluation.episodes import run_episodes
+from esper.training.policy.actions import ChosenAction
+from esper.training.policy.agent import EnvStatus
+from esper.training.policy.baselines import NonLearningAgent
+from esper.training.ppo.agent import PPOAgent
 
 MEASURED = ("losses", "scores", "train_loss", "train_score", "grad_norm")
 """Measurements of an env that the swap exchanges."""

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from esper.common.configuration.config import ConfigError
 from esper.common.decisions import FOSSILIZE, GERMINATE, WAIT, Decision, PlannedDecision
-from esper.policy.actions import Action, decision_of_action
 from esper.studies.growth.space import PlanSpace
+from esper.training.policy.actions import Action, decision_of_action
 
 DRAWN_PLANS = 2
 """Number of plans of a context that are drawn at random."""

@@ -35,10 +35,10 @@ from research.teaching.player import HEURISTIC, Alternative, Assignment, LessonP
 
 from esper.common.configuration.config import ConfigError
 from esper.common.intervals import seeds_interval
-from esper.engine.trained_policy import read_policy_file
-from esper.lanes.devices import device_kinds, resolve_devices
 from esper.recordings.checkpoints.manifest import digest
 from esper.studies.evaluation.journal import EvaluationKey, open_search_journal
+from esper.training.engine.trained_policy import read_policy_file
+from esper.training.lanes.devices import device_kinds, resolve_devices
 
 DIRECTORY = TELEMETRY_DIR / "evaluations" / "generalist"
 RENT = 0.002

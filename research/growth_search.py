@@ -46,9 +46,6 @@ from esper.common.intervals import joint_level, t_interval
 from esper.common.seeding import EpisodeKey, episode_uniforms
 from esper.common.system.disk import make_directory, write_replaced
 from esper.common.system.process import cpu_seconds
-from esper.engine.episode import Episode, begin_episodes
-from esper.engine.step import StepResult, play_steps, tick_slots
-from esper.lanes.pool import EnvPool
 from esper.networks.tasks.prepare import PreparedTask, prepare_task
 from esper.recordings.candidates.candidates import BARE_HOST, Candidate, choose
 from esper.recordings.checkpoints.manifest import digest
@@ -61,6 +58,9 @@ from esper.studies.growth.growth import num_finalists
 from esper.studies.growth.proposals import plan_of
 from esper.studies.growth.search import PlanSearch, Proposal, SearchKind
 from esper.studies.growth.space import PlanSpace
+from esper.training.engine.episode import Episode, begin_episodes
+from esper.training.engine.step import StepResult, play_steps, tick_slots
+from esper.training.lanes.pool import EnvPool
 
 STEPS = 20
 WAVE = 8

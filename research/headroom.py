@@ -39,8 +39,8 @@ from research.teaching.lessons import Lesson
 from research.teaching.player import HEURISTIC
 
 from esper.common.configuration.config import ConfigError
-from esper.policy.observation import BASE_GROUPS, HISTORY_STEPS, ObservationShape, set_rent
 from esper.studies.growth.space import PlanSpace
+from esper.training.policy.observation import BASE_GROUPS, HISTORY_STEPS, ObservationShape, set_rent
 
 WAIT = ""
 """The plan that never grows a seed."""

@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 
 from esper.common.configuration.config import Config
-from esper.engine.agent_factory import build_trained
-from esper.engine.trained_policy import policy_of
-from esper.lanes.devices import resolve_devices
-from esper.lanes.pool import EnvPool
 from esper.networks.tasks.profile import TaskProfile
-from esper.policy.plan import parse_plan
-from esper.policy.plan_agent import PlanAgent
-from esper.ppo.agent import PPOAgent
 from esper.recordings.checkpoints.catalog import find_checkpoint
 from esper.recordings.files.runs import resolve_run
 from esper.studies.evaluation.held_out import held_out_config, prepare_held_out, read_training_seeds
 from esper.studies.evaluation.results import EpisodeResult
+from esper.training.engine.agent_factory import build_trained
+from esper.training.engine.trained_policy import policy_of
+from esper.training.lanes.devices import resolve_devices
+from esper.training.lanes.pool import EnvPool
+from esper.training.policy.plan import parse_plan
+from esper.training.policy.plan_agent import PlanAgent
+from esper.training.ppo.agent import PPOAgent
 
 TELEMETRY_DIR = Path("telemetry")
 """Directory of the runs that are given by name; others are given by path."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from research.policies import TELEMETRY_DIR
 
-from esper.engine.trained_policy import SHIPPED, read_policy_file, read_trained_policy, write_policy_file
+from esper.training.engine.trained_policy import SHIPPED, read_policy_file, read_trained_policy, write_policy_file
 
 
 def main() -> None:

@@ -26,8 +26,8 @@ from esper.common.intervals import t_interval
 from esper.common.seeding import evaluation_seed, make_generator
 from esper.common.system.process import cpu_seconds
 from esper.networks.tasks.contexts import draw_context
-from esper.policy.agent import Agent
 from esper.studies.evaluation.episodes import run_episodes
+from esper.training.policy.agent import Agent
 
 POLICY = "policy"
 MAX_PLAN_SEEDS = 3

@@ -34,11 +34,11 @@ from research.teaching.pupil import Pupil, TeachingConfig
 from esper.common.configuration.config import Config, ConfigError, PPOConfig
 from esper.common.intervals import t_interval
 from esper.common.system.process import package_digest
-from esper.engine.trained_policy import TrainedPolicy, read_policy_file, write_policy_file
-from esper.lanes.devices import resolve_devices
 from esper.networks.tasks.prepare import PreparedTask, prepare_task
 from esper.recordings.effects.paying import PAYS
 from esper.studies.growth.space import PlanSpace
+from esper.training.engine.trained_policy import TrainedPolicy, read_policy_file, write_policy_file
+from esper.training.lanes.devices import resolve_devices
 
 DIRECTORY = TELEMETRY_DIR / "teaching"
 RENTS = TeachingConfig.rents

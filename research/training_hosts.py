@@ -8,12 +8,12 @@ import msgspec
 from torch import Tensor
 
 from esper.common.configuration.config import Config
-from esper.lanes.pool import EnvPool
 from esper.networks.tasks.prepare import PreparedTask
-from esper.policy.actions import WAITING, ChosenAction
-from esper.policy.agent import Agent, EnvStatus
-from esper.policy.baselines import NonLearningAgent
 from esper.studies.evaluation.episodes import play_episodes, start_episodes
+from esper.training.lanes.pool import EnvPool
+from esper.training.policy.actions import WAITING, ChosenAction
+from esper.training.policy.agent import Agent, EnvStatus
+from esper.training.policy.baselines import NonLearningAgent
 
 PARALLEL_CANDIDATES = 27
 """Maximum number of candidates that play at the same time: a power of three, as the rungs of successive halving."""

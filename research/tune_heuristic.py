@@ -21,9 +21,9 @@ from research.halving import find_best, halving_schedule
 from research.training_hosts import TrainingHosts
 
 from esper.common.configuration.config import Config
-from esper.lanes.devices import resolve_devices
 from esper.networks.tasks.prepare import prepare_task
-from esper.policy.heuristic import DEFAULT_RULES, HeuristicAgent, HeuristicRules
+from esper.training.lanes.devices import resolve_devices
+from esper.training.policy.heuristic import DEFAULT_RULES, HeuristicAgent, HeuristicRules
 
 
 def main() -> None:

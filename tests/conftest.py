@@ -54,4 +54,4 @@ def _own_caches(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture(autouse=True)
 def _validated_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.policy.masks.validate_masks", True)
+    monkeypatch.setattr("esper.training.policy.masks.validate_masks", True)

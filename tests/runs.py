@@ -14,13 +14,13 @@ import pytest
 from esper.common.configuration.files import resolve_config
 from esper.common.control import RequestKind, RequestQueue
 from esper.common.system.ranks import SINGLE_RANK, RankGroup
-from esper.engine.run_kind import RunKind
-from esper.engine.setup import set_up_run
-from esper.engine.start_point import RunOptions, StartPoint
-from esper.lanes.errors import RunFailedError
 from esper.recordings import events as ev
 from esper.recordings.history.history import open_history
 from esper.recordings.state.state import Keyframe, Record, RunState
+from esper.training.engine.run_kind import RunKind
+from esper.training.engine.setup import set_up_run
+from esper.training.engine.start_point import RunOptions, StartPoint
+from esper.training.lanes.errors import RunFailedError
 
 E = TypeVar("E", bound=ev.Event)
 
@@ -183,4 +183,4 @@ def only_run(cwd: Path) -> Path:
 def pass_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a KeyboardInterrupt in a thread of a lane pass, as that of Ctrl-C in the main thread does."""
     for module in ("lanes.runner", "engine.step"):
-        monkeypatch.setattr(f"esper.{module}.user_errors", lambda: (Exception,))
+        monkeypatch.setattr(f"esper.training.{module}.user_errors", lambda: (Exception,))

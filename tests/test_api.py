@@ -16,16 +16,16 @@ import pytest
 import torch
 
 import esper
-from esper.engine.thread import EngineThread
-from esper.envs.env import Env
-from esper.lanes import devices
-from esper.lanes.pool import EnvPool
-from esper.lanes.printed_lines import PrintedLines
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.manifest import CheckpointError
 from esper.recordings.files.recorder import RecordingError
 from esper.recordings.files.segments import ReadError
 from esper.recordings.state import state
+from esper.training.engine.thread import EngineThread
+from esper.training.envs.env import Env
+from esper.training.lanes import devices
+from esper.training.lanes.pool import EnvPool
+from esper.training.lanes.printed_lines import PrintedLines
 from tests.networks.tasks.models import task
 from tests.runs import recorded
 

@@ -75,7 +75,7 @@ def modules(*packages: str) -> list[str]:
                 "recordings",
                 "common.control",
                 "common.configuration",
-                "engine.thread",
+                "training.engine.thread",
                 "cli",
             ),
             {"torch", "textual", "optuna"},

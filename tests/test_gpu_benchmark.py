@@ -15,9 +15,9 @@ import torch
 from benchmarks.gpu import Batched, population
 from torch import Tensor
 
-from esper.envs.env import Env
 from esper.networks.tasks import load_task
 from esper.networks.tasks.probe import probe_task
+from esper.training.envs.env import Env
 
 ENVS = 3
 BATCHES = 4

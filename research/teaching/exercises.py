@@ -12,8 +12,8 @@ import torch
 from research.teaching.lessons import Lesson, net_rewards
 from torch import Tensor
 
-from esper.policy.masks import ActionMasks
-from esper.policy.observation import set_rent
+from esper.training.policy.masks import ActionMasks
+from esper.training.policy.observation import set_rent
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

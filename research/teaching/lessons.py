@@ -25,9 +25,9 @@ from torch import Tensor
 
 from esper.common.configuration.config import ConfigError
 from esper.common.system.disk import make_directory, write_replaced
-from esper.policy.masks import ActionMasks
-from esper.policy.observation import ObservationShape
 from esper.recordings.events.codec import encode_json
+from esper.training.policy.masks import ActionMasks
+from esper.training.policy.observation import ObservationShape
 
 FORMAT = 2
 """Version of the files."""

@@ -15,21 +15,21 @@ from torch import Tensor
 
 from esper.common.decisions import WAIT, Decision, PlannedDecision, write_plan
 from esper.common.seeding import EpisodeKey, episode_uniforms, make_generator
-from esper.engine.agent_factory import build_agent, build_trained
-from esper.engine.episode import Episode, begin_episodes
-from esper.engine.step import StepResult, play_steps, tick_slots
-from esper.engine.trained_policy import TrainedPolicy
-from esper.lanes.pool import EnvPool
 from esper.networks.tasks.family import structures_of
 from esper.networks.tasks.prepare import PreparedTask
-from esper.policy.actions import Action, ChosenAction
-from esper.policy.agent import Agent, EnvStatus, rows_of
-from esper.policy.baselines import NonLearningAgent
-from esper.policy.masks import ActionMasks, write_masks
-from esper.policy.observation import ObservationShape, write_observation
-from esper.policy.plan import PLAN
 from esper.studies.growth.candidate_agent import CandidateAgent
 from esper.studies.simulation.scripted import ScriptedAgent
+from esper.training.engine.agent_factory import build_agent, build_trained
+from esper.training.engine.episode import Episode, begin_episodes
+from esper.training.engine.step import StepResult, play_steps, tick_slots
+from esper.training.engine.trained_policy import TrainedPolicy
+from esper.training.lanes.pool import EnvPool
+from esper.training.policy.actions import Action, ChosenAction
+from esper.training.policy.agent import Agent, EnvStatus, rows_of
+from esper.training.policy.baselines import NonLearningAgent
+from esper.training.policy.masks import ActionMasks, write_masks
+from esper.training.policy.observation import ObservationShape, write_observation
+from esper.training.policy.plan import PLAN
 
 HEURISTIC = "heuristic"
 """Name of the alternative in which the heuristic decides."""

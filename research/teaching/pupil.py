@@ -33,11 +33,11 @@ from research.teaching.lessons import Lesson, pad_lesson
 from torch import Tensor
 
 from esper.common.configuration.config import PPOConfig
-from esper.engine.trained_policy import TrainedPolicy
-from esper.policy.masks import ActionMasks
-from esper.policy.network import PolicyNetwork
-from esper.policy.observation import ObservationShape
-from esper.ppo.normaliser import ObservationNormaliser, RunningMeanStd
+from esper.training.engine.trained_policy import TrainedPolicy
+from esper.training.policy.masks import ActionMasks
+from esper.training.policy.network import PolicyNetwork
+from esper.training.policy.observation import ObservationShape
+from esper.training.ppo.normaliser import ObservationNormaliser, RunningMeanStd
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,6 @@ from .api import train as train
 from .api import what_if as what_if
 from .common.configuration.config import ConfigError as ConfigError
 from .common.configuration.config import TaskError as TaskError
-from .engine.task_report import TaskReport as TaskReport
-from .engine.task_report import check as check
-from .lanes.errors import RunFailedError as RunFailedError
 from .networks.seeds.blueprints import blueprint as blueprint
 from .networks.seeds.layers import starts_at_zero as starts_at_zero
 from .networks.tasks.family import Family as Family
@@ -28,5 +25,8 @@ from .recordings.files.segments import ReadError as ReadError
 from .studies.harvest.grown import Grown as Grown
 from .studies.harvest.model import load_grown as load_grown
 from .studies.harvest.structure import HarvestError as HarvestError
+from .training.engine.task_report import TaskReport as TaskReport
+from .training.engine.task_report import check as check
+from .training.lanes.errors import RunFailedError as RunFailedError
 
 __version__: str

@@ -17,11 +17,6 @@ from esper.common.configuration.files import check_keys, resolve_config
 from esper.common.control import RequestKind
 from esper.common.seeding import restored_generators
 from esper.common.user_code.references import with_short_errors
-from esper.engine.start_checks import resolve_policy
-from esper.engine.start_point import RunOptions, StartPoint
-from esper.engine.thread import EngineThread
-from esper.lanes.errors import FaultError, RunFailedError
-from esper.lanes.pool import can_be_imported
 from esper.networks.tasks.loading import resolve_task
 from esper.networks.tasks.registry import get_built_in, is_built_in
 from esper.networks.tasks.task import Task
@@ -34,6 +29,11 @@ from esper.recordings.state.state import RunState
 from esper.studies.growth.growth import GROWTH_CONFIG, Growth, check_growth, make_request
 from esper.studies.growth.run import GrowthRun
 from esper.studies.simulation.question import Inquiry, Question
+from esper.training.engine.start_checks import resolve_policy
+from esper.training.engine.start_point import RunOptions, StartPoint
+from esper.training.engine.thread import EngineThread
+from esper.training.lanes.errors import FaultError, RunFailedError
+from esper.training.lanes.pool import can_be_imported
 
 
 class TrainedRun(NamedTuple):

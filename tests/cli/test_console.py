@@ -18,14 +18,14 @@ from queue import SimpleQueue
 
 import pytest
 
-from esper.checkpoint.files import write_checkpoint
 from esper.cli.console import QUEUE_POLL_S, SUMMARY_COLS, Narrator, RunPrinter, drain, format_summary
 from esper.common.domain import Rule
-from esper.lanes.printed_lines import PrintedLines
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import checkpoint_path
 from esper.recordings.health.incidents import group_incidents
 from esper.recordings.state.state import Keyframe, Record, RunState
+from esper.training.checkpoint.files import write_checkpoint
+from esper.training.lanes.printed_lines import PrintedLines
 from tests.factory import example_run, growth_run, run_started, stamp
 from tests.faults.programs import example_checkpoint
 from tests.recordings.files.recordings import fold

@@ -24,7 +24,7 @@ from tests.runs import only
 from tests.terminals import run as run_program
 
 if TYPE_CHECKING:
-    from esper.engine.thread import EngineThread
+    from esper.training.engine.thread import EngineThread
 
 accumulator: Any = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 OPTIONS = ("--no-tui", "--envs", "2", "--steps", "2", "--training.samples-per-epoch", "64", "--devices", "cpu:0")

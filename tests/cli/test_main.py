@@ -15,12 +15,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.cli.main import main
-from esper.engine import checkpointer
-from esper.envs.env import Env
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import list_checkpoints
+from esper.training.checkpoint.files import Checkpoint, read_checkpoint
+from esper.training.engine import checkpointer
+from esper.training.envs.env import Env
 from tests.factory import example_run
 from tests.recordings.files.recordings import recording, write_segment
 from tests.runs import computed, only_run, recorded

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from esper.checkpoint.files import read_checkpoint
 from esper.cli.commands.grow import FIXED_KEYS
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK
@@ -22,6 +21,7 @@ from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.recordings.files.notes import RunNotes, read_notes
 from esper.studies.growth.growth import GROWTH_CONFIG
+from esper.training.checkpoint.files import read_checkpoint
 from tests.runs import only_run, recorded, stopped_run
 from tests.terminals import assert_refused, printed
 

@@ -12,10 +12,10 @@ import torch
 import zstandard
 
 from esper.cli.main import main
-from esper.engine import setup
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.recordings.checkpoints.manifest import MANIFEST_FILE, STATE_FILE
+from esper.training.engine import setup
 from tests.factory import example_run
 from tests.recordings.files.recordings import recording
 from tests.runs import only_run, recorded, stopped_run
@@ -130,7 +130,7 @@ def test_invalid_configuration_file_is_refused(
 def test_engine_import_error_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "esper.engine.setup", None)
+    monkeypatch.setitem(sys.modules, "esper.training.engine.setup", None)
     monkeypatch.chdir(tmp_path)
     assert main(["--no-tui", "--telemetry-dir", "runs"]) == 1
     _, errors = printed(capsys)

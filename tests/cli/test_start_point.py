@@ -14,7 +14,6 @@ import pytest
 from esper.cli import start_point
 from esper.cli.start_point import resolve_start
 from esper.common.control import RequestKind
-from esper.engine.start_point import RunCompleteError, StartPoint
 from esper.recordings.checkpoints.catalog import CHECKPOINTS_DIR, list_checkpoints
 from esper.recordings.checkpoints.manifest import CheckpointError
 from esper.recordings.files import run_lock
@@ -22,6 +21,7 @@ from esper.recordings.files.notes import RunNotes, write_notes
 from esper.recordings.files.recorder import RecordingError
 from esper.recordings.files.run_directory import RunDirectory
 from esper.recordings.files.run_lock import RunLock, is_live, read_holder
+from esper.training.engine.start_point import RunCompleteError, StartPoint
 from tests.runs import LiveRun, computed, only, recorded, stopped_run, tiny
 
 

@@ -14,15 +14,15 @@ from typing import NoReturn
 
 import pytest
 
-from esper.checkpoint.files import read_checkpoint
 from esper.cli.dashboard import DisplayOptions
 from esper.cli.run_display import run_in_dashboard
 from esper.common.configuration.files import resolve_config
 from esper.common.control import Request, RequestKind
-from esper.engine.start_point import StartPoint
-from esper.engine.thread import EngineThread
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import list_checkpoints
+from esper.training.checkpoint.files import read_checkpoint
+from esper.training.engine.start_point import StartPoint
+from esper.training.engine.thread import EngineThread
 from tests.factory import example_run
 from tests.recordings.files.recordings import recording
 from tests.runs import LiveRun, only_run, recorded, tiny

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from esper.envs.cuda_graphs import CudaGraphs
+from esper.training.envs.cuda_graphs import CudaGraphs
 from tests.cuda.gpu import GPU, NEEDS_GPU, side_stream
-from tests.engine.populations import play, population
+from tests.training.engine.populations import play, population
 
 pytestmark = NEEDS_GPU
 DEVICE = torch.device(GPU[0])

@@ -16,20 +16,20 @@ from torch.nn import functional
 
 from esper.common.domain import AlphaCurve, Op, Stage
 from esper.common.seeding import make_generator
-from esper.envs import cuda_graphs as cuda_graphs_module
-from esper.envs.cuda_graphs import CudaGraphs
-from esper.envs.env_state import env_state_tensors, load_tensors
-from esper.envs.epoch_result import EpochResult
-from esper.envs.governor import LastGoodState
-from esper.lanes.pool import EnvPool, PendingEpochs
 from esper.networks.seeds.blend import Blend
 from esper.networks.tasks.task import Task
-from esper.policy.actions import Action
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import find_checkpoint
+from esper.training.envs import cuda_graphs as cuda_graphs_module
+from esper.training.envs.cuda_graphs import CudaGraphs
+from esper.training.envs.env_state import env_state_tensors, load_tensors
+from esper.training.envs.epoch_result import EpochResult
+from esper.training.envs.governor import LastGoodState
+from esper.training.lanes.pool import EnvPool, PendingEpochs
+from esper.training.policy.actions import Action
 from tests.cuda.gpu import GPU, NEEDS_GPU, side_stream
-from tests.engine.populations import digits_profile, live_on, measurements, play, population, script
 from tests.runs import LiveRun
+from tests.training.engine.populations import digits_profile, live_on, measurements, play, population, script
 
 pytestmark = NEEDS_GPU
 

@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.checkpoint.files import read_checkpoint
 from esper.common.control import RequestKind
-from esper.envs.env import Env
-from esper.lanes.devices import torch_device
 from esper.networks.seeds.outputs import list_tensors
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import find_checkpoint, list_checkpoints
-from tests.engine.populations import play, population
+from esper.training.checkpoint.files import read_checkpoint
+from esper.training.envs.env import Env
+from esper.training.lanes.devices import torch_device
 from tests.runs import LiveRun, recorded
+from tests.training.engine.populations import play, population
 
 ENVS, STEPS, PAUSED = 4, 6, 3
 

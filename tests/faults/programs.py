@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import torch
 
-from esper.checkpoint.files import Checkpoint, write_checkpoint
 from esper.common.configuration.config import Config
 from esper.recordings.checkpoints.catalog import checkpoint_path
 from esper.recordings.files.recorder import Recorder, write_manifest
 from esper.recordings.files.run_directory import RunDirectory
+from esper.training.checkpoint.files import Checkpoint, write_checkpoint
 from tests.factory import example_run
 
 TIMEOUT_S = 120

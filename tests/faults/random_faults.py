@@ -28,7 +28,6 @@ from pathlib import Path
 
 import psutil
 
-from esper.checkpoint.files import read_checkpoint
 from esper.common.control import RequestKind
 from esper.common.system.stop_signals import STOP_SIGNALS
 from esper.recordings import events as ev
@@ -37,6 +36,7 @@ from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.recordings.checkpoints.manifest import CheckpointError
 from esper.recordings.events import AnyEvent
 from esper.recordings.history.history import open_history
+from esper.training.checkpoint.files import read_checkpoint
 from tests.faults.programs import Ended, ProgramServer, RankLauncher
 from tests.faults.surroundings import VARIABLE, disturb
 from tests.recordings.attach.viewers import HELLO, Viewer, exchange, make_ask
@@ -531,7 +531,7 @@ def program_server(surroundings: Path) -> Iterator[ProgramServer]:
     disturb(surroundings, clock_s=0.0)
     os.environ[VARIABLE] = str(surroundings)
     server = ProgramServer(
-        "tests.faults.surroundings", "torch._dynamo", "esper.engine.setup", "esper.cli.commands.train"
+        "tests.faults.surroundings", "torch._dynamo", "esper.training.engine.setup", "esper.cli.commands.train"
     )
     try:
         yield server

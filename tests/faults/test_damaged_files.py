@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from esper.checkpoint.files import read_checkpoint
 from esper.cli.main import main
 from esper.recordings.checkpoints.manifest import CheckpointError
 from esper.recordings.files.segments import ReadError, packed_path, segment_path
 from esper.recordings.history.history import open_history
+from esper.training.checkpoint.files import read_checkpoint
 from tests.faults.programs import write_run
 
 DAMAGED_FILES = 50

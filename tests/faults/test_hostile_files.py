@@ -32,7 +32,7 @@ def programs() -> Iterator[ProgramServer]:
 @pytest.fixture(scope="module")
 def loaded_programs() -> Iterator[ProgramServer]:
     """Programs that start with the engine, and so with torch."""
-    server = ProgramServer("esper.engine.setup", "esper.cli.commands.train")
+    server = ProgramServer("esper.training.engine.setup", "esper.cli.commands.train")
     yield server
     server.close()
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from esper.checkpoint.files import read_checkpoint, write_checkpoint
 from esper.recordings.checkpoints.catalog import checkpoint_path, find_checkpoint, prune_checkpoints, remove_incomplete
 from esper.recordings.files import recorder as recorder_module
 from esper.recordings.files.recorder import Recorder, write_manifest
@@ -19,6 +18,7 @@ from esper.recordings.files.run_directory import RunDirectory
 from esper.recordings.files.runs import make_run_directory
 from esper.recordings.files.segments import ReadError
 from esper.recordings.history.history import open_history
+from esper.training.checkpoint.files import read_checkpoint, write_checkpoint
 from tests.factory import example_run
 from tests.faults.power import PowerRecorder, write_state
 from tests.faults.programs import example_checkpoint

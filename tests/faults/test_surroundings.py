@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from esper.checkpoint.files import read_checkpoint
 from esper.cli.main import main
 from esper.common.control import RequestKind
 from esper.recordings import events as ev
@@ -25,6 +24,7 @@ from esper.recordings.attach.protocol import SOCKET_NAME, Acknowledged
 from esper.recordings.attach.server import MAX_CONNECTIONS
 from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.recordings.history.history import open_history
+from esper.training.checkpoint.files import read_checkpoint
 from tests.faults.programs import TIMEOUT_S
 from tests.recordings.attach.viewers import HELLO, Viewer, exchange, wait_until
 from tests.runs import LiveRun, only_run, recorded

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import esper
 from esper.networks.seeds.site import SlotSite
-from esper.policy.actions import ChosenAction
-from esper.policy.agent import EnvStatus
-from esper.policy.baselines import WAITING, NonLearningAgent, germinate_action
+from esper.training.policy.actions import ChosenAction
+from esper.training.policy.agent import EnvStatus
+from esper.training.policy.baselines import WAITING, NonLearningAgent, germinate_action
 
 
 @esper.blueprint("plugin_gain", "BC", causal="always")

@@ -16,9 +16,9 @@ from esper.common.configuration.config import Config, ConfigError
 from esper.common.decisions import Decision
 from esper.common.domain import HEADS
 from esper.networks.tasks.prepare import prepare_task
-from esper.policy.actions import action_of
-from esper.policy.observation import ObservationShape
 from esper.studies.growth.space import PlanSpace
+from esper.training.policy.actions import action_of
+from esper.training.policy.observation import ObservationShape
 from tests.research.teaching.made import made_lesson
 
 STEPS = 20

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from research.halving import FIRST_RUNG_EPISODES, MIN_SEARCH_EPISODES, find_best, halving_schedule
 from research.target_search import draw_plans
 
-from esper.policy.plan import check_names, parse_plan
+from esper.training.policy.plan import check_names, parse_plan
 
 OFFERED = {"early": ("norm", "conv_light"), "mid": ("depthwise",), "late": ("norm", "conv_heavy", "attention")}
 

@@ -13,7 +13,7 @@ from research.curriculum import Course
 from research.teach import lesson_path, prepare
 from research.teaching.lessons import Lesson, write_lesson
 
-from esper.policy.observation import BASE_FEATURES, ObservationShape
+from esper.training.policy.observation import BASE_FEATURES, ObservationShape
 from research import context_gain, headroom
 from tests.research.teaching.made import made_lesson
 

@@ -15,7 +15,7 @@ from research.teach import DIRECTORY, PUPIL, draw, lesson_path, play, prepare, r
 from research.teaching.lessons import Lesson, write_lesson
 
 from esper.common.configuration.config import ConfigError
-from esper.policy.observation import ObservationShape
+from esper.training.policy.observation import ObservationShape
 from research import teach
 from tests.research.teaching.made import made_lesson
 

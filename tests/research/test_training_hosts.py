@@ -9,7 +9,7 @@ from research.training_hosts import TrainingHosts
 
 from esper.common.configuration.config import Config
 from esper.networks.tasks.prepare import prepare_task
-from esper.policy.baselines import StaticAgent
+from esper.training.policy.baselines import StaticAgent
 
 
 @pytest.mark.parametrize("task", ["digits", "digits_family"])

@@ -12,12 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from esper.checkpoint.files import write_checkpoint
 from esper.common.configuration.files import resolve_config
 from esper.common.control import RequestKind, RequestQueue
-from esper.engine.ending import TRAINED
-from esper.engine.start_point import StartPoint
-from esper.engine.thread import EngineThread
 from esper.recordings import events as ev
 from esper.recordings.attach.server import AttachServer
 from esper.recordings.attach.session import AttachedRun
@@ -36,6 +32,10 @@ from esper.sanctum.source import AttachSource
 from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.problems import AnomalyStrip, PauseCausePanel
+from esper.training.checkpoint.files import write_checkpoint
+from esper.training.engine.ending import TRAINED
+from esper.training.engine.start_point import StartPoint
+from esper.training.engine.thread import EngineThread
 from tests.factory import example_run
 from tests.faults.programs import example_checkpoint
 from tests.recordings.attach.viewers import drain_requests, no_recording_error

@@ -11,15 +11,15 @@ import torch
 from textual.widgets import Static
 from torch import Tensor
 
-from esper.checkpoint.files import read_checkpoint
 from esper.common.configuration.files import resolve_config
-from esper.engine.ending import TRAINED
-from esper.engine.start_point import RunOptions, StartPoint
-from esper.engine.thread import EngineThread
-from esper.envs.env import Env
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import LiveSource
 from esper.sanctum.widgets.problems import PauseCausePanel
+from esper.training.checkpoint.files import read_checkpoint
+from esper.training.engine.ending import TRAINED
+from esper.training.engine.start_point import RunOptions, StartPoint
+from esper.training.engine.thread import EngineThread
+from esper.training.envs.env import Env
 from tests.runs import tiny
 from tests.sanctum.driving import until
 

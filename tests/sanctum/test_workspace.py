@@ -18,7 +18,6 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 import esper
-from esper.checkpoint.files import write_checkpoint
 from esper.common.control import RequestKind
 from esper.common.intervals import t_quantile
 from esper.recordings import events as ev
@@ -38,6 +37,7 @@ from esper.sanctum.widgets.run_details import RunDetails
 from esper.sanctum.widgets.run_list import RunFilterBox, RunList
 from esper.sanctum.widgets.workspace_header import WorkspaceHeader
 from esper.sanctum.workspace import Workspace
+from esper.training.checkpoint.files import write_checkpoint
 from tests.factory import example_run, stamp
 from tests.faults.programs import example_checkpoint
 from tests.recordings.files.recordings import lines, recording, write_segment

@@ -25,7 +25,7 @@ from esper.recordings.events.codec import encode_json
 from esper.recordings.state.state import Record
 
 if TYPE_CHECKING:
-    from esper.engine.thread import EngineThread
+    from esper.training.engine.thread import EngineThread
 
 COMMAND_LIMIT_S = 10.0
 """Seconds after which a command is ended."""

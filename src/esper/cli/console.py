@@ -18,7 +18,6 @@ from esper.cli.growth_lines import format_growth_round
 from esper.cli.options import NarrationDetail
 from esper.cli.streams import DISK_FULL_ERRNOS, print_text
 from esper.common.formatting import NOT_MEASURED, format_duration, format_number, pluralise, strip_control
-from esper.engine.resume_options import resume_options
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.manifest import CheckpointError, read_manifest
 from esper.recordings.events.sentences import describe_event, to_ascii
@@ -26,6 +25,7 @@ from esper.recordings.health.incidents import group_incidents
 from esper.recordings.history.measures import LAST_RETURN
 from esper.recordings.state.anomalies import anomaly_key
 from esper.recordings.state.state import MAX_ANOMALIES, Keyframe, Record, RunState, fold
+from esper.training.engine.resume_options import resume_options
 
 QUEUE_POLL_S = 0.2
 """Seconds between checks of the queue and of whether the run is still alive."""

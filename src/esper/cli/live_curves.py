@@ -13,7 +13,7 @@ from esper.recordings.history.tensorboard import TensorboardWriter
 from esper.recordings.state.state import Keyframe, Record
 
 if TYPE_CHECKING:
-    from esper.engine.thread import EngineThread
+    from esper.training.engine.thread import EngineThread
 
 DIRECTORY = "tensorboard"
 """Directory of the curves in the directory of the run."""

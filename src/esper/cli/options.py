@@ -18,10 +18,10 @@ from esper.common.configuration.fields import ConfigField, list_fields
 from esper.common.formatting import install_command, join_alternatives, strip_control, suggest
 from esper.common.user_code.references import TaskOrigin
 from esper.networks.tasks import TASK_NAMES, check_task_reference, own_values
-from esper.policy.loading import is_own_policy
 from esper.recordings.checkpoints.catalog import find_checkpoint
 from esper.recordings.checkpoints.manifest import config_from_manifest, read_manifest
 from esper.recordings.files.runs import resolve_run
+from esper.training.policy.loading import is_own_policy
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 NarrationDetail = Literal["summary", "all"]

@@ -20,9 +20,9 @@ from esper.common.system.process import NamedThread, RankInfo
 from esper.common.system.stop_signals import replace_handlers, restore_handlers
 
 if TYPE_CHECKING:
-    from esper.engine.ending import EndingKind
-    from esper.engine.thread import EngineThread
     from esper.recordings.state.state import RunState
+    from esper.training.engine.ending import EndingKind
+    from esper.training.engine.thread import EngineThread
 
 _EXIT_CODES: dict[EndingKind, int] = {"refused": EXIT_USAGE, "failed": EXIT_FAILED}
 """Exit codes of the ends of a run that are no success."""

@@ -13,11 +13,7 @@ from esper.cli.options import check_own_code_is_named, print_warnings
 from esper.common.configuration.config import ConfigError
 from esper.common.configuration.files import read_config_file, resolve_config
 from esper.common.system.process import parent_start_time
-from esper.engine.start_checks import resolve_policy
-from esper.engine.start_point import RunCompleteError, StartPoint
-from esper.engine.unfinished import command_digest, find_begun_run, is_done
 from esper.networks.tasks import is_built_in
-from esper.policy.loading import is_own_policy
 from esper.recordings.checkpoints.catalog import (
     CHECKPOINTS_DIR,
     find_checkpoint,
@@ -38,6 +34,10 @@ from esper.recordings.files.run_directory import RunDirectory
 from esper.recordings.files.run_lock import RunLock
 from esper.recordings.files.run_manifest import read_run_manifest
 from esper.recordings.files.runs import resolve_run
+from esper.training.engine.start_checks import resolve_policy
+from esper.training.engine.start_point import RunCompleteError, StartPoint
+from esper.training.engine.unfinished import command_digest, find_begun_run, is_done
+from esper.training.policy.loading import is_own_policy
 
 AUTO = "auto"
 """Value of `--resume` that stands for the run that the command has begun, or a new one."""

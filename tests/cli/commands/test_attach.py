@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from esper.checkpoint.files import read_checkpoint
 from esper.cli.commands.attach import find_live_run
 from esper.cli.main import main
 from esper.recordings import events as ev
@@ -23,6 +22,7 @@ from esper.recordings.events.codec import encode_json
 from esper.recordings.files.recorder import Recorder
 from esper.recordings.files.run_directory import RunDirectory
 from esper.recordings.files.run_lock import LOCK_FILE, RunLock, is_live, read_holder
+from esper.training.checkpoint.files import read_checkpoint
 from tests.factory import example_run
 from tests.recordings.files.recordings import recording
 from tests.runs import only_run, recorded

@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from esper.checkpoint.files import Checkpoint, write_checkpoint
 from esper.cli.commands import checkpoints as command
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK, EXIT_USAGE
 from esper.common.configuration.config import Config
 from esper.recordings.checkpoints.catalog import checkpoint_path, find_checkpoint, list_checkpoints
 from esper.recordings.checkpoints.manifest import MANIFEST_FILE, STATE_FILE, TENSORS_FILE
+from esper.training.checkpoint.files import Checkpoint, write_checkpoint
 
 MIB = 1 << 20
 

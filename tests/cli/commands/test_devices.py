@@ -10,8 +10,8 @@ import torch
 
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK, EXIT_USAGE
-from esper.lanes import device_names, devices
-from esper.lanes.devices import DeviceInfo
+from esper.training.lanes import device_names, devices
+from esper.training.lanes.devices import DeviceInfo
 
 GIB = 1 << 30
 MACHINE = [

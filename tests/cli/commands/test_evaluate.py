@@ -10,7 +10,7 @@ import pytest
 
 from esper.cli.main import main
 from esper.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
-from esper.envs.env import Env
+from esper.training.envs.env import Env
 from tests.runs import LiveRun, pass_interrupts
 
 

@@ -13,7 +13,6 @@ import esper
 from esper.cli.main import main
 from esper.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from esper.common.control import Request, RequestKind, RequestQueue
-from esper.envs.env import Env
 from esper.recordings import events as ev
 from esper.recordings.candidates.candidates import COMPARED, FROM_SCRATCH, WIDE_HOST, Candidate, choose, describe_answer
 from esper.recordings.files.run_lock import is_live
@@ -25,6 +24,7 @@ from esper.studies.growth.director import GrowthDirector
 from esper.studies.growth.growth import FRESH_HOSTS
 from esper.studies.harvest import grown as grown_module
 from esper.studies.harvest.structure import STRUCTURE_FILE, WEIGHTS_FILE, HarvestError, read_structure
+from esper.training.envs.env import Env
 from tests.runs import LiveRun, computed, only, recorded
 
 SHORT = ("--no-tui", "--task", "digits", "--devices", "cpu:0", "--training.samples-per-epoch", "128")
@@ -315,7 +315,9 @@ def test_policies_of_the_user_propose(tmp_path: Path, capsys: pytest.CaptureFixt
     train = [*SHORT, "--envs", "2", "--steps", "2", "--rounds", "1", "--telemetry-dir", str(trained)]
     assert main(train) == EXIT_OK
     own = tmp_path / "own_static.py"
-    own.write_text("from esper.policy.baselines import StaticAgent\n\n\ndef policy(**_):\n    return StaticAgent()\n")
+    own.write_text(
+        "from esper.training.policy.baselines import StaticAgent\n\n\ndef policy(**_):\n    return StaticAgent()\n"
+    )
     for policy in (only(trained), own):
         assert grow(tmp_path / "grown", "--trials", "2", "--steps", "2", "--policy", str(policy)) == EXIT_OK
     assert f"{only(trained).name}/round-00001-step-0002: score" in capsys.readouterr().out

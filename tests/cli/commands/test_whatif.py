@@ -18,7 +18,6 @@ from esper.common.configuration.config import ConfigError
 from esper.common.decisions import Decision
 from esper.common.formatting import APPROXIMATE
 from esper.common.intervals import t_interval
-from esper.envs.env import Env
 from esper.recordings.checkpoints.catalog import find_checkpoint
 from esper.recordings.effects.change import Change, describe_change, without_steps
 from esper.recordings.effects.episode import read_episode
@@ -27,6 +26,7 @@ from esper.recordings.effects.results import Reproduction
 from esper.recordings.effects.store import RESULTS_FILE, EffectStore
 from esper.recordings.history.history import open_history
 from esper.studies.simulation.question import Inquiry, Question
+from esper.training.envs.env import Env
 from tests.runs import pass_interrupts
 
 PLAN = "1:conv_light@early 2:depthwise@mid 7:cull@mid"

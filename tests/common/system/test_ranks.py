@@ -16,7 +16,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from esper.common.control import RequestKind, RequestQueue
 from esper.common.system.process import RankInfo
 from esper.common.system.ranks import SINGLE_RANK, RankGroup, RankLostError, meet
-from esper.engine.run_control import RankedRequestQueue
+from esper.training.engine.run_control import RankedRequestQueue
 from tests.ranks import ThreadRanks, together
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.bool]

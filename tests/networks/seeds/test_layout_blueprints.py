@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from esper.common.domain import AlphaCurve, Stage
-from esper.envs.env_state import load_tensors
 from esper.networks.seeds.blend import BLEND_STYLES, Blend, BlendGate
 from esper.networks.seeds.blueprints import BLUEPRINTS, blueprint, build_seed, offered_blueprints
 from esper.networks.seeds.blueprints.features import LowRankSeed, MlpSeed
@@ -20,6 +19,7 @@ from esper.networks.seeds.layers import initialise_
 from esper.networks.seeds.layouts import Layout
 from esper.networks.seeds.lifecycle import GateConfig
 from esper.networks.seeds.slot import Slot
+from esper.training.envs.env_state import load_tensors
 from tests.networks.seeds.hosts import generator, grow, network, pictures, site
 
 SHAPES = {Layout.BC: (5, 16), Layout.BTC: (3, 7, 16), Layout.BCL: (3, 16, 7), Layout.BCHW: (3, 16, 6, 6)}

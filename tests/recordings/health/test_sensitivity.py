@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from esper.common.control import RequestKind
-from esper.envs.env import Env
 from esper.recordings import events as ev
 from esper.recordings.health.detector import AnomalyDetector
+from esper.training.envs.env import Env
 from tests.factory import device_sampled, env_stepped, policy_updated, run_started
 from tests.runs import LiveRun
 

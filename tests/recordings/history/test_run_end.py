@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from esper.checkpoint.files import write_checkpoint
 from esper.cli.main import main
 from esper.common.configuration.config import Config
 from esper.recordings import events as ev
@@ -14,6 +13,7 @@ from esper.recordings.files.recorder import Recorder, write_manifest
 from esper.recordings.files.run_directory import RunDirectory
 from esper.recordings.files.run_lock import RunLock
 from esper.recordings.history.history import open_history
+from esper.training.checkpoint.files import write_checkpoint
 from tests.factory import example_run
 from tests.faults.programs import example_checkpoint
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from esper.checkpoint.files import write_checkpoint
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import checkpoint_path
 from esper.recordings.files.run_directory import RunDirectory
@@ -22,6 +21,7 @@ from esper.recordings.files.run_lock import LOCK_FILE, LockHolder, RunLock
 from esper.recordings.history import run_status
 from esper.recordings.history.run_status import RunStatus, RunWriter, find_writer, judge_run
 from esper.recordings.state.state import RunState
+from esper.training.checkpoint.files import write_checkpoint
 from tests.factory import example_run, stamp
 from tests.faults.programs import example_checkpoint
 from tests.recordings.files.recordings import fold

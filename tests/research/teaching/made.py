@@ -8,8 +8,8 @@ import torch
 from research.teaching.lessons import Lesson, LessonInfo
 
 from esper.common.domain import HEADS, Op
-from esper.policy.masks import ActionMasks
-from esper.policy.observation import BASE_FEATURES, ObservationShape
+from esper.training.policy.masks import ActionMasks
+from esper.training.policy.observation import BASE_FEATURES, ObservationShape
 
 STEPS = 3
 """Number of steps of most of these lessons."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from research.teaching.exercises import split_lesson
 
-from esper.policy.observation import ObservationShape
+from esper.training.policy.observation import ObservationShape
 from tests.research.teaching.made import made_lesson
 
 SHAPE = ObservationShape(2, 3)

@@ -13,7 +13,7 @@ from research.teaching.lessons import Lesson, join_alternatives, read_lesson, wr
 from torch import Tensor
 
 from esper.common.configuration.config import ConfigError
-from esper.policy.observation import ObservationShape
+from esper.training.policy.observation import ObservationShape
 from research.teaching import lessons
 from tests.research.teaching.made import made_lesson
 

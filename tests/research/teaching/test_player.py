@@ -17,23 +17,23 @@ from esper.common.configuration.config import Config, ConfigError, PPOConfig, Tr
 from esper.common.decisions import Decision
 from esper.common.domain import Op
 from esper.common.seeding import make_generator
-from esper.engine.agent_factory import build_trained
-from esper.engine.trained_policy import TrainedPolicy
-from esper.envs.epoch_result import EpochResult
-from esper.envs.governor import Breakdown
-from esper.lanes.pool import EnvPool
 from esper.networks.tasks.builtin.digits_family import digits_host
 from esper.networks.tasks.prepare import PreparedTask, prepare_task
-from esper.policy.actions import Action
-from esper.policy.agent import Agent
-from esper.policy.baselines import germinate_action
-from esper.policy.heuristic import HeuristicAgent
-from esper.policy.masks import ActionMasks
-from esper.policy.observation import ObservationShape, set_rent
-from esper.policy.plan import parse_plan
-from esper.policy.plan_agent import PlanAgent
 from esper.studies.evaluation.episodes import run_episodes
 from esper.studies.evaluation.results import EpisodeResult
+from esper.training.engine.agent_factory import build_trained
+from esper.training.engine.trained_policy import TrainedPolicy
+from esper.training.envs.epoch_result import EpochResult
+from esper.training.envs.governor import Breakdown
+from esper.training.lanes.pool import EnvPool
+from esper.training.policy.actions import Action
+from esper.training.policy.agent import Agent
+from esper.training.policy.baselines import germinate_action
+from esper.training.policy.heuristic import HeuristicAgent
+from esper.training.policy.masks import ActionMasks
+from esper.training.policy.observation import ObservationShape, set_rent
+from esper.training.policy.plan import parse_plan
+from esper.training.policy.plan_agent import PlanAgent
 from tests.research.teaching.made import made_lesson
 from tests.research.teaching.test_lessons import assert_equal
 
@@ -119,7 +119,7 @@ def test_return_of_an_env_that_breaks_down(monkeypatch: pytest.MonkeyPatch) -> N
         calls.append(0)
         return Breakdown("it is ill", 0.0, None) if len(calls) == 6 else None  # env 1, in the third step
 
-    monkeypatch.setattr("esper.engine.episode.find_non_finite", breakdown)
+    monkeypatch.setattr("esper.training.engine.episode.find_non_finite", breakdown)
     lessons = play([Assignment(context, [PLANTED], 0.002) for context in range(2)], capacity=2, orders=1)
     assert lessons[0].valid_OPT.all()
     assert lessons[1].valid_OPT[0, 0].tolist() == [True] * 3 + [False] * 3

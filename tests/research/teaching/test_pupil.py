@@ -12,11 +12,11 @@ from research.teaching.pupil import Pupil, TeachingConfig, _log_sum_exp
 
 from esper.common.configuration.config import Config, PPOConfig
 from esper.common.domain import Op
-from esper.engine.agent_factory import build_trained
-from esper.engine.trained_policy import read_policy_file, write_policy_file
-from esper.policy.observation import ObservationShape, write_observation
-from tests.policy.scripted import BLUEPRINTS, NOISE, PROFILE, ScriptedEnv
+from esper.training.engine.agent_factory import build_trained
+from esper.training.engine.trained_policy import read_policy_file, write_policy_file
+from esper.training.policy.observation import ObservationShape, write_observation
 from tests.research.teaching.made import STEPS, made_lesson
+from tests.training.policy.scripted import BLUEPRINTS, NOISE, PROFILE, ScriptedEnv
 
 SHAPE = ObservationShape(2, 3)
 SMALL = PPOConfig(hidden=8)

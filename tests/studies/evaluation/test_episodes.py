@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from esper.common.configuration.config import Config, PolicyName
-from esper.engine.agent_factory import build_agent
-from esper.lanes.pool import EnvPool
 from esper.networks.tasks import load_task
 from esper.networks.tasks.task import Task
-from esper.policy.baselines import StaticAgent
-from esper.ppo.rewards import rent_cost
 from esper.studies.evaluation.episodes import run_episodes
 from esper.studies.evaluation.results import EpisodeResult
-from tests.engine.populations import digits, digits_profile
+from esper.training.engine.agent_factory import build_agent
+from esper.training.lanes.pool import EnvPool
+from esper.training.policy.baselines import StaticAgent
+from esper.training.ppo.rewards import rent_cost
 from tests.runs import LiveRun
+from tests.training.engine.populations import digits, digits_profile
 
 DIGITS = load_task("digits_impaired")
 TASK = replace(DIGITS, samples_per_epoch=2 * DIGITS.batch_size)

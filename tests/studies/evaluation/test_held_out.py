@@ -15,14 +15,11 @@ import msgspec
 import pytest
 import torch
 
-from esper.checkpoint.files import read_checkpoint
 from esper.common.configuration.config import ConfigError, TaskError
 from esper.common.domain import HEADS
 from esper.common.seeding import decision_uniforms, evaluation_seed, make_generator
-from esper.envs.env import Env
 from esper.networks.tasks import load_task
 from esper.networks.tasks.profile import TaskProfile
-from esper.ppo.rewards import rent_cost
 from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.recordings.checkpoints.manifest import CheckpointError
 from esper.recordings.effects.results import Simulation
@@ -32,6 +29,9 @@ from esper.studies.evaluation.plantings import EpisodePlantings, describe_inexac
 from esper.studies.evaluation.results import EpisodeResult
 from esper.studies.growth.wide_host import choose_width
 from esper.studies.simulation.simulator import Simulator
+from esper.training.checkpoint.files import read_checkpoint
+from esper.training.envs.env import Env
+from esper.training.ppo.rewards import rent_cost
 from tests.runs import LiveRun
 
 

@@ -13,8 +13,8 @@ import pytest
 from esper.common.configuration.config import ConfigError
 from esper.common.system import disk
 from esper.common.system.process import package_digest
-from esper.engine import trained_policy
 from esper.studies.evaluation.journal import FIRST_SEED, EvaluationKey, open_journal
+from esper.training.engine import trained_policy
 
 KEY = EvaluationKey(task="digits", episodes=2, checkpoints=["a"], code={}, package="p", torch="2.15.0", devices=["cpu"])
 

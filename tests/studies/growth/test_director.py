@@ -12,9 +12,6 @@ import pytest
 import torch
 
 from esper.common.configuration.config import TaskError
-from esper.engine.training_state import TrainingState
-from esper.lanes.errors import FaultError, RunFailedError
-from esper.policy.baselines import StaticAgent, germinate_action
 from esper.recordings.candidates.candidates import BARE_HOST, FROM_SCRATCH, WIDE_HOST, choose
 from esper.studies.growth import director as growth_director
 from esper.studies.growth.best_network import BestNetwork
@@ -24,6 +21,9 @@ from esper.studies.growth.fresh_scores import NetworkScores
 from esper.studies.growth.growth import FRESH_HOSTS, GrowthRequest
 from esper.studies.growth.search import PlanSearch
 from esper.studies.harvest.structure import GrownSeed
+from esper.training.engine.training_state import TrainingState
+from esper.training.lanes.errors import FaultError, RunFailedError
+from esper.training.policy.baselines import StaticAgent, germinate_action
 from tests.studies.growth.plans import BLUEPRINTS, sites, space
 
 PLANS = ("1:norm@early", "2:conv_light@mid", "3:norm@late", "4:depthwise@late")

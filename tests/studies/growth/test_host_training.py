@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from esper.common.configuration.config import Config, TaskError
-from esper.engine.episode import Episode
-from esper.lanes.pool import EnvPool
 from esper.studies.growth import host_training
 from esper.studies.growth.host_training import MAX_DOUBLINGS, choose_steps, train_hosts
-from tests.engine.populations import population
+from esper.training.engine.episode import Episode
+from esper.training.lanes.pool import EnvPool
+from tests.training.engine.populations import population
 
 SAMPLES = 500
 

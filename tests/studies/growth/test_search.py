@@ -15,13 +15,13 @@ from esper.common.decisions import Decision, PlannedDecision
 from esper.common.domain import Op
 from esper.networks.seeds.blueprints import build_seed
 from esper.networks.seeds.layouts import Layout
-from esper.policy.actions import Action
-from esper.policy.baselines import germinate_action
-from esper.policy.plan import parse_plan
 from esper.recordings.candidates.candidates import BARE_HOST
 from esper.studies.growth.proposals import known_plans, plan_of, variations, without_each_seed
 from esper.studies.growth.search import PlanSearch, SearchKind
 from esper.studies.growth.space import PlanSpace
+from esper.training.policy.actions import Action
+from esper.training.policy.baselines import germinate_action
+from esper.training.policy.plan import parse_plan
 from tests.studies.growth.plans import BLUEPRINTS, SLOTS, sites, space
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from esper.common.configuration.config import Config, ConfigError
 from esper.common.decisions import Decision, parse_decision
-from esper.engine.episode import Episode, capture_episode, install_episode
 from esper.recordings.effects.change import NOTHING, UNCHANGED, Change, without_decision, without_steps
 from esper.recordings.effects.episode import RecordedEpisode
 from esper.recordings.effects.results import Simulation, Trajectory
@@ -18,8 +17,9 @@ from esper.recordings.effects.store import RESULTS_FILE, EffectStore
 from esper.recordings.state.series import decision_of
 from esper.studies.simulation import play as play_module
 from esper.studies.simulation.recording import RecordingSimulator
-from tests.engine.populations import population
+from esper.training.engine.episode import Episode, capture_episode, install_episode
 from tests.studies.simulation.runs import episodes, record, simulate, write_task
+from tests.training.engine.populations import population
 
 
 @pytest.fixture(scope="module")

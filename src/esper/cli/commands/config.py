@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from esper.cli.options import EXIT_OK, Parser, add_run_options, given_options
 from esper.cli.streams import print_text
 from esper.common.configuration.files import resolve_config, to_toml
-from esper.engine.start_checks import resolve_policy
 from esper.networks.tasks import load_task
 from esper.networks.tasks.settings import override_settings, settings_of
+from esper.training.engine.start_checks import resolve_policy
 
 
 def run(arguments: Sequence[str]) -> int:

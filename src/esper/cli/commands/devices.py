@@ -11,13 +11,13 @@ from esper.cli.options import EXIT_OK, Parser, add_run_options, given_options
 from esper.cli.streams import print_json, print_text
 from esper.common.configuration.files import resolve_config
 from esper.common.system.process import RankInfo
-from esper.engine.start_checks import resolve_policy
-from esper.lanes.device_names import early_lanes
 from esper.networks.tasks import check_task_reference
 from esper.recordings.events.sentences import format_lanes
+from esper.training.engine.start_checks import resolve_policy
+from esper.training.lanes.device_names import early_lanes
 
 if TYPE_CHECKING:
-    from esper.lanes.devices import DeviceInfo
+    from esper.training.lanes.devices import DeviceInfo
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
 
     early_lanes(config.devices, RankInfo())
 
-    from esper.lanes.devices import list_devices, resolve_devices, unusable_gpus
+    from esper.training.lanes.devices import list_devices, resolve_devices, unusable_gpus
 
     lanes = resolve_devices(config.devices)
     lane_by_env = [lanes[env % len(lanes)] for env in range(config.envs)]

@@ -28,14 +28,14 @@ from esper.common.configuration.config import MAX_COUNT, ConfigError
 from esper.common.formatting import pluralise
 from esper.common.printed_table import PrintedTable
 from esper.common.system.process import RankInfo
-from esper.lanes.device_names import early_lanes
-from esper.policy.loading import POLICY_NAMES, check_policy_reference
-from esper.policy.plan import EXAMPLE, PLAN, PREFIX, split_plan
 from esper.recordings.effects.paying import HEADING, PAYS
 from esper.studies.evaluation.comparison import EvaluationReport, PairedDifference, PolicyResult
 from esper.studies.evaluation.figure import check_figure, draw_text, write_figure
 from esper.studies.evaluation.journal import EvaluationJournal
 from esper.studies.evaluation.results import EVALUATION_POLICIES, NEED_PPO, PPO, TRAINED
+from esper.training.lanes.device_names import early_lanes
+from esper.training.policy.loading import POLICY_NAMES, check_policy_reference
+from esper.training.policy.plan import EXAMPLE, PLAN, PREFIX, split_plan
 
 JOURNALS = "evaluations"
 """Directory of the journals of evaluations, in the telemetry directory."""
@@ -55,10 +55,10 @@ def run(arguments: Sequence[str]) -> int:
     checkpoints = [open_checkpoint(name, options.telemetry_dir, options.task) for name in options.checkpoint]
     early_lanes(options.devices, RankInfo())
 
-    from esper.lanes.errors import FaultError
     from esper.studies.evaluation.comparison import build_report
     from esper.studies.evaluation.held_out import HeldOutEvaluation
     from esper.studies.evaluation.plantings import EpisodePlantings, describe_inexact, paying_of
+    from esper.training.lanes.errors import FaultError
 
     settings = {
         name: getattr(options, name)

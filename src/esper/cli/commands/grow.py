@@ -27,8 +27,6 @@ from esper.cli.streams import print_text
 from esper.common.configuration.config import ConfigError
 from esper.common.configuration.files import resolve_config
 from esper.common.system.process import RankInfo
-from esper.engine.start_checks import check_start, resolve_policy
-from esper.engine.start_point import RunOptions, StartPoint
 from esper.recordings.candidates.candidates import Objective
 from esper.studies.growth.growth import (
     DEFAULT_TRIALS,
@@ -42,6 +40,8 @@ from esper.studies.growth.growth import (
     make_request,
 )
 from esper.studies.harvest.structure import check_target, holds_networks_of
+from esper.training.engine.start_checks import check_start, resolve_policy
+from esper.training.engine.start_point import RunOptions, StartPoint
 
 if TYPE_CHECKING:
     from esper.studies.growth.run import GrowthRun
@@ -79,7 +79,7 @@ def run(arguments: Sequence[str]) -> int:
     if checkpoint is not None:
         print_warnings([f"continues the growth {checkpoint.parent.parent}; --new begins another one"])
 
-    from esper.engine.thread import EngineThread
+    from esper.training.engine.thread import EngineThread
 
     growth = Growth(request=request, target=_target(target), writes_all=options.all)
     run_options = RunOptions(

@@ -20,13 +20,13 @@ from esper.common.configuration.config import ConfigError
 from esper.common.configuration.files import to_toml
 from esper.common.system.process import RankInfo
 from esper.common.system.stop_signals import replace_handlers, restore_handlers
-from esper.engine.start_checks import check_start, resolve_policy
 from esper.networks.tasks import load_task
 from esper.networks.tasks.settings import settings_of
 from esper.recordings.events.codec import encode_json
 from esper.studies.sweeps.jobs import JobDevices, make_jobs
 from esper.studies.sweeps.paths import StudyPaths
 from esper.studies.sweeps.plan import SweepPlan, TrialSetting, read_plan
+from esper.training.engine.start_checks import check_start, resolve_policy
 
 if TYPE_CHECKING:
     from esper.studies.sweeps.results import StudyResults

@@ -35,14 +35,14 @@ from esper.common.configuration.config import ConfigError
 from esper.common.domain import VERSION
 from esper.common.system.process import RankInfo, spawn_program
 from esper.common.system.stop_signals import replace_handlers, restore_handlers
-from esper.engine.start_checks import SETUP_ERRORS, check_start
-from esper.engine.start_point import RunCompleteError, RunOptions, StartPoint
 from esper.recordings.files.notes import RunNotes, encode_notes
 from esper.recordings.files.run_lock import LockHolder, read_holder
 from esper.recordings.files.runs import LAST_ALIAS, list_runs, move_output
+from esper.training.engine.start_checks import SETUP_ERRORS, check_start
+from esper.training.engine.start_point import RunCompleteError, RunOptions, StartPoint
 
 if TYPE_CHECKING:
-    from esper.engine.thread import EngineThread
+    from esper.training.engine.thread import EngineThread
 
     _Follower: TypeAlias = Callable[[EngineThread], AbstractContextManager[object]]
 
@@ -73,7 +73,7 @@ def run_training(arguments: Sequence[str]) -> int:
             raise ConfigError("--detach cannot be used under torchrun; start torchrun itself in the background")
         return start_detached(arguments, start, display=display, headless=headless)
 
-    from esper.engine.thread import EngineThread
+    from esper.training.engine.thread import EngineThread
 
     run_options = RunOptions(interactive=not headless, accept_changed_task=options.accept_changed_task, notes=notes)
     restart = None if options.resume == AUTO else partial(decide, restarted=True)

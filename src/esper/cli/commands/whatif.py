@@ -19,8 +19,8 @@ def run(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     rounds = _parse_rounds(options.rounds)
 
-    from esper.lanes.errors import FaultError
     from esper.studies.simulation.question import Inquiry, Question
+    from esper.training.lanes.errors import FaultError
 
     names = ("run", "round", "env", "sample", "without", "do", "plan", "then", "repeats", "task", "devices")
     question = Question(rounds=rounds, **{name: getattr(options, name) for name in names})

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 from esper.common.configuration.config import Config
 from esper.common.seeding import decision_uniforms
-from esper.engine.episode import Episode, begin_episodes
-from esper.engine.step import StepResult, play_steps, tick_slots
-from esper.lanes.pool import EnvPool
-from esper.policy.agent import Agent
 from esper.studies.evaluation.plantings import StepRecorder
 from esper.studies.evaluation.results import EpisodeResult
 from esper.studies.harvest.model import grown_seeds, plant_grown
 from esper.studies.harvest.structure import GrownSeed
+from esper.training.engine.episode import Episode, begin_episodes
+from esper.training.engine.step import StepResult, play_steps, tick_slots
+from esper.training.lanes.pool import EnvPool
+from esper.training.policy.agent import Agent
 
 
 def run_episodes(

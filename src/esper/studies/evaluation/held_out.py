@@ -15,20 +15,11 @@ from pathlib import Path
 import msgspec
 import torch
 
-from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.common.configuration.config import Config, ConfigError, TrainingConfig
 from esper.common.seeding import evaluation_seed
 from esper.common.system.process import cpu_seconds, package_digest
-from esper.engine.agent_factory import build_agent, build_trained
-from esper.engine.trained_policy import policy_of
-from esper.lanes.devices import device_kinds, resolve_devices
-from esper.lanes.pool import EnvPool
 from esper.networks.tasks import load_task
 from esper.networks.tasks.prepare import PreparedTask, SavedTask, prepare_task
-from esper.policy.agent import Agent
-from esper.policy.baselines import StaticAgent
-from esper.policy.loading import POLICY_NAMES
-from esper.policy.plan import split_plan
 from esper.recordings.checkpoints.manifest import CheckpointError, read_manifest
 from esper.studies.evaluation.episodes import run_episodes
 from esper.studies.evaluation.journal import EvaluationKey, open_journal
@@ -44,6 +35,15 @@ from esper.studies.evaluation.results import (
     PolicyRun,
 )
 from esper.studies.growth.wide_host import choose_width
+from esper.training.checkpoint.files import Checkpoint, read_checkpoint
+from esper.training.engine.agent_factory import build_agent, build_trained
+from esper.training.engine.trained_policy import policy_of
+from esper.training.lanes.devices import device_kinds, resolve_devices
+from esper.training.lanes.pool import EnvPool
+from esper.training.policy.agent import Agent
+from esper.training.policy.baselines import StaticAgent
+from esper.training.policy.loading import POLICY_NAMES
+from esper.training.policy.plan import split_plan
 
 _SHARED_OPTIONS = ("task", "steps", "slots", "reward_weights", "training", "amp", "scaler", "counterfactual")
 """Options that all evaluated checkpoints must share, because their policies play the same episodes."""

@@ -11,10 +11,6 @@ import msgspec
 
 from esper.common.configuration.config import Config
 from esper.common.domain import StepNumber
-from esper.engine import reporter
-from esper.engine.episode import Episode
-from esper.engine.step import StepResult, tick_slots
-from esper.lanes.pool import EnvPool
 from esper.networks.tasks.prepare import PreparedTask
 from esper.recordings import events as ev
 from esper.recordings.effects.change import without_seed
@@ -23,6 +19,10 @@ from esper.recordings.effects.paying import PayingPlantings, count_paying
 from esper.recordings.effects.results import EpisodeResults, Simulation
 from esper.studies.evaluation.journal import EvaluationJournal
 from esper.studies.simulation.simulator import SimulationJob, Simulator
+from esper.training.engine import reporter
+from esper.training.engine.episode import Episode
+from esper.training.engine.step import StepResult, tick_slots
+from esper.training.lanes.pool import EnvPool
 
 _ROUND = 1
 """Round of all held-out episodes."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from esper.policy.loading import PRETRAINED
 from esper.studies.harvest.structure import GrownSeed
+from esper.training.policy.loading import PRETRAINED
 
 PPO = "ppo"
 RETRAINED = "retrained"

@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 import msgspec
 from torch import Tensor
 
-from esper.envs.env import Env
 from esper.networks.seeds.tensors import copy_tensors
-from esper.policy.agent import strip_prefix
 from esper.studies.harvest.model import grown_seeds
 from esper.studies.harvest.structure import GrownSeed
+from esper.training.envs.env import Env
+from esper.training.policy.agent import strip_prefix
 
 State: TypeAlias = dict[str, Any]
 

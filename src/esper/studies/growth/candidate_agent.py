@@ -11,14 +11,14 @@ from torch import Tensor
 from esper.common.configuration.config import Config
 from esper.common.system.ranks import SINGLE_RANK, RankGroup
 from esper.common.user_code.references import user_errors
-from esper.engine.agent_factory import build_agent
-from esper.lanes.errors import FaultError
 from esper.networks.tasks.profile import TaskProfile
-from esper.policy.actions import WAITING, Action, ChosenAction
-from esper.policy.agent import Agent, EnvStatus, strip_prefix
-from esper.policy.baselines import NonLearningAgent, StaticAgent
-from esper.policy.plan import PLAN
 from esper.recordings.candidates.candidates import BARE_HOST, describe_candidate
+from esper.training.engine.agent_factory import build_agent
+from esper.training.lanes.errors import FaultError
+from esper.training.policy.actions import WAITING, Action, ChosenAction
+from esper.training.policy.agent import Agent, EnvStatus, strip_prefix
+from esper.training.policy.baselines import NonLearningAgent, StaticAgent
+from esper.training.policy.plan import PLAN
 
 
 class CandidateAgent(NonLearningAgent):

@@ -17,12 +17,6 @@ from torch import Tensor
 from esper.common.configuration.config import TaskError
 from esper.common.formatting import format_duration, pluralise
 from esper.common.seeding import EpisodeKey
-from esper.engine.episode import Episode
-from esper.engine.step import StepResult
-from esper.engine.training_state import Director, TrainingState
-from esper.envs.env import Env
-from esper.lanes.errors import FaultError, RunFailedError
-from esper.policy.agent import strip_prefix
 from esper.recordings import events as ev
 from esper.recordings.candidates.candidates import (
     BARE_HOST,
@@ -48,6 +42,12 @@ from esper.studies.growth.growth import (
 from esper.studies.growth.proposals import plan_of
 from esper.studies.growth.search import PlanSearch
 from esper.studies.harvest.model import plant_grown
+from esper.training.engine.episode import Episode
+from esper.training.engine.step import StepResult
+from esper.training.engine.training_state import Director, TrainingState
+from esper.training.envs.env import Env
+from esper.training.lanes.errors import FaultError, RunFailedError
+from esper.training.policy.agent import strip_prefix
 
 NOT_FINITE = "its score is not finite"
 """Reason of a training that failed."""

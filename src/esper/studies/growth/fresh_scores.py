@@ -19,8 +19,6 @@ from esper.common.configuration.config import TaskError
 from esper.common.intervals import CONFIDENCE_LEVEL, IntervalEstimate, crossed_interval, joint_level
 from esper.common.user_code.isolation import isolated
 from esper.common.user_code.references import user_errors
-from esper.envs.env import Env
-from esper.lanes.errors import FaultError
 from esper.networks.seeds.network import count_samples
 from esper.networks.tasks.splits import Splits
 from esper.recordings import events as ev
@@ -28,6 +26,8 @@ from esper.recordings.candidates.candidates import BARE_HOST, COMPARED, Candidat
 from esper.studies.growth.best_network import BestNetwork
 from esper.studies.harvest.model import build_model, sample_scores
 from esper.studies.harvest.structure import HarvestError
+from esper.training.envs.env import Env
+from esper.training.lanes.errors import FaultError
 
 GAIN_LEVEL = 0.9
 """Level of the intervals of all gains together. If no gain is above 0, one of their lower ends is in 5 % of growths."""

@@ -12,13 +12,13 @@ import msgspec
 
 from esper.common.configuration.config import MAX_COUNT, Config, ConfigError
 from esper.common.formatting import suggest
-from esper.engine.unfinished import kept_settings
-from esper.policy.loading import POLICY_NAMES
 from esper.recordings.candidates.candidates import FROM_SCRATCH, WIDE_HOST, Objective
 from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.recordings.events import SearchInfo
 from esper.recordings.files.run_manifest import read_run_manifest
 from esper.recordings.files.runs import list_runs
+from esper.training.engine.unfinished import kept_settings
+from esper.training.policy.loading import POLICY_NAMES
 
 if TYPE_CHECKING:
     from esper.recordings.state.search_state import SearchState

@@ -16,12 +16,12 @@ from torch import Tensor
 from esper.common.configuration.config import Config, TaskError
 from esper.common.formatting import pluralise
 from esper.common.intervals import crossed_interval
-from esper.engine.episode import Episode, begin_episodes
-from esper.engine.step import StepResult, play_steps, tick_slots
-from esper.lanes.pool import EnvPool
-from esper.policy.baselines import StaticAgent
 from esper.studies.growth.fresh_scores import measure_env
 from esper.studies.growth.growth import FRESH_HOSTS
+from esper.training.engine.episode import Episode, begin_episodes
+from esper.training.engine.step import StepResult, play_steps, tick_slots
+from esper.training.lanes.pool import EnvPool
+from esper.training.policy.baselines import StaticAgent
 
 MAX_DOUBLINGS = 4
 """Number of times that `choose_steps` doubles the steps."""

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from esper.common.decisions import CULL, GERMINATE, PlannedDecision, label_decision, write_plan
-from esper.policy.actions import Action, decision_of_action
 from esper.studies.growth.space import PlanSpace
+from esper.training.policy.actions import Action, decision_of_action
 
 _KINDS = {
     "tiny": ("norm",),

@@ -6,7 +6,6 @@ import re
 
 from esper.common.domain import VERSION, Severity
 from esper.common.formatting import pluralise
-from esper.engine.training_state import TrainingState
 from esper.networks.tasks.splits import Splits
 from esper.networks.tasks.task import Task
 from esper.recordings import events as ev
@@ -18,6 +17,7 @@ from esper.studies.growth.fresh_scores import testing_network
 from esper.studies.growth.growth import Growth
 from esper.studies.harvest.grown import Grown
 from esper.studies.harvest.structure import HarvestError, Provenance
+from esper.training.engine.training_state import TrainingState
 
 _MAX_NAME_CHARS = 60
 """Maximum length of the part of a directory's name that describes its network."""

@@ -12,13 +12,8 @@ import msgspec
 from esper.common.configuration.config import Config, ConfigError, TaskError
 from esper.common.control import RequestQueue
 from esper.common.system.ranks import RankGroup
-from esper.engine.run_kind import RunKind
-from esper.engine.training_state import TrainingState
-from esper.lanes.errors import FaultError, StoppedError
-from esper.lanes.pool import EnvPool
 from esper.networks.tasks.prepare import PreparedTask
 from esper.networks.tasks.profile import TaskProfile
-from esper.policy.agent import Agent
 from esper.recordings.checkpoints.manifest import Manifest
 from esper.recordings.files.run_directory import RunDirectory
 from esper.studies.growth.candidate_agent import build_candidates, proposing_policies
@@ -31,6 +26,11 @@ from esper.studies.growth.search import PlanSearch
 from esper.studies.growth.space import PlanSpace
 from esper.studies.growth.wide_host import choose_width
 from esper.studies.harvest.model import check_is_one_structure
+from esper.training.engine.run_kind import RunKind
+from esper.training.engine.training_state import TrainingState
+from esper.training.lanes.errors import FaultError, StoppedError
+from esper.training.lanes.pool import EnvPool
+from esper.training.policy.agent import Agent
 
 
 class GrowthRun(RunKind):

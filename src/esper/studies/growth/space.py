@@ -15,7 +15,7 @@ from optuna.trial import BaseTrial
 from esper.common.decisions import CULL, PlannedDecision, write_plan
 from esper.networks.seeds.blueprints import build_seed
 from esper.networks.seeds.site import SlotSite
-from esper.policy.plan import parse_plan
+from esper.training.policy.plan import parse_plan
 
 MAX_SEEDS = 3
 """Maximum number of seeds of a drawn plan."""

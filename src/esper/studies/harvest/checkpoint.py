@@ -10,21 +10,21 @@ from typing import Any, cast
 import msgspec
 import torch
 
-from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.common.configuration.config import ConfigError
 from esper.common.domain import VERSION
-from esper.envs.env_state import load_tensors
-from esper.envs.hosts import HostFactory
 from esper.networks.seeds.lifecycle import GateConfig
 from esper.networks.seeds.network import GrowingNetwork
 from esper.networks.seeds.tensors import named_tensors
 from esper.networks.tasks.prepare import SavedTask, prepare_task
-from esper.policy.agent import strip_prefix
 from esper.recordings.checkpoints.catalog import run_directory_of
 from esper.recordings.checkpoints.manifest import CheckpointError
 from esper.studies.harvest.grown import Grown
 from esper.studies.harvest.model import check_is_one_structure, grown_seeds
 from esper.studies.harvest.structure import Provenance
+from esper.training.checkpoint.files import Checkpoint, read_checkpoint
+from esper.training.envs.env_state import load_tensors
+from esper.training.envs.hosts import HostFactory
+from esper.training.policy.agent import strip_prefix
 
 
 def harvest_checkpoint(

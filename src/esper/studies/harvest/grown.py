@@ -11,7 +11,6 @@ import msgspec
 import torch
 from torch import Tensor
 
-from esper.checkpoint.files import encode_tensors
 from esper.common.formatting import html_text
 from esper.networks.seeds.network import count_samples
 from esper.networks.seeds.outputs import Nested
@@ -32,6 +31,7 @@ from esper.studies.harvest.structure import (
     Provenance,
     check_target,
 )
+from esper.training.checkpoint.files import encode_tensors
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -18,8 +18,6 @@ from esper.common.domain import AlphaCurve, Stage
 from esper.common.seeding import forked_generators, make_generator
 from esper.common.system.disk import read_regular
 from esper.common.user_code.references import with_short_errors
-from esper.envs.env import Env
-from esper.envs.env_state import check_tensors, load_tensors
 from esper.networks.seeds.blend import Blend, BlendGate, blend_seed
 from esper.networks.seeds.blueprints import build_seed
 from esper.networks.seeds.layouts import Layout
@@ -35,6 +33,8 @@ from esper.networks.tasks.registry import TASKS
 from esper.networks.tasks.splits import Split, batches
 from esper.networks.tasks.task import Task
 from esper.studies.harvest.structure import WEIGHTS_FILE, GrownSeed, HarvestError, read_structure
+from esper.training.envs.env import Env
+from esper.training.envs.env_state import check_tensors, load_tensors
 
 
 class GrownSlot(nn.Module):

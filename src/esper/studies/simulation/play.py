@@ -14,15 +14,15 @@ import msgspec
 from esper.common.configuration.config import Config
 from esper.common.domain import StepNumber
 from esper.common.seeding import EpisodeKey, episode_uniforms
-from esper.engine import reporter
-from esper.engine.episode import Episode, EpisodeSnapshot, begin_episodes, capture_episode, install_episode
-from esper.engine.step import StepResult, play_steps, tick_slots
-from esper.lanes.pool import EnvPool
 from esper.networks.tasks.prepare import PreparedTask
-from esper.policy.agent import Agent
 from esper.recordings.effects.results import Trajectory
 from esper.recordings.events import EnvStepped
 from esper.studies.simulation.scripted import Script, ScriptedAgent
+from esper.training.engine import reporter
+from esper.training.engine.episode import Episode, EpisodeSnapshot, begin_episodes, capture_episode, install_episode
+from esper.training.engine.step import StepResult, play_steps, tick_slots
+from esper.training.lanes.pool import EnvPool
+from esper.training.policy.agent import Agent
 
 MAX_SNAPSHOT_BYTES = 1 << 30
 """Maximum size of the snapshots of all plays of a run. Beyond it, changes start from an earlier snapshot."""

@@ -16,7 +16,6 @@ from typing import BinaryIO
 
 from esper.common.configuration.config import ConfigError, TaskError
 from esper.common.system.process import NamedThread
-from esper.lanes.device_names import is_cpu_lane
 from esper.recordings.checkpoints.manifest import CheckpointError
 from esper.recordings.effects.change import changes_of, without_decision
 from esper.recordings.effects.episode import read_episode
@@ -24,6 +23,7 @@ from esper.recordings.effects.messages import SimulationRequest, SimulationUpdat
 from esper.recordings.events.codec import encode_json, make_decoder
 from esper.recordings.files.segments import ReadError
 from esper.recordings.history.history import open_history
+from esper.training.lanes.device_names import is_cpu_lane
 
 BUSY_RATIO = 1.5
 """Wall time of a step divided by its CPU time, above which other processes want the core."""
@@ -71,8 +71,8 @@ def simulate(request: SimulationRequest, send: Callable[[SimulationUpdate], None
         changes = list(changes_of(episode).values())
     else:
         changes = [without_decision(episode, step) for step in request.without if step <= len(episode.steps)]
-    from esper.lanes.errors import FaultError  # imports torch, which takes seconds
     from esper.studies.simulation.recording import RecordingSimulator
+    from esper.training.lanes.errors import FaultError  # imports torch, which takes seconds
 
     lane = episode.started.lanes[episode.env]
     simulator = RecordingSimulator(

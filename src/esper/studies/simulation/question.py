@@ -10,9 +10,6 @@ from pathlib import Path
 import msgspec
 
 from esper.common.configuration.config import ConfigError
-from esper.engine.start_checks import resolve_policy
-from esper.policy.loading import POLICY_NAMES
-from esper.policy.plan import PLAN, PREFIX, split_plan
 from esper.recordings.checkpoints.catalog import find_checkpoint
 from esper.recordings.effects.change import (
     NOTHING,
@@ -29,6 +26,9 @@ from esper.recordings.effects.report import Report, change_report, describe_simu
 from esper.recordings.files.runs import resolve_run
 from esper.recordings.history.history import History, open_history
 from esper.studies.simulation.recording import RecordingSimulator
+from esper.training.engine.start_checks import resolve_policy
+from esper.training.policy.loading import POLICY_NAMES
+from esper.training.policy.plan import PLAN, PREFIX, split_plan
 
 RUN_POLICY = "policy"
 """Value of `Question.then`: the policy of the run; if it was trained, that of the newest checkpoint."""

@@ -7,19 +7,19 @@ from pathlib import Path
 
 from esper.common.configuration.config import ConfigError, TaskError
 from esper.common.system.process import available_cores
-from esper.lanes.device_names import is_auto, is_cpu_lane
-from esper.lanes.devices import resolve_devices
 from esper.networks.tasks.loading import load_task
 from esper.networks.tasks.prepare import prepare_task
 from esper.networks.tasks.registry import get_built_in, is_built_in
 from esper.networks.tasks.task import Task
-from esper.policy.loading import is_own_policy
-from esper.policy.plan import split_plan
 from esper.recordings.effects.change import NOTHING, RECORDED, UNCHANGED, Change
 from esper.recordings.effects.episode import RecordedEpisode
 from esper.recordings.effects.results import EpisodeResults, Simulation, results_by_software
 from esper.recordings.effects.store import EffectStore
 from esper.studies.simulation.simulator import SimulationJob, Simulator
+from esper.training.lanes.device_names import is_auto, is_cpu_lane
+from esper.training.lanes.devices import resolve_devices
+from esper.training.policy.loading import is_own_policy
+from esper.training.policy.plan import split_plan
 
 
 class RecordingSimulator:

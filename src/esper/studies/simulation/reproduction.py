@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from esper.common.configuration.config import Config
-from esper.engine.reporter import versions
-from esper.lanes.device_names import is_cpu_lane
 from esper.networks.tasks.loading import describe_changes
 from esper.recordings.effects.episode import RecordedEpisode
 from esper.recordings.effects.results import Reproduction
 from esper.recordings.events import EnvStepped
+from esper.training.engine.reporter import versions
+from esper.training.lanes.device_names import is_cpu_lane
 
 _OF_THE_POLICY = ("value", "op_probability", "op_probabilities", "decision")
 """Fields of a step that a simulation does not compute: they describe how the policy came to its decision."""

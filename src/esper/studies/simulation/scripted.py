@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from esper.common.decisions import Decision
-from esper.policy.actions import WAITING, Action, ChosenAction, action_of
-from esper.policy.agent import Agent, EnvStatus
-from esper.policy.baselines import NonLearningAgent
-from esper.policy.masks import is_legal
+from esper.training.policy.actions import WAITING, Action, ChosenAction, action_of
+from esper.training.policy.agent import Agent, EnvStatus
+from esper.training.policy.baselines import NonLearningAgent
+from esper.training.policy.masks import is_legal
 
 Script = Sequence[Decision | None]
 """Decision of each step; None leaves the step to the fallback, as do later steps."""

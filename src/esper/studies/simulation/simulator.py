@@ -16,13 +16,7 @@ from esper.common.configuration.config import Config, ConfigError
 from esper.common.decisions import Decision
 from esper.common.seeding import EpisodeKey, make_generator
 from esper.common.system.process import package_digest
-from esper.engine.agent_factory import build_agent
-from esper.engine.reporter import round_to
-from esper.lanes.devices import device_kinds
 from esper.networks.tasks.prepare import PreparedTask
-from esper.policy.actions import action_of
-from esper.policy.agent import Agent
-from esper.policy.plan import split_plan
 from esper.recordings.effects.change import NOTHING, RECORDED, UNCHANGED, Change
 from esper.recordings.effects.episode import RecordedEpisode
 from esper.recordings.effects.results import Simulation
@@ -31,6 +25,12 @@ from esper.recordings.state.series import decision_of
 from esper.studies.simulation.play import Play, Players
 from esper.studies.simulation.reproduction import compare
 from esper.studies.simulation.scripted import Script
+from esper.training.engine.agent_factory import build_agent
+from esper.training.engine.reporter import round_to
+from esper.training.lanes.devices import device_kinds
+from esper.training.policy.actions import action_of
+from esper.training.policy.agent import Agent
+from esper.training.policy.plan import split_plan
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from esper.common.configuration.config import ConfigError
 from esper.common.formatting import strip_control
-from esper.lanes.device_names import DeviceCounts, is_auto, is_cpu_lane, max_device_counts, resolve_lanes
+from esper.training.lanes.device_names import DeviceCounts, is_auto, is_cpu_lane, max_device_counts, resolve_lanes
 
 JobDevices = tuple[str, ...]
 """Value of `--devices` of the runs of a job, which train one after another."""

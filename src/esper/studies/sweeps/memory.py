@@ -6,9 +6,9 @@ import os
 from typing import Any
 
 from esper.common.system.process import resident_bytes
-from esper.lanes.device_names import is_cpu_lane
-from esper.lanes.nvml import load_nvml, query_nvml
 from esper.recordings.state.state import RunState
+from esper.training.lanes.device_names import is_cpu_lane
+from esper.training.lanes.nvml import load_nvml, query_nvml
 
 CUDA_CONTEXT_BYTES = 600 << 20
 """Memory of a GPU that a process needs besides its tensors, about."""

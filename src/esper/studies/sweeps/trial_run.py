@@ -23,7 +23,6 @@ from esper.common.configuration.config import Config, ConfigError
 from esper.common.formatting import format_config_value
 from esper.common.system.process import spawn_program
 from esper.networks.tasks import is_built_in
-from esper.policy.loading import is_own_policy
 from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.recordings.files.notes import NOTES_FILE, read_notes, write_notes
 from esper.recordings.files.run_lock import is_live, read_holder
@@ -37,6 +36,7 @@ from esper.studies.sweeps.memory import reserved_gpu_memory, tree_memory
 from esper.studies.sweeps.paths import FileLock
 from esper.studies.sweeps.run_lookup import find_run
 from esper.studies.sweeps.study import ClaimedTrial
+from esper.training.policy.loading import is_own_policy
 
 POLL_S = 1.0
 """Seconds between two checks of a run."""

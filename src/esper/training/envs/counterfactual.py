@@ -1,0 +1,111 @@
+"""Counterfactual validation: the contribution and the Shapley value of each seed.
+
+Shapes: B samples of a batch, N samples, M metrics, n measured seeds, V variants of the network with different seeds
+switched off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from esper.networks.seeds.network import GrowingNetwork, count_samples
+from esper.networks.seeds.outputs import Nested
+from esper.networks.tasks.losses import loss_of, score_of
+from esper.networks.tasks.splits import Split, batches
+from esper.networks.tasks.task import Task
+from esper.training.envs.shapley import MAX_EXACT_SEEDS, estimate_shapley_values, shapley_values
+
+SHAPLEY_ORDER_PAIRS = 8
+"""Number of pairs of orders from which Shapley values of many seeds are estimated."""
+
+
+def validate_variants(
+    network: GrowingNetwork, slots: Sequence[int], split: Split, task: Task, *, subsets: bool
+) -> Tensor:
+    """Measure loss, score and metrics of a network, and the contribution of each of its seeds.
+
+    Args:
+        network: Network in evaluation mode.
+        slots: Slots whose seeds are measured, ascending.
+        task: Task that defines loss, score, metrics and the number of samples in a forward pass.
+        subsets: Also measure Shapley values: exactly, from every subset of the seeds, for at most `MAX_EXACT_SEEDS`
+            seeds, else estimated.
+
+    Returns:
+        [2 + M + 2 n] on the device, [2 + M + 3 n] with `subsets`: mean loss; mean score; mean of each metric;
+        contribution and its standard error of each seed; Shapley value of each seed. `read_effects` unpacks the last
+        two parts.
+    """
+    loss_function, score = loss_of(task), score_of(task)
+    exact = subsets and len(slots) <= MAX_EXACT_SEEDS
+    forward = network.forward_subsets if exact else network.forward_ablations
+    alphas = network.alpha_inputs()
+    samples = count_samples(split[0])
+    loss = torch.zeros((), device=network.slots[0].device)
+    batch_scores_VB: list[Tensor] = []
+    batch_metrics_MB: list[Tensor] = []
+    for x, y in batches(split, task.validation_batch):
+        outputs: list[Nested] = forward(x, alphas, slots)
+        loss += loss_function.total(outputs[0], y)
+        batch_scores_VB.append(torch.stack([score(output, y) for output in outputs]))
+        if task.metrics:
+            batch_metrics_MB.append(torch.stack([metric(outputs[0], y) for metric in task.metrics.values()]))
+    scores_VN = torch.cat(batch_scores_VB, dim=1)
+    # Row by row: indexing with a list would copy it to the device and synchronise.
+    ablated_nN = torch.stack([scores_VN[2**k] for k in range(len(slots))]) if exact and slots else scores_VN[1:]
+    parts = [torch.stack((loss / samples, scores_VN[0].mean()))]
+    if batch_metrics_MB:
+        parts.append(torch.cat(batch_metrics_MB, dim=1).mean(dim=1))
+    parts.append(ablation_contributions(scores_VN[0], ablated_nN).flatten())
+    if exact:
+        parts.append(shapley_values(scores_VN.mean(dim=1)))
+    elif subsets:
+        parts.append(_estimated_shapley_values(network, slots, split, task))
+    return torch.cat(parts)
+
+
+def _estimated_shapley_values(network: GrowingNetwork, slots: Sequence[int], split: Split, task: Task) -> Tensor:
+    """Return the estimated Shapley value of each seed, [n], from the same orders each time."""
+    score, alphas = score_of(task), network.alpha_inputs()
+
+    def score_without(subset: int) -> Tensor:
+        off = {slot for bit, slot in enumerate(slots) if subset >> bit & 1}
+        some = [0.0 if index in off else alpha for index, alpha in enumerate(alphas)]
+        return torch.cat([score(network(x, some), y) for x, y in batches(split, task.validation_batch)]).mean()
+
+    orders = torch.Generator().manual_seed(0)
+    return estimate_shapley_values(score_without, len(slots), SHAPLEY_ORDER_PAIRS, orders)
+
+
+def read_effects(
+    values: Sequence[float], slots: Sequence[int]
+) -> tuple[dict[int, tuple[float, float]], dict[int, float]]:
+    """Unpack the values of `validate_variants` after the metrics.
+
+    Returns:
+        Contributions with their standard errors, and Shapley values, keyed by slot. Without `subsets` the second dict
+        is empty.
+    """
+    pairs, shapley = values[: 2 * len(slots)], values[2 * len(slots) :]
+    contributions = dict(zip(slots, zip(pairs[::2], pairs[1::2], strict=True), strict=True))
+    return contributions, dict(zip(slots, shapley, strict=True)) if shapley else {}
+
+
+def ablation_contributions(scores_N: Tensor, ablated_nN: Tensor) -> Tensor:
+    """Return the contribution of each seed: score with all seeds minus score without this one.
+
+    Args:
+        scores_N: Score of each sample with all seeds on.
+        ablated_nN: Scores with one seed switched off, for each seed.
+
+    Returns:
+        [n, 2]: each contribution as a fraction, and its standard error, paired over the samples.
+    """
+    gains_nN = scores_N - ablated_nN
+    means_n = gains_nN.mean(dim=1)
+    variances_n = (gains_nN.square().mean(dim=1) - means_n.square()).clamp(min=0.0)
+    errors_n = (variances_n / len(scores_N)).sqrt()
+    return torch.stack((means_n, errors_n), dim=1)

@@ -1,0 +1,147 @@
+"""Plans: parsed with the position of each fault, taken at their steps in every env, and resumed to the bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper.cli.main import main
+from esper.common.configuration.config import ConfigError
+from esper.common.control import RequestKind
+from esper.common.decisions import Decision, PlannedDecision, write_plan
+from esper.common.domain import Op
+from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import find_checkpoint
+from esper.training.policy.plan import check_names, parse_plan, split_plan
+from esper.training.policy.plan_agent import PlanAgent
+from tests.runs import LiveRun, computed, recorded
+from tests.training.policy.scripted import BLUEPRINTS, NOISE, ScriptedEnv
+
+PLAN = "1:conv_light@early,tempo=5,alpha=0.7,style=linear_gate 2:depthwise@mid 4:norm@late 15:cull@late"
+OFFERED = {"early": ("conv_light", "norm"), "mid": ("depthwise",), "late": ("norm",)}
+
+
+def test_plan_is_parsed_in_the_order_of_its_steps() -> None:
+    plan = parse_plan("8:depthwise@mid 1:conv_light@early,tempo=5,alpha=0.7", 10)
+    assert plan == [
+        PlannedDecision(1, Decision("germinate", "early", "conv_light", tempo="5", alpha_target="0.7")),
+        PlannedDecision(8, Decision("germinate", "mid", "depthwise")),
+    ]
+    check_names(plan, OFFERED)
+
+
+@pytest.mark.parametrize(
+    ("plan", "sentence"),
+    [
+        ("", "--policy plan needs a plan, for example --plan"),
+        ("x", "plan: 'x' is not a decision; expected STEP:BLUEPRINT@SLOT, such as 3:depthwise@mid"),
+        ("norm@late:3", "plan: 'norm@late:3' is not a decision; expected STEP:BLUEPRINT@SLOT"),
+        ("0:norm@late", "plan: '0:norm@late': steps count from 1"),
+        ("11:norm@late", "plan: '11:norm@late': the episode has steps 1 to 10"),
+        ("2:norm@late 2:norm@mid", "'2:norm@mid': '2:norm@late' is planned for the same step"),
+        ("2:cull@late", "'2:cull@late': no seed is planned there before"),
+        ("2:norm@late 5:norm@late", "'5:norm@late': the seed before it is never culled"),
+        ("2:norm@late 5:advance@late", "'5:advance@late': a plan only plants and culls seeds"),
+        ("2:norm@late,tmpo=3", "'tmpo' is not an option of germinate; did you mean tempo?"),
+        ("2:norm@late 5:cull@late,tempo=3", "'tempo' is not an option of cull; valid: speed, curve"),
+        ("2:norm@lte", "'lte' is not a slot; did you mean late?"),
+        ("2:depthwse@mid", "'depthwse' is not a blueprint of the slot mid; did you mean depthwise?"),
+    ],
+)
+def test_wrong_plan_is_refused_with_the_word_and_the_nearest_name(plan: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_names(parse_plan(plan, 10), OFFERED)
+    assert sentence in str(caught.value)
+
+
+@given(st.text("@:,= abc019", max_size=30))
+def test_any_text_is_a_plan_or_refused(text: str) -> None:
+    try:
+        plan = parse_plan(text, 5)
+    except ConfigError:
+        return
+    assert [planned.step for planned in plan] == sorted({planned.step for planned in plan})
+    assert parse_plan(write_plan(plan), 5) == plan
+
+
+def test_reference_may_contain_the_plan() -> None:
+    assert split_plan("plan:2:norm@late 5:cull@late") == ("plan", "2:norm@late 5:cull@late")
+    assert split_plan("heuristic") == ("heuristic", "")
+
+
+def test_every_env_follows_the_plan(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, policy="plan", plan=PLAN, envs=2, rounds=1, steps=18)
+    assert live.start().finish().status == "done"
+    moves = [event for event in live.events if isinstance(event, ev.SeedMoved)]
+    for env in range(2):
+        planted = [(m.step, m.slot, m.blueprint) for m in moves if m.env == env and m.after == "germinated"]
+        assert planted == [(1, "early", "conv_light"), (2, "mid", "depthwise"), (4, "late", "norm")]
+        (culled,) = [m for m in moves if m.env == env and m.after == "culled"]
+        assert (culled.step, culled.slot) == (15, "late")
+        fossilized = {m.slot for m in moves if m.env == env and m.after == "fossilized"}
+        assert fossilized == {"early", "mid"}  # not the one that is culled later
+    first = next(event for event in live.events if isinstance(event, ev.EnvStepped))
+    assert {head: choice.choice for head, choice in first.decision.items()} == {
+        "slot": "early",
+        "blueprint": "conv_light",
+        "style": "linear_gate",
+        "tempo": "5",
+        "alpha_target": "0.7",
+    }
+
+
+def test_cull_of_a_seed_that_a_slot_does_not_offer_is_left_out() -> None:
+    env = ScriptedEnv()
+    agent = PlanAgent(
+        parse_plan("1:norm@early 2:norm@mid 4:cull@early 5:cull@mid 6:norm@late", 25),
+        [slot.site for slot in env.slots],
+        BLUEPRINTS,
+    )
+    env.slots[1].site = replace(env.slots[1].site, blueprints=("depthwise",))
+    agent.begin_round(NOISE)
+    taken: list[tuple[Op, int]] = []
+    for step in range(8):
+        (choice,) = agent.act(step, [env.view])
+        if choice.action.op in {Op.GERMINATE, Op.CULL}:
+            taken.append((Op(choice.action.op), choice.action.slot))
+        env.apply(choice.action)
+        env.end_epoch()
+    assert taken == [(Op.GERMINATE, 0), (Op.CULL, 0), (Op.GERMINATE, 2)]
+
+
+def test_plan_resumes_in_the_middle_of_an_episode(tmp_path: Path) -> None:
+    options = {"policy": "plan", "plan": PLAN, "envs": 2, "rounds": 1, "steps": 18}
+    whole = LiveRun(tmp_path / "whole", **options)
+    whole.start().finish()
+    first = LiveRun(tmp_path / "halves", **options).start_paused(2)
+    first.control.put(RequestKind.STOP, "test")
+    assert first.finish().status == "stopped"
+    second = LiveRun(tmp_path / "halves", resume=find_checkpoint(first.run.directory), **options)
+    assert second.start().finish().status == "done"
+    assert computed(recorded(second.run.directory)) == computed(recorded(whole.run.directory))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--policy", "plan"), "--policy plan needs a plan"),
+        (("--plan", "2:norm@late"), "--plan is for --policy plan, not --policy ppo"),
+        (("--policy", "plan", "--plan", "2:nrm@late"), "did you mean norm?"),
+        (("--policy", "plan", "--plan", "2:norm@late,tempo=4"), "'4' is not a choice of tempo; valid: 3, 5, 8"),
+    ],
+)
+def test_command_refuses_a_wrong_plan(
+    options: tuple[str, ...],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["--no-tui", *options]) == 2
+    assert sentence in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
