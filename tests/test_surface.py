@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 import esper
+from esper.api.recorded_run import RecordedDecision, RecordedRun
 from esper.cli.commands import COMMANDS
 from esper.cli.main import main
 from esper.common.configuration.config import (
@@ -30,7 +31,6 @@ from esper.common.control import RequestKind
 from esper.common.domain import HEADS, AlphaCurve, Op, Stage
 from esper.networks.seeds.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend
 from esper.networks.tasks import TASK_NAMES
-from esper.recorded_run import RecordedDecision, RecordedRun
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.manifest import CHECKPOINT_FORMAT
 from esper.recordings.history import address
@@ -94,9 +94,10 @@ CHOICES = {
 }
 
 PYTHON = {
-    "esper": "AdamW Chance CheckpointError ConfigError Family Grown HarvestError Loss ReadError RecordedRun "
-    "RecordingError RunFailedError SGD Setting Slot Splits Task TaskError TaskReport TrainedRun accuracy blueprint "
-    "check cross_entropy grow load_grown read_run starts_at_zero train what_if",
+    "esper": "Action AdamW Agent Chance CheckpointError ChosenAction ConfigError EnvStatus Family Grown HarvestError "
+    "Loss NonLearningAgent Op ReadError RecordedRun RecordingError RunFailedError SGD Setting Slot SlotSite Splits "
+    "Task TaskError TaskReport TrainedRun WAITING accuracy advance_action blueprint check cross_entropy "
+    "germinate_action grow load_grown read_run starts_at_zero train what_if",
     "RecordedRun": "config curves decisions events name notices plot search table",
     "RecordedDecision": "round step env op target choices probability",
     "TrainedRun": "directory status rounds score",

@@ -1,11 +1,17 @@
-from .api import TrainedRun as TrainedRun
-from .api import grow as grow
-from .api import train as train
-from .api import what_if as what_if
+from .api.functions import TrainedRun as TrainedRun
+from .api.functions import grow as grow
+from .api.functions import train as train
+from .api.functions import what_if as what_if
+from .api.recorded_run import RecordedRun as RecordedRun
+from .api.recorded_run import read_run as read_run
+from .api.task_report import TaskReport as TaskReport
+from .api.task_report import check as check
 from .common.configuration.config import ConfigError as ConfigError
 from .common.configuration.config import TaskError as TaskError
+from .common.domain import Op as Op
 from .networks.seeds.blueprints import blueprint as blueprint
 from .networks.seeds.layers import starts_at_zero as starts_at_zero
+from .networks.seeds.site import SlotSite as SlotSite
 from .networks.tasks.family import Family as Family
 from .networks.tasks.family import Setting as Setting
 from .networks.tasks.losses import Loss as Loss
@@ -17,16 +23,20 @@ from .networks.tasks.splits import Splits as Splits
 from .networks.tasks.task import Chance as Chance
 from .networks.tasks.task import Slot as Slot
 from .networks.tasks.task import Task as Task
-from .recorded_run import RecordedRun as RecordedRun
-from .recorded_run import read_run as read_run
 from .recordings.checkpoints.manifest import CheckpointError as CheckpointError
 from .recordings.files.recorder import RecordingError as RecordingError
 from .recordings.files.segments import ReadError as ReadError
 from .studies.harvest.grown import Grown as Grown
 from .studies.harvest.model import load_grown as load_grown
 from .studies.harvest.structure import HarvestError as HarvestError
-from .training.engine.task_report import TaskReport as TaskReport
-from .training.engine.task_report import check as check
 from .training.lanes.errors import RunFailedError as RunFailedError
+from .training.policy.actions import WAITING as WAITING
+from .training.policy.actions import Action as Action
+from .training.policy.actions import ChosenAction as ChosenAction
+from .training.policy.agent import Agent as Agent
+from .training.policy.agent import EnvStatus as EnvStatus
+from .training.policy.baselines import NonLearningAgent as NonLearningAgent
+from .training.policy.baselines import advance_action as advance_action
+from .training.policy.baselines import germinate_action as germinate_action
 
 __version__: str

@@ -10,10 +10,6 @@ import torch
 from torch import Tensor, nn
 
 import esper
-from esper.networks.seeds.site import SlotSite
-from esper.training.policy.actions import ChosenAction
-from esper.training.policy.agent import EnvStatus
-from esper.training.policy.baselines import WAITING, NonLearningAgent, germinate_action
 
 
 @esper.blueprint("plugin_gain", "BC", causal="always")
@@ -46,13 +42,13 @@ signs = esper.Task(
 )
 
 
-class FirstSlot(NonLearningAgent):
+class FirstSlot(esper.NonLearningAgent):
     """Plants a `plugin_gain` in the first slot."""
 
-    def __init__(self, *, sites: Sequence[SlotSite], blueprints: Sequence[str], **_: Any) -> None:
+    def __init__(self, *, sites: Sequence[esper.SlotSite], blueprints: Sequence[str], **_: Any) -> None:
         assert sites[0].blueprints == tuple(blueprints)
         self._blueprint = list(blueprints).index("plugin_gain")
 
-    def act(self, step: int, views: Sequence[EnvStatus]) -> list[ChosenAction]:
-        plant = ChosenAction(germinate_action(0, self._blueprint))
-        return [plant if view.slots[0].can_germinate else WAITING for view in views]
+    def act(self, step: int, views: Sequence[esper.EnvStatus]) -> list[esper.ChosenAction]:
+        plant = esper.ChosenAction(esper.germinate_action(0, self._blueprint))
+        return [plant if view.slots[0].can_germinate else esper.WAITING for view in views]

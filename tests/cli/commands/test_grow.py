@@ -299,14 +299,16 @@ def test_grow_refuses_a_mixture_and_advises_a_built_in_task(tmp_path: Path, caps
     assert "a network grows for one task; use --task recall" in capsys.readouterr().err
 
 
-FAILING = """
+WAITING_POLICY = """
+import esper
 
 
-class Failing(StaticAgent):
+class policy(esper.NonLearningAgent):
+    def __init__(self, **_):
+        pass
+
     def act(self, step, views):
-        raise ValueError("no idea")
-
-
+        return [esper.WAITING] * len(views)
 """
 
 
@@ -314,17 +316,15 @@ def test_policies_of_the_user_propose(tmp_path: Path, capsys: pytest.CaptureFixt
     trained = tmp_path / "trained"
     train = [*SHORT, "--envs", "2", "--steps", "2", "--rounds", "1", "--telemetry-dir", str(trained)]
     assert main(train) == EXIT_OK
-    own = tmp_path / "own_static.py"
-    own.write_text(
-        "from esper.training.policy.baselines import StaticAgent\n\n\ndef policy(**_):\n    return StaticAgent()\n"
-    )
+    own = tmp_path / "own_waiting.py"
+    own.write_text(WAITING_POLICY)
     for policy in (only(trained), own):
         assert grow(tmp_path / "grown", "--trials", "2", "--steps", "2", "--policy", str(policy)) == EXIT_OK
     assert f"{only(trained).name}/round-00001-step-0002: score" in capsys.readouterr().out
-    own.write_text(own.read_text().replace("return StaticAgent()", "return Failing()").replace("\n\n\n", FAILING))
-    sys.modules.pop("own_static", None)
+    own.write_text(WAITING_POLICY.replace("return [", "raise ValueError('no idea')  # ["))
+    sys.modules.pop("own_waiting", None)
     assert grow(tmp_path / "failing", "--trials", "2", "--steps", "2", "--policy", str(own)) == EXIT_OK
-    assert "failed: the policy own_static.py failed: ValueError: no idea" in capsys.readouterr().out
+    assert "failed: the policy own_waiting.py failed: ValueError: no idea" in capsys.readouterr().out
     grown = next(run for run in (tmp_path / "grown").iterdir())
     assert grow(tmp_path / "grown", "--policy", str(grown)) == EXIT_USAGE
     assert "has no PPO policy" in capsys.readouterr().err

@@ -15,8 +15,8 @@ from esper.cli.main import main
 from esper.recordings import events as ev
 from esper.recordings.events.codec import encode_json
 from tests.factory import env_stepped, example_run
+from tests.recordings.events.test_codec import KINDS, values
 from tests.recordings.files.recordings import recording, write_segment
-from tests.recordings.state.test_codec import KINDS, values
 
 SCHEMA: Any = json_schema()
 VALIDATOR = Draft202012Validator(SCHEMA)

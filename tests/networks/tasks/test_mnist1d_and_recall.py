@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from esper.api.task_report import check
 from esper.networks.tasks.builtin import mnist1d, recall
 from esper.networks.tasks.losses import accuracy
 from esper.networks.tasks.splits import Splits
-from esper.training.engine.task_report import check
 
 
 @pytest.fixture(scope="module")

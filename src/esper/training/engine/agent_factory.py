@@ -90,7 +90,7 @@ def _build_own(config: Config, sites: Sequence[SlotSite], blueprints: Sequence[s
     if missing := [name for name in methods if not callable(getattr(agent, name, None))]:
         raise ConfigError(
             f"{where}: {type(agent).__name__} lacks the methods {', '.join(missing)}; derive it from "
-            "esper.training.policy.baselines.NonLearningAgent, which has all but act"
+            "esper.NonLearningAgent, which has all but act"
         )
     return agent
 

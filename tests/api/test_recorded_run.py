@@ -27,7 +27,7 @@ from tests.recordings.effects.growing import growing_run
 from tests.recordings.effects.stored import store_effects
 from tests.recordings.files.recordings import fold, recording, write_segment
 
-DEMO = Path(__file__).parents[1] / "telemetry" / "demo"
+DEMO = Path(__file__).parents[2] / "telemetry" / "demo"
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_pandas_frames_equal_the_export(
 ) -> None:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     pytest.importorskip("pandas")
-    monkeypatch.setattr("esper.recorded_run.FRAME_LIBRARIES", ("pandas",))
+    monkeypatch.setattr("esper.api.recorded_run.FRAME_LIBRARIES", ("pandas",))
     for table in TABLES:
         frame, wanted = run.table(table.name), parquet.read_table(exported / f"{table.name}.parquet")
         for column, values in zip(table.columns, wanted.columns, strict=True):
@@ -127,7 +127,7 @@ def test_types_of_a_frame_do_not_depend_on_its_values(
 ) -> None:
     """Frames of two runs can be concatenated, although one run never measured a column that the other did."""
     pytest.importorskip(library)
-    monkeypatch.setattr("esper.recorded_run.FRAME_LIBRARIES", (library,))
+    monkeypatch.setattr("esper.api.recorded_run.FRAME_LIBRARIES", (library,))
     write_segment(tmp_path / "empty", 1, recording(stamp([run_started()])))
     empty = esper.read_run(tmp_path / "empty")
     for table in TABLES:
@@ -139,7 +139,7 @@ def test_wrong_names_are_answered_with_the_nearest(run: esper.RecordedRun, monke
         run.table("EnvSteped")
     with pytest.raises(KeyError, match="did you mean KL/policy"):
         run.plot("kll/policy")
-    monkeypatch.setattr("esper.recorded_run.find_spec", lambda _: None)
+    monkeypatch.setattr("esper.api.recorded_run.find_spec", lambda _: None)
     with pytest.raises(ImportError, match="a data frame needs polars or pandas; install one of them"):
         run.table()
     with pytest.raises(esper.ReadError, match="is neither a file nor a run in"):

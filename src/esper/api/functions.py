@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
+from esper.api.recorded_run import RecordedRun
 from esper.cli.console import RunPrinter, drain
 from esper.common.configuration.config import Config, ConfigError, TaskError
 from esper.common.configuration.files import check_keys, resolve_config
@@ -20,7 +21,6 @@ from esper.common.user_code.references import with_short_errors
 from esper.networks.tasks.loading import resolve_task
 from esper.networks.tasks.registry import get_built_in, is_built_in
 from esper.networks.tasks.task import Task
-from esper.recorded_run import RecordedRun
 from esper.recordings.candidates.candidates import Objective
 from esper.recordings.candidates.report import html_report
 from esper.recordings.effects.change import RECORDED
