@@ -163,6 +163,18 @@ def _wave(round_: int, wave: list[tuple[str, Origin, int | None]], steps: int | 
                 yield _ended(round_, step, env, name, host, outcome, score, ratio)
         yield device_sampled("cpu:0")
         yield ev.PhaseTimed(round=round_, step=step, wall=3.0, phases={"train": 2.0, "validate": 1.0})
+    if steps is None:
+        for env, (name, _, host) in enumerate(wave):
+            yield _episode_of_trial(round_, env, name, host, outcomes[env][1])
+
+
+def _episode_of_trial(round_: int, env: int, name: str, host: int | None, last: int) -> ev.EpisodeEnded:
+    best, ratio = _quality(name)
+    score = (best + 0.01 * ((host or 2) - 2)) * (0.5 + last / 10)
+    return ev.EpisodeEnded(
+        round=round_, env=env, score=score, best_score=score, episode_return=score - 0.5 - 0.1 * (ratio - 1),
+        parameter_ratio=ratio, fossilized=0, culled=0,
+    )  # fmt: skip
 
 
 _OUTCOMES: dict[tuple[int, int], tuple[Outcome, int]] = {

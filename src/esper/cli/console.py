@@ -103,7 +103,7 @@ class RunPrinter:
         elif self._finished is not None and type(record) is not ev.EpisodeEnded:
             yield record.time, "info", self._round_line(self._finished)
             self._finished = None
-        elif isinstance(record, ev.EpisodeEnded) and len(state.finals) == len(state.envs):
+        elif isinstance(record, ev.EpisodeEnded) and state.has_round_ended:
             self._finished = record.round
         line = self._line(record)
         if line is not None:

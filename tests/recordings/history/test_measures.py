@@ -18,6 +18,7 @@ from esper.recordings.files.notes import RunNotes
 from esper.recordings.history.history import open_history
 from esper.recordings.history.measures import MEASURES, Measure
 from esper.recordings.history.run_info import read_run_info
+from esper.recordings.history.summary import RunSummary
 from esper.recordings.history.summary_builder import summarise
 from esper.sanctum.app import WorkspaceApp
 from esper.sanctum.screens.workspace import WorkspaceScreen
@@ -25,7 +26,7 @@ from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.run_details import RunDetails
 from esper.sanctum.widgets.run_list import RunList
 from esper.studies.sweeps.worker import SweepWorker
-from tests.factory import START, example_run
+from tests.factory import BARE_HOST, FROM_SCRATCH, START, example_run, growth_run
 from tests.recordings.files.recordings import fold, recording, write_segment
 from tests.sanctum.driving import opened, press, until
 from tests.studies.sweeps.fakes import GRID, FakeRuns, make_plan, open_study, write_run
@@ -67,6 +68,82 @@ def test_list_and_summary_have_the_same_numbers(length: int, segments: int, tmp_
         if measure.is_listed:
             assert measure.of(info) == measure.of(summary), name
             assert measure.of(info) == (None if by_events[name] is None else pytest.approx(by_events[name])), name
+
+
+def summary_of(directory: Path, events: list[ev.AnyEvent]) -> RunSummary:
+    """Record a run, check that its list and its summary have the same numbers, and return the summary."""
+    os.utime(write_segment(directory, 1, recording(events)), (START, START))
+    summary = summarise(open_history(directory), START)
+    assert summary is not None
+    listed = {name: value for name, value in summary.measures.items() if MEASURES[name].is_listed}
+    assert read_run_info(directory, START, START).measures == listed
+    return summary
+
+
+def test_measures_of_growth_are_those_of_its_answer(tmp_path: Path) -> None:
+    """Each of its last rounds also trains a network that is only compared, and other candidates."""
+    events = growth_run(envs=3, trials=6)
+    (chosen,) = (event.candidate for event in events if isinstance(event, ev.SearchEnded))
+    assert chosen not in (None, BARE_HOST, FROM_SCRATCH)
+    ended = [event for event in events if isinstance(event, ev.TrialEnded) and event.candidate == chosen]
+    fresh = [event for event in ended if event.fresh is not None]
+    best = max(ended, key=lambda event: event.score or 0.0)
+
+    summary = summary_of(tmp_path / "run", events)
+
+    assert summary.measures["score"] == pytest.approx(statistics.fmean(event.score or 0.0 for event in fresh))
+    assert summary.measures["return"] == pytest.approx(statistics.fmean(event.net_return or 0.0 for event in fresh))
+    assert summary.measures["parameters"] == best.parameter_ratio
+    assert summary.measures["best"] == best.score
+    assert "smoothed" not in summary.measures
+    found = summary.best
+    assert found is not None
+    assert (found.score, found.env, found.round, found.step) == (best.score, best.env, best.round, best.best_step)
+
+
+def test_measures_of_growth_without_answer_are_those_of_the_best_candidate(tmp_path: Path) -> None:
+    events = growth_run(envs=3, trials=6, fresh=0)
+    done = [event for event in events if isinstance(event, ev.TrialEnded) and event.outcome == "done"]
+    best = max(done, key=lambda event: event.net_return or 0.0)
+    measures = summary_of(tmp_path / "run", events).measures
+    assert [measures[name] for name in ("score", "best", "return", "parameters")] == [
+        best.score, best.score, best.net_return, best.parameter_ratio
+    ]  # fmt: skip
+
+    begun = summary_of(tmp_path / "begun", growth_run(envs=3, trials=6, stop=1))
+    assert not {"score", "best", "return", "parameters"} & begun.measures.keys()
+    failed = summary_of(tmp_path / "failed", [*events, ev.SearchEnded(seq=events[-1].seq + 1, answer="none")])
+    assert not {"score", "best", "return", "parameters"} & failed.measures.keys()
+
+
+def test_tables_say_that_numbers_of_a_growth_are_those_of_a_network(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, events in (("growth", growth_run(envs=3, trials=6)), ("run", RUN)):
+        write_segment(tmp_path / name, 1, recording(events))
+    growth = str(tmp_path / "growth")
+    assert main(["show", growth]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"\nbest network: accuracy +86.0%\n", shown)
+    assert "last round" not in shown
+    assert main(["compare", growth, str(tmp_path / "run")]) == 0
+    assert re.search(r"\nbest network: return; last round: mean return +\+0.307\s", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("envs", [4, 5])
+def test_finished_rounds_of_growth_include_those_with_idle_envs(envs: int, tmp_path: Path) -> None:
+    """With 5 envs, the rounds after the trials have 5, 5 and 2 trainings."""
+    events = growth_run(envs=envs, trials=2 * envs)
+    rounds = [event.round for event in events if isinstance(event, ev.RoundStarted)]
+
+    summary = summary_of(tmp_path / "run", events)
+
+    assert [finished.round for finished in summary.finished] == rounds
+    assert summary.measures["finished_rounds"] == len(rounds) == fold(events).rounds_ended
+    assert fold(events).last_return == pytest.approx(summary.finished[-1].episode_return)
+    last_end = max(event.seq for event in events if isinstance(event, ev.EpisodeEnded))
+    before = fold([event for event in events if event.seq < last_end])
+    assert before.rounds_ended == len(rounds) - 1
 
 
 DOUBLED = Measure(

@@ -162,7 +162,8 @@ def _table_rows(groups: Sequence[RunGroup[ComparedRun]], score: str) -> Iterator
         yield heading, *(_join([read(run.summary) for run in group.runs]) for group in groups)
     for name, measure in MEASURES.items():
         if name != _LISTED_ABOVE:
-            yield measure.heading(score), *(_number_cell(measure, group.runs) for group in groups)
+            headings = dict.fromkeys(measure.heading_in(run.summary, score) for group in groups for run in group.runs)
+            yield "; ".join(headings), *(_number_cell(measure, group.runs) for group in groups)
     for key in differing_keys([run for group in groups for run in group.runs]):
         if key != SEED_KEY:  # which has a row already
             cells = (_join([format_config_value(run.config.get(key)) for run in group.runs]) for group in groups)

@@ -80,11 +80,11 @@ def _summary_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
 def _measure_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     """Yield a row for each measure, and another one with its course by round."""
     for key, measure in MEASURES.items():
-        if summary.search is not None and (measure.unit in _UNITS_OF_LEARNING or key == "finished_rounds"):
+        if summary.search is not None and key in _NOT_OF_GROWTHS:
             continue
         details = _DETAILS[key](summary) if key in _DETAILS else ""
-        yield measure.heading(summary.score_name), measure.text(measure.of(summary)) + details
-        if measure.of_round is not None and summary.finished:
+        yield measure.heading_in(summary, summary.score_name), measure.text(measure.of(summary)) + details
+        if measure.of_round is not None and summary.finished and summary.search is None:
             values = [measure.of_round(finished) for finished in summary.finished]
             low, high = finite_range(values) or (0.0, 0.0)
             if measure.unit == "%":
@@ -95,6 +95,8 @@ def _measure_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
 
 
 def _range_of_last_round(summary: RunSummary) -> str:
+    if summary.search is not None:
+        return ""
     if not summary.finished:
         return ": no finished round"
     last = summary.finished[-1].score
@@ -117,14 +119,14 @@ _DETAILS: dict[str, Callable[[RunSummary], str]] = {
     "best": _place_of_best,
     "parameters": lambda run: f"; bare host: {run.host_parameters:,}",
     "anomalies": lambda run: _counts_text(run.anomalies),
-    "finished_rounds": lambda run: "" if run.search else f" of {run.rounds:,}",
+    "finished_rounds": lambda run: f" of {run.rounds:,}",
     "env_steps": lambda run: "" if run.search else f" in {run.steps_done:,} of {run.rounds * run.steps:,} steps",
     "skipped_batches": lambda run: _counts_text(run.overflows_by_owner, "overflows: "),
     "checkpoints": lambda run: f", last: {run.last_checkpoint}" if run.last_checkpoint else "",
 }
 """Text after the number of a measure, keyed by its name."""
-_UNITS_OF_LEARNING = ("%", "return", "× host")
-"""Units of the measures that `show` leaves out for a growth, whose rounds are trials: its answer takes their place."""
+_NOT_OF_GROWTHS = ("smoothed", "finished_rounds")
+"""Measures that `show` leaves out for a growth, whose rounds are trials."""
 
 
 def _configuration_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:

@@ -91,6 +91,17 @@ class Candidate(msgspec.Struct, kw_only=True, omit_defaults=True):
         return statistics.fmean(self.fresh_scores) if self.fresh_scores else self.score
 
     @property
+    def mean_return(self) -> float | None:
+        """Mean return on fresh hosts; that of its trial if it has not been trained on them."""
+        return statistics.fmean(self.fresh_returns) if self.fresh_returns else self.net_return
+
+    @property
+    def best_score(self) -> float | None:
+        """Maximum score of its completed trainings; None if none was completed."""
+        of_trial = [self.score] if self.outcome == "done" and self.score is not None else []
+        return max([*of_trial, *self.fresh_scores], default=None)
+
+    @property
     def is_better(self) -> bool:
         """True if its objective is better than that of the bare host, beyond chance, and its score is not worse."""
         return self.gain is not None and self.gain.low > 0 and self.score_gain is not None and self.score_gain.mean > 0

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from esper.common.formatting import format_duration, format_number, pluralise
+from esper.recordings.candidates.candidates import Candidate
 from esper.recordings.history.summary import RoundSummary, RunSummary
 from esper.recordings.state.state import RunState
 
@@ -31,7 +32,8 @@ class MeasuredRun(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """A number of a run. One of `of_round`, `of_state` and `of_summary` computes it."""
+    """A number of a run. One of `of_round`, `of_state` and `of_summary` computes it; of a growth, `of_candidate` if it
+    has that."""
 
     key: str
     """Name in filters, sort orders, files of sweeps, and JSON."""
@@ -53,6 +55,11 @@ class Measure:
     of_round: Callable[[RoundSummary], float] | None = None
     """Returns the number of a finished round. The last finished round gives the number of the run. A sweep can optimise
     the mean over the last rounds."""
+    of_candidate: Callable[[Candidate], float | None] | None = None
+    """Returns the number of a candidate. The answer of a growth gives the number of the growth, because its last round
+    may have trained networks that are only compared; before the answer, the best candidate so far."""
+    candidate_name: str = ""
+    """Name in tables as a number of a candidate; `{score}` stands for the name of the task's score."""
     of_state: Callable[[RunState], float | None] | None = None
     """Returns the number of a run from the state at its end; None if it was not measured."""
     of_summary: Callable[[RunSummary], float | None] | None = None
@@ -79,6 +86,12 @@ class Measure:
         if self.of_round is None:
             return name
         return f"last round: {name}" if rounds == 1 else f"last {pluralise(rounds, 'round')}: {name}"
+
+    def heading_in(self, run: RunSummary, score: str) -> str:
+        """Return the name in a table about a run; in that of a growth, it is about one network."""
+        if run.search is None or self.of_candidate is None:
+            return self.heading(score)
+        return f"best network: {self.candidate_name.format(score=score)}"
 
     def label(self, score: str) -> str:
         """Return the short name with that of the task's score."""
@@ -115,41 +128,53 @@ BEST = Measure(
     key="best",
     name="best {score} of an env",
     short="best env",
-    definition="the maximum of all envs and steps, a single env at a single step",
+    definition="the maximum of all envs and steps, a single env at a single step; of a growth, in the trainings of its "
+    "answer",
     unit="%",
     limits=(0.0, 1.0),
     column_priority=3,
+    of_candidate=lambda candidate: candidate.best_score,
+    candidate_name="best {score} of a training",
     of_state=lambda state: max((env.best_score for env in state.envs if env.best_score is not None), default=None),
 )
 LAST_SCORE = Measure(
     key="score",
     name="median {score}",
     short="last",
-    definition="at the end of the last finished round, median over the envs",
+    definition="at the end of the last finished round, median over the envs; of a growth, that of its answer, mean "
+    "over fresh hosts",
     unit="%",
     limits=(0.0, 1.0),
     column_priority=1,
+    of_candidate=lambda candidate: candidate.mean_score,
+    candidate_name="{score}",
     of_round=lambda finished: finished.score.median,
 )
 LAST_RETURN = Measure(
     key="return",
     name="mean return",
     short="mean ret",
-    definition="undiscounted return of the last finished round, mean over the envs",
+    definition="undiscounted return of the last finished round, mean over the envs; of a growth, that of its answer, "
+    "mean over fresh hosts",
     unit="return",
     limits=(-math.inf, math.inf),
     column_priority=9,
+    of_candidate=lambda candidate: candidate.mean_return,
+    candidate_name="return",
     of_round=lambda finished: finished.episode_return,
 )
 LAST_PARAMETERS = Measure(
     key="parameters",
     name="parameters, × host",
     short="×host",
-    definition="host and seeds at the end of the last finished round, relative to the bare host; mean over the envs",
+    definition="host and seeds at the end of the last finished round, relative to the bare host, mean over the envs; "
+    "of a growth, those of its answer",
     unit="× host",
     limits=(1.0, math.inf),
     is_less_better=True,
     column_priority=10,
+    of_candidate=lambda candidate: candidate.parameter_ratio,
+    candidate_name="parameters, × host",
     of_round=lambda finished: finished.parameter_ratio,
 )
 DURATION = Measure(
@@ -163,6 +188,9 @@ DURATION = Measure(
 
 
 def _smoothed_score(state: RunState) -> float | None:
+    """Return the smoothed score; None for a growth, whose rounds train different candidates."""
+    if state.search is not None:
+        return None
     recent = [final.median for final in state.scores_by_round[-SMOOTHED_ROUNDS:]]
     return statistics.fmean(recent) if recent else None
 
@@ -219,7 +247,7 @@ MEASURES: dict[str, Measure] = {
             key="finished_rounds",
             name="rounds finished",
             short="finished",
-            definition="by all envs",
+            definition="in which all episodes have ended",
             of_summary=lambda run: len(run.finished),
         ),
         Measure(
@@ -277,10 +305,14 @@ def objective_measures() -> dict[str, Measure]:
 
 def measure_state(state: RunState) -> dict[str, float]:
     """Return the measures that lists have, from the state at the end of a run."""
-    last = _last_round(state)
+    is_growth = state.search is not None
+    candidate = state.search.result if state.search is not None else None
+    last = None if is_growth else _last_round(state)
     found: dict[str, float | None] = {}
     for key, measure in MEASURES.items():
-        if measure.of_round is not None:
+        if is_growth and measure.of_candidate is not None:
+            found[key] = None if candidate is None else measure.of_candidate(candidate)
+        elif measure.of_round is not None:
             found[key] = None if last is None else measure.of_round(last)
         elif measure.of_state is not None:
             found[key] = measure.of_state(state)
@@ -301,7 +333,7 @@ def _last_round(state: RunState) -> RoundSummary | None:
     if not state.scores_by_round or state.last_return is None or state.last_parameter_ratio is None:
         return None
     return RoundSummary(
-        round=state.round - (len(state.finals) < len(state.envs)),
+        round=state.rounds_ended,
         score=state.scores_by_round[-1],
         episode_return=state.last_return,
         parameter_ratio=state.last_parameter_ratio,

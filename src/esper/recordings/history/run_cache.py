@@ -24,7 +24,7 @@ from esper.common.system.disk import make_directory
 from esper.recordings.events import SCHEMA_VERSION
 from esper.recordings.events.codec import DECODE_ERRORS
 
-FORMAT = f"{VERSION}/{SCHEMA_VERSION}/4"
+FORMAT = f"{VERSION}/{SCHEMA_VERSION}/5"
 """Version of the values. The number increases when they, or the way they are computed, change."""
 MAX_VALUE_BYTES = 1 << 28
 _LOCK_TIMEOUT_S = 1.0

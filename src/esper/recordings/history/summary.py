@@ -41,7 +41,7 @@ def summarise_round(number: int, episodes: Collection[ev.EpisodeEnded]) -> Round
 
 
 class BestResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Maximum validation score, and where it was first reached."""
+    """Maximum validation score, and where it was first reached; of a growth, in the trainings of its answer."""
 
     score: float
     env: int
@@ -116,12 +116,13 @@ class RunSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     env_steps_per_second: float | None = None
     """Env steps per second of the wall time of all steps."""
     finished: list[RoundSummary] = []
-    """Finished rounds, in order."""
+    """Finished rounds, in order: those in which all episodes have ended."""
     measures: dict[str, float] = {}
     """Numbers of the run, keyed by their names in `measures.py`; those that were not measured are absent."""
     best: BestResult | None = None
     metrics: dict[str, FiveNumbers] = {}
-    """Minimum, quartiles and maximum over the envs at the end of their last episode, keyed by metric of the task."""
+    """Minimum, quartiles and maximum over the envs at the end of their last episode, keyed by metric of the task.
+    Absent for a growth, whose last round may train networks that are only compared."""
     seeds: dict[str, BlueprintSummary] = {}
     """Keyed by blueprint."""
     anomalies: dict[str, int] = {}

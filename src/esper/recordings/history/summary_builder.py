@@ -73,6 +73,10 @@ class _SummaryBuilder:
         """Metrics of the last step of each env, keyed by env index."""
         self._steps: dict[int, int] = {}
         """Last step of each env, keyed by env index."""
+        self._num_players = len(summary.lanes)
+        """Number of envs that play in the round in progress; in a growth, an env without a training is idle."""
+        self._best_of: dict[str, BestResult] = {}
+        """Best result of the completed trainings of each candidate of a growth, keyed by its name."""
         self._anomalies = Counter[str]()
         self._overflows = Counter[str]()
 
@@ -85,6 +89,11 @@ class _SummaryBuilder:
                     self._add_step(event)
                 case ev.RoundStarted():
                     self._episodes = {}
+                    self._num_players = len(summary.lanes) if summary.search is None else 0
+                case ev.TrialStarted():
+                    self._num_players += 1
+                case ev.TrialEnded():
+                    self._add_training(event)
                 case ev.PhaseTimed():
                     wall_s += event.wall
                 case ev.EpisodeEnded():
@@ -100,6 +109,10 @@ class _SummaryBuilder:
                     summary.last_checkpoint = event.path
                 case _:
                     pass  # the other events are not counted
+        if summary.search is not None:
+            answer = summary.search.result
+            summary.best = None if answer is None else self._best_of.get(answer.name)
+            summary.metrics = {}
         summary.env_steps_per_second = summary.env_steps / wall_s if wall_s > 0 else None
         summary.anomalies = dict(self._anomalies.most_common())
         summary.overflows_by_owner = dict(self._overflows)
@@ -120,10 +133,16 @@ class _SummaryBuilder:
             step = self._steps.get(event.env, 0)
             self._summary.best = BestResult(score=event.score, env=event.env, round=event.round, step=step)
 
+    def _add_training(self, event: ev.TrialEnded) -> None:
+        best, score, step = self._best_of.get(event.candidate), event.score, event.best_step
+        if event.outcome != "done" or score is None or step is None or (best is not None and score <= best.score):
+            return
+        self._best_of[event.candidate] = BestResult(score=score, env=event.env, round=event.round, step=step)
+
     def _add_episode(self, event: ev.EpisodeEnded) -> None:
         self._note_score(event)  # measured again if the env was rolled back
         self._episodes[event.env] = event
-        if len(self._episodes) < len(self._summary.lanes):
+        if len(self._episodes) < self._num_players:
             return
         names = dict.fromkeys(name for metrics in self._metrics.values() for name in metrics)
         self._summary.metrics = {

@@ -69,6 +69,13 @@ class SearchState(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Candidates that no other one dominates, by rising parameters, without those that are only compared."""
         return front(self.candidates)
 
+    @property
+    def result(self) -> Candidate | None:
+        """The answer; before the end of the search, the best candidate so far. None if there is none."""
+        if self.answer is None:
+            return best_candidate(self.candidates, self.info.objective)
+        return None if self.chosen is None else self.find(self.chosen)
+
     def find(self, name: str) -> Candidate | None:
         """Return a candidate by its name; None if it is unknown."""
         return next((one for one in self.candidates if one.name == name), None)

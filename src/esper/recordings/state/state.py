@@ -7,7 +7,7 @@ event: it uses no clock, no randomness and no files. The size of the state does 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from statistics import fmean
 from typing import Any, ClassVar, TypeAlias, final
 
@@ -165,10 +165,19 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         return self.started.score_name if self.started else "accuracy"
 
     @property
+    def players(self) -> Collection[int]:
+        """Indices of the envs that play an episode in this round; in a growth, an env without a training is idle."""
+        return range(len(self.envs)) if self.search is None else self.search.training.keys()
+
+    @property
+    def has_round_ended(self) -> bool:
+        """True once all episodes of this round have ended."""
+        return bool(self.finals) and len(self.finals) == len(self.players)
+
+    @property
     def rounds_ended(self) -> int:
-        """Number of rounds in which the episodes of all envs have ended."""
-        has_ended = bool(self.finals) and len(self.finals) == len(self.envs)
-        return max(self.round - (not has_ended), 0)
+        """Number of rounds in which all episodes have ended."""
+        return max(self.round - (not self.has_round_ended), 0)
 
     @property
     def steps_done(self) -> int:
@@ -413,9 +422,9 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         self._note_score(env, event.score, self.step)  # measured again if the env was rolled back
         self.finals.append(event.score)
         self.final_ratios.append(event.parameter_ratio)
-        if len(self.finals) == len(self.envs):
+        if self.has_round_ended:
             append_bounded(self.scores_by_round, five_numbers(self.finals), SERIES_POINTS)
-            self.last_return = fmean(env.returns[-1] for env in self.envs)
+            self.last_return = fmean(env.returns[-1] for env in self.envs if env.env in self.players)
             self.last_parameter_ratio = fmean(self.final_ratios)
 
     def _checkpoint_saved(self, event: ev.CheckpointSaved) -> None:

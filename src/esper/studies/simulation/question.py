@@ -178,8 +178,7 @@ def _find_episode(history: History, question: Question) -> RecordedEpisode:
     """Return the episode of a question. Raises ConfigError."""
     number = question.round
     if number is None:
-        state = history.state_at(history.length)
-        number = max(1, state.round if state.finals and len(state.finals) == len(state.envs) else state.round - 1)
+        number = max(1, history.state_at(history.length).rounds_ended)
     if question.env is not None:
         return read_episode(history, number, question.env)
     episodes = read_round(history, number)
