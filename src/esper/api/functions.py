@@ -188,7 +188,7 @@ def what_if(
     sample: int | None = None,
     without: str | Sequence[str] = (),
     do: str | Sequence[str] = (),
-    plan: str = "",
+    plan: str | None = None,
     then: str = RECORDED,
     repeats: int = 0,
     task: str | None = None,
@@ -205,7 +205,7 @@ def what_if(
         sample: Number of episodes of the sample; None: all.
         without: Decisions to leave out together: `step:17`, or `seed:early:17` for all that concern a seed.
         do: Decisions to take instead: `12:depthwise@early`.
-        plan: Plan that replaces all decisions.
+        plan: Plan that replaces all decisions; None: none does.
         then: Decisions after the change: `recorded`, `wait`, `policy`, or the reference of a policy.
         repeats: Number of other hosts and data orders on which it is simulated too.
         task: Reference of the task; must be given if it is your own code.

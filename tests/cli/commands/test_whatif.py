@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -276,6 +277,8 @@ def test_joint_change_names_every_decision(run: Path) -> None:
 def test_answer_from_python_is_that_of_the_command(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError, match=re.escape("do must be a text or a list of texts, not {3: 'wait'}")):
         esper.what_if(str(run), round=1, env=0, do={3: "wait"})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="--plan is blank"):
+        esper.what_if(str(run), round=1, env=0, plan="")
     answer = esper.what_if(str(run), round=1, env=0, without="step:1", devices=["cpu:0"])
     assert answer == ask(capsys, run, "--round", "1", "--env", "0", "--without", "step:1")
     assert isinstance(answer, ChangeReport)
@@ -306,12 +309,13 @@ def test_answer_from_python_is_that_of_the_command(run: Path, capsys: pytest.Cap
         ),
         ("--then wait", "--then says what follows a change; add --without or --do"),
         ("--without step:1 --then ppo", "--then ppo has no trained network; name a run or a checkpoint, or pretrained"),
+        ("--plan ' '", "--plan is blank; give --do 1:wait --then wait for an episode without any decision"),
         ("--task recall", "the run was made with the task digits_impaired, not recall"),
         ("--devices cpu:99", "cpu:99"),
     ],
 )
 def test_wrong_questions_are_refused(run: Path, capsys: pytest.CaptureFixture[str], options: str, message: str) -> None:
-    assert main(["whatif", str(run), *options.split()]) == EXIT_USAGE
+    assert main(["whatif", str(run), *shlex.split(options)]) == EXIT_USAGE
     said = capsys.readouterr().err
     assert said.startswith("esper-sanctum: ")
     assert message in said

@@ -90,7 +90,7 @@ def _parser() -> Parser:
         metavar="DECISION",
         help="decision to take instead, as in a plan: 12:depthwise@early, 20:cull@mid, 20:wait (may be repeated)",
     )
-    parser.add_argument("--plan", default="", metavar="PLAN", help="plan that replaces all decisions, as in training")
+    parser.add_argument("--plan", metavar="PLAN", help="plan that replaces all decisions, as in training")
     parser.add_argument(
         "--then",
         default="recorded",

@@ -47,7 +47,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         sample: Maximum number of episodes of the sample; None: all.
         without: Decisions to leave out together: `step:17` or `seed:early:17`.
         do: Decisions to take instead: `12:depthwise@early`.
-        plan: Plan that replaces all decisions.
+        plan: Plan that replaces all decisions; None: none does.
         then: Decisions after the change: `recorded`, `wait`, `policy`, or the reference of a policy.
         repeats: Number of other hosts and data orders on which it is simulated too.
         task: Reference of the task; must be given if it is the user's own code.
@@ -61,7 +61,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     sample: int | None = None
     without: Sequence[str] = ()
     do: Sequence[str] = ()
-    plan: str = ""
+    plan: str | None = None
     then: str = RECORDED
     repeats: int = 0
     task: str | None = None
@@ -70,7 +70,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_change(self) -> bool:
         """True for a question about one change; False for one about all decisions."""
-        return bool(self.without or self.do or self.plan)
+        return bool(self.without or self.do or self.plan is not None)
 
 
 class Inquiry:
@@ -160,7 +160,9 @@ def check_question(question: Question) -> None:
         value = getattr(question, name)
         if value is not None and value < minimum:
             raise ConfigError(f"--{name} {value} is not valid: it must be {minimum} or more")
-    if question.plan and (question.without or question.do or question.then != RECORDED):
+    if question.plan is not None and not question.plan.strip():
+        raise ConfigError("--plan is blank; give --do 1:wait --then wait for an episode without any decision")
+    if question.plan is not None and (question.without or question.do or question.then != RECORDED):
         raise ConfigError("--plan replaces all decisions; remove --without, --do and --then")
     if question.rounds and (question.has_change or question.round is not None or question.env is not None):
         raise ConfigError("--rounds measures all decisions of many episodes; remove --round, --env and the change")
@@ -208,7 +210,7 @@ def _sample(history: History, question: Question) -> list[RecordedEpisode]:
 
 def _find_change(question: Question, episode: RecordedEpisode, run: Path, telemetry_dir: Path) -> Change:
     """Return the change of a question. Raises ConfigError, ReadError and CheckpointError."""
-    if question.plan:
+    if question.plan is not None:
         return Change(then=_resolve_policy(f"{PREFIX}{question.plan}", episode, telemetry_dir))
     then = _policy_of(episode, run) if question.then == RUN_POLICY else question.then
     if then not in (RECORDED, NOTHING):
