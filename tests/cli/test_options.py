@@ -13,14 +13,13 @@ import pytest
 from esper.cli.commands.grow import FIXED_KEYS
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK
-from esper.common.configuration.config import Config
+from esper.common.configuration.config import GROWTH_CONFIG, Config
 from esper.common.configuration.fields import ConfigField, list_fields
 from esper.networks.tasks import TASK_NAMES, load_task
 from esper.networks.tasks.settings import override_settings, settings_of
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.recordings.files.notes import RunNotes, read_notes
-from esper.studies.growth.growth import GROWTH_CONFIG
 from esper.training.checkpoint.files import read_checkpoint
 from tests.runs import only_run, recorded, stopped_run
 from tests.terminals import assert_refused, printed

@@ -13,7 +13,7 @@ import torch
 
 from esper.api.recorded_run import RecordedRun
 from esper.cli.console import RunPrinter, drain
-from esper.common.configuration.config import Config, ConfigError, TaskError
+from esper.common.configuration.config import GROWTH_CONFIG, Config, ConfigError, TaskError
 from esper.common.configuration.files import check_keys, resolve_config
 from esper.common.control import RequestKind
 from esper.common.seeding import restored_generators
@@ -26,7 +26,7 @@ from esper.recordings.candidates.report import html_report
 from esper.recordings.effects.change import RECORDED
 from esper.recordings.effects.report import Report
 from esper.recordings.state.state import RunState
-from esper.studies.growth.growth import GROWTH_CONFIG, Growth, check_growth, make_request
+from esper.studies.growth.growth import Growth, check_growth, make_request
 from esper.studies.growth.run import GrowthRun
 from esper.studies.simulation.question import Inquiry, Question
 from esper.training.engine.start_checks import resolve_policy

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from esper.common.configuration.config import Config
+from esper.common.configuration.config import Config, default_config
 from esper.common.configuration.fields import list_fields
 from esper.common.formatting import format_config_value, strip_control
 from esper.recordings.history.summary import flat_config
@@ -32,15 +32,16 @@ class ShownSetting(NamedTuple):
         return text.lower() in f"{self.key} {self.value} {self.description}".lower()
 
 
-def list_settings(config: Mapping[str, Any]) -> list[ShownSetting]:
+def list_settings(config: Mapping[str, Any], *, is_growth: bool) -> list[ShownSetting]:
     """Return all settings of a run, ordered by group.
 
     The recording does not have the defaults of a task: its slots and training settings are a group of their own.
 
     Args:
         config: Recorded configuration, flat, as `flat_config` returns it.
+        is_growth: Compare it with the defaults of `grow`, instead of those of training.
     """
-    defaults = flat_config(msgspec.json.decode(msgspec.json.encode(Config())))
+    defaults = flat_config(msgspec.json.decode(msgspec.json.encode(default_config(is_growth=is_growth))))
     descriptions = {field.key: field.description for field in list_fields(Config)}
     settings: list[ShownSetting] = []
     for key, recorded in config.items():
@@ -49,7 +50,7 @@ def list_settings(config: Mapping[str, Any]) -> list[ShownSetting]:
         default, group, shown_default = defaults.get(key), DEFAULTS, ""
         if (key == "slots" or key.startswith("training.")) and default in (None, []):
             group = OF_TASK
-        elif value not in (None, default):
+        elif value not in (None, default) and not (key == "rounds" and is_growth):  # those follow from the budget
             group, shown_default = CHANGED, format_config_value(default)
         text = strip_control(format_config_value(value))
         settings.append(ShownSetting(group, key, text, shown_default, descriptions.get(key, "")))

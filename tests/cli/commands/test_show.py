@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from esper.cli.main import main
-from esper.common.configuration.config import Config
+from esper.common.configuration.config import GROWTH_CONFIG, Config
 from esper.common.intervals import t_interval
 from esper.networks.tasks import load_task, with_task_settings
 from esper.recordings import events as ev
@@ -18,7 +18,7 @@ from esper.recordings.files.notes import RunNotes, write_notes
 from esper.recordings.files.run_directory import RunDirectory
 from esper.recordings.files.run_lock import RunLock
 from esper.recordings.files.segments import compress_segment
-from tests.factory import env_stepped, example_run, run_started, stamp
+from tests.factory import env_stepped, example_run, growth_run, run_started, stamp
 from tests.recordings.files.recordings import fold, recording, write_segment
 
 RUN = example_run(envs=4, rounds=3)
@@ -193,6 +193,23 @@ def test_show_lists_only_settings_that_differ_from_the_defaults_of_the_task(
         "task = recall (default: digits_impaired)",
         "seed = 3 (default: 0)",
         "training.batch-size = 7 (default: 256)",
+    ]
+
+
+def test_show_compares_settings_of_a_growth_with_the_defaults_of_grow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slots = [*load_task("digits_impaired").slots]
+    changed = {"steps": Config().steps, "seed": 3, "slots": slots}  # these steps are not the default of a growth
+    config = msgspec.to_builtins(with_task_settings(msgspec.convert({**GROWTH_CONFIG, **changed}, Config)))
+    started = msgspec.structs.replace(growth_run()[0], config=config)
+    write_segment(tmp_path / "run", 1, recording(stamp([started])))
+
+    assert main(["show", str(tmp_path / "run")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.removeprefix("configuration").strip() for line in lines if " (default: " in line] == [
+        "steps = 40 (default: 15)",
+        "seed = 3 (default: 0)",
     ]
 
 

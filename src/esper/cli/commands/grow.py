@@ -24,14 +24,13 @@ from esper.cli.options import (
 )
 from esper.cli.run_display import print_ending, run_headless, run_in_dashboard
 from esper.cli.streams import print_text
-from esper.common.configuration.config import ConfigError
+from esper.common.configuration.config import GROWTH_CONFIG, ConfigError
 from esper.common.configuration.files import resolve_config
 from esper.common.system.process import RankInfo
 from esper.recordings.candidates.candidates import Objective
 from esper.studies.growth.growth import (
     DEFAULT_TRIALS,
     FRESH_HOSTS,
-    GROWTH_CONFIG,
     MAX_FINALISTS,
     MIN_FINALISTS,
     Growth,

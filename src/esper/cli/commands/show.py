@@ -11,7 +11,7 @@ import msgspec
 
 from esper.cli.options import EXIT_OK, Parser, add_run_argument, print_warnings
 from esper.cli.streams import print_json, print_text
-from esper.common.configuration.config import Config
+from esper.common.configuration.config import default_config
 from esper.common.formatting import APPROXIMATE, NOT_MEASURED, format_config_value, format_number
 from esper.common.plots.axis import finite_range
 from esper.common.plots.sparkline import sample_to_width, sparkline
@@ -130,8 +130,8 @@ _NOT_OF_GROWTHS = ("smoothed", "finished_rounds")
 
 
 def _configuration_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
-    """Yield the settings that differ from their defaults for the task."""
-    defaults = flat_config(_default_config(summary.config)) | flat_config(summary.task_defaults)
+    """Yield the settings that differ from their defaults for the task; of a growth, from those of `grow`."""
+    defaults = flat_config(_default_config(summary)) | flat_config(summary.task_defaults)
     changed = [
         f"{key} = {format_config_value(value)} (default: {_format_default(key, defaults.get(key))})"
         for key, value in flat_config(summary.config).items()
@@ -141,9 +141,9 @@ def _configuration_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     yield from zip(headings, changed or ["defaults"], strict=False)
 
 
-def _default_config(config: dict[str, Any]) -> dict[str, Any]:
+def _default_config(summary: RunSummary) -> dict[str, Any]:
     """Return the default configuration, with the settings and slots of the task of a run if that is built in."""
-    defaults, task = Config(), str(config.get("task", ""))
+    defaults, task = default_config(is_growth=summary.search is not None), str(summary.config.get("task", ""))
     if is_built_in(task):
         filled = with_task_settings(msgspec.structs.replace(defaults, task=task))
         defaults = msgspec.structs.replace(filled, task=defaults.task, slots=tuple(load_task(task).slots))

@@ -8,7 +8,8 @@ by the task registry.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -286,3 +287,19 @@ class Config(Section, frozen=True, kw_only=True):
     def envs_per_host(self) -> int:
         """Number of envs per round that share a host. Only PPO uses the differences between them; else 1."""
         return self.ppo.envs_per_host if self.policy == "ppo" else 1
+
+
+GROWTH_CONFIG: Mapping[str, Any] = {
+    "rounds": MAX_COUNT,
+    "policy": "pretrained",
+    "envs": 8,
+    "steps": 15,
+    "reward": "simplified",
+    "checkpoint-every": 1,
+}
+"""Settings of a growth that differ from the defaults of a run. It ends with its search, not after some rounds."""
+
+
+def default_config(*, is_growth: bool) -> Config:
+    """Return the configuration of a run, or of a growth, without any setting of the user."""
+    return msgspec.convert(GROWTH_CONFIG, Config) if is_growth else Config()

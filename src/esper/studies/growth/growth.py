@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from esper.common.configuration.config import MAX_COUNT, Config, ConfigError
+from esper.common.configuration.config import GROWTH_CONFIG, MAX_COUNT, Config, ConfigError
 from esper.common.formatting import suggest
 from esper.recordings.candidates.candidates import FROM_SCRATCH, WIDE_HOST, Objective
 from esper.recordings.checkpoints.catalog import list_checkpoints
@@ -32,15 +32,6 @@ MIN_FINALISTS, MAX_FINALISTS = 3, 5
 """Number of candidates that are trained on fresh hosts, besides the bare host: after few trials, and after many."""
 TRIALS_PER_FINALIST = 6
 """Number of trials for each of these candidates: the best of many trials owes more to chance."""
-GROWTH_CONFIG: Mapping[str, Any] = {
-    "rounds": MAX_COUNT,
-    "policy": "pretrained",
-    "envs": 8,
-    "steps": 15,
-    "reward": "simplified",
-    "checkpoint-every": 1,
-}
-"""Settings of a growth that differ from the defaults of a run. It ends with its search, not after some rounds."""
 
 
 def num_finalists(trials: int) -> int:
