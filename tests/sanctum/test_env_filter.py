@@ -129,6 +129,7 @@ def test_word_of_another_score_is_unknown() -> None:
         ("foo<1", "unknown key 'foo'; valid: accuracy, acc, env, score, best"),
         ("acx<1", "unknown key 'acx'; did you mean acc?"),
         ("acc<", "expected a number after 'acc', as in acc<50%; got ''"),
+        ("grad>nan", "no number is less or greater than NaN; write 'grad=nan' or 'grad!=nan' in place of 'grad>nan'"),
         ("acc<high", "expected a number after 'acc', as in acc<50%; got 'high'"),
         ("scale>2^", "expected a number after 'scale'"),
         ("scale>0^-1", "expected a number after 'scale'"),

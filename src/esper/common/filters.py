@@ -203,6 +203,8 @@ def compare_number(
 ) -> Compare[ItemT]:
     """Return the comparison of a number. NaN is equal to NaN, and different from all other numbers.
 
+    A comparison of order with NaN is refused, because it would never be true.
+
     Args:
         measure: Returns the number of an item; None if it was not measured, which never matches.
         parse: Returns the number of a key and the text after the symbol.
@@ -210,6 +212,9 @@ def compare_number(
 
     def compare(key: str, symbol: str, text: str) -> Predicate[ItemT]:
         holds, bound = _COMPARE[symbol], parse(key, text)
+        if math.isnan(bound) and symbol not in ("=", "!="):
+            advice = f"write '{key}=nan' or '{key}!=nan' in place of '{key}{symbol}{text}'"
+            raise FilterError(f"no number is less or greater than NaN; {advice}")
 
         def matches(item: ItemT) -> bool:
             measured = measure(item)

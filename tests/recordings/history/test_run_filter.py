@@ -43,7 +43,15 @@ RUNS = [
         task="recall",
         policy="ppo",
         config=config("recall", 0.05, plan="", devices=["cpu:0", "cpu:1"]),
-        measures={"best": 0.5, "score": 0.6, "smoothed": 0.4, "planted": 3.0, "duration": 7200.0},
+        measures={
+            "best": 0.5,
+            "score": 0.6,
+            "smoothed": 0.4,
+            "planted": 3.0,
+            "fossilized": 1.0,
+            "parameters": 1.2,
+            "duration": 7200.0,
+        },
         seed=2,
         note="Halved the bonus",
         study="S1",
@@ -84,6 +92,10 @@ def matching(text: str) -> str:
         "best>=50%": "ab",
         "best=nan": "",
         "score!=0": "b",
+        "last>50%": "b",
+        "kept>=1": "b",
+        "×host<1.5": "b",
+        "recorded>1h": "b",
         "planted>2 duration>1h": "b",
         "duration<90min": "",
         "smoothed>0.39 smoothed<0.41": "b",
@@ -121,6 +133,9 @@ def test_live_runs_include_paused_ones() -> None:
         "entropy-coef<1": "unknown key 'entropy-coef'; did you mean ppo.entropy-coef?",
         "zzz=1": "unknown key 'zzz'; valid: score, best, smoothed, return, parameters, .*, or any configuration key",
         "task<3": "'task' is not a number in any run; compare it with = or !=",
+        "keptt>1": r"unknown key 'keptt'; did you mean kept\?",
+        "score<nan": "no number is less or greater than NaN; write 'score=nan' or 'score!=nan' in place of 'score<nan'",
+        "envs>=nan": "no number is less or greater than NaN; write 'envs=nan' or 'envs!=nan' in place of 'envs>=nan'",
         "best<x": "expected a number after 'best', as in best<50%; got 'x'",
         "age<2y": r"expected a number with a unit after 'age' \(s, min, h, d, w\), as in age<2d; got '2y'",
         "tags:x": "unknown filter 'tags:'; did you mean tag?",
@@ -194,3 +209,5 @@ def test_every_sort_key_sorts_and_others_are_refused() -> None:
     assert all(len(sort_runs([*RUNS, *every], key)) == len(RUNS) + len(every) for key in sort_keys())
     with pytest.raises(FilterError, match=r"^unknown sort key 'bst'; did you mean best\?$"):
         sort_runs(RUNS, "bst")
+    with pytest.raises(FilterError, match=r"^unknown sort key 'last'; did you mean score\?$"):  # a heading
+        sort_runs(RUNS, "last")

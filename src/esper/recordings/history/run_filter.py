@@ -1,6 +1,7 @@
 """Filter and sort order of runs, in the language of `esper.common.filters`.
 
 The keys are those of the configuration and the results: `task=recall`, `ppo.entropy-coef<0.05`, `best>90`, `age<2d`.
+The heading of a result's column is another name for it: `kept>2` is `fossilized>2`.
 The kinds of words are `tag:baseline`, `state:live`, `study:NAME`, `policy:ppo` and `task:recall`. The flag `archived`
 selects archived runs; without it, they do not match. A text is searched for in directory, name, task, note and tags.
 """
@@ -109,6 +110,15 @@ def _default_keys() -> tuple[str, ...]:
     return tuple(flat_config(msgspec.to_builtins(Config())))
 
 
+def _names_by_heading() -> dict[str, str]:
+    """Return the names of the measures whose columns have another heading, keyed by it. A term has no spaces."""
+    return {
+        measure.short: name
+        for name, measure in listed_measures().items()
+        if measure.short != name and " " not in measure.short
+    }
+
+
 def _vocabulary(runs: Sequence[RunInfo], keys: Sequence[str]) -> Vocabulary[RunInfo]:
     """Return everything that a filter of runs can name.
 
@@ -124,9 +134,10 @@ def _vocabulary(runs: Sequence[RunInfo], keys: Sequence[str]) -> Vocabulary[RunI
         name: compare_number(number, _parse_duration if name == "age" else parse_number)
         for name, number in _OTHER_NUMBERS.items()
     }
+    settings = {key: compare for key, compare in settings.items() if key not in numbers}
     states = ("live", *RUN_STATES)
     return Vocabulary(
-        keys=numbers | {key: compare for key, compare in settings.items() if key not in numbers},
+        keys=numbers | settings | {heading: numbers[name] for heading, name in _names_by_heading().items()},
         kinds={kind: Words(words_of, choices=states if kind == "state" else None) for kind, words_of in _WORDS.items()},
         flags=[ARCHIVED_TERM],
         is_text=lambda word: any(word in _searched_text(info) for info in runs),
@@ -242,7 +253,9 @@ def sort_runs(runs: Sequence[RunInfo], key: str, *, reverse: bool = False) -> li
     keys, known = config_keys(runs), _sort_values()
     if key not in known and key not in keys:
         listed = [*known, "or any configuration key"]
-        raise FilterError(f"unknown sort key '{key}'; {suggest(key, [*known, *keys], listed=listed)}")
+        name = _names_by_heading().get(key)
+        hint = f"did you mean {name}?" if name else suggest(key, [*known, *keys], listed=listed)
+        raise FilterError(f"unknown sort key '{key}'; {hint}")
     value_of = known.get(key) or partial(_config_value, key)
     values = [(value_of(info), info) for info in runs]
     measured = [(value, info) for value, info in values if value is not None and value == value]  # NaN differs
