@@ -168,6 +168,7 @@ def test_show_prints_the_summary(run: Path, capsys: pytest.CaptureFixture[str]) 
     assert re.search(r"\nlast round: median accuracy \S+%, \S+% to \S+% over the envs\n", text)
     assert re.search(r"\n [▁-█]{3} by round, from 0.0% to 100.0%\n", text)
     assert "last round: mean return +0.600\n" in text
+    assert re.search(r"\nlast ≤5 rounds: median accuracy \S+%\n", text)  # the run has 3 rounds
     assert "seeds planted 12\n" in text
     assert "conv_small 6 0 0 +4.0 –\n" in text
     assert "norm 3 0 0 – –\n" in text
@@ -200,8 +201,9 @@ def test_show_compares_settings_of_a_growth_with_the_defaults_of_grow(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slots = [*load_task("digits_impaired").slots]
-    changed = {"steps": Config().steps, "seed": 3, "slots": slots}  # these steps are not the default of a growth
-    config = msgspec.to_builtins(with_task_settings(msgspec.convert({**GROWTH_CONFIG, **changed}, Config)))
+    changed = {"steps": Config().steps, "seed": 3}  # these steps are not the default of a growth
+    filled_in = {"rounds": 7, "slots": slots}  # by the engine; the rounds follow from the trials
+    config = msgspec.to_builtins(with_task_settings(msgspec.convert({**GROWTH_CONFIG, **changed, **filled_in}, Config)))
     started = msgspec.structs.replace(growth_run()[0], config=config)
     write_segment(tmp_path / "run", 1, recording(stamp([started])))
 
@@ -294,12 +296,12 @@ def test_compare_prints_runs_side_by_side(
 def test_compare_wraps_columns_at_the_width_of_the_terminal(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "90")
+    monkeypatch.setenv("COLUMNS", "92")
     write_notes(run, RunNotes(name="first"))
     assert main(["compare", str(run), *[str(other_run(tmp_path))] * 3]) == 0
 
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 90
+    assert max(map(len, lines)) <= 92
     blocks = [line.split()[1:] for line in lines if line.startswith("run ")]
     assert blocks == [["digits_impaired-20261121-015300"], ["other"] * 2, ["other"]]
     assert [line.split()[1:] for line in lines if line.startswith("name")] == [["first"], [], []]

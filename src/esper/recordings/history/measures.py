@@ -18,7 +18,7 @@ from esper.recordings.history.summary import RoundSummary, RunSummary
 from esper.recordings.state.state import RunState
 
 SMOOTHED_ROUNDS = 5
-"""Number of last rounds over which the smoothed score is the mean."""
+"""Number of last rounds over which the smoothed score is the mean; over all rounds of a run with fewer."""
 
 
 class MeasuredRun(Protocol):
@@ -202,9 +202,9 @@ MEASURES: dict[str, Measure] = {
         BEST,
         Measure(
             key="smoothed",
-            name=f"last {SMOOTHED_ROUNDS} rounds: median {{score}}",
+            name=f"last ≤{SMOOTHED_ROUNDS} rounds: median {{score}}",
             short="smoothed",
-            definition=f"the median of each round, mean over the last {SMOOTHED_ROUNDS} rounds",
+            definition=f"the median of each round, mean over up to {SMOOTHED_ROUNDS} last rounds",
             unit="%",
             limits=(0.0, 1.0),
             of_state=_smoothed_score,
