@@ -7,20 +7,20 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
 from esper.cli.dashboard import DisplayOptions, show_dashboard
-from esper.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE, NarrationDetail, print_usage_error
+from esper.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE, NarrationDetail, print_usage_error, print_warnings
 from esper.cli.streams import CLOSED_ERRNOS, FROZEN_AFTER_S, discard_broken_output, is_frozen, print_text
 from esper.common.control import RequestKind
 from esper.common.system.process import NamedThread, RankInfo
 from esper.common.system.stop_signals import replace_handlers, restore_handlers
 
 if TYPE_CHECKING:
-    from esper.recordings.state.state import RunState
+    from esper.recordings.state.state import Record, RunState
     from esper.training.engine.ending import EndingKind
     from esper.training.engine.thread import EngineThread
 
@@ -41,8 +41,14 @@ def run_silently(engine: EngineThread) -> None:
         engine.join()
 
 
-def run_headless(engine: EngineThread, stream: TextIO, *, narrate: NarrationDetail | None) -> RunState:
-    """Train and print to a stream until the run has ended; return its last state."""
+def run_headless(
+    engine: EngineThread, stream: TextIO, *, narrate: NarrationDetail | None, notice: str | None = None
+) -> RunState:
+    """Train and print to a stream until the run has ended; return its last state.
+
+    Args:
+        notice: Sentence to print to standard error once the run is set up, which can fail.
+    """
     from esper.cli.console import Narrator, RunPrinter, drain
     from esper.recordings.state.state import RunState
 
@@ -60,7 +66,8 @@ def run_headless(engine: EngineThread, stream: TextIO, *, narrate: NarrationDeta
         NamedThread(target=report_slow_start, args=(engine, errors), name="slow-start", daemon=True).start()
         try:
             printer = Narrator(stream, narrate, trains_here=True) if narrate else RunPrinter(stream, trains_here=True)
-            state = printer.run(drain(engine.records, lambda: engine.is_engine_alive))
+            records = drain(engine.records, lambda: engine.is_engine_alive)
+            state = printer.run(records if notice is None else _announced(records, notice))
         except OSError as error:  # the pipe or terminal was closed: write a checkpoint and stop
             engine.control.put(RequestKind.STOP, "signal")
             engine.join()
@@ -69,6 +76,14 @@ def run_headless(engine: EngineThread, stream: TextIO, *, narrate: NarrationDeta
             discard_broken_output()
         engine.join()
     return state
+
+
+def _announced(records: Iterable[Record], notice: str) -> Iterator[Record]:
+    """Yield records, after a notice is printed when the first one comes: a run that is refused has none."""
+    for index, record in enumerate(records):
+        if index == 0:
+            print_warnings([notice])
+        yield record
 
 
 def report_slow_start(engine: EngineThread, stream: TextIO) -> None:

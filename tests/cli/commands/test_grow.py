@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from esper.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from esper.common.control import Request, RequestKind, RequestQueue
 from esper.recordings import events as ev
 from esper.recordings.candidates.candidates import COMPARED, FROM_SCRATCH, WIDE_HOST, Candidate, choose, describe_answer
+from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.recordings.files.run_lock import is_live
 from esper.recordings.history.history import open_history
 from esper.studies.growth import director as growth_director
@@ -100,6 +102,14 @@ def test_same_command_continues_a_stopped_growth_to_the_bit(
         put_requests(patched, *[None] * 3, Request(RequestKind.STOP, "signal"))  # in the first fresh trainings
         assert grow(tmp_path / "parts", *SMALL, "--seed", "3", *to) == EXIT_OK
     assert "stopped after 3 trials; best so far: " in capsys.readouterr().out
+    manifest = list_checkpoints(only(tmp_path / "parts"))[-1] / "manifest.json"
+    intact = manifest.read_text()
+    manifest.write_text(re.sub(r'"format": *\d+', '"format": 1', intact))
+    assert grow(tmp_path / "parts", *SMALL, "--seed", "3", *to) == EXIT_USAGE
+    refusal = capsys.readouterr().err
+    assert "has checkpoint format 1" in refusal
+    assert "continues the growth" not in refusal
+    manifest.write_text(intact)
     assert grow(tmp_path / "parts", *SMALL, "--seed", "3", *to) == EXIT_OK
     assert "continues the growth" in capsys.readouterr().err
     alone, parts = only(tmp_path / "alone"), only(tmp_path / "parts")

@@ -75,8 +75,6 @@ def run(arguments: Sequence[str]) -> int:
         check_target(target)
     start = StartPoint.at_checkpoint(config, checkpoint) if checkpoint else StartPoint(config)
     workers = check_start(config, rank_info, is_new=start.is_new)
-    if checkpoint is not None:
-        print_warnings([f"continues the growth {checkpoint.parent.parent}; --new begins another one"])
 
     from esper.training.engine.thread import EngineThread
 
@@ -88,7 +86,9 @@ def run(arguments: Sequence[str]) -> int:
     )
     engine = EngineThread(start, run_options, workers=workers)
     if headless:
-        run_headless(engine, sys.stdout, narrate=options.narrate)
+        run = checkpoint and checkpoint.parent.parent
+        notice = f"continues the growth {run}; --new begins another one" if run else None
+        run_headless(engine, sys.stdout, narrate=options.narrate, notice=notice)
     else:
         run_in_dashboard(engine, display, config.task)
     if code := print_ending(engine):
