@@ -15,7 +15,7 @@ from esper.networks.seeds.blueprints import BLUEPRINTS, blueprint, build_seed, o
 from esper.networks.seeds.blueprints.features import LowRankSeed, MlpSeed
 from esper.networks.seeds.blueprints.registry import Implementation
 from esper.networks.seeds.blueprints.sequences import SelfAttentionSeed, TokenConvSeed
-from esper.networks.seeds.layers import initialise_
+from esper.networks.seeds.layers import initialise_, starts_at_zero
 from esper.networks.seeds.layouts import Layout
 from esper.networks.seeds.lifecycle import GateConfig
 from esper.networks.seeds.slot import Slot
@@ -235,6 +235,22 @@ def test_user_blueprint_keeps_its_own_initial_values() -> None:
             blueprint("test_only", "BTX")(Own)
     finally:
         del BLUEPRINTS["test_only"]
+
+
+def test_own_seed_with_a_last_layer_at_zero_begins_as_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(nn.Module):
+        def __init__(self, channels: int) -> None:
+            super().__init__()
+            self.last = starts_at_zero(nn.Linear(channels, channels))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.last(x.tanh())
+
+    monkeypatch.setitem(BLUEPRINTS, "test_only", {})
+    blueprint("test_only", "BC")(Own)
+    x = torch.randn(SHAPES[Layout.BC], generator=generator())
+
+    assert torch.equal(build_seed("test_only", Layout.BC, 16, False, generator())(x), x)
 
 
 def test_frozen_parameters_of_a_seed_belong_to_its_state() -> None:

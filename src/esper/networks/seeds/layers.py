@@ -111,8 +111,17 @@ _ZERO_START = "starts_at_zero"
 
 
 def starts_at_zero(module: ModuleT) -> ModuleT:
-    """Mark a layer so that `initialise_` sets its weight and bias to zero."""
+    """Set the weight and bias of a layer to zero, and return it: the last layer of a seed that begins as the identity.
+
+    The layer is marked too, so that `initialise_` keeps the zeros where it draws the other layers of a built-in seed.
+
+    Args:
+        module: A layer, such as `nn.Linear` or `nn.Conv2d`. Its own parameters are changed, not those of submodules.
+    """
     setattr(module, _ZERO_START, True)
+    with torch.no_grad():
+        for parameter in module.parameters(recurse=False):
+            parameter.zero_()
     return module
 
 
