@@ -21,13 +21,14 @@ from esper.common.user_code.references import with_short_errors
 from esper.networks.tasks.loading import resolve_task
 from esper.networks.tasks.registry import get_built_in, is_built_in
 from esper.networks.tasks.task import Task
-from esper.recordings.candidates.candidates import Objective
+from esper.recordings.candidates.candidates import Candidate, Objective
 from esper.recordings.candidates.report import html_report
 from esper.recordings.effects.change import RECORDED
 from esper.recordings.effects.report import Report
 from esper.recordings.state.state import RunState
 from esper.studies.growth.growth import Growth, check_growth, make_request
 from esper.studies.growth.run import GrowthRun
+from esper.studies.harvest.grown import Grown
 from esper.studies.simulation.question import Inquiry, Question
 from esper.training.engine.start_checks import resolve_policy
 from esper.training.engine.start_point import RunOptions, StartPoint
@@ -67,8 +68,12 @@ def train(task: Task | str, **settings: Any) -> TrainedRun:
     file, runs on one CPU lane or on GPUs, because worker processes cannot import it.
 
     Args:
-        task: The task, or its name or reference.
+        task: The task, the name of a built-in one, or a reference: `FILE.py`, `FILE.py:NAME` or `MODULE:NAME`.
         settings: Configuration of the run, by field name: `policy="heuristic"`, `rounds=3`, `ppo={"gamma": 0.99}`.
+            `esper-sanctum --help-all` lists all, with ranges, units and defaults.
+
+    Returns:
+        Run directory, number of rounds and last score.
 
     Raises:
         ConfigError: A setting is unknown or not valid, or this machine cannot satisfy it.
@@ -89,12 +94,12 @@ def train(task: Task | str, **settings: Any) -> TrainedRun:
 
 
 class GrowthResult:
-    """Result of `grow`: the networks of the front, and the answer.
+    """Result of `grow`: the networks of the front, and the answer. A notebook shows the table of the candidates.
 
     Attributes:
         directory: Run directory: events, checkpoints, configuration.
         answer: The answer in one sentence.
-        best: Network of the answer.
+        best: Network of the answer; your own if no other one is better.
         front: Networks that no other one dominates by score and parameters, by rising parameters.
         candidates: All candidates, with the results of their trainings.
     """
@@ -104,11 +109,11 @@ class GrowthResult:
         assert search is not None
         assert search.answer is not None
         assert best is not None
-        self.directory = directory
-        self.answer = search.answer
-        self.best = best
-        self.front = [growth.networks[one.name] for one in search.front if one.name in growth.networks]
-        self.candidates = search.candidates
+        self.directory: Path = directory
+        self.answer: str = search.answer
+        self.best: Grown = best
+        self.front: list[Grown] = [growth.networks[one.name] for one in search.front if one.name in growth.networks]
+        self.candidates: list[Candidate] = search.candidates
         self._search = search
 
     def __repr__(self) -> str:
@@ -136,10 +141,10 @@ def grow(
 ) -> GrowthResult:
     """Find the best network of a task within a budget, as `esper-sanctum grow --no-tui --new` does.
 
-    Ctrl-C ends the growth; the best network so far is returned.
+    Ctrl-C ends the growth; the best network so far is returned. `esper-sanctum grow --help` has the defaults.
 
     Args:
-        task: The task, or its name or reference.
+        task: The task, its name or a reference, as for `train`.
         trials: Number of trainings of the search, without those on fresh hosts; None without `minutes`: 16.
         minutes: Minutes of training, in place of `trials`.
         objective: Quantity to maximise: `return`, the score gain minus the rent of grown parameters; or `score`.
@@ -207,13 +212,14 @@ def what_if(
         do: Decisions to take instead: `12:depthwise@early`.
         plan: Plan that replaces all decisions; None: none does.
         then: Decisions after the change: `recorded`, `wait`, `policy`, or the reference of a policy.
-        repeats: Number of other hosts and data orders on which it is simulated too.
+        repeats: Number of other hosts and data orders on which it is simulated too, from 0.
         task: Reference of the task; must be given if it is your own code.
         devices: Devices of the lanes.
         telemetry_dir: Directory in which run names are looked up.
 
     Returns:
-        Effects of all decisions, of a change, or means over `rounds`. The report prints as the command does.
+        Effects on the net return of all decisions, of a change, or means over `rounds`. The report prints as the
+        command does.
 
     Raises:
         ConfigError: The question does not fit the recording, or this machine lacks a device.

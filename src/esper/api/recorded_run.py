@@ -36,21 +36,24 @@ class RecordedDecision(NamedTuple):
     step: int
     """Step, from 1."""
     env: int
+    """Env, from 0."""
     op: str
+    """`wait`, `germinate`, `advance`, `set_alpha`, `cull` or `fossilize`."""
     target: str | None
     """Slot; None for wait."""
     choices: dict[str, str]
-    """Choice of each other head that the op uses, keyed by head."""
+    """Choice of each head that the op uses, but for the op, keyed by head: `slot`, `blueprint`, `style`, ..."""
     probability: float | None
-    """Probability of the op; None if the policy is deterministic."""
+    """Probability of the op, 0 to 1; None if the policy is deterministic."""
 
 
 class Curve(NamedTuple):
-    """Points of a curve."""
+    """Points of a curve, in the order in which they were recorded."""
 
     steps: list[int]
     """Steps of the run over all rounds, from 1."""
     values: list[float]
+    """Values at these steps. Scores are fractions."""
 
 
 class RecordedRun:
@@ -149,6 +152,8 @@ class RecordedRun:
 
     def curves(self, *, per_env: bool = False) -> dict[str, Curve]:
         """Return the curves of the run, as its exports to TensorBoard and W&B have them, keyed by name.
+
+        A name is a quantity and its owner, such as `loss/median` or `KL/policy`.
 
         Args:
             per_env: Also those of single envs.

@@ -28,14 +28,16 @@ from esper.training.envs.hosts import HostFactory
 class TaskReport:
     """Results of a dry run of a task.
 
+    The report prints itself, and shows itself in a notebook.
+
     Attributes:
         task: Name of the task.
         profile: Slots, blueprints and chance; of a family, those of all structures.
         host_parameters: Number of parameters of the bare host.
         trained_parameters: Number of those that are trained.
-        env_bytes: Memory of the weights, buffers, gradients and optimizer state of one env, without activations.
-        data_bytes: Memory of the data.
-        epoch_seconds: Duration of one epoch and validation of the bare host, on one CPU core.
+        env_bytes: Bytes of the weights, buffers, gradients and optimizer state of one env, without activations.
+        data_bytes: Bytes of the data.
+        epoch_seconds: Seconds that one epoch and validation of the bare host take, on one CPU core.
         structures: Name of each structure of a family; empty for another task. The figures above are then those of one
             structure.
         settings: Values of each setting of a family, keyed by name.
@@ -59,7 +61,9 @@ class TaskReport:
             trained = f"{self.trained_parameters:,} of them trained"
             lines = [f"task {self.task}: {self.host_parameters:,} parameters, {trained}"]
         for name, found in zip(self.structures, profile.structures, strict=True):
-            lines.append(f"  structure {name}: {found.host_parameters:,} parameters, {len(found.sites)} slots")
+            lines.append(
+                f"  structure {name}: {found.host_parameters:,} parameters, {pluralise(len(found.sites), 'slot')}"
+            )
         for name, values in self.settings.items():
             lines.append(f"  setting {name}: {', '.join(map(str, values))}")
         for site in profile.sites:
@@ -92,14 +96,14 @@ class TaskReport:
 @with_short_errors
 @restored_generators()
 def check(task: Task | str, data_dir: Path | None = None) -> TaskReport:
-    """Run one epoch of a task's bare host on the CPU, and report the results.
+    """Check a task by dry runs and two epochs of its bare host on the CPU, and report the results. Nothing is recorded.
 
     Args:
-        task: The task, or its name or reference.
+        task: The task, its name or a reference, as for `train`.
         data_dir: Directory that the task's data function receives.
 
     Raises:
-        TaskError: The task cannot be loaded or grown.
+        TaskError: The task cannot be loaded or grown, or its data are missing or damaged.
     """
     task = resolve_task(task)
     data = load_data(task, data_dir)

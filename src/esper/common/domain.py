@@ -72,11 +72,17 @@ class Op(IntEnum):
     """Operation that a policy can apply to an env in one step."""
 
     WAIT = 0
+    """Change nothing."""
     GERMINATE = 1
+    """Plant a seed in an empty slot."""
     ADVANCE = 2
+    """Begin to blend in a seed in training."""
     SET_ALPHA = 3
+    """Change the alpha of a blended seed to another target."""
     CULL = 4
+    """Remove a seed, at once or by a ramp of alpha to 0."""
     FOSSILIZE = 5
+    """Make a seed a permanent part of the host."""
 
     @cached_property
     def label(self) -> str:

@@ -16,11 +16,18 @@ from msgspec import Meta
 
 
 class ConfigError(ValueError):
-    """A configuration that is not valid. The message is one sentence for the user."""
+    """A setting, an argument or a file of settings is not valid, or this machine cannot satisfy it.
+
+    The message is one sentence: which value, why, and which values are valid.
+    """
 
 
 class TaskError(ValueError):
-    """An unknown task name, or a missing or damaged data set. The message is one sentence for the user."""
+    """A task is unknown or cannot be grown, its code fails, or its data are missing or damaged.
+
+    The message is one sentence, with file and line if the user's code is at fault. `error.__context__` is then the
+    exception of this code.
+    """
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):

@@ -17,7 +17,7 @@ class SlotSite:
         name: Name of the slot.
         module: Path of the submodule whose output the slot receives.
         layout: Layout of this output.
-        channels: Number of its channels.
+        channels: Number of its channels, C.
         sizes: Number of its positions along each of the other axes: height and width of a picture, length of a
             sequence, none for features.
         blueprints: Blueprints that can be planted here, in the order of the policy's head.
@@ -39,5 +39,5 @@ class SlotSite:
 
     @property
     def styles(self) -> tuple[bool, ...]:
-        """For each of `BLEND_STYLES`, True if a new seed can use it."""
+        """For each choice of `Action.style`, True if a new seed can use it."""
         return tuple(not self.is_causal or is_causal_blend(blend, self.layout.canonical) for _, blend in BLEND_STYLES)

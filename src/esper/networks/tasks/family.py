@@ -38,7 +38,8 @@ class Setting:
     Attributes:
         values: Values that can be drawn: numbers or texts.
         weights: Relative frequency of each value; None: all alike.
-        data: Function that changes the data; None for the settings `rent` and `learning_rate`.
+        data: Function of the splits, the drawn value and a CPU generator that returns changed splits; None for the
+            settings `rent` (of the reward, per step) and `learning_rate` (of the host), which the engine applies.
         structures: Names of the structures that have the setting; None: all.
     """
 
@@ -77,10 +78,13 @@ def Family(name: str, structures: Sequence[Task], settings: Mapping[str, Setting
     Args:
         name: Name of the family, as `Task.name`.
         structures: One to eight tasks. Those with the same data function share the data.
-        settings: Settings that are drawn for each context.
+        settings: Settings that are drawn for each context, keyed by name, in the order in which they change the data.
+
+    Returns:
+        A task, for all functions that take one.
 
     Raises:
-        ValueError: A structure or a setting is not valid.
+        ValueError: A structure, a setting or the name is not valid.
     """
     settings = settings or {}
     problems = [*_structure_problems(structures), *_setting_problems(settings, [task.name for task in structures])]

@@ -23,8 +23,12 @@ IGNORED_TARGET = -100
 class Loss:
     """A loss, from a function that returns one value per sample or their mean.
 
+    Called with output and targets, it returns the mean loss of a batch, a scalar, and raises TypeError if the function
+    does not return a tensor. `Task(loss=…)` also accepts the function as it is.
+
     Args:
-        function: Function of output and targets that returns [B], or a scalar that is a mean over the batch.
+        function: Function of the model's output and the targets of a batch that returns floats [B], or a scalar that is
+            their mean.
     """
 
     def __init__(self, function: Callable[[Any, Any], Tensor]) -> None:
@@ -122,15 +126,25 @@ class CrossEntropy(Loss):
 
 
 cross_entropy = CrossEntropy()
-"""The cross-entropy loss for class indices."""
+"""The cross-entropy, a `Loss`: the default of `Task.loss`, in nats.
+
+Called with float logits [B, K], [B, T, K] or [B, K, …] and int64 class indices without the axis K, it returns the mean
+over samples and positions, a scalar; positions with the target −100 do not count. If T equals K, the layout is
+ambiguous, and it raises ValueError.
+"""
 
 
 def accuracy(output: Any, targets: Any) -> Tensor:
     """Return the accuracy of each sample, [B]: the fraction of its positions whose most probable class is the target.
 
+    It is the default of `Task.score`.
+
     Args:
-        output: Logits [B, K], [B, T, K] or [B, K, …].
-        targets: Class indices, without the axis K; positions with −100 do not count.
+        output: Logits [B, K], [B, T, K] or [B, K, …] of B samples, K classes and T positions, floats.
+        targets: Class indices, int64, without the axis K; positions with −100 do not count.
+
+    Returns:
+        Fractions in [0, 1], float32.
 
     Raises:
         ValueError: The layout is ambiguous, because there are as many positions as classes.

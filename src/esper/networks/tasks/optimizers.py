@@ -19,9 +19,12 @@ class SGD:
     """SGD with Nesterov momentum (Sutskever et al., 2013), as in `torch.optim.SGD`.
 
     Attributes:
-        learning_rate: Learning rate; it falls in the last quarter of an episode.
+        learning_rate: Learning rate, above 0 and at most 100; it falls in the last quarter of an episode.
         momentum: Nesterov's μ, 0 to below 1.
-        weight_decay: Added to the gradient, times the parameter.
+        weight_decay: Added to the gradient, times the parameter; 0 to 1.
+
+    Raises:
+        ValueError: A value is out of its range, or is not a number.
     """
 
     learning_rate: float
@@ -39,10 +42,13 @@ class AdamW:
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as in `torch.optim.AdamW`.
 
     Attributes:
-        learning_rate: Learning rate; it falls in the last quarter of an episode.
+        learning_rate: Learning rate, above 0 and at most 100; it falls in the last quarter of an episode.
         betas: Decay of the moving averages of the gradient and of its square, 0 to below 1.
-        eps: Added to the denominator.
-        weight_decay: Multiplied by learning rate and parameter, and subtracted from the parameter.
+        eps: Added to the denominator, above 0.
+        weight_decay: Multiplied by learning rate and parameter, and subtracted from the parameter; 0 to 1.
+
+    Raises:
+        ValueError: A value is out of its range, or is not a number.
     """
 
     learning_rate: float

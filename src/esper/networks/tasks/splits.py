@@ -29,14 +29,18 @@ _READ_TWICE = 64
 class Splits:
     """The data of a task. Each split is a pair of inputs and targets, or a data set of such pairs.
 
-    Inputs and targets are tensors whose first axis is the sample, or dicts of such tensors. A model receives a dict of
-    inputs as keyword arguments. A `torch.utils.data.Dataset` is read into tensors once, values of dicts by key; it must
-    fit into memory. Integer targets are class indices, and become int64.
+    Inputs and targets are tensors [N, …] of N samples, or dicts of such tensors. A model receives a dict of inputs as
+    keyword arguments. Floats are finite and usually float32; float64 is refused when a run starts. Integer targets are
+    class indices, and become int64. A `torch.utils.data.Dataset` is read into tensors once, values of dicts by key; it
+    must fit into memory.
 
     Attributes:
         train: Data that networks are trained on.
         validation: Data from which the reward is computed.
         test: Data of final scores only: of `evaluate`, `grow` and `harvest`.
+
+    Raises:
+        ValueError: The items of a data set differ between two readings, are not pairs, or are dicts of different keys.
     """
 
     train: Split

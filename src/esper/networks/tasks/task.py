@@ -25,7 +25,7 @@ their mean, a scalar."""
 
 @dataclass(frozen=True)
 class Slot:
-    """The place of a slot in a model.
+    """The place of a slot in a model. A dry run checks it before a run starts, and raises TaskError if it does not fit.
 
     Attributes:
         module: Path of the submodule whose output the slot receives, as in `model.named_modules()`. If the output is a
@@ -40,7 +40,15 @@ class Slot:
 
 @dataclass(frozen=True)
 class Chance:
-    """Loss and score of a model whose output does not depend on its input."""
+    """Loss and score of a model whose output does not depend on its input, which has learned nothing.
+
+    Attributes:
+        loss: Mean loss, in the unit of the task's loss.
+        score: Mean score, a fraction.
+
+    Raises:
+        ValueError: A value is not a number.
+    """
 
     loss: float
     score: float
@@ -98,7 +106,11 @@ class Task:
         float32_defaults: True if the learning rates were tuned in float32: `--amp auto` is float32 on every device.
         cuda_graphs: `auto`: on a GPU, kernels are recorded in CUDA graphs if a dry run shows that this changes no
             result. `off`: they are always launched one by one.
-        source: The file that defines the task; None for built-in tasks and for tasks made in a Python session.
+        source: The file that defines the task; None for built-in tasks and for tasks made in a Python session. It is
+            set when the file is loaded.
+
+    Raises:
+        ValueError: A field has a wrong type or value.
     """
 
     NAME_SIGNS: ClassVar[str] = "_-"

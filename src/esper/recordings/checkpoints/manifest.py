@@ -37,7 +37,10 @@ IMMUTABLE_OPTIONS = (
 
 
 class CheckpointError(Exception):
-    """A checkpoint cannot be used. The message is one sentence: which checkpoint, why, and what to do."""
+    """A checkpoint is missing, damaged, of another run or of another format, or does not fit the settings.
+
+    The message is one sentence: which checkpoint, why, and what to do.
+    """
 
 
 class FileEntry(msgspec.Struct, frozen=True):

@@ -40,7 +40,10 @@ RETRY_INTERVAL_S = 1.0
 
 
 class RecordingError(Exception):
-    """A run cannot be recorded. The text is one sentence for the user."""
+    """A run cannot be recorded: its directory cannot be made or written, or another process records to it.
+
+    The message is one sentence: which path, and why.
+    """
 
 
 def open_run_directory(path: Path) -> RunDirectory:

@@ -41,7 +41,10 @@ _KEYFRAME_SEQ = re.compile(rb'\{"type":"Keyframe","seq":(\d+)')
 
 
 class ReadError(Exception):
-    """A recording cannot be read. The text is one sentence: file, position in it, and what was expected."""
+    """A recording does not exist or cannot be read, or it has no such round or env.
+
+    The message is one sentence. For a damaged file it has the position in the file, and what was expected there.
+    """
 
 
 def segment_path(directory: Path, number: int) -> Path:

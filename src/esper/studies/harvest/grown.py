@@ -39,7 +39,7 @@ class Grown:
     """A network that has been grown.
 
     Attributes:
-        model: The network as an ordinary module, on the CPU.
+        model: The network as an ordinary module, on the CPU, in float32. It is called as the model of the task.
         structure: Its seeds, its scores, and the run it comes from.
         task: Task whose model is the host.
         sample: Inputs of a few samples, for the export.

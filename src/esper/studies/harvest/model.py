@@ -150,7 +150,11 @@ def load_grown(directory: Path | str, task: Task | str) -> GrownModel:
 
     Args:
         directory: Directory of the harvest.
-        task: Task whose model is the host, or its name or reference.
+        task: Task whose model is the host, its name or a reference, as for `train`.
+
+    Returns:
+        The network in float32, in training mode; all of its parameters can be trained. It is called as the model of the
+        task.
 
     Raises:
         HarvestError: A file is missing or damaged, or does not fit the task.

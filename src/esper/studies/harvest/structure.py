@@ -23,7 +23,10 @@ MAX_CHANNELS = 1 << 20
 
 
 class HarvestError(Exception):
-    """A grown network cannot be written or read. The message is one sentence: what, why, and what to do."""
+    """A grown network cannot be written or read: a file is missing or damaged, or does not fit the task.
+
+    The message is one sentence: what, why, and what to do.
+    """
 
 
 class GrownSeed(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,7 +23,10 @@ _DEVICE_LOST = ("CUDA error:", "CUDNN_STATUS_EXECUTION_FAILED")
 
 
 class RunFailedError(Exception):
-    """A run ended early. The message is one sentence for users: what happened, and how to resume."""
+    """A run failed or was stopped before it started, or a simulation failed.
+
+    The message is one sentence: what happened, and how to resume if there is a checkpoint.
+    """
 
 
 class StoppedError(Exception):

@@ -19,24 +19,33 @@ ALPHA_CURVES = tuple(AlphaCurve)
 
 
 class Action(NamedTuple):
-    """One index for each head, in the order of `HEADS`."""
+    """What a policy does to an env in one step: one index for each head, from 0, which is also that of unused heads."""
 
     op: int
+    """An `Op`."""
     slot: int = 0
+    """Index in `EnvStatus.slots`, for all ops but WAIT."""
     blueprint: int = 0
+    """Of GERMINATE: index in the `blueprints` that the policy was built with; the slot must offer it."""
     style: int = 0
+    """Of GERMINATE and SET_ALPHA: linear and added, linear and multiplied, sigmoid and added, linear and gated."""
     tempo: int = 0
+    """Of GERMINATE: length of the first ramp, of 3, 5 or 8 epochs."""
     alpha_target: int = 0
+    """Of GERMINATE and SET_ALPHA: alpha at the end of the ramp, of 0.5, 0.7 or 1."""
     alpha_speed: int = 0
+    """Of SET_ALPHA and CULL: length of the ramp, of 0 (at once), 3, 5 or 8 epochs."""
     alpha_curve: int = 0
+    """Of SET_ALPHA and CULL: linear, cosine, or a gentle, medium or sharp sigmoid."""
 
 
 class ChosenAction(NamedTuple):
     """An action, and the policy's probabilities and value for telemetry; None if the policy has none."""
 
     action: Action
+    """The action. One that is not legal in the state of its slot is a fault of the run."""
     op_probabilities: Mapping[Op, float] | None = None
-    """Probability of every legal op."""
+    """Probability of every legal op, 0 to 1."""
     head_probabilities: Sequence[float] | None = None
     """Probability of each head's choice given the choices before it, in the order of `HEADS`; 1 for unused heads."""
     value: float | None = None
@@ -44,6 +53,7 @@ class ChosenAction(NamedTuple):
 
 
 WAITING = ChosenAction(Action(Op.WAIT))
+"""The choice to change nothing, a `ChosenAction`."""
 
 
 _FIXED_CHOICES: Mapping[str, Sequence[str]] = {

@@ -17,14 +17,20 @@ from esper.training.policy.actions import ChosenAction
 class Agent(Protocol):
     """Decides for a population of envs, one round at a time, and learns from the round if it can.
 
-    Shapes: E envs, T steps, H heads.
+    A policy of a user is a function or class that returns an agent. Each process calls it once, with the keyword
+    arguments `sites` (a `SlotSite` for each slot), `blueprints` (names that it can select), `envs` and `steps` (counts)
+    and `generator` (of torch, on the CPU). `NonLearningAgent`, a base class, has all methods but `act`. An exception in
+    a method is a fault of the run.
+
+    Shapes: E envs of this process, T steps, H heads. Tensors that a method receives are on the CPU.
     """
 
     def begin_round(self, uniforms_ETH: Tensor) -> None:
         """Begin a round, after every env was reset.
 
         Args:
-            uniforms_ETH: Uniform random numbers in [0, 1), the only randomness that decisions of the round may use.
+            uniforms_ETH: Uniform random numbers in [0, 1), float32, the only randomness that decisions of the round may
+                use.
         """
         ...
 
@@ -37,6 +43,9 @@ class Agent(Protocol):
         Args:
             step: Index of the step, from 0.
             views: One view per env, of consecutive envs.
+
+        Returns:
+            One decision per view, in their order.
         """
         ...
 
@@ -54,7 +63,13 @@ class Agent(Protocol):
         ...
 
     def learn(self, views: Sequence[EnvStatus], round_index: int, generator: torch.Generator) -> UpdateStats | None:
-        """Learn from the round. Return None if this policy does not learn."""
+        """Learn from the round. Return None if this policy does not learn.
+
+        Args:
+            views: One view per env of this process, after the last step.
+            round_index: Index of the round, from 0.
+            generator: Generator on the CPU for the order of minibatches, seeded for the round.
+        """
         ...
 
     def state_tensors(self, ranks: RankGroup = SINGLE_RANK) -> dict[str, Tensor]:
@@ -85,8 +100,10 @@ class EnvStatus:
     """State of one env before a decision, identical for PPO and all baselines. Written by the engine, read by policies.
 
     Attributes:
-        env: Index of the env.
-        slots: Slots of the live network, in the order of the forward pass; read-only.
+        env: Index of the env, from 0.
+        slots: Slots of the live network, in the order of the forward pass; read-only. Each has `site` (a `SlotSite`),
+            `stage`, `blueprint`, `alpha`, `age` in epochs and `contribution` as a fraction, and says which ops are
+            legal: `can_germinate`, `can_advance`, `can_set_alpha`, `can_cull` and `can_fossilize`.
         step: Number of completed steps of the episode.
         steps: Number of steps of an episode.
         chance_loss: Loss of a constant output: the scale of losses.
@@ -99,13 +116,13 @@ class EnvStatus:
         grad_norm: Gradient norm of the host in the last step; None before the first, and if it is frozen.
         parameter_ratio: Parameters of host and seeds over those of the bare host.
         rent: Rent of the last step, in units of the score.
-        rent_weight: Rent of a step for each natural logarithm of the parameters; see `rent_cost`.
+        rent_weight: Rent of a step, in units of the score, for each natural logarithm of 1 + grown / host parameters.
         host_parameters: Number of parameters of the bare host.
         kernel_size: Largest kernel size of the host's convolutions; 1 without any.
         train_samples: Number of different training samples.
-        last_op: Op of the last step.
+        last_op: `Op` of the last step.
         last_moved: True if the last op changed the stage of a seed; False if it changed only its alpha, or nothing.
-        known_return: Part of the return from here on that does not depend on what happens.
+        known_return: Part of the return from here on that does not depend on what happens, in units of the score.
     """
 
     env: int

@@ -30,7 +30,7 @@ _PLANTING = action_of(Decision(GERMINATE), slots=(), blueprints=())
 
 
 class NonLearningAgent:
-    """Base class of agents that do not learn: the learning methods do nothing."""
+    """Base class of agents that do not learn: it has all methods of `Agent` but `act`, and they do nothing."""
 
     def begin_round(self, uniforms_ETH: Tensor) -> None:
         """Do nothing."""
@@ -153,6 +153,7 @@ def advance_action(slots: Sequence[Slot], trial: Container[int] = ()) -> Action 
     """Return the action that fossilizes the first seed that can be; else, that advances the first; None without one.
 
     Args:
+        slots: Slots of an env, `EnvStatus.slots`.
         trial: Indices of the slots whose seed is not fossilized.
     """
     for index, slot in enumerate(slots):
@@ -165,5 +166,10 @@ def advance_action(slots: Sequence[Slot], trial: Container[int] = ()) -> Action 
 
 
 def germinate_action(slot: int, blueprint: int) -> Action:
-    """Return the action that plants a seed with the default options: added, to alpha 1, by the shortest linear ramp."""
+    """Return the action that plants a seed with the default options: added, to alpha 1, by the shortest linear ramp.
+
+    Args:
+        slot: Index of an empty slot in `EnvStatus.slots`.
+        blueprint: Index of the blueprint in those that the policy was built with.
+    """
     return _PLANTING._replace(slot=slot, blueprint=blueprint)

@@ -47,10 +47,15 @@ def blueprint(
     should be the identity, so that the host's output does not jump when blending begins.
 
     Args:
-        layouts: `BC`, `BCL`, `BTC` or `BCHW`. Hosts with `TBC` and `BHWC` use the seeds of `BTC` and `BCHW`.
+        name: Name in plans and events. It is not that of an op, and has none of the characters `@ : , =` and no spaces.
+        layouts: Layouts of the slots that offer the seed: `BC`, `BCL`, `BTC` or `BCHW`. Hosts with `TBC` and `BHWC` use
+            the seeds of `BTC` and `BCHW`. A seed maps a float tensor of this layout to one of the same shape and type.
         causal: "always" if no output depends on later positions, "never" if it may, "argument" if the factory decides.
         initialise: Function that draws the initial values of a seed from a generator. None: the factory draws them from
             the global generators, which are seeded for each seed.
+
+    Returns:
+        A decorator that returns the class or function unchanged.
 
     Raises:
         ValueError: A plan cannot contain the name, a layout is unknown, or the blueprint already has it.
