@@ -218,8 +218,7 @@ def what_if(
         telemetry_dir: Directory in which run names are looked up.
 
     Returns:
-        Effects on the net return of all decisions, of a change, or means over `rounds`. The report prints as the
-        command does.
+        Effects on the net return: of all decisions, of a change, or means over `rounds`. It prints as the command does.
 
     Raises:
         ConfigError: The question does not fit the recording, or this machine lacks a device.
