@@ -7,7 +7,7 @@ import os
 import signal
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 # Absent for users: pytest -n sets the terminal size, and without stored bytecode, every program compiles torch again.
 for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "COLUMNS", "LINES"):
@@ -20,8 +20,28 @@ settings.register_profile(
     "search", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 # The examples are the same in every run; search for new ones with --hypothesis-profile=search.
-settings.register_profile("repeatable", settings.get_profile("search"), derandomize=True)
-settings.load_profile("repeatable")
+settings.register_profile("thorough", settings.get_profile("search"), derandomize=True, max_examples=100)
+settings.register_profile("quick", settings.get_profile("thorough"), max_examples=20)
+settings.load_profile("quick")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Search properties with many examples among the slow tests."""
+    if _runs_slow_tests(config) and not config.getoption("hypothesis_profile", None):
+        settings.load_profile("thorough")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run the properties again among the slow tests."""
+    if _runs_slow_tests(config):
+        for item in items:
+            if is_hypothesis_test(getattr(item, "obj", None)):
+                item.add_marker(pytest.mark.slow)
+
+
+def _runs_slow_tests(config: pytest.Config) -> bool:
+    return config.getoption("markexpr") == "slow"
 
 
 def pytest_collection_finish() -> None:

@@ -12,7 +12,6 @@ import pytest
 from esper.common.domain import VERSION
 from esper.recordings.events import SCHEMA_VERSION
 from esper.recordings.events.codec import encode_json
-from esper.recordings.files.decoder import MAX_DAMAGE_NOTICES
 from esper.recordings.files.reader import RecordingReader
 from esper.recordings.files.recorder import Recorder
 from esper.recordings.files.run_directory import RunDirectory
@@ -80,15 +79,6 @@ def test_reader_continues_into_a_new_segment(tmp_path: Path) -> None:
     assert lines(reader.records()) == lines(RUN[20:30])
 
 
-def test_reader_yields_the_restored_state(tmp_path: Path) -> None:
-    write_segment(tmp_path, 1, recording(RUN[:20]))
-    reader = RecordingReader(tmp_path, from_last_segment=True)
-    records = list(reader.records())
-    write_segment(tmp_path, 2, recording(RUN[10:12], fold(RUN[:10])))
-    records += reader.records()
-    assert state_json(records) == state_json(RUN[:12])
-
-
 def test_reader_waits_for_the_rest_of_a_line(tmp_path: Path) -> None:
     content = recording(RUN[:9])
     file = segment_path(tmp_path, 1)
@@ -125,14 +115,6 @@ def test_reader_reports_a_deleted_file_and_reads_the_next(tmp_path: Path) -> Non
     records += reader.records()
     assert state_json(records) == state_json(RUN[:12])
     assert reader.notices.messages == [f"{segment_path(tmp_path, 1)} was deleted; its unread events are lost"]
-
-
-def test_reader_summarises_much_damage(tmp_path: Path) -> None:
-    write_segment(tmp_path, 1, recording([]) + b"rubbish\n" * 1000)
-    reader = RecordingReader(tmp_path, from_last_segment=True)
-    list(reader.records())
-    assert len(reader.notices.messages) == MAX_DAMAGE_NOTICES + 1
-    assert reader.notices.messages[-1] == f"{1000 - MAX_DAMAGE_NOTICES} more lines are damaged"
 
 
 def test_reader_refuses_a_damaged_state(tmp_path: Path) -> None:

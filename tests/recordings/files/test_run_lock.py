@@ -53,7 +53,12 @@ def test_run_is_live_until_released(tmp_path: Path) -> None:
     assert not is_live(tmp_path)
 
 
-def test_run_is_live_until_its_process_is_killed(tmp_path: Path, other: subprocess.Popen[str]) -> None:
+def test_run_is_locked_and_live_until_its_process_is_killed(
+    tmp_path: Path, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_lock, "LOCK_TIMEOUT_S", 0.05)
+    with pytest.raises(RecordingError, match=f"is being trained by process {other.pid} on .*esper-sanctum attach"):
+        RunLock(RunDirectory(tmp_path))
     assert is_live(tmp_path)
     holder = read_holder(tmp_path)
     assert holder is not None
@@ -64,15 +69,6 @@ def test_run_is_live_until_its_process_is_killed(tmp_path: Path, other: subproce
     other.wait()
     assert not is_live(tmp_path)
     RunLock(RunDirectory(tmp_path)).release()
-
-
-def test_second_process_cannot_lock_a_run(
-    tmp_path: Path, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_lock, "LOCK_TIMEOUT_S", 0.05)
-    with pytest.raises(RecordingError, match=f"is being trained by process {other.pid} on .*esper-sanctum attach"):
-        RunLock(RunDirectory(tmp_path))
-    assert is_live(tmp_path)
 
 
 def test_lock_is_handed_over_to_a_child_process_without_a_gap(tmp_path: Path) -> None:

@@ -15,14 +15,13 @@ from esper.recordings.health.rules.lanes import (
     MEMORY_GROWTH_ROUNDS,
     STRAGGLING_STEPS,
     check_stale,
-    is_nearly_full,
     predict_full_round,
 )
 from esper.recordings.health.rules.registry import rule as register_rule
 from esper.recordings.health.thresholds import Thresholds
 from esper.recordings.state.health_stats import MemoryHealth
 from esper.recordings.state.state import Keyframe, RunState
-from tests.factory import device_sampled, env_stepped, example_run, growth_run, policy_updated, run_started, stamp
+from tests.factory import device_sampled, env_stepped, growth_run, policy_updated, run_started, stamp
 
 LIMITS = AnomalyConfig()
 SLOT = ev.SlotReading(stage="training", blueprint="conv_small", grad_norm=math.nan)
@@ -114,22 +113,6 @@ def test_rule_of_a_non_finite_score_does_not_depend_on_its_name() -> None:
     assert isinstance(found, ev.AnomalyFound)
     assert found.rule == "non-finite score"
     assert found.text == "env 07: the validation gradient loss is NaN at round 1 step 1"
-
-
-def test_one_event_can_break_several_rules() -> None:
-    found = inspect(env_stepped(loss=math.nan, train_loss=math.inf, grad_norm=math.nan))
-
-    assert [one.rule for one in found] == [
-        "non-finite loss",
-        "non-finite gradient",
-    ]  # each rule at most once per subject
-
-
-def test_anomaly_events_are_not_checked() -> None:
-    rules = [event for event in example_run() if isinstance(event, ev.AnomalyFound)]
-
-    assert rules
-    assert all(inspect(msgspec.structs.replace(anomaly, value=math.nan)) == [] for anomaly in rules)
 
 
 def course(*changes: Mapping[str, object], env: int = 0, round: int = 1) -> list[ev.AnyEvent]:
@@ -291,11 +274,6 @@ def test_thresholds_are_those_of_the_configuration() -> None:
     assert findings(detector, policy_updated(kl=0.4, heads={}), *explosion(19.0, 21.0)) == [
         ("AnomalyFound", "env 0", 0)
     ]
-
-
-def test_memory_at_the_threshold_is_not_nearly_full() -> None:
-    assert not is_nearly_full(LIMITS.memory, LIMITS)
-    assert is_nearly_full(0.901, LIMITS)
 
 
 @pytest.mark.parametrize("blended", [True, False])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.recordings import events as ev
@@ -75,7 +75,6 @@ def read_all(store: CurveStore, history: History) -> None:
 ACTIONS = st.lists(st.sampled_from(["poll", "update", "ask", "poll all"]), max_size=40)
 
 
-@settings(max_examples=40)
 @given(actions=ACTIONS)
 def test_store_read_in_slices_equals_run_curves(tmp_path_factory: pytest.TempPathFactory, actions: list[str]) -> None:
     history, store = (
@@ -97,7 +96,6 @@ def test_store_read_in_slices_equals_run_curves(tmp_path_factory: pytest.TempPat
     assert_equal(store, RUN)
 
 
-@settings(max_examples=60)
 @given(
     restores=st.lists(st.tuples(st.integers(1, len(RUN)), st.integers(1, len(RUN))), max_size=4),
     budgets=st.lists(st.sampled_from([0.0, math.inf, None]), min_size=5, max_size=5),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.recordings.events import AnyEvent
@@ -159,14 +159,13 @@ def test_resumed_run_shows_its_old_curves_until_the_new_ones_are_read(tmp_path: 
     assert curves(library, run) == expected(run) != before
 
 
-@settings(max_examples=25)
 @given(position=st.floats(0, 1, exclude_max=True), flip=st.integers(0, 255))
 def test_damaged_cache_is_read_again_from_the_recording(
     tmp_path_factory: pytest.TempPathFactory, position: float, flip: int
 ) -> None:
     """`flip`: bits of the byte that are inverted; 0 cuts the file there."""
     folder = tmp_path_factory.mktemp("runs")
-    run = write_run(folder / "run", RUN[:30])
+    run = write_run(folder / "run", RUN[:16])
     wanted = read(RunCurveLibrary(RunCache(folder / "cache")), run)
     file = folder / "cache"
     content = bytearray(file.read_bytes())
