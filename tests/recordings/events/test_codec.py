@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.common.domain import Stage, StageName
@@ -43,6 +43,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@settings(max_examples=settings().max_examples // 2)  # of each of many types
 @given(data=st.data())
 def test_event_round_trip_is_equal(kind: type[ev.Event], data: st.DataObject) -> None:
     event = data.draw(values(kind))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.recordings.events import AnyEvent
@@ -159,6 +159,7 @@ def test_resumed_run_shows_its_old_curves_until_the_new_ones_are_read(tmp_path: 
     assert curves(library, run) == expected(run) != before
 
 
+@settings(max_examples=settings().max_examples // 2)  # each takes long
 @given(position=st.floats(0, 1, exclude_max=True), flip=st.integers(0, 255))
 def test_damaged_cache_is_read_again_from_the_recording(
     tmp_path_factory: pytest.TempPathFactory, position: float, flip: int
