@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +10,11 @@ import pytest
 from research.alternatives import KIND_PLANS, kind_plan
 from research.curriculum import COURSES, Course
 from research.generalist_evaluation import CONSTANT, PARTS, Outcome, Part, Results, choose_plans, print_rows
-from research.teach import DIRECTORY, PUPIL, draw, lesson_path, play, prepare, report
+from research.teach import DIRECTORY, PUPIL, draw, lesson_path, prepare, report
 from research.teaching.lessons import Lesson, write_lesson
 
 from esper.common.configuration.config import ConfigError
 from esper.training.policy.observation import ObservationShape
-from research import teach
 from tests.research.teaching.made import made_lesson
 
 COURSE = Course("digits", 12, 5)
@@ -49,19 +47,6 @@ def test_rent_of_a_context_stays_as_it_is() -> None:
     assert rents == pytest.approx([0.0018444970567, 0.0015623345068, 0.0042448370288], rel=1e-10)
 
 
-def test_play_begins_with_half_of_each_course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    played: list[tuple[str, list[int]]] = []
-
-    def play_plans(course: Course, contexts: Sequence[int], _: Namespace) -> int:
-        played.append((course.name, list(contexts)))
-        return 0
-
-    monkeypatch.setattr(teach, "play_plans", play_plans)
-    write_lesson(lesson_path(tmp_path, 0, COURSE, 1), lesson_of([0.0], [""]))
-    play([COURSE, OTHER], Namespace(directory=tmp_path, iteration=0, fraction=0.8))
-    assert played == [("digits-12", [0]), ("other-15", [0]), ("digits-12", [2, 3])]
-
-
 def test_report_chooses_in_one_order_and_scores_in_the_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,29 +61,6 @@ def test_report_chooses_in_one_order_and_scores_in_the_other(
     assert [row[:3] for row in rows] == [["digits-12", "2", "1"], ["other-15", "1", "0"], ["all", "3", "1"]]
     assert rows[0][3].startswith("+0.025 [")  # −0.05 and +0.1
     assert rows[1][3] == "+0.000"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("play", "--iteration", "1"), "--policy is missing"),
-        (("report",), "--iteration 1"),
-        (("learn", "--courses", "digits-40"), "no lessons in"),
-        (("learn", "--courses", "digits-41"), "digits-41"),
-    ],
-)
-def test_requests_that_cannot_be_met_are_refused(
-    arguments: Sequence[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["teach.py", *arguments, "--directory", str(tmp_path)])
-    with pytest.raises(SystemExit) as refused:
-        teach.main()
-    assert refused.value.code == 2
-    assert message in capsys.readouterr().err
 
 
 def outcomes(*gains: float, rent: float = 0.0) -> list[Outcome]:

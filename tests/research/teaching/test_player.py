@@ -125,8 +125,6 @@ def test_return_of_an_env_that_breaks_down(monkeypatch: pytest.MonkeyPatch) -> N
     assert lessons[1].valid_OPT[0, 0].tolist() == [True] * 3 + [False] * 3
     assert lessons[1].cost_OPT[0, 0, 2] >= 1
     calls.clear()
-    assert_results(lessons, 0, 0, 0.002, plan_agent())
-    calls.clear()
     assert_results(lessons, 0, 0, 0.02, plan_agent())
 
 

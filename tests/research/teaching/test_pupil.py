@@ -42,23 +42,22 @@ def test_pupil_learns_the_best_alternative_of_each_context() -> None:
     assert evaluated.weight_N.view(6, 4).argmax(dim=1).tolist() == [0, 1, 2] * 2
 
 
-@pytest.mark.parametrize(("last", "expected"), [(0.02, 1 / (1 + 3 * math.exp(-0.5))), (0.002, 0.98)])
-def test_falling_temperature_decides_for_an_alternative_that_is_slightly_better(last: float, expected: float) -> None:
+def test_falling_temperature_decides_for_an_alternative_that_is_slightly_better() -> None:
     lesson = made_lesson(1.0, [0.0, -0.01, -0.01, -0.01], SHAPE)
-    config = TeachingConfig(epochs=150, learning_rate=0.02, last_temperature=last, rents=(1e-9, 2e-9))
+    config = TeachingConfig(epochs=100, learning_rate=0.03, last_temperature=0.002, rents=(1e-9, 2e-9))
     pupil = Pupil([lesson], config, PPOConfig(hidden=16), seed=1)
     list(pupil.learn())
     with torch.no_grad():
         weight = pupil.evaluate(pupil.batch(pupil.exercises[:1], [1e-9])).weight_N[0].item()
-    assert weight == pytest.approx(expected, abs=0.03)
+    assert weight == pytest.approx(0.98, abs=0.03)
 
 
 def test_pupils_of_one_random_seed_are_equal() -> None:
-    config = TeachingConfig(epochs=2, lessons=2)
+    config = TeachingConfig(epochs=1, lessons=2)
 
     def taught(seed: int) -> torch.Tensor:
         pupil = Pupil(lessons(), config, SMALL, seed)
-        assert len(list(pupil.learn())) == 2
+        assert len(list(pupil.learn())) == 1
         return pupil.policy("taught").tensors["network.lstm.weight_hh_l0"]
 
     assert torch.equal(taught(1), taught(1))
