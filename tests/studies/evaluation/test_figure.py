@@ -57,7 +57,7 @@ def test_text_plot_of_a_single_policy_is_drawn() -> None:
     assert sum("a●" in line for line in lines[1:9]) == 1
 
 
-@pytest.mark.parametrize("ending", ["svg", "png", "pdf"])
+@pytest.mark.parametrize("ending", ["svg", "png"])
 def test_figure_file_has_the_policies(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"figure.{ending}"
     write_figure(drawn(), path)

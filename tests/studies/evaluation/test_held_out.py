@@ -67,20 +67,27 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return list_checkpoints(live.run.directory)[-1]
 
 
-def test_learned_policy_samples_only_the_op(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def played(checkpoint: Path) -> dict[str, list[EpisodeResult]]:
+    """Episodes of some policies, in this order."""
+    return episodes_of(checkpoint, "ppo", "random", "full", "static")
+
+
+def test_learned_policy_samples_only_the_op(
+    checkpoint: Path, played: dict[str, list[EpisodeResult]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fix_all_but_op(*args: Any) -> torch.Tensor:
         noise_ETH = decision_uniforms(*args)
         noise_ETH[..., 1:] = 0.99
         return noise_ETH
 
-    once = episodes_of(checkpoint, "ppo", "random")
     monkeypatch.setattr("esper.studies.evaluation.episodes.decision_uniforms", fix_all_but_op)
     again = episodes_of(checkpoint, "ppo", "random")
-    assert again["ppo"] == once["ppo"]
-    assert again["random"] != once["random"]
+    assert again["ppo"] == played["ppo"]
+    assert again["random"] != played["random"]
     uniforms = torch.full((2, 5, len(HEADS)), 0.99)
     monkeypatch.setattr("esper.studies.evaluation.episodes.decision_uniforms", lambda *_: uniforms)
-    assert episodes_of(checkpoint, "ppo")["ppo"] != once["ppo"]
+    assert episodes_of(checkpoint, "ppo")["ppo"] != played["ppo"]
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -94,8 +101,10 @@ def test_evaluation_episodes_are_used_by_no_run(seed: int) -> None:
     assert first not in {make_generator(run, "host", env, 0).initial_seed() for run in range(3) for env in range(64)}
 
 
-def test_ppo_acts_from_its_checkpoint_without_learning(checkpoint: Path) -> None:
-    with opened(checkpoint, "ppo", "static", episodes=4) as held_out:
+def test_ppo_acts_from_its_checkpoint_without_learning(
+    checkpoint: Path, played: dict[str, list[EpisodeResult]]
+) -> None:
+    with opened(checkpoint, "ppo", "static") as held_out:
         (agent,) = held_out._agents["ppo"]
         before = {
             name: value.clone() for name, value in agent.state_tensors().items() if not name.startswith("rollout")
@@ -105,13 +114,12 @@ def test_ppo_acts_from_its_checkpoint_without_learning(checkpoint: Path) -> None
             assert torch.equal(before[name], saved[f"agent.{name}"])
         steps: list[tuple[str, int]] = []
         (run,) = held_out.run(lambda policy, envs: steps.append((policy, envs)))["ppo"]
-        assert steps == [("ppo", 4)] * 5 + [("static", 4)] * 5
+        assert steps == [("ppo", 2)] * 5 + [("static", 2)] * 5
         assert sum(envs for _, envs in steps) == held_out.num_env_steps
         for name, value in agent.state_tensors().items():
             if not name.startswith(("rollout", "hidden")):
                 assert torch.equal(value, before[name]), name
-    found = episodes_of(checkpoint, "ppo", "static", episodes=4)
-    assert found["ppo"] == run.episodes != found["static"]
+    assert played["ppo"] == run.episodes != played["static"]
 
 
 def test_evaluation_resets_loss_scales_between_policies(tmp_path: Path) -> None:
@@ -127,13 +135,15 @@ def test_evaluation_resets_loss_scales_between_policies(tmp_path: Path) -> None:
         assert held_out.run(nothing)["static"][0].episodes == alone["static"]
 
 
-def test_evaluation_uses_the_checkpoint_task_on_new_episodes(checkpoint: Path) -> None:
+def test_evaluation_uses_the_checkpoint_task_on_new_episodes(
+    checkpoint: Path, played: dict[str, list[EpisodeResult]]
+) -> None:
     saved = read_checkpoint(checkpoint).config
     with opened(checkpoint, "static", seed=saved.seed) as held_out:
         config = held_out.config
     assert (config.task, config.steps, config.reward_weights) == (saved.task, saved.steps, saved.reward_weights)
     assert config.seed != saved.seed
-    one, other = episodes_of(checkpoint, "static")["static"]
+    one, other = played["static"]
     assert one != other  # hosts are not shared here, although they were in training
     assert episodes_of(checkpoint, "static", seed=1)["static"] != [one, other]
 
@@ -183,9 +193,9 @@ def test_results_do_not_depend_on_the_device_count(checkpoint: Path) -> None:
     assert one == two
 
 
-def test_evaluation_resets_envs_between_policies(checkpoint: Path) -> None:
+def test_evaluation_resets_envs_between_policies(checkpoint: Path, played: dict[str, list[EpisodeResult]]) -> None:
     """The previous policy does not influence the results of the next one."""
-    assert episodes_of(checkpoint, "full", "static")["static"] == episodes_of(checkpoint, "static")["static"]
+    assert episodes_of(checkpoint, "static")["static"] == played["static"]
 
 
 def test_stored_parts_are_not_run_again(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from html import unescape
@@ -17,9 +18,10 @@ import esper
 from esper.common.domain import Stage
 from esper.networks.seeds.cpu_convolution import Convolution
 from esper.networks.seeds.layers import FastBatchNorm2d, Float32GroupNorm, PointwiseConv
-from esper.networks.seeds.network import call_model
+from esper.networks.seeds.network import GrowingNetwork, call_model
 from esper.networks.tasks import load_task
 from esper.studies.harvest import grown as grown_module
+from esper.studies.harvest.grown import Grown
 from esper.studies.harvest.model import grown_seeds, load_grown
 from esper.studies.harvest.program import describe_export_error, use_plain_layers
 from esper.studies.harvest.structure import CARD_FILE, STRUCTURE_FILE, WEIGHTS_FILE, HarvestError, read_structure
@@ -71,23 +73,43 @@ def no_export(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grown_module, "export_program", lambda *_: "not tried")
 
 
-def digits() -> esper.Task:
-    return load_task("digits_impaired")
+@pytest.fixture(scope="module")
+def digits() -> tuple[Grown, GrowingNetwork]:
+    """A network grown on digits, and the live one it comes from."""
+    return grow_everywhere(load_task("digits_impaired"))
 
 
-def test_grown_model_equals_the_live_network_bit_for_bit() -> None:
-    grown, live = grow_everywhere(digits())
+@pytest.fixture(scope="module")
+def grown(digits: tuple[Grown, GrowingNetwork]) -> Grown:
+    return digits[0]
+
+
+@pytest.fixture(scope="module")
+def saved(grown: Grown, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of a harvest without a program, not to be changed."""
+    directory = tmp_path_factory.mktemp("saved") / "grown"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(grown_module, "export_program", lambda *_: "not tried")
+        assert grown.save(directory) == "not tried"
+    return directory
+
+
+@pytest.fixture
+def copy(saved: Path, tmp_path: Path) -> Path:
+    """A copy of the saved files, which a test may damage."""
+    return shutil.copytree(saved, tmp_path / "grown")
+
+
+def test_grown_model_equals_the_live_network_bit_for_bit(digits: tuple[Grown, GrowingNetwork]) -> None:
+    grown, live = digits
     with torch.no_grad():
         expected = live(grown.sample, live.alphas())
         assert torch.equal(call_model(grown.model.eval(), grown.sample), expected)
     assert [seed.blend for seed in grown.structure.seeds] == ["add", "multiply", "gate"][: len(live.slots)]
 
 
-@pytest.mark.usefixtures("no_export")
-def test_rebuilt_model_has_the_same_bits_and_trains(tmp_path: Path) -> None:
-    grown, _ = grow_everywhere(digits())
-    grown.save(tmp_path / "grown")
-    model = esper.load_grown(tmp_path / "grown", "digits_impaired")
+def test_rebuilt_model_has_the_same_bits_and_trains(grown: Grown, saved: Path) -> None:
+    model = esper.load_grown(saved, "digits_impaired")
     with torch.no_grad():
         assert torch.equal(model.eval()(grown.sample), grown.model.eval()(grown.sample))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -142,14 +164,12 @@ def test_card_of_a_network_that_draws_says_so(tmp_path: Path) -> None:
     assert "two calls" not in repr(grow_everywhere(task())[0])  # its dropout is off in evaluation mode
 
 
-@pytest.mark.usefixtures("no_export")
-def test_structure_and_card_say_what_was_grown(tmp_path: Path) -> None:
-    grown, live = grow_everywhere(digits())
-    assert grown.save(tmp_path / "grown") == "not tried"
-    structure = read_structure(tmp_path / "grown")
+def test_structure_and_card_say_what_was_grown(digits: tuple[Grown, GrowingNetwork], saved: Path) -> None:
+    grown, live = digits
+    structure = read_structure(saved)
     assert structure == grown.structure
     assert structure.parameters == sum(parameter.numel() for parameter in live.parameters())
-    card = (tmp_path / "grown" / CARD_FILE).read_text()
+    card = (saved / CARD_FILE).read_text()
     assert "not tried" in card
     assert f"{structure.test_score:.2%}" in card
     assert all(seed.blueprint in card for seed in structure.seeds)
@@ -171,17 +191,13 @@ task = replace(load_task("digits_impaired"), name="own")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_export")
-@pytest.mark.parametrize(
-    "reference", [pytest.param("digits_impaired", marks=pytest.mark.slow), "own_task_of_the_card.py"]
-)
-def test_code_of_the_card_loads_the_network_anywhere(
-    reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_of_the_card_loads_the_network_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_task_of_the_card.py").write_text(OWN_TASK)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    grown, _ = grow_everywhere(load_task(reference))
+    grown, _ = grow_everywhere(load_task("own_task_of_the_card.py"))
     grown.save("results/net")
     code = card_snippet(tmp_path / "results" / "net") + "print(sum(p.numel() for p in model.parameters()))"
     done = subprocess.run(
@@ -201,14 +217,13 @@ def test_card_of_a_session_task_asks_for_the_task(tmp_path: Path) -> None:
 
 
 def test_seeds_without_effect_are_left_out() -> None:
-    _, live = grow_everywhere(digits())
+    _, live = grow_everywhere(load_task("digits_impaired"))
     live.slots[0].stage = Stage.TRAINING
     assert [seed.slot for seed in grown_seeds(live.slots)] == [slot.name for slot in live.slots[1:]]
 
 
 @pytest.mark.usefixtures("no_export")
-def test_directory_with_files_is_refused(tmp_path: Path) -> None:
-    grown, _ = grow_everywhere(digits())
+def test_directory_with_files_is_refused(grown: Grown, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(HarvestError, match="is not empty"):
         grown.save(tmp_path)
@@ -218,8 +233,7 @@ def test_directory_with_files_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_export")
-def test_save_leaves_a_neighbour_alone_and_has_usual_permissions(tmp_path: Path) -> None:
-    grown, _ = grow_everywhere(digits())
+def test_save_leaves_a_neighbour_alone_and_has_usual_permissions(grown: Grown, tmp_path: Path) -> None:
     (tmp_path / "net.partial").mkdir()
     (tmp_path / "net.partial" / "mine.txt").write_text("mine")
     grown.save(tmp_path / "net")
@@ -228,11 +242,10 @@ def test_save_leaves_a_neighbour_alone_and_has_usual_permissions(tmp_path: Path)
     assert (tmp_path / "net").stat().st_mode == (tmp_path / "net.partial").stat().st_mode
 
 
-def test_interrupted_save_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_save_leaves_nothing_behind(grown: Grown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    grown, _ = grow_everywhere(digits())
     monkeypatch.setattr(grown_module, "export_program", interrupt)
     with pytest.raises(KeyboardInterrupt):
         grown.save(tmp_path / "net")
@@ -240,27 +253,22 @@ def test_interrupted_save_leaves_nothing_behind(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("no_export")
-def test_link_to_an_empty_directory_can_be_written(tmp_path: Path) -> None:
+def test_empty_current_directory_and_link_to_one_can_be_written(
+    grown: Grown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "target").mkdir()
     (tmp_path / "link").symlink_to("target")
-    grow_everywhere(digits())[0].save(tmp_path / "link")
+    grown.save(tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "target" / CARD_FILE).exists()
-
-
-@pytest.mark.usefixtures("no_export")
-def test_current_directory_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "net").mkdir()
     monkeypatch.chdir(tmp_path / "net")
-    grow_everywhere(digits())[0].save(".")
-    assert esper.load_grown(tmp_path / "net", digits())
+    grown.save(".")
+    assert esper.load_grown(tmp_path / "net", load_task("digits_impaired"))
 
 
-@pytest.mark.usefixtures("no_export")
-def test_damaged_foreign_and_newer_files_are_refused(tmp_path: Path) -> None:
-    grown, _ = grow_everywhere(digits())
-    directory = tmp_path / "grown"
-    grown.save(directory)
+def test_damaged_foreign_and_newer_files_are_refused(copy: Path, tmp_path: Path) -> None:
+    directory = copy
     with pytest.raises(HarvestError, match="does not fit the network: the tensor"):
         load_grown(directory, "synthetic")
     weights = (directory / WEIGHTS_FILE).read_bytes()
@@ -319,25 +327,19 @@ HOSTILE_SEEDS = {
 }
 
 
-@pytest.mark.usefixtures("no_export")
 @pytest.mark.parametrize(("change", "sentence"), HOSTILE_SEEDS.values(), ids=HOSTILE_SEEDS)
-def test_hostile_seed_is_refused(tmp_path: Path, change: dict[str, object], sentence: str) -> None:
-    grown, _ = grow_everywhere(digits())
-    grown.save(tmp_path / "grown")
-    path = tmp_path / "grown" / STRUCTURE_FILE
+def test_hostile_seed_is_refused(copy: Path, change: dict[str, object], sentence: str) -> None:
+    path = copy / STRUCTURE_FILE
     structure = json.loads(path.read_text())
     structure["seeds"][0] |= change
     path.write_text(json.dumps(structure))
     with pytest.raises(HarvestError, match=sentence):
-        esper.load_grown(tmp_path / "grown", "digits_impaired")
+        esper.load_grown(copy, "digits_impaired")
 
 
-@pytest.mark.usefixtures("no_export")
 @pytest.mark.parametrize("name", [STRUCTURE_FILE, WEIGHTS_FILE])
-def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path: Path, name: str) -> None:
-    grown, _ = grow_everywhere(digits())
-    grown.save(tmp_path / "grown")
-    (tmp_path / "grown" / name).unlink()
-    os.mkfifo(tmp_path / "grown" / name)
+def test_a_pipe_in_the_place_of_a_file_is_refused(copy: Path, name: str) -> None:
+    (copy / name).unlink()
+    os.mkfifo(copy / name)
     with pytest.raises(HarvestError, match="cannot be read: it is not a regular file"):
-        esper.load_grown(tmp_path / "grown", "digits_impaired")
+        esper.load_grown(copy, "digits_impaired")

@@ -83,7 +83,7 @@ def write_task(directory: Path, name: str, nan: float = 0.0) -> str:
 
 def record(directory: Path, **options: Any) -> Path:
     """Return the directory of a finished run of random decisions; options override its configuration."""
-    live = LiveRun(directory, **{"policy": "random", "rounds": 2, "steps": 8, "envs": 2, **options})
+    live = LiveRun(directory, **{"policy": "random", "rounds": 2, "steps": 6, "envs": 2, **options})
     assert live.start().finish().status == "done"
     return live.run.directory
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from esper.cli.main import main
@@ -18,6 +19,9 @@ from esper.recordings.effects.store import EffectStore
 from esper.recordings.events.codec import encode_json, make_decoder
 from esper.recordings.history.history import open_history
 from esper.studies.simulation.process import simulate
+from tests.factory import run_started
+from tests.recordings.effects.growing import growing_run
+from tests.recordings.files.recordings import recording, write_segment
 
 PROGRAM = "from esper.studies.simulation.process import main; main()"
 
@@ -71,13 +75,15 @@ def test_simulation_of_one_decision_computes_nothing_else(run: Path) -> None:
 
 
 def test_own_task_that_was_not_named_is_not_imported(tmp_path: Path) -> None:
-    run = train(tmp_path, "--task", "tests.networks.tasks.real_models:lstm", "--policy", "static")
+    started, *others = growing_run()
+    own = msgspec.structs.replace(started, task="own", config={**run_started(1).config, "task": "own.py"})
+    write_segment(tmp_path / "run", 1, recording([own, *others]))
     with pytest.raises(ConfigError, match=r"is not built in; name it with --task FILE\.py"):
-        simulate(SimulationRequest(recording=str(run), round=1, env=0), lambda _: None)
+        simulate(SimulationRequest(recording=str(tmp_path / "run"), round=1, env=0), lambda _: None)
 
 
-def test_process_that_cannot_read_the_recording_says_why(tmp_path: Path) -> None:
-    command, environment = python_command(PROGRAM)
+def test_process_says_why_it_cannot_read_and_ends_with_the_dashboard(tmp_path: Path) -> None:
+    command, environment = python_command(f"import time; {PROGRAM}; time.sleep(600)")
     request = SimulationRequest(recording=str(tmp_path / "none"), round=1, env=0)
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
@@ -86,18 +92,7 @@ def test_process_that_cannot_read_the_recording_says_why(tmp_path: Path) -> None
         assert process.stdout is not None
         process.stdin.write(encode_json(request) + b"\n")
         process.stdin.flush()
-        (line,) = process.stdout.readlines()
+        line = process.stdout.readline()
         assert "no recording found" in str(make_decoder(SimulationUpdate).decode(line).error)
-    assert process.returncode == 0
-
-
-def test_process_ends_when_the_dashboard_is_gone(tmp_path: Path) -> None:
-    command, environment = python_command(f"import time; {PROGRAM}; time.sleep(600)")
-    request = SimulationRequest(recording=str(tmp_path / "none"), round=1, env=0)
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment, start_new_session=True
-    ) as process:
-        assert process.stdin is not None
-        process.stdin.write(encode_json(request) + b"\n")
         process.stdin.close()
         assert process.wait(60) == 0

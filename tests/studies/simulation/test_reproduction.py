@@ -24,24 +24,24 @@ pytestmark = pytest.mark.slow
 LANES = ("cpu:0", "cpu:1")
 
 
-def assert_exact(run: Path, *rounds: int, task: str | None = None) -> None:
-    """Assert that all episodes of some rounds are reproduced, and that two lanes give the results of one."""
+def assert_exact(run: Path, *rounds: int, task: str | None = None, lanes: bool = False) -> None:
+    """Assert that all episodes of some rounds are reproduced. With `lanes`, two lanes must give the results of one."""
     found = episodes(run, *rounds)
     one = {(result.round, result.env, result.change.key): result for result in simulate(found, task=task)}
     assert {str(result.reproduction).partition(",")[0] for result in one.values()} == {"reproduced exactly"}
     last = found[-1]
-    decided = [step for step in last.steps if step.op != "wait"][:4]
+    decided = [step for step in last.steps if step.op != "wait"][:3]
     changes = [without_decision(last, step.step) for step in decided]
     itself = [Change(decisions={step.step: decision_of(step)}) for step in decided]
     results = simulate([last], *changes, *itself, task=task)
     assert all(result.trajectory == results[0].trajectory for result in results if result.change in itself)
-    assert simulate([last], *changes, *itself, task=task, lanes=LANES) == results
+    if lanes:
+        assert simulate([last], *changes, *itself, task=task, lanes=LANES) == results
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"policy": "static"},
         {"policy": "heuristic", "steps": 20},
         {"policy": "full", "devices": LANES},
         {"policy": "ppo", "reward": "sparse", "devices": LANES},
@@ -58,23 +58,22 @@ def assert_exact(run: Path, *rounds: int, task: str | None = None) -> None:
     ids=lambda options: "-".join(str(value) for value in options.values())[:40],
 )
 def test_episodes_of_a_run_are_reproduced(tmp_path: Path, options: dict[str, Any]) -> None:
-    rounds = options.get("rounds", 2)
-    assert_exact(record(tmp_path, envs=3, **options), *range(1, rounds + 1))
+    rounds = range(1, options.get("rounds", 2) + 1)
+    assert_exact(record(tmp_path, envs=3, **options), *rounds, lanes=options.get("task") == "digits_family")
 
 
 @pytest.mark.parametrize("amp", ["off", "fp16"])
-@pytest.mark.parametrize("nan", [0.0, 0.04])
-def test_episodes_of_an_own_network_are_reproduced(tmp_path: Path, nan: float, amp: str) -> None:
-    task = write_task(tmp_path, f"own_{amp}_{round(100 * nan)}", nan)
+def test_episodes_of_an_own_network_are_reproduced(tmp_path: Path, amp: str) -> None:
+    task = write_task(tmp_path, f"own_{amp}", nan=0.04)
     run = record(tmp_path, task=task, amp=amp, training={}, envs=4, devices=LANES)
-    assert_exact(run, 1, 2, task=task)
+    assert_exact(run, 1, 2, task=task, lanes=amp == "fp16")
 
 
 def test_live_resumed_and_restored_runs_and_excerpts_are_reproduced(tmp_path: Path) -> None:
-    options = {"policy": "random", "amp": "fp16", "steps": 8, "rounds": 4}
+    options = {"policy": "random", "amp": "fp16", "steps": 8, "rounds": 3}
     live = LiveRun(tmp_path, **options).start_paused(11)  # in the second round
     run = live.run.directory
-    assert_exact(run, 1, 2)
+    assert_exact(run, 2)
     live.control.put(RequestKind.CHECKPOINT, "test")
     saved = live.wait_for(ev.CheckpointSaved)
     for _ in range(3):
@@ -84,7 +83,7 @@ def test_live_resumed_and_restored_runs_and_excerpts_are_reproduced(tmp_path: Pa
     live.control.put(RequestKind.STOP, "test")
     live.finish()
     LiveRun(tmp_path, resume=list_checkpoints(run)[-1], **options).start().finish()
-    assert_exact(run, 1, 2, 3, 4)
+    assert_exact(run, 2, 3)
     history = open_history(run)
     excerpt = write_excerpt(history, history.rounds[2] + 1, tmp_path)
     kept = open_history(excerpt)
@@ -102,7 +101,7 @@ def test_episodes_of_two_ranks_are_reproduced(tmp_path: Path) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         timeout=300,
     )
-    assert_exact(only_run(tmp_path), 1, 2)
+    assert_exact(only_run(tmp_path), 2)
 
 
 def test_repeated_change_does_not_depend_on_lanes(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from esper.common.configuration.config import Config, ConfigError
 from esper.common.decisions import Decision, parse_decision
+from esper.networks.tasks.prepare import prepare_task
 from esper.recordings.effects.change import NOTHING, UNCHANGED, Change, without_decision, without_steps
 from esper.recordings.effects.episode import RecordedEpisode
 from esper.recordings.effects.results import Simulation, Trajectory
@@ -17,6 +18,7 @@ from esper.recordings.effects.store import RESULTS_FILE, EffectStore
 from esper.recordings.state.series import decision_of
 from esper.studies.simulation import play as play_module
 from esper.studies.simulation.recording import RecordingSimulator
+from esper.studies.simulation.simulator import SimulationJob, Simulator
 from esper.training.engine.episode import Episode, capture_episode, install_episode
 from tests.studies.simulation.runs import episodes, record, simulate, write_task
 from tests.training.engine.populations import population
@@ -53,12 +55,12 @@ def trajectories(results: Sequence[Simulation]) -> list[Trajectory]:
 def test_recording_is_reproduced_exactly_in_every_round(run: Path) -> None:
     results = simulate(episodes(run, 1, 2))
     assert len(results) == 4
-    assert [str(result.reproduction) for result in results] == ["reproduced exactly, 8 of 8 steps"] * 4
+    assert [str(result.reproduction) for result in results] == ["reproduced exactly, 6 of 6 steps"] * 4
 
 
 def test_episodes_after_rollbacks_under_loss_scaling_are_reproduced(breaking: tuple[str, Path]) -> None:
     task, run = breaking
-    found = episodes(run, 1, 2, 3)
+    found = episodes(run, 2, 3)
     assert any(episode.previous for episode in found)
     results = simulate(found, task=task)
     assert {result.trajectory.broke_down for result in results} == {True, False}
@@ -79,13 +81,6 @@ def test_unfinished_episode_is_simulated_up_to_its_last_step(recorded: RecordedE
     assert len(changed.trajectory.rewards) == 5
 
 
-def test_replacing_a_decision_by_itself_changes_nothing(recorded: RecordedEpisode) -> None:
-    itself = [Change(decisions={step: decision_of(recorded.steps[step - 1])}) for step in decided(recorded)]
-    unchanged, *changed = trajectories(simulate([recorded], *itself))
-    assert len(changed) > 3
-    assert all(trajectory == unchanged for trajectory in changed)
-
-
 @pytest.mark.parametrize("broken", [False, True])
 def test_change_from_a_snapshot_equals_one_from_the_start(
     recorded: RecordedEpisode, breaking: tuple[str, Path], monkeypatch: pytest.MonkeyPatch, broken: bool
@@ -95,10 +90,10 @@ def test_change_from_a_snapshot_equals_one_from_the_start(
     changes = {
         episode.env: [
             change
-            for step in decided(episode)
+            for step in decided(episode)[:2]
             for change in (
                 without_decision(episode, step),
-                Change(decisions={step: decision_of(episode.steps[step - 1])}),
+                Change(decisions={step: decision_of(episode.steps[step - 1])}),  # which changes nothing
                 without_steps([step], NOTHING),
             )
         ]
@@ -108,6 +103,8 @@ def test_change_from_a_snapshot_equals_one_from_the_start(
     monkeypatch.setattr(play_module, "MAX_SNAPSHOT_BYTES", 0)
     from_start = [simulate([episode], *changes[episode.env], task=task, num_plays=1) for episode in found]
     assert from_snapshots == from_start
+    for unchanged, *changed in from_snapshots:
+        assert all(result.trajectory == unchanged.trajectory for result in changed[1::3])
     assert any(result.trajectory.broke_down for results in from_start for result in results) == broken
 
 
@@ -143,20 +140,19 @@ def test_illegal_decision_waits_and_is_reported(recorded: RecordedEpisode) -> No
     assert alone.scores == together.scores
 
 
-@pytest.mark.parametrize("policy", ["random", "heuristic", "pretrained"])
-def test_policy_that_follows_decides_as_in_its_own_run(tmp_path: Path, policy: str) -> None:
+@pytest.mark.parametrize(("policy", "num_plays"), [("random", 1), ("heuristic", 3), ("pretrained", 3)])
+def test_policy_that_follows_decides_as_in_its_own_run(tmp_path: Path, policy: str, num_plays: int) -> None:
     """Other envs of the pool play nothing."""
-    recorded = episodes(record(tmp_path, policy=policy, rounds=1), 1)[1]
+    recorded = episodes(record(tmp_path, policy=policy, rounds=1, steps=8), 1)[1]
     follows = Change(decisions={1: decision_of(recorded.steps[0])}, then=policy)
-    for num_plays in (1, 3):
-        unchanged, changed = simulate([recorded], follows, num_plays=num_plays)
-        assert unchanged.is_exact
-        assert changed.trajectory == unchanged.trajectory
+    unchanged, changed = simulate([recorded], follows, num_plays=num_plays)
+    assert unchanged.is_exact
+    assert changed.trajectory == unchanged.trajectory
 
 
 def test_family_has_the_context_of_the_episode(tmp_path: Path) -> None:
-    run = record(tmp_path, task="digits_impaired+recall", context_seed=7, envs=3)
-    found = episodes(run, 1, 2)
+    run = record(tmp_path, task="digits_impaired+recall", context_seed=7, envs=3, steps=4)
+    found = episodes(run, 2)
     results = simulate(found, without_steps([1]))
     assert all(result.is_exact for result in results if result.change == UNCHANGED)
     assert len({len(episode.steps[0].slots) for episode in found}) == 2
@@ -171,6 +167,19 @@ def test_repeat_is_another_host_and_the_same_one_each_time(recorded: RecordedEpi
     assert first == again
     assert first[0].reproduction is None
     assert first[0].trajectory != simulate([recorded])[0].trajectory
+
+
+def test_play_begins_after_the_others_have_ended(run: Path) -> None:
+    short, whole = episodes(run, 1)
+    short = short._replace(steps=short.steps[:2], ended=None)
+    jobs = [
+        SimulationJob(episode=short, changes=[without_steps([1])]),  # ends after step 2
+        SimulationJob(episode=whole, changes=[without_steps([6])]),  # begins with step 6
+    ]
+    simulator = Simulator(whole.config, prepare_task(whole.config), ["cpu:0"], 4, run.parent)
+    found = list(simulator.simulate(jobs, lambda _: None))
+    simulator.close()
+    assert [len(simulation.trajectory.rewards) for simulation in found] == [2, 6, 2, 6]
 
 
 def test_unknown_choice_is_refused_before_anything_is_played(recorded: RecordedEpisode) -> None:

@@ -18,8 +18,6 @@ WRONG = {
     "rounds = 3\n": "'rounds' in {file} is an option of the runs; move it to [run] or [vary]",
     "[ppo]\ngamma = 0.5\n": "'ppo' in {file} is an option of the runs; move it to [run] or [vary]",
     'objectives = "score"\n': "objectives = 'score' in {file} is not valid: it must be a list, not a text",
-    'objectives = ["score", "score", "score"]\n': "objectives = ['score', 'score', 'score'] in {file} is not valid: it",
-    'seeds = ["a"]\n': "seeds = ['a'] in {file} is not valid: it must be a whole number, not a text",
     'objectives = ["scores"]\n': "objectives = ['scores'] in {file} is not valid; did you mean score?",
     "seeds = []\n": "seeds = [] in {file} is not valid: it must be a list of length >= 1",
     "seeds = [1, 1]\n": "seeds in {file} has a random seed twice; remove one",

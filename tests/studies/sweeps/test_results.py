@@ -74,12 +74,11 @@ def test_settings_within_the_noise_are_not_distinguishable(tmp_path: Path) -> No
     assert [line.split()[-1] for line in lines if line.startswith(("0.08 ", "5 "))] == ["no", "yes"]
 
 
-@pytest.mark.parametrize(("settings", "seeds"), [(3, 3), (5, 3), (5, 5), (20, 3)])
-@pytest.mark.parametrize("noisiest", [1.0, 5.0])
+@pytest.mark.parametrize(("settings", "seeds", "noisiest"), [(3, 3, 1.0), (5, 5, 5.0), (20, 3, 1.0)])
 def test_equal_settings_are_called_different_in_at_most_five_of_100_studies(
     settings: int, seeds: int, noisiest: float
 ) -> None:
-    """One interval for each setting calls some setting different in 11, 24, 26 and 79 of 100 studies."""
+    """One interval for each setting calls some setting different in up to 79 of 100 studies."""
     rng, studies = np.random.default_rng(0), 100
     deviations = np.array([noisiest, *[1.0] * (settings - 1)])[:, None]
     found = 0

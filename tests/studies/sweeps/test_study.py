@@ -131,17 +131,10 @@ def test_trial_of_another_machine_is_taken_over_once_its_run_is_silent(
     assert (found.number, study.elsewhere) == ((0, set()) if is_taken else (1, {0}))
 
 
-@pytest.mark.parametrize(
-    ("change", "difference"),
-    [
-        ("[0.0, 0.08, 0.1]", r"\[vary\] ppo.entropy-coef was \[0.0, 0.08\], now \[0.0, 0.08, 0.1\]"),
-        ("[0.08, 0.0]", r"\[vary\] ppo.entropy-coef was \[0.0, 0.08\], now \[0.08, 0.0\]"),
-    ],
-)
-def test_study_with_other_options_is_refused(tmp_path: Path, change: str, difference: str) -> None:
+def test_study_with_other_options_is_refused(tmp_path: Path) -> None:
     open_study(make_plan(tmp_path), tmp_path / "telemetry")
-    with pytest.raises(ConfigError, match=difference):
-        open_study(make_plan(tmp_path, GRID.replace("[0.0, 0.08]", change)), tmp_path / "telemetry")
+    with pytest.raises(ConfigError, match=r"\[vary\] ppo.entropy-coef was \[0.0, 0.08\], now \[0.08, 0.0\]"):
+        open_study(make_plan(tmp_path, GRID.replace("[0.0, 0.08]", "[0.08, 0.0]")), tmp_path / "telemetry")
     with pytest.raises(ConfigError, match=r"another version of .*: seeds had 1, 2; restore it"):
         open_study(make_plan(tmp_path, GRID.replace("[1, 2]", "[3]")), tmp_path / "telemetry")
     moved = GRID.replace("[run]", '[run]\ndevices = ["cpu:0"]\n')

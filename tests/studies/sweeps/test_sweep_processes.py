@@ -24,7 +24,7 @@ from tests.runs import recorded
 from tests.studies.sweeps.fakes import make_plan, open_study
 
 SWEEP = """
-seeds = [1, 2, 3]
+seeds = [1, 2]
 over = 2
 [run]
 envs = 3
@@ -36,7 +36,7 @@ ppo.hidden = 16
 ppo.epochs = 2
 ppo.minibatches = 2
 [vary]
-"ppo.entropy-coef" = [0.0, 0.02, 0.04, 0.08]
+"ppo.entropy-coef" = [0.0, 0.02, 0.08]
 """
 TIMEOUT_S = 600.0
 
@@ -68,12 +68,12 @@ def test_killed_process_loses_no_trial(tmp_path: Path) -> None:
     telemetry = tmp_path / "telemetry"
     plan = make_plan(tmp_path, SWEEP)
     first, second = start(tmp_path), start(tmp_path)
-    wait_for(lambda: live_run_with_a_round(telemetry, set(range(12))), tmp_path)
+    wait_for(lambda: live_run_with_a_round(telemetry, set(range(6))), tmp_path)
 
     first.kill()  # its run goes on without it
     assert first.wait() == -signal.SIGKILL
     first = start(tmp_path)
-    wait_for(lambda: live_run_with_a_round(telemetry, set(range(4, 12))), tmp_path)
+    wait_for(lambda: live_run_with_a_round(telemetry, set(range(2, 6))), tmp_path)
     second.kill()  # and now with its runs, as a machine that loses power
     for run in list_runs(telemetry):
         if is_live(run) and (holder := read_holder(run)):
@@ -83,22 +83,22 @@ def test_killed_process_loses_no_trial(tmp_path: Path) -> None:
     assert (first.wait(TIMEOUT_S), second.wait(TIMEOUT_S)) == (0, 0), (tmp_path / "sweep.log").read_text()
 
     infos = open_study(plan, telemetry).trials()
-    assert [info.state for info in infos] == [TrialState.COMPLETE] * 12
-    assert len(open_study(plan, telemetry).study.trials) == 12  # none was added twice
-    ends: dict[int | None, int] = dict.fromkeys(range(12), 0)
+    assert [info.state for info in infos] == [TrialState.COMPLETE] * 6
+    assert len(open_study(plan, telemetry).study.trials) == 6  # none was added twice
+    ends: dict[int | None, int] = dict.fromkeys(range(6), 0)
     for run in list_runs(telemetry):
         done = [event for event in recorded(run) if isinstance(event, ev.RunEnded) and event.outcome == "done"]
         ends[read_notes(run).trial] += len(done)
-    assert ends == dict.fromkeys(range(12), 1)
+    assert ends == dict.fromkeys(range(6), 1)
     values = {(str(info.setting), info.seed): info.frozen.value for info in infos}
-    assert len(set(values.values())) > 3  # real results
+    assert len(set(values.values())) > 1  # real results: the random seeds differ
     assert " resumes" in (tmp_path / "sweep.log").read_text()
 
 
 @pytest.mark.slow
 def test_sigterm_stops_the_runs_with_a_checkpoint(tmp_path: Path) -> None:
     telemetry = tmp_path / "telemetry"
-    plan = make_plan(tmp_path, SWEEP.replace("[1, 2, 3]", "[1]").replace("[0.0, 0.02, 0.04, 0.08]", "[0.02]"))
+    plan = make_plan(tmp_path, SWEEP.replace("[1, 2]", "[1]").replace("[0.0, 0.02, 0.08]", "[0.02]"))
     sweep = start(tmp_path)
     wait_for(lambda: live_run_with_a_round(telemetry, {0}), tmp_path)
     sweep.terminate()
