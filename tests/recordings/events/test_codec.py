@@ -61,6 +61,8 @@ def test_json_has_non_finite_values_and_omits_missing_ones() -> None:
 
     assert (written["loss"], written["grad_norm"], written["reward"]) == ("NaN", "Infinity", "-Infinity")
     assert "value" not in written
+    in_list = env_stepped(slots=[ev.SlotReading(stage="training", grad_norm=math.nan)])
+    assert msgspec.json.decode(encode_json(in_list))["slots"][0]["grad_norm"] == "NaN"
 
 
 @given(events=st.lists(st.one_of([values(kind) for kind in KINDS]), max_size=4))

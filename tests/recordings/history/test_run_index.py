@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import sqlite3
 import time
@@ -213,6 +214,20 @@ def test_damaged_cache_is_made_again(damage: str, tmp_path: Path, folder: Path, 
         assert index.notices == []
 
     assert read == ["a", "a"]
+
+
+def test_flipped_byte_in_a_cached_value_is_detected(tmp_path: Path, folder: Path) -> None:
+    path = tmp_path / "runs.sqlite"
+    content = random.Random(0).randbytes(300)  # cannot be compressed: no byte of the frame is without effect
+    assert RunCache(path).store("test", {folder: {"": content}})
+    assert RunCache(path).load("test", folder) == content
+    whole = path.read_bytes()
+    start = whole.index(content[:100])
+    for offset in range(start, start + 300, 30):
+        damaged = bytearray(whole)
+        damaged[offset] ^= 8
+        path.write_bytes(damaged)
+        assert RunCache(path).load("test", folder) is None
 
 
 def test_cache_that_cannot_be_used_is_reported_once(tmp_path: Path, folder: Path) -> None:
