@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import time
@@ -62,6 +63,25 @@ def test_the_unfinished_run_of_the_same_settings_is_continued(run: Path) -> None
     assert start(run.parent, None).is_new
     assert start(run.parent, seed=5).is_new
     assert start(run.parent, name="other").is_new  # a command with a name does not take the run of another one
+
+
+def test_a_named_run_is_looked_up_in_the_directory_of_the_option_or_the_file(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(f'telemetry-dir = "{run.parent}"')
+    newest, option = list_checkpoints(run)[-1], {"telemetry_dir": str(run.parent)}
+    for name in ("last", run.name):
+        assert resolve_start(file, name, {}, None, restarted=False).checkpoint == newest
+        assert resolve_start(None, name, option, None, restarted=False).checkpoint == newest
+
+
+def test_configuration_of_a_resumed_run_is_read_from_a_pipe(run: Path) -> None:
+    """A pipe can be read only once."""
+    reading, writing = os.pipe()
+    os.write(writing, f'telemetry-dir = "{run.parent}"\nrounds = 7'.encode())
+    os.close(writing)
+    found = resolve_start(Path(f"/dev/fd/{reading}"), "last", {}, None, restarted=False)
+    os.close(reading)
+    assert (found.checkpoint, found.config.rounds) == (list_checkpoints(run)[-1], 7)
 
 
 def test_a_policy_is_that_of_the_checkpoint(ended: Path, tmp_path: Path) -> None:
