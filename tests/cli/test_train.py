@@ -2,51 +2,24 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 import signal
 import time
 from base64 import b64encode
-from contextlib import nullcontext
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
-from esper.cli.dashboard import DisplayOptions
-from esper.cli.run_display import run_in_dashboard
-from esper.common.configuration.files import resolve_config
-from esper.common.control import Request, RequestKind
+from esper.common.control import RequestKind
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.training.checkpoint.files import read_checkpoint
-from esper.training.engine.start_point import StartPoint
-from esper.training.engine.thread import EngineThread
 from tests.factory import example_run
 from tests.recordings.files.recordings import recording
-from tests.runs import LiveRun, only_run, recorded, tiny
-from tests.terminals import ENTER_SCREEN, SLOW_STEPS, TIMEOUT_S, Terminal, assert_refused
+from tests.runs import LiveRun, only_run, recorded
+from tests.terminals import ENTER_SCREEN, SLOW_STEPS, TIMEOUT_S, Terminal
 
 # In a terminal
-
-
-def test_unknown_theme_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    with Terminal("--theme", "sanctum-drak", cwd=tmp_path) as terminal:
-        assert terminal.leave() == 2
-        text = terminal.output.decode().replace("\r\n", "\n")
-        assert_refused(2, "", text, "sanctum-dark")
-        assert "'sanctum-drak'" in text
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_replay_in_terminal_exits_on_q(tmp_path: Path) -> None:
-    (tmp_path / "events-00001.jsonl").write_bytes(recording(example_run()))
-    with Terminal("replay", ".", cwd=tmp_path) as terminal:
-        terminal.wait_for("REPLAY")
-        terminal.type("q")
-        assert terminal.leave() == 0
-        terminal.assert_restored()
 
 
 def test_address_opens_view_and_is_copied_via_terminal(tmp_path: Path) -> None:
@@ -109,14 +82,13 @@ def test_signal_before_first_frame_ends_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_second_signal_to_dashboard_exits_at_once(number: signal.Signals, code: int, tmp_path: Path) -> None:
+def test_second_signal_to_dashboard_exits_at_once(tmp_path: Path) -> None:
     with Terminal(*SLOW_STEPS, cwd=tmp_path) as terminal:
         terminal.wait_for("RUNNING")
-        terminal.process.send_signal(number)
+        terminal.process.send_signal(signal.SIGINT)
         terminal.wait_for("checkpointing, then quitting")
-        terminal.process.send_signal(number)
-        assert terminal.leave() == code
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.leave() == 130
         terminal.assert_restored()
     assert not any(isinstance(event, ev.RunEnded) for event in recorded(only_run(tmp_path)))
 
@@ -136,24 +108,6 @@ def test_lost_terminal_of_dashboard_checkpoints_the_run(controlling: bool, tmp_p
     assert isinstance(ended, ev.RunEnded)
     assert (saved.origin, ended.outcome) == ("signal" if controlling else "dashboard", "stopped")
     assert read_checkpoint(list_checkpoints(directory)[-1]).step == saved.step
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dashboard", [True, False], ids=["dashboard", "no dashboard"])
-def test_repeated_hangup_does_not_count_as_second_signal(dashboard: bool, tmp_path: Path) -> None:
-    """When a terminal is closed, its shell forwards SIGHUP, and the kernel sends it again when the shell has ended."""
-    options = () if dashboard else ("--no-tui",)
-    with Terminal(*SLOW_STEPS, *options, cwd=tmp_path, controlling=True) as terminal:
-        terminal.wait_for("RUNNING" if dashboard else " run ")
-        for _ in range(3):
-            terminal.process.send_signal(signal.SIGHUP)
-            time.sleep(0.1)
-        assert terminal.close() == 0
-    directory = only_run(tmp_path)
-    ended = recorded(directory)[-1]
-    assert isinstance(ended, ev.RunEnded)
-    assert ended.outcome == "stopped"
-    assert read_checkpoint(list_checkpoints(directory)[-1]).step > 0
 
 
 # In a frozen terminal: open, but its output is not read
@@ -221,55 +175,3 @@ def test_closed_terminal_ends_viewer_but_not_run(controlling: bool, tmp_path: Pa
         assert terminal.close() == 0
     live.control.put(RequestKind.RESUME, "test")
     assert live.finish().status == "done"
-
-
-class Engine(EngineThread):
-    """Engine that trains nothing and records whether `join` was called."""
-
-    waited_for = is_starting = False
-
-    @property
-    def is_engine_alive(self) -> bool:
-        return True
-
-    @property
-    def is_preparing(self) -> bool:
-        return self.is_starting
-
-    def join(self) -> None:
-        self.waited_for = True
-
-
-@pytest.mark.parametrize("code", [0, 1])
-def test_dashboard_crash_checkpoints_the_run(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, ended = Engine(StartPoint(resolve_config(None, tiny(tmp_path)))), list[int]()
-    monkeypatch.setattr("esper.cli.run_display.show_dashboard", lambda *_: code)
-    monkeypatch.setattr(os, "_exit", ended.append)
-    with pytest.raises(SystemExit) if code else nullcontext():
-        run_in_dashboard(engine, DisplayOptions("", "", bell=False), "digits")
-    assert engine.control.get() == Request(RequestKind.STOP, "dashboard")
-    assert engine.waited_for
-    assert ended == [code] * bool(code)
-
-
-def test_quitting_a_start_does_not_wait_for_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, ended = Engine(StartPoint(resolve_config(None, tiny(tmp_path)))), list[int]()
-    engine.is_starting = True
-    monkeypatch.setattr("esper.cli.run_display.show_dashboard", lambda *_: 0)
-    monkeypatch.setattr(os, "_exit", ended.append)
-    with pytest.raises(SystemExit):
-        run_in_dashboard(engine, DisplayOptions("", "", bell=False), "digits")
-    assert (ended, engine.waited_for) == ([0], False)
-
-
-def test_dashboard_crash_without_output_checkpoints_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(StartPoint(resolve_config(None, tiny(tmp_path))))
-
-    def fail(*_: object) -> NoReturn:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr("esper.cli.run_display.show_dashboard", fail)
-    with pytest.raises(OSError, match="Input/output error"):
-        run_in_dashboard(engine, DisplayOptions("", "", bell=False), "digits")
-    assert engine.control.get() == Request(RequestKind.STOP, "dashboard")
-    assert engine.waited_for
