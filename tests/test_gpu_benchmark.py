@@ -57,7 +57,6 @@ def weights(env: Env) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("task", "blueprint"),
     [
-        ("digits_impaired", None),
         ("digits_impaired", "conv_light"),
         ("digits_impaired", "attention"),
         pytest.param("synthetic", None, marks=pytest.mark.slow),

@@ -93,7 +93,7 @@ REFUSED = {
     ("--training.momentum", "1"): "--training.momentum '1' is not valid: it must be a number < 1.0",
     ("--ppo.learning-rat", "1"): "unknown option --ppo.learning-rat; did you mean --ppo.learning-rate?",
     ("--pop.clip=0.3",): "unknown option --pop.clip; did you mean --ppo.clip?",
-    ("--ppo.rent", "0"): "unknown option --ppo.rent; valid: --ppo.learning-rate, ",
+    ("--ppo.rent", "0"): "unknown option --ppo.rent; valid: --ppo.",
     ("--lerning-rate", "1"): f"unknown option --lerning-rate; did you mean {LEARNING_RATES}?",
     ("--lr", "1"): f"unknown option --lr; did you mean {LEARNING_RATES}?",
     ("--zzz", "1"): "unknown option --zzz; list the valid ones with `esper-sanctum",

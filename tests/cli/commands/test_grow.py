@@ -96,45 +96,61 @@ def test_grow_trains_the_best_candidates_on_fresh_hosts_which_choose(
 def test_same_command_continues_a_stopped_growth_to_the_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """It is stopped twice: in the first fresh trainings, and in the comparisons."""
+    choose_plan(monkeypatch)
+    compared = (*SMALL, "--seed", "3", "--compare")
     to = ("--to", str(tmp_path / "network"))
-    assert grow(tmp_path / "alone", *SMALL, "--seed", "3") == EXIT_OK
+    assert grow(tmp_path / "alone", *compared) == EXIT_OK
     with monkeypatch.context() as patched:
-        put_requests(patched, *[None] * 3, Request(RequestKind.STOP, "signal"))  # in the first fresh trainings
-        assert grow(tmp_path / "parts", *SMALL, "--seed", "3", *to) == EXIT_OK
+        put_requests(patched, *[None] * 3, Request(RequestKind.STOP, "signal"))
+        assert grow(tmp_path / "parts", *compared, *to) == EXIT_OK
     assert "stopped after 3 trials; best so far: " in capsys.readouterr().out
-    manifest = list_checkpoints(only(tmp_path / "parts"))[-1] / "manifest.json"
+    alone, parts = only(tmp_path / "alone"), only(tmp_path / "parts")
+    manifest = list_checkpoints(parts)[-1] / "manifest.json"
     intact = manifest.read_text()
     manifest.write_text(re.sub(r'"format": *\d+', '"format": 1', intact))
-    assert grow(tmp_path / "parts", *SMALL, "--seed", "3", *to) == EXIT_USAGE
+    assert grow(tmp_path / "parts", *compared, *to) == EXIT_USAGE
     refusal = capsys.readouterr().err
     assert "has checkpoint format 1" in refusal
     assert "continues the growth" not in refusal
     manifest.write_text(intact)
-    assert grow(tmp_path / "parts", *SMALL, "--seed", "3", *to) == EXIT_OK
-    assert "continues the growth" in capsys.readouterr().err
-    alone, parts = only(tmp_path / "alone"), only(tmp_path / "parts")
+
+    end_step = GrowthDirector.end_step
+
+    def stop_in_comparison(director: GrowthDirector, seconds: float) -> bool:
+        if director.has_chosen:
+            put_requests(patched, Request(RequestKind.STOP, "signal"))
+        return end_step(director, seconds)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(GrowthDirector, "end_step", stop_in_comparison)
+        patched.setattr(RequestQueue, "has_request", lambda _: True)
+        assert grow(tmp_path / "parts", *compared, *to) == EXIT_OK
+    printed = capsys.readouterr()
+    assert "continues the growth" in printed.err
+    assert "stopped before its comparisons were done, which the same command continues" in printed.out
+    stopped = [event for event in recorded(parts) if isinstance(event, ev.EnvStepped)]
+    assert stopped[-1].step == 1
+    assert stopped[-1].parameter_ratio > 1.0
+    harvest = ["harvest", str(parts), "--to", str(tmp_path / "harvested")]
+    for env, sentence in (((), "has only wide hosts, which have no seeds"), (("--env", "1"), "--env 1 of ")):
+        assert main([*harvest, *env]) == EXIT_USAGE
+        assert sentence in capsys.readouterr().err
+    assert grow(tmp_path / "parts", *compared, *to) == EXIT_OK
     assert computed(recorded(parts)) == computed(recorded(alone))
     assert (tmp_path / "network" / WEIGHTS_FILE).read_bytes() == (alone / "grown" / WEIGHTS_FILE).read_bytes()
-
-    larger = [*SMALL]
-    larger[larger.index("--trials") + 1] = "4"
-    larger += ["--seed", "3", "--all", "--to", str(tmp_path / "networks"), "--compare"]
-    with monkeypatch.context() as patched:
-        choose_plan(patched)
-        assert grow(tmp_path / "parts", *larger) == EXIT_OK
-    added = [trial for trial in trials(parts)[len(trials(alone)) :] if trial.candidate not in COMPARED]
-    assert len({trial.candidate for trial in added}) == 1  # the others are not trained again
-    assert [trial.fresh for trial in added] in ([None], [None, *range(1, FRESH_HOSTS + 1)])
-    written = [read_structure(path) for path in (tmp_path / "networks").iterdir()]
-    assert sum(bool(structure.provenance.answer) for structure in written) == 1
+    steps = {one.candidate: one.step for one in trials(parts) if one.candidate in COMPARED}
+    assert steps == dict.fromkeys(COMPARED, 4)
     found = {one.name: one for one in candidates(parts)}
-    assert len(written) == sum(one.test_score is not None for one in found.values() if one.is_fresh)
     wide, scratch = found[WIDE_HOST], found[FROM_SCRATCH]
     assert wide.fresh_hosts == scratch.fresh_hosts == found[PLAN].fresh_hosts
     assert not wide.seeds
     assert "conv_light in early" in scratch.seeds
     assert wide.parameter_ratio == pytest.approx(scratch.parameter_ratio, rel=0.1)
     assert wide.fresh_scores != scratch.fresh_scores
+    last = max(event.round for event in recorded(parts) if isinstance(event, ev.RoundStarted))
+    assert main(["whatif", str(parts), "--round", str(last), "--env", "0"]) == EXIT_USAGE
+    assert "env 0 trains a network that is only compared, 'from scratch'," in capsys.readouterr().err
 
 
 def choose_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,48 +163,26 @@ def choose_plan(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "choose", choose_it)
 
 
-def test_comparison_that_is_stopped_continues_to_the_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    choose_plan(monkeypatch)
-    compared = (*SMALL, "--seed", "3", "--compare")
-    assert grow(tmp_path / "alone", *compared) == EXIT_OK
-    capsys.readouterr()
-    end_step = GrowthDirector.end_step
-
-    def stop_in_comparison(director: GrowthDirector, seconds: float) -> bool:
-        if director.has_chosen:
-            put_requests(patched, Request(RequestKind.STOP, "signal"))
-        return end_step(director, seconds)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(GrowthDirector, "end_step", stop_in_comparison)
-        patched.setattr(RequestQueue, "has_request", lambda _: True)
-        assert grow(tmp_path / "parts", *compared) == EXIT_OK
-    assert "stopped before its comparisons were done, which the same command continues" in capsys.readouterr().out
-    stopped = [event for event in recorded(only(tmp_path / "parts")) if isinstance(event, ev.EnvStepped)]
-    assert stopped[-1].step == 1
-    assert stopped[-1].parameter_ratio > 1.0
-    harvest = ["harvest", str(only(tmp_path / "parts")), "--to", str(tmp_path / "network")]
-    for env, sentence in (((), "has only wide hosts, which have no seeds"), (("--env", "1"), "--env 1 of ")):
-        assert main([*harvest, *env]) == EXIT_USAGE
-        assert sentence in capsys.readouterr().err
-    assert grow(tmp_path / "parts", *compared) == EXIT_OK
-    alone, parts = only(tmp_path / "alone"), only(tmp_path / "parts")
-    assert computed(recorded(parts)) == computed(recorded(alone))
-    steps = {one.candidate: one.step for one in trials(parts) if one.candidate in COMPARED}
-    assert steps == dict.fromkeys(COMPARED, 4)
-    last = max(event.round for event in recorded(parts) if isinstance(event, ev.RoundStarted))
-    assert main(["whatif", str(parts), "--round", str(last), "--env", "0"]) == EXIT_USAGE
-    assert "env 0 trains a network that is only compared, 'from scratch'," in capsys.readouterr().err
+def test_larger_budget_adds_candidates_and_writes_all(tmp_path: Path) -> None:
+    options = (*SMALL[:2], *SMALL[4:], "--seed", "3", "--all", "--to")
+    assert grow(tmp_path / "runs", *options, str(tmp_path / "first"), "--trials", "3") == EXIT_OK
+    run = only(tmp_path / "runs")
+    before = len(trials(run))
+    assert grow(tmp_path / "runs", *options, str(tmp_path / "networks"), "--trials", "4") == EXIT_OK
+    added = trials(run)[before:]
+    assert len({trial.candidate for trial in added}) == 1  # the others are not trained again
+    assert [trial.fresh for trial in added] in ([None], [None, *range(1, FRESH_HOSTS + 1)])
+    written = [read_structure(path) for path in (tmp_path / "networks").iterdir()]
+    assert sum(bool(structure.provenance.answer) for structure in written) == 1
+    assert len(written) == sum(one.test_score is not None for one in candidates(run) if one.is_fresh)
 
 
 def test_limit_of_parameters_and_patience_hold(tmp_path: Path) -> None:
     rates = ("--training.host-learning-rate", "1e-9", "--training.seed-learning-rate", "1e-9")
-    budget = ("--trials", "6", "--envs", "6", "--steps", "9", "--patience", "2", "--max-parameters", "1.2x")
+    budget = ("--trials", "4", "--envs", "4", "--steps", "6", "--patience", "2", "--max-parameters", "1.2x")
     assert grow(tmp_path, *budget, *rates, "--policy", "static", "--objective", "score") == EXIT_OK
     ended = [trial for trial in trials(only(tmp_path)) if trial.outcome == "done" and trial.best_step is not None]
-    assert all(trial.step == min((trial.best_step or 0) + 2, 9) for trial in ended)
+    assert all(trial.step == min((trial.best_step or 0) + 2, 6) for trial in ended)
     plans = [trial for trial in ended if "@" in trial.candidate]
     assert plans
     assert all((trial.parameter_ratio or 0.0) <= 1.2 for trial in plans)
@@ -199,17 +193,7 @@ def test_steps_until_the_host_is_flat_are_recorded_and_kept_when_the_growth_cont
 ) -> None:
     """A host of digits still improves after one epoch, and after two."""
     monkeypatch.setattr(host_training, "MAX_DOUBLINGS", 1)
-    one = (
-        "--trials",
-        "1",
-        "--steps",
-        "1",
-        "--policy",
-        "static",
-        "--until-flat",
-        "--training.samples-per-epoch",
-        "1024",
-    )
+    one = ("--trials", "1", "--steps", "1", "--policy", "static", "--until-flat", "--training.samples-per-epoch", "512")
     assert grow(tmp_path, *one) == EXIT_OK
     started = next(event for event in recorded(only(tmp_path)) if isinstance(event, ev.RunStarted))
     assert started.steps == 2
@@ -286,7 +270,7 @@ def put_requests(monkeypatch: pytest.MonkeyPatch, *requests: Request | None) -> 
     monkeypatch.setattr(RequestQueue, "get", lambda *_, **__: next(left, None))
 
 
-@pytest.mark.parametrize("task", ["digits_family", "{file}:family", "digits_family+{file}:family"])
+@pytest.mark.parametrize("task", ["digits_family", "digits_family+{file}:family"])
 def test_grow_refuses_a_family_and_advises_a_task_that_grows(
     task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

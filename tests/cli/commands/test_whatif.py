@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from contextlib import closing
+from contextlib import closing, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import msgspec
@@ -40,14 +41,31 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of a plan."""
     directory = tmp_path_factory.mktemp("runs")
     options = f"--envs 2 --rounds 2 --steps {STEPS} --devices cpu:0 --policy plan --checkpoint-every 0"
+    options += " --training.samples-per-epoch 256"
     arguments = ["--no-tui", *options.split(), "--plan", PLAN, "--telemetry-dir", str(directory)]
     assert main(arguments) == EXIT_OK
     (run,) = directory.iterdir()
     return run
 
 
+@pytest.fixture(scope="module")
+def answered(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+    """A copy of the run with the results of two of its episodes, one of each round, and the answer about them."""
+    run = shutil.copytree(recorded, tmp_path_factory.mktemp("answered") / recorded.name)
+    printed = StringIO()
+    with redirect_stdout(printed):
+        assert main(["whatif", str(run), "--devices", "cpu:0", "--json", "--rounds", "1-2", "--sample", "2"]) == EXIT_OK
+    return run, msgspec.json.decode(printed.getvalue(), type=Report)
+
+
 @pytest.fixture
-def run(recorded: Path, tmp_path: Path) -> Path:
+def run(answered: tuple[Path, Report], tmp_path: Path) -> Path:
+    """A copy of the run with its stored results."""
+    return shutil.copytree(answered[0], tmp_path / answered[0].name)
+
+
+@pytest.fixture
+def unanswered(recorded: Path, tmp_path: Path) -> Path:
     """A copy of the run without stored results."""
     return shutil.copytree(recorded, tmp_path / recorded.name)
 
@@ -84,9 +102,9 @@ def test_every_decision_has_its_effect(run: Path, capsys: pytest.CaptureFixture[
 
 
 def test_nothing_is_simulated_twice(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    answered: tuple[Path, Report], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = ask(capsys, run, "--rounds", "1-2", "--sample", "2")
+    run, first = answered
     assert isinstance(first, SampleReport)
     assert (first.episodes, first.exact) == (2, 2)
     assert first.groups["blueprint"].keys() == {"conv_light", "depthwise"}
@@ -104,7 +122,7 @@ def test_nothing_is_simulated_twice(
 
 @pytest.mark.slow
 def test_interrupted_question_keeps_its_results(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    unanswered: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train, left = Env.train_epoch, STEPS
 
@@ -117,26 +135,26 @@ def test_interrupted_question_keeps_its_results(
 
     monkeypatch.setattr(Env, "train_epoch", interrupted)
     pass_interrupts(monkeypatch)
-    assert main(["whatif", str(run), "--devices", "cpu:0"]) == 130
+    assert main(["whatif", str(unanswered), "--devices", "cpu:0"]) == 130
     said = capsys.readouterr()
     assert "reproduced exactly" in said.out  # the unchanged episode was finished
     assert "interrupted; the same command continues" in said.err
-    assert len((run / RESULTS_FILE).read_bytes().splitlines()) == 1
+    assert len((unanswered / RESULTS_FILE).read_bytes().splitlines()) == 1
     left = 4 * STEPS  # four unchanged episodes, of which one is known
-    assert main(["whatif", str(run), "--devices", "cpu:0", "--rounds", "1-2"]) == 130
+    assert main(["whatif", str(unanswered), "--devices", "cpu:0", "--rounds", "1-2"]) == 130
     partial = capsys.readouterr().out
     assert "4 episodes, 4 of them reproduced exactly" in partial
     monkeypatch.setattr(Env, "train_epoch", train)
-    complete = ask(capsys, run, "--rounds", "1-2")
+    complete = ask(capsys, unanswered, "--rounds", "1-2")
     assert isinstance(complete, SampleReport)
     assert complete.groups["op"]["germinate"].n == 8
 
 
 @pytest.mark.slow
-def test_results_are_described_as_they_come(run: Path) -> None:
+def test_results_are_described_as_they_come(unanswered: Path) -> None:
     def inquire(**question: object) -> tuple[list[str], Report | None]:
-        asked = Question(run=str(run), devices=["cpu:0"], **question)  # pyright: ignore[reportArgumentType]
-        with closing(Inquiry(asked, run.parent)) as inquiry:
+        asked = Question(run=str(unanswered), devices=["cpu:0"], **question)  # pyright: ignore[reportArgumentType]
+        with closing(Inquiry(asked, unanswered.parent)) as inquiry:
             return list(inquiry.simulate(lambda _: None)), inquiry.report()
 
     lines, report = inquire(round=1, env=0, without=["step:1"], repeats=1)
@@ -232,21 +250,8 @@ def test_approximate_results_are_marked_wherever_shown(run: Path, capsys: pytest
 
 
 def test_policy_of_a_ppo_run_is_its_newest_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = [
-        "--envs",
-        "2",
-        "--rounds",
-        "1",
-        "--steps",
-        "3",
-        "--devices",
-        "cpu:0",
-        "--policy",
-        "ppo",
-        "--task",
-        "recall",
-    ]
-    assert main(["--no-tui", *options, "--telemetry-dir", str(tmp_path)]) == EXIT_OK
+    options = "--envs 2 --rounds 1 --steps 3 --devices cpu:0 --policy ppo --task recall --training.samples-per-epoch 64"
+    assert main(["--no-tui", *options.split(), "--telemetry-dir", str(tmp_path)]) == EXIT_OK
     (run,) = tmp_path.iterdir()
     capsys.readouterr()
     question = ["--do", "1:wait", "--then", "policy"]
