@@ -22,7 +22,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -96,9 +96,12 @@ class Sequence:
         directory: Empty directory for all files of the sequence.
         server: Runs the program.
         surroundings: File with the disturbances of the program's clock and file operations.
+        planned: Faults before those that are drawn.
     """
 
-    def __init__(self, seed: int, directory: Path, server: ProgramServer, surroundings: Path) -> None:
+    def __init__(
+        self, seed: int, directory: Path, server: ProgramServer, surroundings: Path, planned: Collection[Fault] = ()
+    ) -> None:
         self.generator = random.Random(seed)
         self._may_have_ranks = self.generator.random() < RANKS_FRACTION
         self.options = draw_options(self.generator, for_ranks=self._may_have_ranks)
@@ -114,7 +117,7 @@ class Sequence:
         """Possible exit codes of the program, after the faults since its start."""
         self.main = psutil.Process()
         """Main process of the run."""
-        self._server, self._directory = server, directory
+        self._server, self._directory, self._planned = server, directory, planned
         self._launcher: ProgramServer | RankLauncher = server
         self.telemetry = directory / "telemetry"
         self._ended: Ended | None = None
@@ -139,9 +142,8 @@ class Sequence:
 
     def _disturb_until_done(self) -> None:
         self.start()
-        faults = list(FAULTS)
-        for _ in range(self.generator.randint(1, MAX_FAULTS)):
-            fault = self.generator.choice(faults)
+        drawn = self.generator.choices(FAULTS, k=self.generator.randint(1, MAX_FAULTS))
+        for fault in (*self._planned, *drawn[len(self._planned) :]):
             if not self._await_moment():
                 break
             self.tell(fault.__name__)

@@ -15,7 +15,7 @@ from esper.recordings.history.history import open_history
 from esper.training.checkpoint.files import read_checkpoint
 from tests.faults.programs import write_run
 
-DAMAGED_FILES = 50
+DAMAGED_FILES = 25
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from esper.recordings.checkpoints.manifest import MANIFEST_FILE, STATE_FILE, TELEMETRY_FILE, TENSORS_FILE
+from esper.recordings.checkpoints.manifest import (
+    MANIFEST_FILE,
+    STATE_FILE,
+    TELEMETRY_FILE,
+    TENSORS_FILE,
+    CheckpointError,
+)
 from esper.recordings.files.run_lock import LOCK_FILE
 from esper.recordings.files.segments import packed_path, segment_path
+from esper.training.checkpoint.files import read_checkpoint
 from tests.faults.programs import Ended, ProgramServer, write_run
 
 MAX_MB = 500.0
@@ -132,8 +139,10 @@ def test_a_special_file_in_the_place_of_events_is_refused(
         assert_refused(ended)
 
 
-@pytest.mark.parametrize("name", ["run.json", LOCK_FILE])
-@pytest.mark.parametrize("make", SPECIAL)
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [("run.json", make_fifo), ("run.json", link_to_zeros), (LOCK_FILE, make_fifo), (LOCK_FILE, make_directory)],
+)
 def test_a_special_file_beside_the_events_harms_no_command(
     run: Path, name: str, make: Callable[[Path], None], programs: ProgramServer
 ) -> None:
@@ -144,18 +153,40 @@ def test_a_special_file_beside_the_events_harms_no_command(
         assert ended.peak_mb < MAX_MB, ended
 
 
-@pytest.mark.parametrize("name", [MANIFEST_FILE, STATE_FILE, TENSORS_FILE, TELEMETRY_FILE])
+CHECKPOINT_FILES = (MANIFEST_FILE, STATE_FILE, TENSORS_FILE, TELEMETRY_FILE)
+
+
+@pytest.mark.parametrize("name", CHECKPOINT_FILES)
 @pytest.mark.parametrize("make", [*SPECIAL, write_sparse])
-def test_a_special_file_in_a_checkpoint_is_refused(
-    run: Path, name: str, make: Callable[[Path], None], programs: ProgramServer, loaded_programs: ProgramServer
-) -> None:
+def test_a_special_file_in_a_checkpoint_is_refused(run: Path, name: str, make: Callable[[Path], None]) -> None:
     (checkpoint,) = (run / "checkpoints").iterdir()
     make(checkpoint / name)
-    assert_refused(loaded_programs.run("--no-tui", "--resume", run, "--devices", "cpu:0"), limit=MAX_LOAD_MB)
+    with pytest.raises(CheckpointError):
+        read_checkpoint(checkpoint)
+
+
+@pytest.mark.parametrize("name", [MANIFEST_FILE, TENSORS_FILE])
+def test_a_list_of_checkpoints_with_a_huge_file_takes_little_memory(
+    run: Path, name: str, programs: ProgramServer
+) -> None:
+    (checkpoint,) = (run / "checkpoints").iterdir()
+    write_sparse(checkpoint / name)
     listed = programs.run("checkpoints", run)
     assert listed.code in {0, 2}, listed
     assert "Traceback" not in listed.output, listed
     assert listed.peak_mb < MAX_MB, listed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "make"), zip(CHECKPOINT_FILES, (write_sparse, make_fifo, write_sparse, link_to_zeros), strict=True)
+)
+def test_a_resume_from_a_checkpoint_with_a_special_file_takes_little_memory(
+    run: Path, name: str, make: Callable[[Path], None], loaded_programs: ProgramServer
+) -> None:
+    (checkpoint,) = (run / "checkpoints").iterdir()
+    make(checkpoint / name)
+    assert_refused(loaded_programs.run("--no-tui", "--resume", run, "--devices", "cpu:0"), limit=MAX_LOAD_MB)
 
 
 @pytest.mark.parametrize(
