@@ -27,13 +27,14 @@ def name(path: Path) -> str:
 
 
 @cache
-def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def nodes(path: Path) -> list[ast.AST]:
+    """Return all nodes of the syntax tree of a file."""
+    return list(ast.walk(ast.parse(path.read_text())))
 
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
     """Yield the name and the length of every function of a file, including decorators and docstring."""
-    for node in ast.walk(parse(path)):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
@@ -72,16 +73,12 @@ def modules(*packages: str) -> list[str]:
     [
         (
             (
-                "recordings",
-                "common.control",
-                "common.configuration",
-                "training.engine.thread",
-                "cli",
+                *("recordings", "common.control", "common.configuration", "training.engine.thread", "cli"),
+                *("networks.tasks.registry", "networks.tasks.settings"),
             ),
             {"torch", "textual", "optuna"},
         ),
         (("sanctum",), {"torch", "optuna"}),
-        (("networks.tasks.registry", "networks.tasks.settings"), {"torch", "textual"}),
     ],
 )
 def test_fast_commands_import_no_slow_library(packages: tuple[str, ...], forbidden: set[str]) -> None:
@@ -131,7 +128,7 @@ def identifiers(node: ast.AST) -> set[str]:
 
 def references(path: Path) -> Iterator[str]:
     """Yield the names in backticks in the docstrings and comments of a file."""
-    for node in ast.walk(parse(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield from REFERENCE.findall(node.value.value)
     for line in path.read_text().splitlines():
@@ -142,10 +139,10 @@ def test_names_in_docstrings_and_comments_exist() -> None:
     """`Class.member` and `module.CONSTANT` must be names of that class or module; other names, of any file."""
     known, members = set(dir(builtins)), defaultdict[str, set[str]](set)
     for path in SOURCES:
-        found = {word for node in ast.walk(parse(path)) for word in identifiers(node)}
+        found = {word for node in nodes(path) for word in identifiers(node)}
         known |= {*found, *path.parts, path.stem}
         members[path.parent.name if path.stem == "__init__" else path.stem] |= found
-        for node in ast.walk(parse(path)):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef):
                 members[node.name] |= {word for part in ast.walk(node) for word in identifiers(part)}
 

@@ -22,7 +22,7 @@ from esper.recordings.effects.store import RESULTS_FILE
 from esper.recordings.history.history import open_history
 from esper.recordings.history.tables import TABLES, ColumnType
 from esper.recordings.state.state import RunState
-from tests.factory import growth_run, run_started, stamp
+from tests.factory import example_run, growth_run, run_started, stamp
 from tests.recordings.effects.growing import growing_run
 from tests.recordings.effects.stored import store_effects
 from tests.recordings.files.recordings import fold, recording, write_segment
@@ -49,16 +49,17 @@ def test_events_and_decisions_are_those_of_the_history(run: esper.RecordedRun) -
     assert "blueprint" in planted.choices
 
 
-def test_events_without_a_round_belong_to_the_round_in_progress(run: esper.RecordedRun) -> None:
-    state = RunState()
-    by_round: dict[int, list[ev.Event]] = {}
-    for event in open_history(DEMO).events():
+def test_events_without_a_round_belong_to_the_round_in_progress(tmp_path: Path) -> None:
+    whole, state = example_run(envs=2, rounds=3), RunState()
+    by_round: dict[int, list[ev.AnyEvent]] = {}
+    for event in whole:
         state.apply(event)
         by_round.setdefault(state.round, []).append(event)
-    numbers = range(1, run.summary.rounds + 1)
-    for number in numbers:
+    write_segment(tmp_path / "run", 1, recording(whole))
+    run = esper.read_run(tmp_path / "run")
+    for number in (1, 2, 3):
         assert repr(list(run.events(round=number))) == repr(by_round[number])
-    anomalies = [event for number in numbers for event in run.events(ev.AnomalyFound, round=number)]
+    anomalies = [event for number in (1, 2, 3) for event in run.events(ev.AnomalyFound, round=number)]
     assert len(anomalies) == sum(run.summary.anomalies.values()) > 0
 
 

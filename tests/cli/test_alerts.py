@@ -15,7 +15,7 @@ from esper.recordings import events as ev
 from esper.recordings.history.history import open_history
 
 ALARMING = ("--no-tui", "--envs", "2", "--rounds", "1", "--steps", "4", "--devices", "cpu:0", "--policy", "static")
-NEARLY_FULL = ("--anomalies.memory", "0.00001")
+NEARLY_FULL = ("--training.samples-per-epoch", "128", "--anomalies.memory", "0.00001")
 """Threshold that the memory of any machine exceeds."""
 
 

@@ -174,16 +174,6 @@ def test_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     )  # not even the current step was finished
 
 
-def test_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
-    (tmp_path / "events-00001.jsonl").write_bytes(recording(example_run()))
-    with started("replay", str(tmp_path), "--no-tui", cwd=tmp_path) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        assert process.stderr.read() == ""
-        assert process.wait(TIMEOUT_S) == 0
-
-
 @pytest.mark.slow
 def test_broken_pipe_checkpoints_and_stops(tmp_path: Path) -> None:
     with started("--no-tui", "--envs", "2", "--steps", "2", "--rounds", "1000", cwd=tmp_path) as process:

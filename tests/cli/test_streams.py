@@ -10,18 +10,15 @@ import pytest
 
 from tests.terminals import PROGRAM, TIMEOUT_S
 
-PRINTING = (("schema",), ("--help",))
 FULL = Path("/dev/full")
 
 
-@pytest.mark.parametrize("command", PRINTING)
-def test_broken_pipe_is_not_an_error(command: tuple[str, ...]) -> None:
+def test_broken_pipe_is_not_an_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as unread:
-        done = subprocess.run(
-            [*PROGRAM, *command], check=False, stdout=unread, stderr=subprocess.PIPE, timeout=TIMEOUT_S
-        )
+        program = [*PROGRAM, "schema"]
+        done = subprocess.run(program, check=False, stdout=unread, stderr=subprocess.PIPE, timeout=TIMEOUT_S)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
