@@ -58,6 +58,11 @@ def test_setup_error_keeps_its_type(settings: dict[str, Any], wrong: dict[str, A
     assert type(raised.value) is error
 
 
+def test_unknown_setting_is_refused_with_the_nearest(settings: dict[str, Any]) -> None:
+    with pytest.raises(esper.ConfigError, match="did you mean rounds"):
+        esper.train(TASK, **settings, ronds=1)
+
+
 @pytest.mark.parametrize("function", [esper.check, esper.train])
 def test_traceback_of_a_fault_of_the_user_is_short_and_names_the_line(
     function: Any, settings: dict[str, Any], tmp_path: Path

@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 import esper
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK, EXIT_USAGE
-from esper.networks.tasks import load_task
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.recordings.checkpoints.manifest import TENSORS_FILE, read_manifest
@@ -98,7 +97,9 @@ def tensors(directory: Path) -> dict[str, torch.Tensor]:
     return load_file(list_checkpoints(only_run(directory))[-1] / TENSORS_FILE)
 
 
-def test_own_task_trains_and_is_recorded_under_its_name(directory: Path) -> None:
+def test_own_task_trains_and_its_metrics_are_shown_and_exported(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(*SHORT, "--task", "own_peaks.py", "--rounds", "1", "--devices", "cpu:0") == EXIT_OK
     events = recorded(only_run(directory))
     started = next(event for event in events if isinstance(event, ev.RunStarted))
@@ -113,11 +114,6 @@ def test_own_task_trains_and_is_recorded_under_its_name(directory: Path) -> None
     assert set(manifest.origin.digests) == {"own_peaks.py", "shared_layers.py"}
     printed = [event.text for event in events if isinstance(event, ev.Logged)]
     assert printed.count("training on 24 samples") == 2 * 4 * 2
-
-
-def test_metrics_of_a_task_are_shown_and_exported(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(*SHORT, "--task", "own_peaks.py", "--rounds", "1", "--devices", "cpu:0") == EXIT_OK
-    steps = [event for event in recorded(only_run(directory)) if isinstance(event, ev.EnvStepped)]
     last = sorted(step.metrics["margin"] for step in steps[-2:])
     capsys.readouterr()
     assert run("show", "last", "--json") == EXIT_OK
@@ -209,9 +205,7 @@ def test_commands_keep_standard_output_for_their_results(directory: Path, capsys
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (("body.2", "body.9"), "the model has no submodule 'body.9'"),
         (("return esper.Splits(", "return list("), "data of task peaks"),
-        (("nn.Linear(8, 3)", "nn.Linear(8)"), "model of task peaks: TypeError"),
         (("import torch\n", "import torch\n1 / 0\n"), "ZeroDivisionError"),
     ],
 )
@@ -224,21 +218,6 @@ def test_faults_of_the_users_code_end_with_one_sentence(
     assert sentence in text
     assert "Traceback" not in text
     assert not (directory / "telemetry").exists()
-
-
-def test_train_from_python(directory: Path) -> None:
-    own = load_task("own_peaks.py")
-    generator = torch.get_rng_state()
-    result = esper.train(
-        own, policy="heuristic", envs=2, steps=3, rounds=1, telemetry_dir="telemetry", devices=("cpu:0",)
-    )
-    assert result.status == "done"
-    assert result.rounds == 1
-    assert result.directory.resolve() == only_run(directory)
-    assert result.score is not None
-    assert torch.equal(torch.get_rng_state(), generator)
-    with pytest.raises(esper.ConfigError, match="did you mean rounds"):
-        esper.train(own, ronds=1)
 
 
 def test_check_reports_slots_memory_and_time(directory: Path) -> None:
@@ -295,12 +274,11 @@ task = esper.Family(
 """
 
 
-@pytest.mark.parametrize("devices", [("cpu:0",), pytest.param(("cpu:0", "cpu:1"), marks=pytest.mark.slow)])
-def test_own_family_trains_and_resumes(directory: Path, devices: tuple[str, ...]) -> None:
+def test_own_family_trains_and_resumes(directory: Path) -> None:
     (directory / "own_peaks.py").write_text(FAMILY)
-    family = ("--task", "own_peaks.py", "--devices", *devices)
+    family = ("--task", "own_peaks.py", "--devices", "cpu:0")
     first = (*SHORT, *family, "--envs", "4", "--ppo.envs-per-host", "1", "--rounds")
-    assert run(*first, "3", "--telemetry-dir", "whole", "--devices", "cpu:0") == EXIT_OK
+    assert run(*first, "3", "--telemetry-dir", "whole") == EXIT_OK
     assert run(*first, "1", "--telemetry-dir", "parts") == EXIT_OK
     resumed = next((directory / "parts").glob("sizes-*"))
     assert run("--no-tui", "--resume", str(resumed), *family, "--rounds", "3") == EXIT_OK

@@ -86,22 +86,14 @@ def test_policy_that_cannot_be_used_is_refused(policy: str, sentence: str, capsy
     assert text.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("result", "sentence"),
-    [
-        ("super().act(step, views)[1:]", "the policy returned []; it must return a ChosenAction for each of 1 envs"),
-        ("[d.action for d in super().act(step, views)]", "the policy returned [Action(op="),
-        ("views[7]", "the policy failed: IndexError: list index out of range"),
-    ],
-)
-def test_fault_of_a_policy_ends_the_run(result: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fault_of_a_policy_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     Path("own_policy.py").write_text(
         "from esper_plugin import FirstSlot\n\n\nclass policy(FirstSlot):\n    def act(self, step, views):\n"
-        f"        return {result}\n"
+        "        return views[7]\n"
     )
     assert main([*SHORT, "--task", "plugin_signs", "--policy", "own_policy.py"]) == EXIT_FAILED
     error = capsys.readouterr().err
-    assert sentence in error
+    assert "the policy failed: IndexError: list index out of range" in error
     assert "Traceback" not in error
 
 
