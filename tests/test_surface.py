@@ -30,6 +30,7 @@ from esper.common.configuration.fields import list_fields
 from esper.common.control import RequestKind
 from esper.common.domain import HEADS, AlphaCurve, Op, Stage
 from esper.networks.seeds.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend
+from esper.networks.seeds.blueprints import BLUEPRINTS
 from esper.networks.tasks import TASK_NAMES
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.manifest import CHECKPOINT_FORMAT
@@ -155,6 +156,8 @@ VALUES = {
     "stages": "dormant germinated training blending probationary fossilized culled embargoed",
     "curves": "linear cosine sigmoid_gentle sigmoid sigmoid_sharp",
     "blends": "add multiply gate",
+    "blueprints": "norm attention depthwise bottleneck conv_small conv_light conv_heavy linear_lowrank mlp "
+    "self_attention",
     "styles": "linear_add linear_multiply sigmoid_add linear_gate",
     "tempos": "3 5 8",
     "speeds": "0 3 5 8",
@@ -244,6 +247,7 @@ def test_surface_stored_values_are_unchanged() -> None:
         "stages": words(stage.label for stage in Stage),
         "curves": words(curve.value for curve in AlphaCurve),
         "blends": words(blend.value for blend in Blend),
+        "blueprints": words(BLUEPRINTS),
         "styles": words(style.name for style in BLEND_STYLES),
         "tempos": words(INITIAL_RAMP_EPOCHS),
         "speeds": words(RAMP_EPOCHS),

@@ -39,7 +39,7 @@ WRONG = {
     "[vary]\nenvs = [3, 3]\n": "envs in [vary] of {file} has a value twice; remove one",
     '[vary]\nslots = [["early"]]\n': "slots in [vary] of {file} has the value ['early']; only numbers and",
     '[vary]\ndevices = ["cpu:0"]\n': "devices in [vary] of {file} cannot vary, because it does not change what is",
-    "[vary]\nppo = 3\n": "'ppo' in [vary] of {file} is a table of options; give one of them, such as ppo.learning-rate",
+    "[vary]\nppo = 3\n": "'ppo' in [vary] of {file} is a table of options; give one of them, such as ppo.",
     "[vary]\nenvs = [0, 3]\n": "envs = 0 in {file} is not valid: it must be a whole number >= 1",
     "[vary]\nenvs = { low = 1, high = 3 }\n": "envs in [vary] of {file} is a range, which a grid cannot have; ",
     f"seeds = {[*range(5001)]}\n": "the grid of {file} has 10,002 trials (settings × random seeds), and",
