@@ -119,7 +119,8 @@ def test_first_signal_finishes_the_step_and_checkpoints(tmp_path: Path) -> None:
         assert "INFO    run " in process.stdout.readline()
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=TIMEOUT_S)
-    assert (process.returncode, errors) == (0, "")
+    assert process.returncode == 0
+    assert errors == "" or errors.startswith("stopping: the run ends after this step")  # the step takes seconds
     *_, saved, ended = recorded(only_run(tmp_path))
     assert isinstance(saved, ev.CheckpointSaved)
     assert isinstance(ended, ev.RunEnded)

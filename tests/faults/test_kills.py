@@ -19,8 +19,8 @@ from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.recordings.files.runs import list_runs
 from esper.recordings.history.history import open_history
 from esper.studies.growth.growth import FRESH_HOSTS
-from tests.recordings.attach.viewers import wait_until
 from tests.runs import computed, only, recorded
+from tests.terminals import wait_until
 
 TIMEOUT_S = 120
 LANES = ("--devices", "cpu:0", "cpu:1")

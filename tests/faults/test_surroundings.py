@@ -26,9 +26,9 @@ from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.recordings.history.history import open_history
 from esper.training.checkpoint.files import read_checkpoint
 from tests.faults.programs import TIMEOUT_S
-from tests.recordings.attach.viewers import HELLO, Viewer, exchange, wait_until
+from tests.recordings.attach.viewers import HELLO, Viewer, exchange
 from tests.runs import LiveRun, only_run, recorded
-from tests.terminals import assert_refused, printed
+from tests.terminals import assert_refused, printed, wait_until
 
 OPTIONS = ("--no-tui", "--envs", "2", "--steps", "3", "--training.samples-per-epoch", "64")
 
