@@ -9,18 +9,22 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import RenderableType
 from rich.segment import Segment
-from textual._compositor import Compositor
+from textual._compositor import Compositor, MapGeometry
 from textual._context import active_app
 from textual.app import App
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
+from textual.geometry import Region, Spacing
 from textual.pilot import Pilot
+from textual.screen import Screen
 from textual.strip import Strip
+from textual.widget import Widget
 
 from esper.common.control import Request
 from esper.recordings.events import AnyEvent
@@ -30,11 +34,13 @@ from esper.recordings.history.history import History, open_history
 from esper.recordings.history.playback import Playback
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import LiveSource, ReplaySource
-from esper.sanctum.theme import DEFAULT_THEME
+from esper.sanctum.theme import DEFAULT_THEME, Palette, load_themes
+from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.header import Header
 from esper.sanctum.widgets.panel import Panel
 from tests.sanctum.sessions import FakeSession
 
+P = TypeVar("P", bound=Panel)
 SIZE, ROOMY = (120, 40), (200, 60)
 THEMES = Path(__file__).resolve().parents[2] / "themes"
 """Directory of the shipped theme files."""
@@ -80,6 +86,43 @@ def replay_of(
     return SanctumApp(source, theme=DEFAULT_THEME, **options), source.playback
 
 
+def drawn(panel_type: type[P], events: Iterable[AnyEvent], size: tuple[int, int] = ROOMY, *, env: int = 0) -> P:
+    """Return a panel with a border and this size of its content, as it shows a live run after some events.
+
+    No app is started, which takes a hundred times as long.
+    """
+    source = LiveSource(FakeSession(events))
+    source.start()
+    source.tick(0.0)
+    panel = panel_type(ViewState(source, _default_palette(), selected_env=env))
+    panel.styles.border = ("round", "white")
+    region = Region(0, 0, *size).grow((1, 1, 1, 1))
+    panel._parent, panel._size = _PanelScreen(region), region.size
+    panel._lines = panel._draw()
+    return panel
+
+
+class _PanelScreen(Screen[None]):
+    """Screen without an app, whose only panel takes all its space."""
+
+    def __init__(self, region: Region) -> None:
+        super().__init__()
+        self._place = MapGeometry(region, (), region, region.size, region.size, region, Spacing())
+
+    def find_widget(self, widget: Widget) -> MapGeometry:  # noqa: ARG002 (Textual's signature)
+        return self._place
+
+
+@cache
+def _default_palette() -> Palette:
+    return load_themes()[DEFAULT_THEME]
+
+
+def words(panel: Panel) -> str:
+    """Text of a panel, with runs of spaces collapsed."""
+    return " ".join(panel.text.split())
+
+
 @asynccontextmanager
 async def opened(app: SanctumApp, *keys: str, size: tuple[int, int] = SIZE) -> AsyncIterator[Pilot[None]]:
     """Run a dashboard, read its source and press keys."""
@@ -103,6 +146,12 @@ async def settle(pilot: Pilot[Any]) -> None:
     await pilot.pause()
 
 
+async def resize(pilot: Pilot[Any], size: tuple[int, int]) -> None:
+    """Give the terminal another size, and draw the screen in it."""
+    await pilot.resize_terminal(*size)
+    await settle(pilot)
+
+
 async def press(pilot: Pilot[Any], *keys: str) -> None:
     """Press keys, and read the source again."""
     await pilot.press(*keys)
@@ -124,7 +173,7 @@ async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
 
 def shown(app: SanctumApp, panel: type[Panel]) -> str:
     """Text of a panel of the open screen, with runs of spaces collapsed."""
-    return " ".join(app.screen.query_one(panel).text.split())
+    return words(app.screen.query_one(panel))
 
 
 def header(app: SanctumApp) -> str:
