@@ -85,8 +85,7 @@ async def pictures(pilot: Pilot[None]) -> list[tuple[str, Style]]:
     return found
 
 
-@pytest.mark.parametrize("no_color", [False, True])
-@pytest.mark.parametrize("system", ["standard", "truecolor"])
+@pytest.mark.parametrize(("system", "no_color"), [("standard", False), ("standard", True), ("truecolor", False)])
 async def test_screen_is_readable_in_16_colours_and_without_colour(
     system: str, no_color: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

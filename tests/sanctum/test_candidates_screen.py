@@ -23,6 +23,7 @@ from tests.factory import env_stepped, example_run, growth_run
 from tests.recordings.files.recordings import recording, write_segment
 from tests.sanctum.driving import (
     ROOMY,
+    SIZE,
     emit,
     header,
     live,
@@ -31,6 +32,7 @@ from tests.sanctum.driving import (
     press,
     replay,
     replay_of,
+    resize,
     screen_text,
     settle,
     shown,
@@ -41,21 +43,22 @@ RUN = growth_run()
 DURING = growth_run(stop=2)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), ROOMY])
-async def test_screen_of_the_candidates_fits_its_terminal(size: tuple[int, int]) -> None:
+async def test_screen_of_the_candidates_fits_its_terminal() -> None:
     app, _ = live(RUN)
-    async with opened(app, "8", size=size):
+    async with opened(app, "8") as pilot:
         assert isinstance(app.screen, CandidatesScreen)
         assert "8 candidates" in shown(app, Tabs)
-        assert "85.0% [82.5, 87.5] against 77.0% [74.5, 79.5] on the" in shown(app, SearchSummary)
-        rows = app.screen.query_one(CandidateTable).text.splitlines()
-        assert rows[1].startswith("▸a ● conv_small in mid at step 2")
-        assert "86.0 [83.5, 88.5] +0.307 ×1.53" in " ".join(rows[1].split())
-        assert "◆ your network" in rows[4]
-        chart = app.screen.query_one(FrontChart)
-        assert {"a", "b", "◆"} <= set(chart.text)
-        assert all(panel.size.height > 1 for panel in (chart, app.screen.query_one(CandidateDetail)))
-        assert all(len(row) <= size[0] for row in screen_text(app).splitlines())
+        for size in ((80, 24), SIZE, ROOMY):
+            await resize(pilot, size)
+            assert "85.0% [82.5, 87.5] against 77.0% [74.5, 79.5] on the" in shown(app, SearchSummary)
+            rows = app.screen.query_one(CandidateTable).text.splitlines()
+            assert rows[1].startswith("▸a ● conv_small in mid at step 2"), size
+            assert "86.0 [83.5, 88.5] +0.307 ×1.53" in " ".join(rows[1].split()), size
+            assert "◆ your network" in rows[4], size
+            chart = app.screen.query_one(FrontChart)
+            assert {"a", "b", "◆"} <= set(chart.text), size
+            assert all(panel.size.height > 1 for panel in (chart, app.screen.query_one(CandidateDetail))), size
+            assert all(len(row) <= size[0] for row in screen_text(app).splitlines()), size
 
 
 async def test_cursor_follows_its_candidate_and_opens_its_env() -> None:
@@ -98,22 +101,22 @@ async def test_hundreds_of_candidates_scroll() -> None:
         assert table.text.splitlines()[1].startswith("▸")
 
 
-@pytest.mark.parametrize("size", [(60, 15), (80, 24), ROOMY])
-async def test_overview_shows_the_search_and_idle_envs(size: tuple[int, int]) -> None:
+async def test_overview_shows_the_search_and_idle_envs() -> None:
     app, session = live(DURING)
-    async with opened(app, size=size) as pilot:
-        assert "6 of 12 trials" in header(app)
-        summary = shown(app, SearchSummary)
-        assert "86.0 %" in summary
-        assert "your network 78.0 %" in summary
-        rows = app.screen.query_one(EnvTable).text.splitlines()
-        idle = [[word for word in ("failed", "pruned", "+0.125") if word in row] for row in rows[1:5]]
-        assert idle == [["+0.125"], ["failed"], ["+0.125"], ["pruned"]]
-        assert ("candidate" in rows[0]) == (size == ROOMY)
-        if size == ROOMY:
-            assert "2:norm@mid" in rows[2]
-            chart = app.screen.query_one(StepScores)
-            assert "median 56.5" in str(chart.border_subtitle)  # of both envs that still train
+    async with opened(app) as pilot:
+        for size in ((60, 15), (80, 24), ROOMY):
+            await resize(pilot, size)
+            assert "6 of 12 trials" in header(app)
+            summary = shown(app, SearchSummary)
+            assert "86.0 %" in summary
+            assert "your network 78.0 %" in summary
+            rows = app.screen.query_one(EnvTable).text.splitlines()
+            idle = [[word for word in ("failed", "pruned", "+0.125") if word in row] for row in rows[1:5]]
+            assert idle == [["+0.125"], ["failed"], ["+0.125"], ["pruned"]], size
+            assert ("candidate" in rows[0]) == (size == ROOMY)
+        assert "2:norm@mid" in rows[2]
+        chart = app.screen.query_one(StepScores)
+        assert "median 56.5" in str(chart.border_subtitle)  # of both envs that still train
         await emit(pilot, session, env_stepped(2, 2, 3, score=0.6), ev.RoundStarted(round=3))
         await emit(pilot, session, ev.TrialStarted(round=3, env=1, candidate="", origin="host", fresh=4))
         rows = app.screen.query_one(EnvTable).text.splitlines()

@@ -19,12 +19,14 @@ from tests.factory import env_stepped, run_started, stamp
 from tests.recordings.effects.growing import DECISIONS, growing_run
 from tests.sanctum.driving import (
     ROOMY,
+    SIZE,
     emit,
     live,
     notices,
     opened,
     press,
     replay,
+    resize,
     screen_text,
     settle,
     shown,
@@ -33,7 +35,7 @@ from tests.sanctum.driving import (
 )
 from tests.sanctum.population import moved, population
 
-SIZES = [(80, 24), (120, 40), ROOMY]
+SIZES = [(80, 24), SIZE, ROOMY]
 GLYPHS = {2: "g", 4: "b", 5: "g", 7: "x"}
 """Mark of each decision of `growing_run`, keyed by step."""
 EARLIER, LATER = "left_square_bracket", "right_square_bracket"
@@ -81,29 +83,30 @@ def slotted(slots: int, steps: int = 9) -> list[ev.AnyEvent]:
     return stamp(events)
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_each_decision_has_its_mark_on_the_curve(tmp_path: Path, size: tuple[int, int]) -> None:
+async def test_each_decision_has_its_mark_on_the_curve(tmp_path: Path) -> None:
     app, _ = replay(growing_run(), tmp_path, at_end=True)
-    async with opened(app, "enter", size=size):
+    async with opened(app, "enter") as pilot:
         story = app.screen.query_one(EnvStory)
-        for step, glyph in GLYPHS.items():
-            assert glyph in screen_column(app, story, column_on_screen(story, step)), step
-        waited = set(range(1, 10)) - set(DECISIONS)
-        assert not any(set("gbx") & set(screen_column(app, story, column_on_screen(story, step))) for step in waited)
+        for size in SIZES:
+            await resize(pilot, size)
+            for step, glyph in GLYPHS.items():
+                assert glyph in screen_column(app, story, column_on_screen(story, step)), (step, size)
+            for step in set(range(1, 10)) - set(DECISIONS):
+                assert not set("gbx") & set(screen_column(app, story, column_on_screen(story, step))), (step, size)
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_lanes_have_the_columns_of_the_curve(tmp_path: Path, size: tuple[int, int]) -> None:
+async def test_lanes_have_the_columns_of_the_curve(tmp_path: Path) -> None:
     app, _ = replay(slotted(3), tmp_path, at_end=True)
-    async with opened(app, "enter", EARLIER, size=size) as pilot:
+    async with opened(app, "enter", EARLIER) as pilot:
         story, lanes = app.screen.query_one(EnvStory), app.screen.query_one(SlotLanes)
-        for step, letter in {3: "t", 5: "b", 8: "p"}.items():
-            column = column_on_screen(story, step)
-            assert letter in screen_column(app, lanes, column)
-        # The selected step is a line through the curve and the empty lanes.
-        column = column_on_screen(story, 5)
-        assert "│" in screen_column(app, story, column)
-        assert "│" in screen_column(app, lanes, column)
+        for size in SIZES:
+            await resize(pilot, size)
+            for step, letter in {3: "t", 5: "b", 8: "p"}.items():
+                assert letter in screen_column(app, lanes, column_on_screen(story, step)), size
+            # The selected step is a line through the curve and the empty lanes.
+            column = column_on_screen(story, 5)
+            assert "│" in screen_column(app, story, column), size
+            assert "│" in screen_column(app, lanes, column), size
         story.focus()
         await press(pilot, "plus")  # the lanes follow the zoom
         for step, letter in {3: "t", 5: "b"}.items():
@@ -122,10 +125,9 @@ async def test_height_of_a_lane_is_alpha(tmp_path: Path) -> None:
         assert line[: columns[3]].split() == ["2", "·"]
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_figures_of_a_slot_are_those_of_the_selected_step(tmp_path: Path, size: tuple[int, int]) -> None:
+async def test_figures_of_a_slot_are_those_of_the_selected_step(tmp_path: Path) -> None:
     app, _ = replay(slotted(3), tmp_path, at_end=True)
-    async with opened(app, "enter", size=size) as pilot:
+    async with opened(app, "enter", size=(80, 24)) as pilot:
         lanes = app.screen.query_one(SlotLanes)
 
         def figures() -> str:
@@ -133,25 +135,27 @@ async def test_figures_of_a_slot_are_those_of_the_selected_step(tmp_path: Path, 
 
         assert figures().startswith("p ")
         assert "norm 1.00 +9.0" in figures()
-        if size[0] >= 120:
-            assert figures().endswith("32 7")
         await press(pilot, EARLIER)
-        assert "at step 5" in str(lanes.border_title)
         assert "norm 0.25 +5.0" in figures()
-        if size[0] >= 120:
-            assert figures().endswith("32 3")  # the same seed: its age then
+        for size in SIZES[1:]:
+            await resize(pilot, size)
+            assert "at step 5" in str(lanes.border_title)
+            assert "norm 0.25 +5.0" in figures(), size
+            assert figures().endswith("32 3"), size  # the same seed: its age then
+        await press(pilot, "escape")
+        assert figures().endswith("32 7")
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_twelve_slots_leave_room_for_the_curve(tmp_path: Path, size: tuple[int, int]) -> None:
+async def test_twelve_slots_leave_room_for_the_curve(tmp_path: Path) -> None:
     app, _ = replay(slotted(12), tmp_path, at_end=True)
-    async with opened(app, "enter", size=size):
+    async with opened(app, "enter") as pilot:
         story, lanes = app.screen.query_one(EnvStory), app.screen.query_one(SlotLanes)
-        assert story.size.height >= 6
-        letters = "".join(line for line in lanes.text.splitlines() if line.startswith("11"))
-        assert "t" in letters  # the only slot with a seed has a lane
-        assert "b" in letters
-        assert ("of 12 slots" in str(lanes.border_title)) == (size[1] < 40)
+        for size in SIZES:
+            await resize(pilot, size)
+            assert story.size.height >= 6, size
+            letters = "".join(line for line in lanes.text.splitlines() if line.startswith("11"))
+            assert {"t", "b"} <= set(letters), size  # the only slot with a seed has a lane
+            assert ("of 12 slots" in str(lanes.border_title)) == (size[1] < 40)
 
 
 async def test_cursor_of_the_focused_story_selects_steps(tmp_path: Path) -> None:
@@ -283,33 +287,28 @@ async def test_damaged_recording_has_a_story(tmp_path: Path) -> None:
         assert playback.state.step == 5
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_explanation_takes_the_place_of_the_decision(size: tuple[int, int]) -> None:
+async def test_explanation_and_last_step_take_the_place_of_the_decision() -> None:
     app, _ = live(population(envs=2, rounds=2, stop=17))
-    async with opened(app, "enter", size=size) as pilot:
-        assert not app.screen.query_one(EnvExplanation).display
-        await press(pilot, "o")
-        assert app.screen.query_one(EnvExplanation).display
-        assert app.screen.query_one(EnvDecision).display == (size == ROOMY)  # it has room for both
-        await press(pilot, *["o"] * (2 if size[1] < 34 else 1))
-        assert app.screen.query_one(EnvDecision).display
-        assert not app.screen.query_one(EnvExplanation).display
-
-
-async def test_low_terminal_shows_the_last_step_on_a_key() -> None:
-    app, _ = live(population(envs=2, rounds=2, stop=17))
-    async with opened(app, "enter", size=(80, 24)) as pilot:
+    async with opened(app, "enter") as pilot:
+        decision, explanation = app.screen.query_one(EnvDecision), app.screen.query_one(EnvExplanation)
         side = app.screen.query_one("#side-step", EnvStep)
-        assert not side.display
-        await press(pilot, "o", "o")
-        assert side.display
-        assert "train acc %" in side.text
-        await pilot.resize_terminal(120, 40)
-        assert not side.display  # it has another place
-        await pilot.resize_terminal(80, 24)
-        await press(pilot, "o")
-        assert app.screen.query_one(EnvDecision).display
-        assert not side.display
+        for size in SIZES:
+            await resize(pilot, size)
+            assert not explanation.display
+            await press(pilot, "o")
+            assert explanation.display
+            assert decision.display == (size == ROOMY)  # it has room for both
+            if size[1] < 34:
+                await press(pilot, "o")
+                assert side.display
+                assert "train acc %" in side.text
+                await resize(pilot, SIZE)
+                assert not side.display  # it has another place
+                await resize(pilot, size)
+            await press(pilot, "o")
+            assert decision.display
+            assert not explanation.display
+            assert not side.display
 
 
 async def test_ascii_terminal_has_marks_and_lanes() -> None:

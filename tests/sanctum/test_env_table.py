@@ -21,7 +21,7 @@ from esper.sanctum.widgets.env_columns import STAGES_BY_PRIORITY, choose_layout,
 from esper.sanctum.widgets.env_map import METRICS, EnvMap, compute_standings
 from esper.sanctum.widgets.env_table import EnvTable, FilterBox
 from tests.factory import env_stepped, run_started, stamp
-from tests.sanctum.driving import SIZE, emit, live, notices, opened, press, replay, screen_text
+from tests.sanctum.driving import ROOMY, SIZE, emit, live, notices, opened, press, replay, resize, screen_text
 from tests.sanctum.population import anomaly, population
 
 
@@ -183,9 +183,9 @@ async def test_filter_applies_after_enter_and_previews_its_count() -> None:
 async def test_invalid_filter_is_refused_and_keeps_rows() -> None:
     app, _ = live(small())
     async with opened(app) as pilot:
-        await pilot.press("slash", *"acc<0.3x", "enter")
+        await pilot.press("slash", *"acc<[/x]", "enter")
         assert isinstance(app.focused, Input)
-        assert "got '0.3x'" in filter_message(app)
+        assert "got '[/x]'" in filter_message(app)  # no markup
         assert len(rows(app)) == 6  # nothing was confirmed yet
         await pilot.press("escape")
         assert len(rows(app)) == 6
@@ -198,26 +198,20 @@ async def test_invalid_filter_is_refused_and_keeps_rows() -> None:
         assert app.view.env_filter.text == "anomaly"
 
 
-@pytest.mark.parametrize("text", ["a", "ac", "acc", "acc<", "stage:bl", "bl"])
-async def test_beginning_of_a_term_is_not_searched_as_text(text: str) -> None:
+async def test_beginning_of_a_term_is_not_searched_as_text() -> None:
     app, _ = live(small())
     async with opened(app) as pilot:
-        await pilot.press("slash", *"acc>0.35", "enter", "slash", "home", *["delete"] * 8, *text)
-        assert rows(app) == [1, 3, 4]  # the last confirmed filter
+        await pilot.press("slash", *"acc>0.35", "enter", "slash")
         message = app.screen.query_one("#message", Static)
-        assert not message.has_class("invalid")
-        assert message.render()
-        await pilot.press("enter")
-        assert message.has_class("invalid")
-        assert isinstance(app.focused, Input)
-        assert rows(app) == [1, 3, 4]
-
-
-async def test_refused_filter_is_quoted_as_it_was_typed() -> None:
-    app, _ = live(small())
-    async with opened(app) as pilot:
-        await pilot.press("slash", *"acc<[/x]")
-        assert "got '[/x]'" in filter_message(app)
+        for text in ("a", "acc", "acc<", "stage:bl", "bl"):
+            await pilot.press("home", *["delete"] * 8, *text)
+            assert rows(app) == [1, 3, 4], text  # the last confirmed filter
+            assert not message.has_class("invalid"), text
+            assert message.render(), text
+            await pilot.press("enter")
+            assert message.has_class("invalid"), text
+            assert isinstance(app.focused, Input)
+            assert rows(app) == [1, 3, 4], text
 
 
 async def test_env_map_dims_envs_that_a_filter_excludes() -> None:
@@ -276,11 +270,9 @@ async def test_follow_selects_worst_env_until_cursor_moves() -> None:
         assert cursor(app) == "03"
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
-async def test_all_256_envs_can_be_selected(size: tuple[int, int]) -> None:
+async def test_all_256_envs_can_be_selected() -> None:
     app, _ = live(population(envs=256, rounds=2, stop=2))
-    async with opened(app, size=size) as pilot:
-        await pilot.press("w", "o", "end")
+    async with opened(app, "w", "o", "end") as pilot:
         table = app.screen.query_one(EnvTable)
         assert any(line.startswith("▸") for line in table.text.splitlines())
         assert "256 of 256" in str(table.border_subtitle)
@@ -370,23 +362,22 @@ def test_env_map_treats_high_as_bad_for_losses() -> None:
     assert compute_standings(envs, loss)[2].is_outlier
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
-async def test_env_map_shows_outlier_among_64(size: tuple[int, int]) -> None:
+async def test_env_map_shows_outlier_among_64() -> None:
     steps = [env_stepped(env, score=0.1 if env == 37 else 0.7 + env / 1000) for env in range(64)]
     app, session = live(stamp([run_started(64), ev.RoundStarted(round=1), *steps]))
-    async with opened(app, "w", size=size) as pilot:
+    async with opened(app, "w") as pilot:
         panel = app.screen.query_one(EnvMap)
-        assert "37 ·bz!" in panel.text
-        assert panel.text.count("!") == 1
-        assert not app.screen.query_one(EnvTable).display
-        for env in range(64):
-            assert f"{env:02d} ·bz" in panel.text
-        if size[0] > 80:
-            assert "2nd lowest of 64" in panel.text
-            await press(pilot, "o", "o", "o")
-            assert "lowest of 64" not in panel.text
-            assert " highest of 64" in panel.text
-            await press(pilot, *"oooo")
+        for size in ((80, 24), ROOMY, SIZE):
+            await resize(pilot, size)
+            assert "37 ·bz!" in panel.text, size
+            assert panel.text.count("!") == 1, size
+            assert not app.screen.query_one(EnvTable).display
+            assert all(f"{env:02d} ·bz" in panel.text for env in range(64)), size
+        assert "2nd lowest of 64" in panel.text
+        await press(pilot, "o", "o", "o")
+        assert "lowest of 64" not in panel.text
+        assert " highest of 64" in panel.text
+        await press(pilot, *"oooo")
         await emit(pilot, session, env_stepped(37, score=0.7))
         assert "!" not in panel.text
 
@@ -435,19 +426,20 @@ async def test_clicking_env_map_selects_env() -> None:
         assert "env 42" in screen_text(app)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
-@pytest.mark.parametrize("envs", [16, 64, 256])
-async def test_env_map_fills_its_cells(envs: int, size: tuple[int, int]) -> None:
-    app, _ = live(population(envs=envs, rounds=2, stop=17))
-    async with opened(app, *("w" if envs < 128 else ""), size=size):
-        panel = app.screen.query_one(EnvMap)
-        filled = sum(
-            part.cell_length
-            for y in range(panel.size.height - 1)
-            for part in panel.render_line(y)
-            if part.style and part.style.reverse
-        )
-        assert filled > 0.5 * panel.size.area
+@pytest.mark.parametrize("envs", [16, 256])
+async def test_env_map_fills_its_cells(envs: int) -> None:
+    app, _ = live(population(envs=envs, rounds=2, stop=5))
+    async with opened(app, *("w" if envs < 128 else "")) as pilot:
+        for size in ((80, 24), SIZE, ROOMY):
+            await resize(pilot, size)
+            panel = app.screen.query_one(EnvMap)
+            filled = sum(
+                part.cell_length
+                for y in range(panel.size.height - 1)
+                for part in panel.render_line(y)
+                if part.style and part.style.reverse
+            )
+            assert filled > 0.5 * panel.size.area, size
 
 
 async def test_env_map_fills_a_cell_on_both_sides_of_a_mark() -> None:
@@ -463,7 +455,7 @@ async def test_env_map_fills_a_cell_on_both_sides_of_a_mark() -> None:
 
 
 async def test_env_map_shows_ranks_without_colour() -> None:
-    app, _ = live(population(envs=256, rounds=2, stop=17))
+    app, _ = live(population(envs=256, rounds=2, stop=5))
     async with opened(app, size=(80, 24)) as pilot:
         panel = app.screen.query_one(EnvMap)
         for metric in METRICS:
