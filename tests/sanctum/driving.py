@@ -86,7 +86,7 @@ def replay_of(
     return SanctumApp(source, theme=DEFAULT_THEME, **options), source.playback
 
 
-def drawn(panel_type: type[P], events: Iterable[AnyEvent], size: tuple[int, int] = ROOMY, *, env: int = 0) -> P:
+def drawn(make: Callable[[ViewState], P], events: Iterable[AnyEvent], size: tuple[int, int] = ROOMY) -> P:
     """Return a panel with a border and this size of its content, as it shows a live run after some events.
 
     No app is started, which takes a hundred times as long.
@@ -94,7 +94,7 @@ def drawn(panel_type: type[P], events: Iterable[AnyEvent], size: tuple[int, int]
     source = LiveSource(FakeSession(events))
     source.start()
     source.tick(0.0)
-    panel = panel_type(ViewState(source, _default_palette(), selected_env=env))
+    panel = make(ViewState(source, _default_palette()))
     panel.styles.border = ("round", "white")
     region = Region(0, 0, *size).grow((1, 1, 1, 1))
     panel._parent, panel._size = _PanelScreen(region), region.size
@@ -109,7 +109,7 @@ class _PanelScreen(Screen[None]):
         super().__init__()
         self._place = MapGeometry(region, (), region, region.size, region.size, region, Spacing())
 
-    def find_widget(self, widget: Widget) -> MapGeometry:  # noqa: ARG002 (Textual's signature)
+    def find_widget(self, widget: Widget) -> MapGeometry:
         return self._place
 
 

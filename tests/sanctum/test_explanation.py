@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from esper.common.control import RequestKind
 from esper.recordings import events as ev
@@ -27,10 +26,9 @@ EXPLAINED = ev.DecisionExplained(
 )
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
-async def test_explanation_is_requested_for_each_step_while_it_is_shown(size: tuple[int, int]) -> None:
+async def test_explanation_is_requested_for_each_step_while_it_is_shown() -> None:
     app, session = live(population(envs=2, rounds=2, stop=4))
-    async with opened(app, size=size) as pilot:
+    async with opened(app, size=(80, 24)) as pilot:
         await pilot.press("enter")
         assert isinstance(app.screen, EnvDetailScreen)
         await settle(pilot)

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import msgspec
-import pytest
 from textual.geometry import Region
 
 from esper.common.configuration.config import AnomalyConfig
@@ -34,26 +33,26 @@ def test_help_shows_the_thresholds_of_the_run() -> None:
     assert all("{" not in text for name in METRIC_HELP for text in explain_metric(name, limits, app.view.key_names))
 
 
-@pytest.mark.parametrize("size", [(60, 15), (120, 40)])
-async def test_words_are_on_the_first_page_of_the_help_in_one_line_each(size: tuple[int, int]) -> None:
-    app, _ = live(population(envs=2))
-    async with opened(app, "question_mark", size=size):
+async def test_words_are_on_the_first_page_of_the_help_in_one_line_each() -> None:
+    app, _ = live(population(envs=2, rounds=2))
+    async with opened(app, "question_mark", size=(60, 15)):
         lines = screen_text(app).splitlines()
         first = next(index for index, line in enumerate(lines) if "each env grows a new network" in line)
         for word, line in zip(("round", "step", "env", "slot", "seed", "head", "stage"), lines[first:], strict=False):
             assert re.search(rf"│ +{word} +\w", line)
 
 
-@pytest.mark.parametrize("key", ["question_mark", "f1", "i", "a", "g", "W"])
-async def test_dialogs_fit_into_60_by_15(key: str, tmp_path: Path) -> None:
-    app, _ = replay(population(envs=2), tmp_path, at_end=True)
-    async with opened(app, key, size=(60, 15)):
-        dialog = app.screen.query_one("#dialog")
-        assert Region(0, 0, 60, 15).contains_region(dialog.region)
+async def test_dialogs_fit_into_60_by_15(tmp_path: Path) -> None:
+    app, _ = replay(population(envs=2, rounds=2), tmp_path, at_end=True)
+    async with opened(app, size=(60, 15)) as pilot:
+        for key in ("question_mark", "f1", "i", "a", "g", "W"):
+            await press(pilot, key)
+            assert Region(0, 0, 60, 15).contains_region(app.screen.query_one("#dialog").region), key
+            await press(pilot, "escape")
 
 
 async def test_key_of_the_stages_is_in_the_footer_where_stages_are_letters() -> None:
-    app, _ = live(population(envs=2))
+    app, _ = live(population(envs=2, rounds=2))
     async with opened(app, size=(60, 15)) as pilot:
         assert "i stages" in shown(app, Footer)
         await pilot.resize_terminal(80, 24)

@@ -16,7 +16,7 @@ from esper.sanctum.widgets.population_charts import (
     blueprint_letters,
 )
 from tests.factory import env_stepped, policy_updated, run_started, stamp
-from tests.sanctum.driving import ROOMY, emit, live, opened, press, until
+from tests.sanctum.driving import ROOMY, drawn, emit, live, opened, press, until
 from tests.sanctum.population import episode_ended, moved, population
 
 LIFE = ("dormant", "germinated", "training", "blending", "probationary", "fossilized", "culled", "embargoed")
@@ -44,20 +44,19 @@ async def test_growth_chart_has_one_cell_per_step_and_slot() -> None:
         assert panel.text.splitlines()[2].split() == ["01", "–"]
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
-async def test_growth_chart_scrolls_to_every_env(size: tuple[int, int]) -> None:
-    app, _ = live(population(envs=64, rounds=2, stop=25))
-    async with opened(app, "3", size=size) as pilot:
+async def test_growth_chart_scrolls_to_every_env() -> None:
+    app, _ = live(population(envs=32, rounds=2, stop=12))
+    async with opened(app, "3", size=(80, 24)) as pilot:
         panel = app.screen.query_one(GrowthChart)
         seen: set[str] = set()
-        for _ in range(64):
+        for _ in range(32):
             rows = panel.text.splitlines()[1 : panel.size.height]
             selected = [row.partition("▸")[2] for row in rows if "▸" in row]
             assert len(selected) == 1
             seen.add(selected[0].split()[0].strip("✖▲"))
             assert len(selected[0].split()[1]) >= 10
             await pilot.press("j")
-        assert seen == {f"{env:02d}" for env in range(64)}
+        assert seen == {f"{env:02d}" for env in range(32)}
         await press(pilot, "home", "pagedown", "enter")
         assert isinstance(app.screen, EnvDetailScreen)
         assert app.view.selected_env > 5
@@ -85,19 +84,17 @@ async def test_blueprint_table_lists_results_by_blueprint() -> None:
         assert panel.text.splitlines()[1].startswith(" N norm")
 
 
-async def test_growth_chart_of_a_long_episode_names_and_aligns_its_last_steps() -> None:
+def test_growth_chart_of_a_long_episode_names_and_aligns_its_last_steps() -> None:
     """An env that was rolled back at step 100 has no value in most of the last 240 steps."""
     run = [run_started(2, 3, 400), ev.RoundStarted(round=1)]
     for step in range(1, 301):
         run.append(grown(0, step, "training", "dormant"))
         if step <= 100:
             run.append(grown(1, step, "training", "dormant"))
-    app, _ = live(stamp(run))
-    async with opened(app, "3", size=(1200, 40)):
-        heading, active, inactive = app.screen.query_one(GrowthChart).text.splitlines()[:3]
-        assert "early 61–300" in heading
-        assert active.count("t") == 240
-        assert inactive.count("t") == 40
+    heading, active, inactive = drawn(GrowthChart, stamp(run), (800, 40)).text.splitlines()[:3]
+    assert "early 61–300" in heading
+    assert active.count("t") == 240
+    assert inactive.count("t") == 40
 
 
 async def test_all_64_envs_are_in_one_view_and_a_click_selects_one() -> None:
@@ -183,11 +180,9 @@ async def test_smoothing_leaves_the_front_as_measured() -> None:
         assert "mean" not in str(chart.border_title)
 
 
-async def test_scatter_without_a_finite_score_is_empty() -> None:
+def test_scatter_without_a_finite_score_is_empty() -> None:
     run = [run_started(1, 3, 5), ev.RoundStarted(round=1), env_stepped(0, score=math.nan)]
-    app, _ = live(stamp(run))
-    async with opened(app, "3", size=ROOMY):
-        assert app.screen.query_one(EnvScatterChart).text.strip() == "no step yet"
+    assert drawn(EnvScatterChart, stamp(run)).text.strip() == "no step yet"
 
 
 async def test_charts_take_turns_with_the_envs_on_a_short_screen() -> None:

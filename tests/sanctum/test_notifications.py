@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from textual.drivers.headless_driver import HeadlessDriver
 
 from esper.recordings import events as ev
 from esper.recordings.state.state import Keyframe
@@ -22,6 +23,7 @@ from esper.sanctum.source import LiveSource
 from tests.factory import START as START_TIME
 from tests.factory import env_stepped, example_run, run_started, stamp
 from tests.recordings.files.recordings import fold, recording, write_segment
+from tests.sanctum.driving import emit, live, opened
 from tests.sanctum.population import anomaly
 from tests.sanctum.sessions import FakeSession
 from tests.terminals import Terminal
@@ -145,18 +147,25 @@ def test_notification_text_cannot_inject_sequences(sequence: str) -> None:
     assert len(sent) < 2 * MAX_NOTIFICATION_CHARS + 20
 
 
-@pytest.mark.parametrize(("options", "sends"), [(("--notify", "osc777"), True), ((), False)])
-def test_notifications_are_sent_only_when_enabled(options: tuple[str, ...], sends: bool, tmp_path: Path) -> None:
+async def test_notifications_are_sent_only_when_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(HeadlessDriver, "write", lambda _, text: sent.append(text))
+    for protocol in (None, "osc777"):
+        app, session = live(stamp(START), notify=protocol)
+        async with opened(app) as pilot:
+            await emit(pilot, session, BROKEN)
+            app.update_stats(0.0)
+            assert [text for text in sent if "env 02 is broken" in text] == ([sent[-1]] if protocol else [])
+
+
+def test_notification_reaches_the_terminal(tmp_path: Path) -> None:
     write_segment(tmp_path / "run", 1, recording(example_run()))
-    with Terminal("replay", "run", "--speed", "inf", "--telemetry-dir", ".", *options, cwd=tmp_path) as terminal:
+    options = ("--speed", "inf", "--telemetry-dir", ".", "--notify", "osc777")
+    with Terminal("replay", "run", *options, cwd=tmp_path) as terminal:
         terminal.wait_for("head tempo received no gradient")  # the notification has the same text
         terminal.type("q")
         assert terminal.leave() == 0
         terminal.assert_restored()
-    sent = re.findall(rb"\x1b\](?:9|777);[^\x07]*\x07", terminal.output)
-    title, problem = (
-        b"esper-sanctum digits_impaired-20261121-015300",
-        b"run done \xc2\xb7 head tempo received no gradient",
-    )
-    expected = b"\x1b]777;notify;" + title + b";" + problem
-    assert [text.startswith(expected) for text in sent] == ([True] if sends else [])
+    [sent] = re.findall(rb"\x1b\](?:9|777);[^\x07]*\x07", terminal.output)
+    title = b"esper-sanctum digits_impaired-20261121-015300"
+    assert sent.startswith(b"\x1b]777;notify;" + title + b";run done \xc2\xb7 head tempo received no gradient")

@@ -31,7 +31,7 @@ from esper.sanctum.widgets.panel import Panel
 from esper.sanctum.widgets.problems import AnomalyStrip
 from tests.factory import device_sampled, env_stepped, example_run, run_started, stamp
 from tests.recordings.health.episodes import GOOD, cull, removed
-from tests.sanctum.driving import ROOMY, emit, live, opened, press, replay, screen_text, settle, shown
+from tests.sanctum.driving import ROOMY, drawn, emit, live, opened, press, replay, screen_text, settle, shown
 from tests.sanctum.population import anomaly, population
 
 MIB = 2**20
@@ -51,28 +51,26 @@ def scaled_run() -> list[ev.AnyEvent]:
     return stamp(run)
 
 
-async def test_shared_loss_scale_counts_batches_of_all_envs() -> None:
+def test_shared_loss_scale_counts_batches_of_all_envs() -> None:
     run = scaled_run()
     assert isinstance(run[0], ev.RunStarted)
     run[0] = msgspec.structs.replace(run[0], config={**run[0].config, "scaler": "device"})
-    app, _ = live(run)
-    async with opened(app, "4", size=ROOMY):
-        first = app.screen.query_one(LossScaleTable).text.splitlines()[1]
-        assert first.split()[3:5] == ["2", "steps"]  # 25 clean batches; cpu:0 has two envs, 10 batches each
+    first = drawn(LossScaleTable, run).text.splitlines()[1]
+    assert first.split()[3:5] == ["2", "steps"]  # 25 clean batches; cpu:0 has two envs, 10 batches each
 
 
 @pytest.mark.parametrize(
     ("exponents", "middle", "least", "greatest"),
     [((14, 9, 13, -3), "2^11", "2^−3", "2^14"), ((14, None), "0", "0", "2^14")],
 )
-async def test_summary_of_loss_scales_is_taken_over_exponents(
+def test_summary_of_loss_scales_is_taken_over_exponents(
     exponents: tuple[int | None, ...], middle: str, least: str, greatest: str
 ) -> None:
     scales = [0.0 if exponent is None else 2.0**exponent for exponent in exponents]
     events = [env_stepped(env=env, loss_scale=scale) for env, scale in enumerate(scales)]
-    app, _ = live(stamp([run_started(len(scales), 10, 25), ev.RoundStarted(round=1), *events]))
-    async with opened(app, size=ROOMY):
-        rows = {row.split()[0]: row.split()[-1] for row in app.screen.query_one(EnvTable).text.splitlines()[-3:]}
+    run = stamp([run_started(len(scales), 10, 25), ev.RoundStarted(round=1), *events])
+    table = drawn(EnvTable, run, (120, len(scales) + 5))
+    rows = {row.split()[0]: row.split()[-1] for row in table.text.splitlines()[-3:]}
     assert rows == {"median": middle, "min": least, "max": greatest}
 
 
@@ -183,26 +181,23 @@ async def test_memory_chart_labels_each_curve_once() -> None:
     assert owners["cpu all"] == ["2.0", "MiB", "–", "–", "–", "–", "1022.0", "MiB"]
 
 
-async def test_memory_curve_label_shows_the_latest_sample() -> None:
+def test_memory_curve_label_shows_the_latest_sample() -> None:
     used = [2] * (MAX_POINTS - 1) + [3]
     samples = [device_sampled("cpu:0", allocated=2**30, used=gib * 2**30, total=2**33) for gib in used]
-    app, _ = live(stamp([run_started(2, 10, 25), ev.RoundStarted(round=1), *samples]))
-    async with opened(app, "5", size=(80, 34)):
-        assert app.source.state.curves["memory used/cpu:0"].values[-1] == 2.5 * 2**30
-        assert "machine 3" in app.screen.query_one(MemoryChart).text
+    chart = drawn(MemoryChart, stamp([run_started(2, 10, 25), ev.RoundStarted(round=1), *samples]), (80, 20))
+    assert chart.state.curves["memory used/cpu:0"].values[-1] == 2.5 * 2**30
+    assert "machine 3" in chart.text
 
 
-async def test_memory_of_each_process_is_counted_once() -> None:
+def test_memory_of_each_process_is_counted_once() -> None:
     samples = [
         device_sampled(lane, allocated=size, used=3 * 2**30, total=2**32, owners={"hosts": MIB})
         for lane, size in (("cpu:0", 2**30), ("cpu:1", 2**30), ("1/cpu:0", 2**29), ("1/cpu:1", 2**29))
     ]
-    app, _ = live(stamp([run_started(2, 10, 25), ev.RoundStarted(round=1), *samples]))
-    async with opened(app) as pilot:
-        lanes = app.screen.query_one(DeviceList).text.splitlines()
-        assert [line.split()[1] for line in lanes if line.startswith(" run")] == ["1", "0.5"], lanes
-        await press(pilot, "5")
-        owners = {row[:11].strip(): row[11:].split() for row in app.screen.query_one(MemoryByOwner).text.splitlines()}
+    run = stamp([run_started(2, 10, 25), ev.RoundStarted(round=1), *samples])
+    lanes = drawn(DeviceList, run, (30, 8)).text.splitlines()
+    assert [line.split()[1] for line in lanes if line.startswith(" run")] == ["1", "0.5"], lanes
+    owners = {row[:11].strip(): row[11:].split() for row in drawn(MemoryByOwner, run, (116, 8)).text.splitlines()}
     assert owners["cpu all"][6] == "1022.0"
     assert owners["1/cpu all"][6] == "510.0"
 

@@ -7,10 +7,10 @@ from esper.recordings.state.curves import UPDATE_QUANTITIES
 from esper.sanctum.screens.policy import SHOWN_QUANTITIES, Decisions
 from esper.sanctum.symbols import head_label
 from esper.sanctum.widgets.chart_grid import ChartGrid
-from esper.sanctum.widgets.heads import HeadFractionChart, fractions
+from esper.sanctum.widgets.heads import GRADIENT_NORM, HeadFractionChart, fractions
 from esper.sanctum.widgets.policy_chart import PolicyChart
 from tests.factory import HEADS, env_stepped, policy_updated, run_started, stamp
-from tests.sanctum.driving import ROOMY, emit, live, opened, press, screen_text, shown
+from tests.sanctum.driving import ROOMY, drawn, emit, live, opened, press, screen_text, words
 
 STARTED = [run_started(3, 20, 5), ev.RoundStarted(round=1)]
 
@@ -26,19 +26,21 @@ def test_head_fractions_ignore_missing_values() -> None:
     assert all(map(math.isnan, fractions([1.0, math.nan]) or []))
 
 
-async def test_latest_fractions_are_beside_their_bands() -> None:
-    app, _ = live(stamp([*STARTED, updated(1, op=0.3), updated(2, op=0.7, slot=0.0, tempo=None)]))
-    async with opened(app, "2", size=ROOMY):
-        words = shown(app, HeadFractionChart).split()
-    beside = {words[i - 1]: word for i, word in enumerate(words) if word.endswith("%") and word != "100%"}
+def head_fractions(run: list[ev.AnyEvent]) -> HeadFractionChart:
+    return drawn(lambda view: HeadFractionChart(view, GRADIENT_NORM, by_head=True), run, (90, 20))
+
+
+def test_latest_fractions_are_beside_their_bands() -> None:
+    run = stamp([*STARTED, updated(1, op=0.3), updated(2, op=0.7, slot=0.0, tempo=None)])
+    shares = words(head_fractions(run)).split()
+    beside = {shares[i - 1]: word for i, word in enumerate(shares) if word.endswith("%") and word != "100%"}
     assert beside == {head_label(name).split()[-1]: "8%" for name in HEADS} | {"op": "58%", "slot": "0%", "tempo": "0%"}
 
 
-async def test_labels_of_thin_bands_keep_the_band_order() -> None:
+def test_labels_of_thin_bands_keep_the_band_order() -> None:
     thin = dict.fromkeys(HEADS, 0.001)
-    app, _ = live(stamp([*STARTED, updated(1, **thin), updated(2, **thin | {"op": 0.5})]))
-    async with opened(app, "2", size=ROOMY):
-        lines = app.screen.query_one(HeadFractionChart).text.splitlines()
+    run = stamp([*STARTED, updated(1, **thin), updated(2, **thin | {"op": 0.5})])
+    lines = head_fractions(run).text.splitlines()
     order = [line.split()[-2] for line in lines if line.endswith("%") and line.split()[-1] != "100%"]
     assert order == [head_label(name).split()[-1] for name in reversed(HEADS)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,17 @@ from esper.sanctum.app import SanctumApp, WorkspaceApp
 from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.view import OpenRun
 from tests.factory import example_run
+from tests.recordings.files.recordings import recording, write_segment
 from tests.sanctum.driving import has_left, header, live, notices, opened, press, settle, tick, until
 
-DEMOS = Path(__file__).resolve().parents[2] / "telemetry"
+RUN = example_run(rounds=4)
 
 
 @pytest.fixture
 def telemetry_dir(tmp_path: Path) -> Path:
-    """Directory with two recorded runs."""
-    for name in ("demo", "demo-faults"):
-        shutil.copytree(DEMOS / name, tmp_path / name)
+    """Directory with two recorded runs; the second one has no end."""
+    write_segment(tmp_path / "demo", 1, recording(RUN))
+    write_segment(tmp_path / "unfinished", 1, recording(RUN[:-1]))
     return tmp_path
 
 
@@ -46,15 +46,15 @@ async def test_workspace_opens_one_run_after_another_and_escape_returns(telemetr
         assert app.screen is workspace
         assert notices(app) == ["No run is open. Enter opens the selected one."]
         await open_run(pilot, telemetry_dir / "demo")
-        assert "digits_impaired ppo 8 envs" in header(app)
-        assert "round 8/8" in header(app)  # an ended run opens at its end
+        assert "digits_impaired ppo 4 envs" in header(app)
+        assert "round 4/4" in header(app)  # an ended run opens at its end
         await press(pilot, "4", "escape")
         assert app.screen is workspace
-        await open_run(pilot, telemetry_dir / "demo-faults")
-        faults = header(app)
-        assert "round 8/8" not in faults
+        await open_run(pilot, telemetry_dir / "unfinished")
+        unfinished = header(app)
+        assert "round 4/4" not in unfinished
         await press(pilot, "0", "0")  # to the workspace, and back
-        assert header(app) == faults
+        assert header(app) == unfinished
         await press(pilot, "t", "escape")
         assert workspace.view.palette is app.palettes[app.theme]  # pyright: ignore[reportAttributeAccessIssue]
         await press(pilot, "q")

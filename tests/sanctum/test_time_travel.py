@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 
 import pytest
-from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from esper.common.control import RequestKind
@@ -163,24 +162,24 @@ async def test_first_step_back_from_the_end_of_a_replay_moves_one_step(tmp_path:
         assert "step 2/5" in header(app)
 
 
-@pytest.mark.parametrize(
-    ("key", "note"),
-    [
-        ("space", "A live run plays by itself. Left goes back in time."),
-        ("right", "No step after the present. Left goes back in time."),
-        ("shift+right", "No round after the present. Left goes back in time."),
-        ("n", "No mark after the present. Left goes back in time."),
-        ("less_than_sign", "A live run has no playback speed. Left goes back in time."),
-        ("greater_than_sign", "A live run has no playback speed. Left goes back in time."),
-        ("right_curly_bracket", "The present is shown already."),
-    ],
-)
-async def test_key_without_effect_in_the_present_says_why(key: str, note: str, tmp_path: Path) -> None:
+async def test_key_without_effect_in_the_present_says_why(tmp_path: Path) -> None:
+    back = " Left goes back in time."
+    said = {
+        "space": "A live run plays by itself." + back,
+        "right": "No step after the present." + back,
+        "shift+right": "No round after the present." + back,
+        "n": "No mark after the present." + back,
+        "less_than_sign": "A live run has no playback speed." + back,
+        "greater_than_sign": "A live run has no playback speed." + back,
+        "right_curly_bracket": "The present is shown already.",
+    }
     app, _ = live(RUN[:HALF], recorded_in=tmp_path)
     async with opened(app) as pilot:
-        await press(pilot, key)
-        assert notices(app) == [note]
-        assert app.source.playback is None
+        for key, note in said.items():
+            app.clear_notifications()
+            await press(pilot, key)
+            assert notices(app) == [note]
+            assert app.source.playback is None
 
 
 async def test_key_that_cannot_move_a_replay_says_why(tmp_path: Path) -> None:
@@ -352,28 +351,29 @@ async def test_past_of_a_live_run_does_not_hide_or_fake_a_silent_engine(
         assert app.view.status.anomaly is not None
 
 
-@pytest.mark.parametrize(("keys", "focused"), [((), EnvTable), (("w",), EnvMap), (("3",), GrowthChart)])
-async def test_hidden_timeline_returns_the_focus(tmp_path: Path, keys: tuple[str, ...], focused: type[Widget]) -> None:
-    app, _ = live(RUN[:HALF], recorded_in=tmp_path)
-    async with opened(app, *keys, "left_curly_bracket") as pilot:
-        app.screen.query_one(Timeline).focus()
-        await pilot.pause()
-        await press(pilot, "right_curly_bracket")
-        assert not app.screen.query_one(Timeline).display
-        assert isinstance(app.focused, focused)
-
-
-@pytest.mark.parametrize("keys", [("slash", *"ab", "left"), ("g", *"ab", "left"), ("a",)])
-async def test_end_in_an_input_or_a_dialog_stays_in_the_past(tmp_path: Path, keys: tuple[str, ...]) -> None:
+async def test_hidden_timeline_returns_the_focus(tmp_path: Path) -> None:
     app, _ = live(RUN[:HALF], recorded_in=tmp_path)
     async with opened(app) as pilot:
-        await pilot.press("shift+left", *keys, "end")
-        assert app.source.playback is not None
-        if isinstance(app.focused, Input):
-            assert app.focused.cursor_position == 2
-        await press(pilot, "escape")
-        await pilot.press("end")
-        assert app.source.playback is None
+        for key, focused in (("1", EnvTable), ("w", EnvMap), ("3", GrowthChart)):
+            await press(pilot, key, "left_curly_bracket")
+            app.screen.query_one(Timeline).focus()
+            await pilot.pause()
+            await press(pilot, "right_curly_bracket")
+            assert not app.screen.query_one(Timeline).display
+            assert isinstance(app.focused, focused)
+
+
+async def test_end_in_an_input_or_a_dialog_stays_in_the_past(tmp_path: Path) -> None:
+    app, _ = live(RUN[:HALF], recorded_in=tmp_path)
+    async with opened(app) as pilot:
+        for keys in (("slash", *"ab", "left"), ("g", *"ab", "left"), ("a",)):
+            await pilot.press("shift+left", *keys, "end")
+            assert app.source.playback is not None, keys
+            if isinstance(app.focused, Input):
+                assert app.focused.cursor_position == 2
+            await press(pilot, "escape")
+            await pilot.press("end")
+            assert app.source.playback is None, keys
 
 
 async def test_keys_that_move_forward_are_shown_in_the_past_of_a_live_run(tmp_path: Path) -> None:

@@ -26,9 +26,20 @@ from tests.recordings.effects.growing import decided, growing_run
 from tests.recordings.effects.stored import simulated, store_effects
 from tests.recordings.files.recordings import recording, write_segment
 from tests.recordings.health.episodes import GOOD, blended, choices, cull, removed
-from tests.sanctum.driving import live, notices, opened, press, replay_of, screen_text, settle, shown, until
-
-SIZES = [(80, 24), (120, 40)]
+from tests.sanctum.driving import (
+    ROOMY,
+    SIZE,
+    live,
+    notices,
+    opened,
+    press,
+    replay_of,
+    resize,
+    screen_text,
+    settle,
+    shown,
+    until,
+)
 
 
 class FakeProcess:
@@ -78,42 +89,40 @@ def curves(app: SanctumApp) -> list[str]:
     return [] if chart is None else [curve.name for curve in chart.curves]
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_each_decision_is_a_row_with_its_known_effect(run: Path, size: tuple[int, int]) -> None:
+async def test_each_decision_is_a_row_with_its_known_effect(run: Path) -> None:
     store_effects(run, 1, 0, {2: 0.254, 4: 0.25, 5: -0.003})
-    async with opened(dashboard(run), "enter", size=size) as pilot:
-        app = pilot.app
-        assert isinstance(app, SanctumApp)
-        returns = [[], [], [], []] if size[0] < 120 else [["+0.254"], ["+0.250"], ["−0.003"], ["–"]]
-        assert rows(app) == [
-            ["2", "g", "depthwise", "in", "early", "+25.4", *returns[0]],
-            ["4", "b", "advance", "in", "early", "+25.0", *returns[1]],
-            ["5", "g", "norm", "in", "mid", "−0.3", *returns[2]],
-            ["7", "x", "cull", "in", "mid", "–", *returns[3]],
+    async with opened(app := dashboard(run), "enter") as pilot:
+        wide = rows(app)
+        assert wide == [
+            ["2", "g", "depthwise", "in", "early", "+25.4", "+0.254"],
+            ["4", "b", "advance", "in", "early", "+25.0", "+0.250"],
+            ["5", "g", "norm", "in", "mid", "−0.3", "−0.003"],
+            ["7", "x", "cull", "in", "mid", "–", "–"],
         ]
         assert "decisions by effect pp" in shown(app, EnvDecision)
+        await resize(pilot, (80, 24))
+        assert rows(app) == [row[:-1] for row in wide]
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_selected_decision_is_compared_with_the_episode_without_it(run: Path, size: tuple[int, int]) -> None:
+async def test_selected_decision_is_compared_with_the_episode_without_it(run: Path) -> None:
     store_effects(run, 1, 0, {2: 0.254})
-    async with opened(dashboard(run), "enter", size=size) as pilot:
-        app = pilot.app
-        assert isinstance(app, SanctumApp)
+    async with opened(app := dashboard(run), "enter") as pilot:
         story = app.screen.query_one(EnvStory)
         await press(pilot, "left_square_bracket")  # the last decision
         assert rows(app)[-1][:3] == ["▸", "7", "x"]
         assert "press x for its effect, A for all effects" in shown(app, EnvDecision)
         assert curves(app) == ["accuracy"]
         await press(pilot, *["left_square_bracket"] * 5)  # the first
-        assert rows(app)[0][:3] == ["▸", "2", "g"]
-        text = "without it: 64.6 % instead of 90.0 %, return +0.196 instead of +0.450"
-        assert text in shown(app, EnvDecision)
-        assert curves(app) == ["accuracy", "without"]
-        chart = story.chart()
-        assert chart is not None
-        assert list(chart.curves[1].xs) == list(chart.curves[0].xs)
-        assert "without" in str(story.border_subtitle if size[0] >= 120 else story.border_title)
+        for size in (SIZE, (80, 24)):
+            await resize(pilot, size)
+            assert rows(app)[0][:3] == ["▸", "2", "g"]
+            text = "without it: 64.6 % instead of 90.0 %, return +0.196 instead of +0.450"
+            assert text in shown(app, EnvDecision)
+            assert curves(app) == ["accuracy", "without"]
+            chart = story.chart()
+            assert chart is not None
+            assert list(chart.curves[1].xs) == list(chart.curves[0].xs)
+            assert "without" in str(story.border_subtitle if size == SIZE else story.border_title)
         await press(pilot, "right_square_bracket")
         assert rows(app)[1][:2] == ["▸", "4"]
         await press(pilot, "escape")
@@ -122,18 +131,14 @@ async def test_selected_decision_is_compared_with_the_episode_without_it(run: Pa
 
 async def test_approximate_effects_carry_a_mark_and_the_reason(run: Path) -> None:
     store_effects(run, 1, 0, {2: 0.254}, differs_from=3)
-    async with opened(dashboard(run), "enter", "left_square_bracket", *["left_square_bracket"] * 3) as pilot:
-        app = pilot.app
-        assert isinstance(app, SanctumApp)
+    async with opened(app := dashboard(run), "enter", *["left_square_bracket"] * 4):
         assert rows(app)[0][-2:] == ["≈+25.4", "≈+0.254"]
         assert "≈ approximate" in str(app.screen.query_one(EnvDecision).border_subtitle)
         assert "≈ approximate: score differs from step 3 on (no cause was found" in shown(app, EnvDecision)
 
 
 async def test_key_computes_the_selected_decision_in_a_process(run: Path) -> None:
-    async with opened(dashboard(run), "enter", size=(80, 24)) as pilot:
-        app = pilot.app
-        assert isinstance(app, SanctumApp)
+    async with opened(app := dashboard(run), "enter", size=(80, 24)) as pilot:
         await press(pilot, "left_square_bracket", "left_square_bracket", "o")
         assert not app.screen.query_one(EnvDecision).region
         await press(pilot, "x")
@@ -280,14 +285,11 @@ DROP = [*GOOD, blended(0.5) | cull("5"), blended(0.3), blended(0.1), removed(**C
         (-0.1, "refuted: without it −20.0 pp instead of −30.0 pp"),
     ],
 )
-@pytest.mark.parametrize("size", SIZES)
-async def test_cause_is_tested_without_its_decision(
-    tmp_path: Path, size: tuple[int, int], lost: float, verdict: str
-) -> None:
+async def test_cause_is_tested_without_its_decision(tmp_path: Path, lost: float, verdict: str) -> None:
     steps: list[ev.AnyEvent] = [env_stepped(0, 1, step, **change) for step, change in enumerate(DROP, 1)]
     write_segment(tmp_path, 1, recording(stamp([run_started(1, 1, 8), ev.RoundStarted(round=1), *steps])))
     app = dashboard(tmp_path)
-    async with opened(app, "W", size=size) as pilot:
+    async with opened(app, "W", size=(80, 24)) as pilot:
         assert isinstance(app.screen, RootCauseList)
         assert "Likely cause, env 00" in screen_text(app)
         assert "x test" in screen_text(app)
@@ -341,15 +343,14 @@ async def test_escape_cancels_the_test_of_a_cause(tmp_path: Path) -> None:
         assert not isinstance(app.screen, RootCauseList)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (200, 60)])
-async def test_growth_screen_shows_the_plantings_that_pay(tmp_path: Path, size: tuple[int, int]) -> None:
+async def test_growth_screen_shows_the_plantings_that_pay(tmp_path: Path) -> None:
     write_segment(tmp_path, 1, recording(growing_run(rounds=3)))
-    async with opened(dashboard(tmp_path), "3", size=size) as pilot:
-        app = pilot.app
-        assert isinstance(app, SanctumApp)
+    async with opened(app := dashboard(tmp_path), "3", size=ROOMY) as pilot:
         await until(pilot, lambda: "plantings that pay –" in shown(app, BlueprintTable))
-        has_command = "--rounds 1-3 --sample 32" in shown(app, BlueprintTable)
-        assert has_command == (size[0] >= 200)
+        assert "--rounds 1-3 --sample 32" in shown(app, BlueprintTable)
+        await resize(pilot, (80, 24))
+        assert "plantings that pay –" in shown(app, BlueprintTable)
+        assert "--sample 32" not in shown(app, BlueprintTable)
         store_effects(tmp_path, 1, 0, {2: 0.3, 5: -0.1})
         store_effects(tmp_path, 2, 0, {2: 0.3})  # not complete
         store_effects(tmp_path, 3, 0, {2: 0.3, 5: 0.1}, differs_from=3)

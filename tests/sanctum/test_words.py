@@ -30,7 +30,7 @@ from esper.sanctum.widgets.env_decision import EnvDecision
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.heads import HeadFractionChart
 from tests.factory import env_stepped, example_run, run_started, stamp
-from tests.sanctum.driving import emit, live, notices, opened, press, replay, screen_text, settle, shown
+from tests.sanctum.driving import emit, live, opened, press, replay, screen_text, shown
 from tests.sanctum.population import anomaly, moved
 
 DOCS = Path(__file__).parents[2] / "docs" / "dashboard.md"
@@ -157,21 +157,6 @@ async def test_screenshots_have_no_notifications_and_different_names(
         assert len(files) == 2
         assert not any("remarkable" in file.read_text() or "saved" in file.read_text() for file in files)
         assert "remarkable" in screen_text(app)
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_notifications_leave_the_timeline_free_and_do_not_stack(size: tuple[int, int], tmp_path: Path) -> None:
-    app, _ = replay(RUN, tmp_path, at_end=True)
-    async with app.run_test(size=size, notifications=True) as pilot:
-        await settle(pilot)
-        before = screen_text(app).splitlines()[-2:]
-        app.notify("remarkable", timeout=60)
-        app.notify("remarkable", timeout=60)
-        await pilot.pause()
-        await pilot.pause()
-        assert screen_text(app).splitlines()[-2:] == before
-        assert notices(app) == ["remarkable"]
-        assert screen_text(app).count("remarkable") == 1
 
 
 async def test_devices_screen_says_what_the_rest_is() -> None:

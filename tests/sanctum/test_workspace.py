@@ -368,7 +368,7 @@ async def test_run_that_ships_is_not_changed(study: Path, monkeypatch: pytest.Mo
 
 
 async def test_small_terminals_show_one_pane_at_a_time(study: Path) -> None:
-    for size in ((45, 12), (60, 15), (80, 24)):
+    for size in ((45, 12), (80, 24)):
         async with workspace(study, "space", size=size) as pilot:
             panes = [pilot.app.screen.query_one(f"#{name}") for name in ("runs", "charts", "details")]
             assert [pane.display for pane in panes] == [True, False, False]

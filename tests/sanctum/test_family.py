@@ -1,4 +1,4 @@
-"""The env table of a run on a family: a column of structures, and medians by structure."""
+"""A run on a family of tasks, whose envs have different slots: every screen, and structures in the env table."""
 
 from __future__ import annotations
 
@@ -10,11 +10,35 @@ from esper.recordings import events as ev
 from esper.recordings.events.sentences import describe_context
 from esper.sanctum.widgets.env_columns import choose_layout, sortable_columns
 from esper.sanctum.widgets.env_map import EnvMap
+from esper.sanctum.widgets.env_story import EnvStory
 from esper.sanctum.widgets.env_summary import summary_labels
-from tests.sanctum.driving import live, opened, screen_text
-from tests.sanctum.test_family_screens import events
+from tests.runs import LiveRun, recorded
+from tests.sanctum.driving import ROOMY, SIZE, live, opened, press, resize, screen_text
 
-__all__ = ["events"]
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> list[ev.AnyEvent]:
+    """A round of eight envs, without the end of the run."""
+    options = {"task": "digits_family", "policy": "full", "envs": 8, "rounds": 1, "steps": 4}
+    run = LiveRun(tmp_path_factory.mktemp("family"), **options).start()
+    run.finish()
+    return recorded(run.run.directory)[:-1]
+
+
+async def test_every_screen_shows_envs_with_different_slots(events: list[ev.AnyEvent]) -> None:
+    contexts = {event.env: event for event in events if isinstance(event, ev.EpisodeStarted)}
+    assert len({event.structure for event in contexts.values()}) >= 3
+    app, _ = live(events)
+    async with opened(app) as pilot:
+        for size in ((60, 15), SIZE):
+            await resize(pilot, size)
+            for key in "123456":
+                await press(pilot, key)
+                assert len(screen_text(app).strip()) > 200, (key, size)
+        await press(pilot, "1", "enter")
+        for number in range(8):
+            assert contexts[number].structure in str(app.screen.query_one(EnvStory).border_title)
+            await press(pilot, "down")
 
 
 def started_of(events: list[ev.AnyEvent]) -> ev.RunStarted:
@@ -40,7 +64,7 @@ async def test_each_row_has_its_structure_and_each_structure_its_median(events: 
     contexts = {event.env: event.structure for event in events if isinstance(event, ev.EpisodeStarted)}
     steps = {event.env: event for event in events if isinstance(event, ev.EnvStepped)}
     app, _ = live(events)
-    async with opened(app, size=(200, 60)):
+    async with opened(app, size=ROOMY):
         lines = screen_text(app).splitlines()
     rows = [line.split("││")[0] for line in lines]
     for env, structure in contexts.items():
