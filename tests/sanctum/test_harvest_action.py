@@ -23,7 +23,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two rounds with a checkpoint after each."""
     directory = tmp_path_factory.mktemp("runs")
     options = ("--task", "digits", "--policy", "full", "--training.samples-per-epoch", "128", "--checkpoint-every", "1")
-    size = ("--envs", "2", "--steps", "2", "--rounds", "2", "--devices", "cpu:0")
+    size = ("--envs", "2", "--steps", "6", "--rounds", "2", "--devices", "cpu:0")
     assert main(["--no-tui", *size, *options, "--telemetry-dir", str(directory)]) == EXIT_OK
     (only,) = directory.iterdir()
     return only
@@ -48,18 +48,18 @@ async def test_harvest_writes_the_env_as_it_was_at_the_moment_on_the_screen(
         await pilot.press("E")
         await until(pilot, lambda: isinstance(app.screen, ChoiceDialog))
         text = screen_text(app)
-        assert "Harvest env 01 at round 1 step 2, the newest checkpoint?" in " ".join(text.split())
+        assert "Harvest env 01 at round 1 step 6, the newest checkpoint?" in " ".join(text.split())
         await pilot.press("enter")
         await until(pilot, lambda: any("Harvested to" in notice for notice in notices(app)))
-    target = tmp_path / f"{run.name}-env01-round001-step002"
+    target = tmp_path / f"{run.name}-env01-round001-step006"
     provenance = read_structure(target).provenance
-    assert (provenance.env, provenance.round, provenance.step) == (1, 1, 2)
+    assert (provenance.env, provenance.round, provenance.step) == (1, 1, 6)
     assert (target / PROGRAM_FILE).exists()
 
 
 async def test_harvest_that_fails_says_why(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    target = tmp_path / f"{run.name}-env01-round002-step002"
+    target = tmp_path / f"{run.name}-env01-round002-step006"
     target.mkdir()
     (target / "mine").touch()
     app = dashboard(run, 2)

@@ -22,7 +22,7 @@ RUN = example_run(rounds=4)
 def telemetry_dir(tmp_path: Path) -> Path:
     """Directory with two recorded runs; the second one has no end."""
     write_segment(tmp_path / "demo", 1, recording(RUN))
-    write_segment(tmp_path / "unfinished", 1, recording(RUN[:-1]))
+    write_segment(tmp_path / "unfinished", 1, recording(RUN[:60]))
     return tmp_path
 
 
