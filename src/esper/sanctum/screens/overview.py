@@ -84,13 +84,14 @@ class OverviewPanels(Container):
         heads, devices = self.query_one(HeadList).preferred_height(), self.query_one(DeviceList).preferred_height()
         table, heat_map, filter_box = self.query_one(EnvTable), self.query_one(EnvMap), self.query_one(FilterBox)
         shown = table.display, heat_map.grouping, filter_box.display
-        key = (self.size, len(self._view.source.state.envs), shown, heads, devices)
+        stacked = self.styles.layout is not None and self.styles.layout.name == "vertical"
+        frame = 0 if stacked else 2
+        # Just after a change of the terminal's size, this is still the width of before.
+        width = self.size.width if stacked else self.query_one("#left").size.width - frame
+        key = (self.size, width, len(self._view.source.state.envs), shown, heads, devices)
         if key == self._divided or not self.size:
             return
         self._divided = key
-        stacked = self.styles.layout is not None and self.styles.layout.name == "vertical"
-        frame = 0 if stacked else 2
-        width = self.size.width if stacked else self.query_one("#left").size.width - frame
         limit = self.size.height - frame
         if table.display:
             envs = table.wanted_height(limit, is_short=self.size.height < ROOMY_ROWS)
