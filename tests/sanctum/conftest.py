@@ -35,6 +35,13 @@ def _no_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tick only on request: on a busy machine, the timer would act between two keys, and take a tenth of the CPU."""
+    monkeypatch.setattr("esper.sanctum.app.TICK_INTERVAL_S", 3600.0)
+    monkeypatch.setattr("esper.sanctum.app.READING_INTERVAL_S", 3600.0)
+
+
+@pytest.fixture(autouse=True)
 def _read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read a short recording within one tick, however busy the machine is."""
     monkeypatch.setattr("esper.sanctum.source.READ_BUDGET_S", 60.0)

@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 
 from rich.console import RenderableType
 from rich.segment import Segment
-from textual._compositor import Compositor, MapGeometry
+from textual._compositor import Compositor
 from textual._context import active_app
 from textual.app import App
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
 from textual.geometry import Region, Spacing
+from textual.map_geometry import MapGeometry
 from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.strip import Strip
@@ -150,6 +151,7 @@ async def resize(pilot: Pilot[Any], size: tuple[int, int]) -> None:
     """Give the terminal another size, and draw the screen in it."""
     await pilot.resize_terminal(*size)
     await settle(pilot)
+    await settle(pilot)  # panels that have shared out the rows anew are drawn by the next tick
 
 
 async def press(pilot: Pilot[Any], *keys: str) -> None:
@@ -165,10 +167,12 @@ async def emit(pilot: Pilot[Any], session: FakeSession, *events: AnyEvent) -> No
 
 
 async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
-    """Wait for a change made by a timer, a thread or another process."""
+    """Wait for a change made by a tick of the app, a timer, a thread or another process."""
     async with asyncio.timeout(TIMEOUT_S):
         while not condition():
             await pilot.pause(0.02)
+            if isinstance(pilot.app, SanctumApp) and "_reading_timer" in vars(pilot.app):  # its timers have started
+                tick(pilot.app)
 
 
 def shown(app: SanctumApp, panel: type[Panel]) -> str:
@@ -214,7 +218,7 @@ def has_left(app: App[Any]) -> bool:
 
 
 def tick(app: SanctumApp) -> None:
-    """Run the callback of the app's timer once."""
+    """Run the callback of the app's timer once. The timer itself never runs it (`conftest._no_timer`)."""
     app._tick()
 
 

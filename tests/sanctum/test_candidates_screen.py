@@ -66,6 +66,7 @@ async def test_cursor_follows_its_candidate_and_opens_its_env() -> None:
     async with opened(app, "8") as pilot:
         table = app.screen.query_one(CandidateTable)
         [trains] = [row for row in table.text.splitlines() if "▶ env 02" in row]
+        assert table.text.count("▶ env") == 2  # of four envs: one trial has failed, one was pruned
         await press(pilot, "end")
         assert "failed: RuntimeError: out of memory" in shown(app, CandidateDetail)
         await press(pilot, *["up"] * 3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -17,7 +19,7 @@ from esper.sanctum.screens.curves import CurvesStatus
 from esper.sanctum.widgets.curve_chart import CurveChart, CurveGroup
 from tests.factory import START, example_run, stamp
 from tests.recordings.files.recordings import fold, lines, recording, write_segment
-from tests.sanctum.driving import ROOMY, live, notices, opened, press, replay_of, settle, shown
+from tests.sanctum.driving import ROOMY, SIZE, live, notices, opened, press, replay_of, settle, shown
 
 RUN = example_run(rounds=4)
 KEY = "7"
@@ -30,6 +32,16 @@ async def read(pilot: Pilot[None], app: SanctumApp) -> None:
     while app.source.curves.is_waiting:
         await settle(pilot)
     await settle(pilot)
+
+
+@asynccontextmanager
+async def at_the_end(folder: Path, size: tuple[int, int]) -> AsyncIterator[tuple[SanctumApp, Pilot[None]]]:
+    """Open the curves screen at the end of a replay, once all points were read."""
+    app, playback = replay_of(open_history(write_segment(folder, 1, recording(RUN))))
+    playback.seek_end()
+    async with opened(app, KEY, size=size) as pilot:
+        await read(pilot, app)
+        yield app, pilot
 
 
 def visible(app: SanctumApp) -> list[CurveChart]:
@@ -83,10 +95,7 @@ async def test_values_at_the_cursor_are_those_of_the_recording(tmp_path: Path) -
 
 
 async def test_search_shows_the_charts_with_the_text_in_a_name(tmp_path: Path) -> None:
-    app, playback = replay_of(open_history(write_segment(tmp_path, 1, recording(RUN))))
-    playback.seek_end()
-    async with opened(app, KEY, size=ROOMY) as pilot:
-        await read(pilot, app)
+    async with at_the_end(tmp_path, ROOMY) as (app, pilot):
         count = len(visible(app))
         await press(pilot, "slash", *"head op")
         assert [chart.group for chart in visible(app)] == [
@@ -104,13 +113,11 @@ async def test_search_shows_the_charts_with_the_text_in_a_name(tmp_path: Path) -
 
 
 async def test_pages_show_all_charts_once(tmp_path: Path) -> None:
-    app, playback = replay_of(open_history(write_segment(tmp_path, 1, recording(RUN))))
-    playback.seek_end()
-    async with opened(app, KEY, size=(80, 24)) as pilot:
-        await read(pilot, app)
+    async with at_the_end(tmp_path, SMALL) as (app, pilot):
         status = shown(app, CurvesStatus)
         assert status.startswith("page 1 of ")
         pages = int(status.split()[3])
+        first = visible(app)[0]
         groups = [chart.group for chart in visible(app)]
         assert 2 <= len(groups) <= 4
         for page in range(2, pages + 1):
@@ -121,30 +128,17 @@ async def test_pages_show_all_charts_once(tmp_path: Path) -> None:
         assert len(groups) == len(set(groups)) == len(app.screen.query(CurveChart))
         await press(pilot, "pageup", "pagedown", "pagedown")
         assert shown(app, CurvesStatus).startswith("page 1 of ")
-
-
-async def test_arrows_move_the_focus_over_all_pages(tmp_path: Path) -> None:
-    app, playback = replay_of(open_history(write_segment(tmp_path, 1, recording(RUN))))
-    playback.seek_end()
-    async with opened(app, KEY, size=(80, 24)) as pilot:
-        await read(pilot, app)
-        first = visible(app)[0]
-        await press(pilot, "down")
+        await press(pilot, "down")  # the arrows move the focus over all pages
         assert app.focused is first
         await press(pilot, "down", "down")
         assert app.focused is visible(app)[0]
         assert shown(app, CurvesStatus).startswith("page 2 of ")
-        await press(pilot, "up", "up")
-        assert app.focused is first
-        await press(pilot, "up")
+        await press(pilot, "up", "up", "up")
         assert app.focused is first
 
 
 async def test_pinned_charts_come_first(tmp_path: Path) -> None:
-    app, playback = replay_of(open_history(write_segment(tmp_path, 1, recording(RUN))))
-    playback.seek_end()
-    async with opened(app, KEY, size=ROOMY) as pilot:
-        await read(pilot, app)
+    async with at_the_end(tmp_path, ROOMY) as (app, pilot):
         order = [chart.group for chart in visible(app)]
         await press(pilot, "P")
         assert notices(app) == ["Focus a chart first, with Tab or a click."]
@@ -165,10 +159,7 @@ async def test_pinned_charts_come_first(tmp_path: Path) -> None:
 
 
 async def test_enter_shows_the_curves_on_the_whole_screen(tmp_path: Path) -> None:
-    app, playback = replay_of(open_history(write_segment(tmp_path, 1, recording(RUN))))
-    playback.seek_end()
-    async with opened(app, KEY, size=SMALL) as pilot:
-        await read(pilot, app)
+    async with at_the_end(tmp_path, SMALL) as (app, pilot):
         await press(pilot, "slash", *"entropy", "enter", "enter")
         assert isinstance(app.screen, ChartScreen)
         assert "blueprint" in app.screen.query_one(CurveChart).text
@@ -191,10 +182,7 @@ async def test_curves_end_at_the_playhead(tmp_path: Path) -> None:
 
 
 async def test_selected_env_has_a_curve(tmp_path: Path) -> None:
-    app, playback = replay_of(open_history(write_segment(tmp_path, 1, recording(RUN))))
-    playback.seek_end()
-    async with opened(app, KEY, size=SMALL) as pilot:
-        await read(pilot, app)
+    async with at_the_end(tmp_path, SMALL) as (app, pilot):
         await press(pilot, "down", "right_square_bracket", "enter")
         await read(pilot, app)
         assert isinstance(app.screen, ChartScreen)
@@ -246,10 +234,7 @@ async def test_recording_that_cannot_be_read_is_reported_once(tmp_path: Path) ->
 
 
 async def test_x_axis_is_chosen_by_a_key(tmp_path: Path) -> None:
-    app, playback = replay_of(open_history(write_segment(tmp_path, 1, recording(RUN))))
-    playback.seek_end()
-    async with opened(app, KEY) as pilot:
-        await read(pilot, app)
+    async with at_the_end(tmp_path, SIZE) as (app, pilot):
         final = chart_of(app, "final accuracy")
         final.focus()
         for name, at in (

@@ -127,7 +127,7 @@ async def test_height_of_a_lane_is_alpha(tmp_path: Path) -> None:
 
 async def test_figures_of_a_slot_are_those_of_the_selected_step(tmp_path: Path) -> None:
     app, _ = replay(slotted(3), tmp_path, at_end=True)
-    async with opened(app, "enter", size=(80, 24)) as pilot:
+    async with opened(app, "enter") as pilot:
         lanes = app.screen.query_one(SlotLanes)
 
         def figures() -> str:
@@ -135,15 +135,13 @@ async def test_figures_of_a_slot_are_those_of_the_selected_step(tmp_path: Path) 
 
         assert figures().startswith("p ")
         assert "norm 1.00 +9.0" in figures()
+        assert figures().endswith("32 7")
         await press(pilot, EARLIER)
-        assert "norm 0.25 +5.0" in figures()
-        for size in SIZES[1:]:
+        for size in SIZES:
             await resize(pilot, size)
             assert "at step 5" in str(lanes.border_title)
             assert "norm 0.25 +5.0" in figures(), size
-            assert figures().endswith("32 3"), size  # the same seed: its age then
-        await press(pilot, "escape")
-        assert figures().endswith("32 7")
+            assert figures().endswith("32 3") == (size[0] >= 120)  # the same seed: its age then
 
 
 async def test_twelve_slots_leave_room_for_the_curve(tmp_path: Path) -> None:

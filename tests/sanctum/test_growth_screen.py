@@ -48,6 +48,7 @@ async def test_growth_chart_scrolls_to_every_env() -> None:
     app, _ = live(population(envs=32, rounds=2, stop=12))
     async with opened(app, "3", size=(80, 24)) as pilot:
         panel = app.screen.query_one(GrowthChart)
+        assert panel.text.splitlines()[-1].endswith("↓")
         seen: set[str] = set()
         for _ in range(32):
             rows = panel.text.splitlines()[1 : panel.size.height]

@@ -72,10 +72,10 @@ def test_ids_of_actions_are_unique_and_kept() -> None:
     assert all(re.fullmatch(r"[a-z]+\.[a-z-]+", id_) for id_ in ids)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_preset_names_actions_and_has_no_conflicts(preset: str) -> None:
-    assert PRESETS[preset].keys() <= {key.id for key in KEYS}
-    assert not [(a.id, b.id, shared) for a, b, shared in find_conflicts(apply_keys(PRESETS[preset]))]
+@pytest.mark.parametrize("preset", [{}, *PRESETS.values()], ids=["without a preset", *PRESETS])
+def test_preset_names_actions_and_has_no_conflicts(preset: dict[str, str]) -> None:
+    assert preset.keys() <= {key.id for key in KEYS}
+    assert not [(a.id, b.id, shared) for a, b, shared in find_conflicts(apply_keys(preset))]
 
 
 def test_without_a_file_keys_are_the_table(file: Path) -> None:

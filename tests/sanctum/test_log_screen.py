@@ -89,7 +89,6 @@ async def test_log_cursor_stays_on_its_line(tmp_path: Path) -> None:
 async def test_log_says_how_much_was_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("esper.recordings.files.segments.READ_CHUNK_BYTES", 4096)
     monkeypatch.setattr("esper.sanctum.source.READ_BUDGET_S", 0.0)
-    monkeypatch.setattr("esper.sanctum.app.TICK_INTERVAL_S", 3600.0)
     run = long_run()
     app, _ = live(run, recorded_in=tmp_path)
     async with opened(app, "6") as pilot:

@@ -290,14 +290,17 @@ async def test_too_small_loss_scale_is_called_so() -> None:
 
 
 async def test_ended_anomalies_are_counted_and_can_be_found() -> None:
-    run = stamp([run_started(3), ev.RoundStarted(round=1), anomaly(), ev.AnomalyEnded(rule="r", where="env 2", env=2)])
+    run = stamp([run_started(3), ev.RoundStarted(round=1), anomaly(0), ev.AnomalyEnded(rule="r", where="env 0", env=0)])
     app, session = live(run[:2])
     async with opened(app, size=ROOMY) as pilot:
         assert shown(app, AnomalyStrip) == "✓ no anomalies"
         assert "a anomalies" not in shown(app, Footer)
-        session.say(*run[2:])
+        session.say(run[2])
         await settle(pilot)
-        assert shown(app, AnomalyStrip) == "✓ no active anomalies, 1 ended (a lists them) ended: env 02, r"
+        assert "a anomalies W why" in shown(app, Footer)
+        session.say(run[3])
+        await settle(pilot)
+        assert shown(app, AnomalyStrip) == "✓ no active anomalies, 1 ended (a lists them) ended: env 00, r"
         assert "a anomalies" in shown(app, Footer)
         await pilot.resize_terminal(60, 20)
         await settle(pilot)

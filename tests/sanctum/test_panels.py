@@ -104,9 +104,11 @@ def test_figures_of_a_narrow_line_are_never_cut() -> None:
     heads = {name: ev.HeadReading(grad_norm=0.091, entropy=0.5) for name in names}
     run = stamp([*beginning(), policy_updated(heads=heads)])
     for width in range(80, 45, -5):
-        values = words(drawn(HeadList, run, (width, 1))).removeprefix("gradient norm").split()[1::2]
+        text = words(drawn(HeadList, run, (width, 1)))
+        values = text.removeprefix("gradient norm").split()[1::2]
         assert len(values) >= 3
         assert {value.rstrip("…") for value in values} <= {".091", ".09", ""}, width
+        assert text.endswith("…") == (width < 78)  # the shortest names and figures that fit are chosen first
 
 
 def test_summary_rows_ignore_missing_values() -> None:
@@ -334,8 +336,10 @@ async def test_env_screen_panels_show_the_selected_env() -> None:
 def test_reward_components_always_show_the_largest() -> None:
     parts = {"score": 0.003, "rent": -0.005, "op": -0.001, "contribution": 0.0, "penalty": -1.0}
     step = env_stepped(0, reward=-1.003, reward_parts=parts)
-    text = words(drawn(EnvStep, stamp([*beginning(), step]), (36, 18)))
+    run = stamp([*beginning(), step])
+    text = words(drawn(EnvStep, run, (36, 18)))
     assert "reward −1.00 · accuracy +0.003 · rent −0.005 · op −0.001 · contribution 0 · penalty −1.00" in text
+    assert words(drawn(EnvStep, run, (36, 7))).endswith("reward −1.00 · rent −0.005 · penalty −1.00")
 
 
 async def test_panel_repaints_only_changed_lines(monkeypatch: pytest.MonkeyPatch) -> None:

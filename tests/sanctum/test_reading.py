@@ -26,11 +26,9 @@ RUN = example_run(rounds=ROUNDS, steps=STEPS)
 
 @pytest.fixture(autouse=True)
 def _read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read one block in each tick, and tick only on request."""
+    """Read one block in each tick."""
     monkeypatch.setattr("esper.recordings.files.segments.READ_CHUNK_BYTES", 16384)
     monkeypatch.setattr("esper.sanctum.source.READ_BUDGET_S", 0.0)
-    monkeypatch.setattr("esper.sanctum.app.TICK_INTERVAL_S", 3600.0)
-    monkeypatch.setattr("esper.sanctum.app.READING_INTERVAL_S", 3600.0)
     monkeypatch.setattr("esper.sanctum.screens.go_to.WAIT_INTERVAL_S", 0.01)
 
 

@@ -44,18 +44,13 @@ async def test_screen_without_panels_is_not_updated() -> None:
         assert isinstance(app.screen, OverviewScreen)
 
 
-async def test_number_key_closes_screens_on_top() -> None:
+async def test_number_key_or_tab_closes_screens_on_top() -> None:
     app, _ = live(RUN)
-    async with opened(app) as pilot:
-        await pilot.press("enter")
+    async with opened(app, "enter") as pilot:
         assert isinstance(app.screen, EnvDetailScreen)
         await pilot.press("1")
         assert [screen.name for screen in app.screen_stack] == ["overview"]
-
-
-async def test_clicking_tab_opens_its_screen() -> None:
-    app, _ = live(RUN)
-    async with opened(app, "enter") as pilot:
+        await press(pilot, "enter")
         await pilot.click(Tabs, offset=(3, 0))
         await settle(pilot)
         assert app.screen.name == "overview"

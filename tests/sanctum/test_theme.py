@@ -16,7 +16,7 @@ from esper.common.configuration.config import ConfigError
 from esper.sanctum.symbols import STAGES
 from esper.sanctum.terminal_background import BackgroundQuery, is_light, typed_keys
 from esper.sanctum.theme import DEFAULT_THEME, Palette, find_theme, load_themes
-from tests.sanctum.driving import copy_of_default, opened, replay, screen_strips, screen_text, settle
+from tests.sanctum.driving import copy_of_default, opened, press, replay, screen_strips, screen_text, settle
 from tests.sanctum.population import population
 
 _FRAME_STATS = re.compile(r" *\S+ events/s  \S+ ms/frame *")
@@ -79,7 +79,9 @@ async def test_themes_change_only_colours_and_use_only_their_palette(tmp_path: P
     playback.seek_end()
     async with opened(app) as pilot:
         for keys in (("1",), ("w",), ("w", "enter"), ("2",), ("3",), ("4",), ("5",), ("6",)):
-            await pilot.press(*keys)
+            await press(pilot, *keys)
+            while app.source.curves.is_waiting:
+                await settle(pilot)
             texts: set[str] = set()
             drawn: list[set[Style]] = []
             for name in THEMES:

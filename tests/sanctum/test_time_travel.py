@@ -282,8 +282,7 @@ def tick_until_arrived(app: SanctumApp) -> None:
         app.run_deferred_action()
 
 
-async def test_bookmark_set_in_the_present_is_reachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.sanctum.app.TICK_INTERVAL_S", 3600.0)  # else the dialog at the end of the run opens
+async def test_bookmark_set_in_the_present_is_reachable(tmp_path: Path) -> None:
     app, session = live(RUN[:HALF])
     file = session.record(tmp_path, RUN[:HALF])
     async with opened(app) as pilot:
@@ -299,8 +298,7 @@ async def test_bookmark_set_in_the_present_is_reachable(tmp_path: Path, monkeypa
         assert app.source.state.seq == HALF
 
 
-async def test_past_of_paused_run_can_be_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.sanctum.app.TICK_INTERVAL_S", 3600.0)  # else the timer advances the playback
+async def test_past_of_paused_run_can_be_played(tmp_path: Path) -> None:
     app, _ = live(RUN[:HALF], recorded_in=tmp_path)
     async with opened(app) as pilot:
         await pilot.press("left_curly_bracket", "space")
@@ -315,9 +313,6 @@ async def test_deleted_recording_returns_to_the_present(
     num_notices: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message is shown however many notices about damage there are."""
-    monkeypatch.setattr(
-        "esper.sanctum.app.TICK_INTERVAL_S", 3600.0
-    )  # else the timer finds the missing file before the key does
     app, session = live(RUN[:HALF])
     session.directory = tmp_path / "run"
     monkeypatch.setattr(type(app.source), "notices", [f"line {number} is damaged" for number in range(num_notices)])
@@ -335,10 +330,7 @@ async def test_deleted_recording_returns_to_the_present(
         assert "Cannot show the past any longer" in notices(app)[-1]
 
 
-async def test_past_of_a_live_run_does_not_hide_or_fake_a_silent_engine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("esper.sanctum.app.TICK_INTERVAL_S", 3600.0)  # a tick would use the real time
+async def test_past_of_a_live_run_does_not_hide_or_fake_a_silent_engine(tmp_path: Path) -> None:
     app, session = live(RUN[:HALF], recorded_in=tmp_path)
     async with opened(app) as pilot:
         await pilot.press("shift+left")

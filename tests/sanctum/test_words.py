@@ -30,8 +30,8 @@ from esper.sanctum.widgets.env_decision import EnvDecision
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.heads import HeadFractionChart
 from tests.factory import env_stepped, example_run, run_started, stamp
-from tests.sanctum.driving import emit, live, opened, press, replay, screen_text, shown
-from tests.sanctum.population import anomaly, moved
+from tests.sanctum.driving import live, opened, press, replay, screen_text, shown
+from tests.sanctum.population import moved
 
 DOCS = Path(__file__).parents[2] / "docs" / "dashboard.md"
 RUN = example_run()
@@ -83,14 +83,6 @@ async def test_env_screen_has_phrases_and_names_the_way_back(tmp_path: Path) -> 
         assert "accuracy lost without it, pp" in screen_text(app)
         await press(pilot, "o", "o")
         assert "train acc % 30.0" in " ".join(screen_text(app).split())
-
-
-async def test_footer_names_anomalies_and_their_cause_only_if_there_are_any() -> None:
-    app, session = live(stamp([run_started(), ev.RoundStarted(round=1), env_stepped()]))
-    async with opened(app) as pilot:
-        assert "a anomalies" not in shown(app, Footer)
-        await emit(pilot, session, anomaly(0))
-        assert "a anomalies W why" in shown(app, Footer)
 
 
 async def test_policy_without_learning_shows_counts(tmp_path: Path) -> None:

@@ -113,9 +113,11 @@ async def read(pilot: Pilot[None]) -> None:
     """Read all runs and all curves of the shown ones, and draw them."""
     screen = screen_of(pilot)
     for _ in range(3):  # the second time reads what the first has drawn
-        screen.workspace.tick(60.0)
+        changed = screen.workspace.tick(60.0)
         screen.update()
         await pilot.pause()
+        if not (changed or screen.workspace.is_reading):
+            return
 
 
 async def type_(pilot: Pilot[None], *keys: str) -> None:
