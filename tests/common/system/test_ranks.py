@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import HashStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.distributed_c10d import PrefixStore
@@ -22,7 +22,6 @@ from tests.ranks import ThreadRanks, together
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.bool]
 
 
-@settings(max_examples=20)
 @given(ranks=st.integers(1, 4), envs=st.integers(1, 9), dtype=st.sampled_from(DTYPES))
 def test_gather_returns_all_shards_in_order(ranks: int, envs: int, dtype: torch.dtype) -> None:
     whole = (torch.arange(envs * 6).reshape(envs, 2, 3) % 5).to(dtype)

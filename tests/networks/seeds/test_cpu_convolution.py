@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -24,7 +24,6 @@ def layer_input_gradient(
     return layer, x, torch.randn(batch, out, height, width, generator=generator)
 
 
-@settings(max_examples=40)
 @given(
     batch=st.integers(1, 3),
     channels=st.integers(1, 5),

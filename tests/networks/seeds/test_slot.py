@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.common.domain import AlphaCurve, Stage
@@ -67,7 +67,6 @@ def perform(slot: Slot, op: str, *args: Any) -> list[StageTransition]:
     return [] if move is None else [move]
 
 
-@settings(max_examples=150)
 @given(st.lists(operations(), min_size=30, max_size=80))
 def test_slot_random_operations_stay_legal_and_consistent(sequence: list[tuple]) -> None:
     slot = empty()

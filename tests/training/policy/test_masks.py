@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.common.domain import Op, Stage
@@ -39,7 +39,6 @@ def chosen(masks: ActionMasks, numbers: tuple[float, ...]) -> Action:
     return Action(op, slot, *rest)
 
 
-@settings(max_examples=60)
 @given(st.lists(st.tuples(decisions, norms), min_size=10, max_size=40))
 def test_masks_match_the_actions_that_raise(steps: list[tuple[tuple[float, ...], float]]) -> None:
     env = ScriptedEnv(steps=len(steps))
@@ -58,7 +57,6 @@ def test_masks_match_the_actions_that_raise(steps: list[tuple[tuple[float, ...],
         env.end_epoch(grad_norm=norm)
 
 
-@settings(max_examples=40)
 @given(st.lists(decisions, min_size=25, max_size=25))
 def test_random_baseline_takes_only_legal_actions(numbers: list[tuple[float, ...]]) -> None:
     env, agent = ScriptedEnv(), RandomAgent(BLUEPRINTS)
