@@ -36,11 +36,6 @@ def paused(tmp_path: Path) -> LiveRun:
     return LiveRun(tmp_path, checkpoint_every=0).start_paused(2)
 
 
-def end(live: LiveRun) -> None:
-    ask(live, RequestKind.ABANDON)
-    live.finish()
-
-
 # During setup
 
 
@@ -58,7 +53,7 @@ def test_quit_during_setup_leaves_no_files(kind: RequestKind, tmp_path: Path) ->
 # Pause
 
 
-def test_paused_run_makes_no_steps(paused: LiveRun) -> None:
+def test_paused_run_steps_only_on_request(paused: LiveRun) -> None:
     before = len(paused.events)
     for _ in range(3):  # each is answered, so the engine has looked at its requests that often
         ask(paused, RequestKind.CHECKPOINT)
@@ -66,37 +61,19 @@ def test_paused_run_makes_no_steps(paused: LiveRun) -> None:
     assert steps(paused.events[before:]) == []
     assert (paused.run.trainer.state.round, paused.run.trainer.state.step) == (0, 2)
     assert (paused.state.status, paused.state.round, paused.state.step) == ("paused", 1, 2)
-    end(paused)
 
-
-def test_single_step_steps_every_env_once(paused: LiveRun) -> None:
-    before = len(paused.events)
     ask(paused, RequestKind.STEP)
     held = paused.wait_for(ev.Paused)
-    ask(paused, RequestKind.CHECKPOINT)
-    paused.wait_for(ev.CheckpointSaved)
-    assert steps(paused.events[before:]) == [(1, 3, 0), (1, 3, 1), (1, 3, 2)]
     assert (held.round, held.step, held.origin) == (1, 3, "test")
+    assert steps(paused.events[before:]) == [(1, 3, 0), (1, 3, 1), (1, 3, 2)]
     assert paused.state.status == "paused"
-    end(paused)
 
-
-def test_two_step_requests_at_once_are_two_steps(paused: LiveRun) -> None:
-    before = len(paused.events)
     ask(paused, RequestKind.STEP)
     ask(paused, RequestKind.STEP)
-    paused.wait_for(ev.Paused)
-    assert paused.wait_for(ev.Paused).step == 4
-    assert len(steps(paused.events[before:])) == 2 * 3
-    end(paused)
-
-
-def test_resumed_run_reaches_its_end(paused: LiveRun) -> None:
-    ask(paused, RequestKind.RESUME)
-    resumed = paused.wait_for(ev.Resumed)
-    assert (resumed.round, resumed.step, resumed.checkpoint) == (1, 2, None)
-    assert paused.finish().status == "done"
-    assert steps(paused.events) == [(r, s, e) for r in (1, 2, 3) for s in (1, 2, 3, 4) for e in range(3)]
+    assert [paused.wait_for(ev.Paused).step for _ in range(2)] == [4, 1]
+    assert len(steps(paused.events[before:])) == 3 * 3
+    ask(paused, RequestKind.ABANDON)
+    assert paused.finish().status == "stopped"
 
 
 def test_resume_right_after_a_single_step_is_not_lost(paused: LiveRun) -> None:
@@ -106,7 +83,7 @@ def test_resume_right_after_a_single_step_is_not_lost(paused: LiveRun) -> None:
 
 
 def test_redundant_pause_and_resume_are_ignored(tmp_path: Path) -> None:
-    live = LiveRun(tmp_path)
+    live = LiveRun(tmp_path, policy="static", rounds=1)
     ask(live, RequestKind.RESUME)
     live.start_paused(1)
     ask(live, RequestKind.PAUSE)
@@ -127,11 +104,13 @@ def test_request_event_has_origin_and_precedes_its_effect(tmp_path: Path) -> Non
     live = LiveRun(tmp_path, checkpoint_every=0).start_paused()
     live.control.put(RequestKind.CHECKPOINT, "attach ann@box 7")
     saved = live.wait_for(ev.CheckpointSaved)
+    last = [event for event in live.events if isinstance(event, ev.EnvStepped)][-len(live.run.pool.envs) :]
     live.control.put(RequestKind.STEP, "keyboard")
     live.control.put(RequestKind.RESTORE, "attach bob@box 8", saved.path)
+    again = live.wait_for(ev.CheckpointSaved)
     live.wait_for(ev.Resumed)
     live.control.put(RequestKind.STOP, "signal")
-    live.finish()
+    assert live.finish().status == "stopped"
     told = [event for event in live.events if isinstance(event, ev.ControlRequested)]
     assert [(event.kind, event.origin, event.path) for event in told] == [
         ("pause", "test", None),
@@ -143,23 +122,15 @@ def test_request_event_has_origin_and_precedes_its_effect(tmp_path: Path) -> Non
     after = [type(live.events[live.events.index(event) + 1]) for event in told]
     assert after == [ev.Paused, ev.CheckpointSaved, ev.EnvStepped, ev.CheckpointSaved, ev.CheckpointSaved]
 
-
-def test_restore_emits_the_original_checkpoint_details(
-    tmp_path: Path,
-) -> None:
-    live = LiveRun(tmp_path, checkpoint_every=0).start_paused()
-    live.control.put(RequestKind.CHECKPOINT, "test")
-    saved = live.wait_for(ev.CheckpointSaved)
-    last = [event for event in live.events if isinstance(event, ev.EnvStepped)][-len(live.run.pool.envs) :]
     assert saved.score == pytest.approx(median(event.score for event in last), rel=1e-4)
-    live.control.put(RequestKind.STEP, "test")
-    live.control.put(RequestKind.RESTORE, "test", saved.path)
-    again = live.wait_for(ev.CheckpointSaved)
     assert again.score == saved.score
     assert again.written == pytest.approx(saved.time, abs=1.0)  # by the clock of the file system
     assert (again.origin, again.seconds, saved.written) == ("restore", None, None)
-    live.control.put(RequestKind.ABANDON, "test")
-    live.finish()
+    at_end, ended = live.events[-2:]
+    assert isinstance(at_end, ev.CheckpointSaved)
+    assert isinstance(ended, ev.RunEnded)
+    assert (at_end.origin, ended.outcome, ended.reason) == ("signal", "stopped", None)
+    assert read_checkpoint(list_checkpoints(live.run.directory)[-1]).step == at_end.step
 
 
 # Checkpoints
@@ -173,22 +144,15 @@ def test_checkpoint_of_a_paused_run_can_be_resumed(paused: LiveRun, tmp_path: Pa
     assert (found.round, found.step) == (0, 2)
     assert saved.bytes == sum(file.stat().st_size for file in Path(saved.path).iterdir())
     ask(paused, RequestKind.RESUME)
-    paused.finish()
+    resumed = paused.wait_for(ev.Resumed)
+    assert (resumed.round, resumed.step, resumed.checkpoint) == (1, 2, None)
+    assert paused.finish().status == "done"
+    assert steps(paused.events) == [(r, s, e) for r in (1, 2, 3) for s in (1, 2, 3, 4) for e in range(3)]
     whole = computed(recorded(paused.run.directory))
 
     again = LiveRun(tmp_path, resume=Path(saved.path), checkpoint_every=0)
     again.start().finish()
     assert computed(recorded(again.run.directory)) == whole
-
-
-def test_stop_writes_a_checkpoint_and_ends_the_run(paused: LiveRun) -> None:
-    ask(paused, RequestKind.STOP)
-    assert paused.finish().status == "stopped"
-    saved, ended = paused.events[-2:]
-    assert isinstance(saved, ev.CheckpointSaved)
-    assert isinstance(ended, ev.RunEnded)
-    assert (saved.origin, ended.outcome, ended.reason) == ("test", "stopped", None)
-    assert read_checkpoint(list_checkpoints(paused.run.directory)[-1]).step == 2
 
 
 def test_abandon_writes_no_checkpoint(paused: LiveRun) -> None:
@@ -202,19 +166,15 @@ def test_abandon_writes_no_checkpoint(paused: LiveRun) -> None:
     ("every", "rounds"),
     [(1, [("schedule", 1), ("schedule", 2), ("end", 3)]), (2, [("schedule", 2), ("end", 3)]), (0, [("end", 3)])],
 )
-def test_checkpoints_are_written_on_schedule_and_at_the_end(
+def test_checkpoints_are_written_on_schedule_and_at_the_end_and_the_newest_are_kept(
     every: int, rounds: list[tuple[str, int]], tmp_path: Path
 ) -> None:
-    live = LiveRun(tmp_path, checkpoint_every=every, steps=1)
+    live = LiveRun(tmp_path, policy="static", checkpoint_every=every, keep=2, steps=1)
     live.start().finish()
     saved = [(event.origin, event.round) for event in live.events if isinstance(event, ev.CheckpointSaved)]
     assert saved == rounds
-
-
-def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
-    live = LiveRun(tmp_path, checkpoint_every=1, keep=2, steps=1, rounds=4)
-    live.start().finish()
-    assert [read_checkpoint(path).round for path in list_checkpoints(live.run.directory)] == [3, 4]
+    kept = [read_checkpoint(path).round for path in list_checkpoints(live.run.directory)]
+    assert kept == [round_ for _, round_ in rounds[-2:]]
 
 
 def test_scheduled_checkpoint_on_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +186,7 @@ def test_scheduled_checkpoint_on_full_disk_is_reported(tmp_path: Path, monkeypat
         return write(directory, checkpoint)
 
     monkeypatch.setattr(checkpointer, "write_checkpoint", full_in_the_first_round)
-    live = LiveRun(tmp_path, steps=1)
+    live = LiveRun(tmp_path, policy="static", steps=1)
     assert live.start().finish().status == "done"
     told = [event.text for event in live.events if isinstance(event, ev.Logged)]
     assert told == [f"the checkpoint cannot be written to {live.run.directory}: No space left on device"]
@@ -238,7 +198,7 @@ def test_checkpoint_is_written_despite_undeletable_older_one(tmp_path: Path, mon
         raise OSError(13, "Permission denied")
 
     monkeypatch.setattr(checkpointer, "prune_checkpoints", refused)
-    live = LiveRun(tmp_path, steps=1, rounds=2)
+    live = LiveRun(tmp_path, policy="static", steps=1, rounds=2)
     assert live.start().finish().status == "done"
     assert [event.round for event in live.events if isinstance(event, ev.CheckpointSaved)] == [1, 2]
     told = [event.text for event in live.events if isinstance(event, ev.Logged)]
