@@ -88,8 +88,9 @@ task = esper.Task(
 """Task whose loss quits after more calls than the checks before a run need."""
 
 
-@pytest.mark.parametrize("lanes", [("cpu:0",), ("cpu:0", "cpu:1")])
-@pytest.mark.parametrize("action", ["sys.exit(3)", "raise KeyboardInterrupt"])
+@pytest.mark.parametrize(
+    ("action", "lanes"), [("sys.exit(3)", ("cpu:0", "cpu:1")), ("raise KeyboardInterrupt", ("cpu:0",))]
+)
 def test_exit_in_the_code_of_the_user_is_a_fault(action: str, lanes: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / f"{tmp_path.name}.py"  # each a module of its own
     path.write_text(CARELESS.replace("ACTION", action))
