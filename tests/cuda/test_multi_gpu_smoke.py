@@ -23,15 +23,12 @@ from tests.training.engine.populations import play, population
 ENVS, STEPS, PAUSED = 4, 6, 3
 
 PRECISIONS = ("off", "bf16", "fp16")
-TWO_CPU_LANES = pytest.param(("cpu:0", "cpu:1"), id="cpu", marks=pytest.mark.slow)
-TWO_GPUS = pytest.param(
-    ("cuda:0", "cuda:1"),
-    id="cuda",
-    marks=[
-        pytest.mark.cuda,
-        pytest.mark.skipif(torch.cuda.device_count() < 2, reason="this machine has not two CUDA devices"),
-    ],
-)
+NEEDS_TWO_GPUS = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="this machine has not two CUDA devices"),
+]
+TWO_CPU_LANES = pytest.param(("cpu:0", "cpu:1"), "fp16", id="cpu-fp16", marks=pytest.mark.slow)
+TWO_GPUS = {amp: pytest.param(("cuda:0", "cuda:1"), amp, id=f"cuda-{amp}", marks=NEEDS_TWO_GPUS) for amp in PRECISIONS}
 
 
 def tensors(env: Env) -> Iterator[tuple[str, Tensor]]:
@@ -78,8 +75,7 @@ def assert_worked(live: LiveRun, devices: tuple[str, str], steps: int) -> None:
         assert momentum.abs().sum() > 0
 
 
-@pytest.mark.parametrize("amp", ["off", "fp16"])
-@pytest.mark.parametrize("devices", [TWO_CPU_LANES, TWO_GPUS])
+@pytest.mark.parametrize(("devices", "amp"), [TWO_CPU_LANES, TWO_GPUS["off"], TWO_GPUS["fp16"]])
 def test_two_devices_share_a_run(devices: tuple[str, str], amp: str, tmp_path: Path) -> None:
     """Train half an episode; then resume from the checkpoint with every env on the other device."""
     options = {"envs": ENVS, "steps": STEPS, "rounds": 1, "policy": "full", "amp": amp}
@@ -96,8 +92,7 @@ def test_two_devices_share_a_run(devices: tuple[str, str], amp: str, tmp_path: P
     assert_at_home(second, swapped, amp)
 
 
-@pytest.mark.parametrize("amp", PRECISIONS)
-@pytest.mark.parametrize("devices", [TWO_CPU_LANES, TWO_GPUS])
+@pytest.mark.parametrize(("devices", "amp"), [TWO_CPU_LANES, *TWO_GPUS.values()])
 def test_ppo_learns_on_two_devices(devices: tuple[str, str], amp: str, tmp_path: Path) -> None:
     """Two updates of the policy on the first device, and both devices busy."""
     policy_device = devices[0].partition(":")[0]
@@ -131,27 +126,17 @@ def assert_finite(update: ev.PolicyUpdated) -> None:
         assert norm > 0, name
 
 
-ONE_CPU = pytest.param("cpu:0", id="cpu")
-ONE_GPU = pytest.param(
-    "cuda:0",
-    id="cuda",
-    marks=[pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")],
-)
-
-
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
 @pytest.mark.parametrize("amp", PRECISIONS)
-@pytest.mark.parametrize("device", [ONE_CPU, ONE_GPU])
-def test_recorded_heads_have_finite_gradients(device: str, amp: str, tmp_path: Path) -> None:
-    policy_device = device.partition(":")[0]
-    live = LiveRun(tmp_path, devices=(device,), policy_device=policy_device, envs=2, steps=3, rounds=1, amp=amp).start()
+def test_recorded_heads_have_finite_gradients(amp: str, tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, devices=("cuda:0",), policy_device="cuda", envs=2, steps=3, rounds=1, amp=amp).start()
     assert live.finish().status == "done"
     (update,) = [event for event in recorded(live.run.directory) if isinstance(event, ev.PolicyUpdated)]
     assert_finite(update)
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="this machine has not two CUDA devices")
-@pytest.mark.parametrize("amp", PRECISIONS)
+@pytest.mark.parametrize("amp", [pytest.param(amp, marks=NEEDS_TWO_GPUS) for amp in PRECISIONS])
 def test_second_gpu_trains_in_a_process_of_its_own(amp: str) -> None:
     """With the results of one GPU, up to the order of additions."""
     lanes = ("cuda:0", "cuda:1")

@@ -64,9 +64,3 @@ def test_lane_without_envs_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     with population(envs=2, lanes=("cpu:0", "cpu:1")) as pool:
         assert pool.lane_by_env == ["cpu:0", "cpu:0"]
         play(pool, 0, 1)
-
-
-@pytest.mark.parametrize("speed", [1.0, 1000.0])
-def test_one_host_goes_to_one_lane_of_two_kinds(speed: float) -> None:
-    lanes = deal_envs([0, 0, 0], ["a", "b"], {"a": speed, "b": 10.0})
-    assert len(set(lanes)) == 1

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from esper.common.configuration.config import PPOConfig
 from esper.common.domain import Op, Stage
@@ -26,6 +26,7 @@ from tests.training.engine.populations import measurements, play, population
 
 TWO_LANES = ("cpu:0", "cpu:1")
 WAIT = Action(Op.WAIT)
+ENVS_OF_TWO_HOSTS: dict[str, Any] = {"envs": 5, "amp": "fp16", "ppo": PPOConfig(envs_per_host=3)}
 
 
 def weights(pool: EnvPool, env: int) -> list[Tensor]:
@@ -44,12 +45,8 @@ def same(left: list[Tensor], right: list[Tensor]) -> bool:
 @pytest.fixture(scope="module")
 def two() -> Iterator[EnvPool]:
     """Five envs, on two hosts and two lanes, with a loss scale for each env. Every test resets them."""
-    with population(envs=5, lanes=TWO_LANES, amp="fp16", ppo=PPOConfig(envs_per_host=3)) as pool:
+    with population(lanes=TWO_LANES, **ENVS_OF_TWO_HOSTS) as pool:
         yield pool
-
-
-def test_envs_are_assigned_round_robin(two: EnvPool) -> None:
-    assert two.lane_by_env == ["cpu:0", "cpu:1", "cpu:0", "cpu:1", "cpu:0"]
 
 
 @pytest.fixture
@@ -98,12 +95,19 @@ def test_lane_without_an_env_is_not_opened() -> None:
         assert [lane.name for lane in pool.lanes] == ["cpu:0"]
 
 
-def test_results_do_not_depend_on_the_number_of_lanes(two: EnvPool) -> None:
-    with population(envs=5, amp="fp16", ppo=PPOConfig(envs_per_host=3)) as one:
-        for before, after in zip(one.envs, two.envs, strict=True):  # a scale outlives the round
+@contextmanager
+def on_one_lane(two: EnvPool) -> Iterator[EnvPool]:
+    """The envs of `two` on one lane, with fresh loss scales in both: a scale outlives the round."""
+    with population(**ENVS_OF_TWO_HOSTS) as one:
+        for before, after in zip(one.envs, two.envs, strict=True):
             assert before.scaler
             assert after.scaler
             after.scaler.load_state_dict(before.scaler.state_dict())
+        yield one
+
+
+def test_results_do_not_depend_on_the_number_of_lanes(two: EnvPool) -> None:
+    with on_one_lane(two) as one:
         assert play(one, 0, 12) == play(two, 0, 12)
         stages = {slot.stage for env in one.envs for slot in env.network.slots}
         assert any(stage.is_blended for stage in stages)  # or it would show less
@@ -170,15 +174,9 @@ def test_fault_of_an_env_names_it(method: str, monkeypatch: pytest.MonkeyPatch) 
     assert caught.value.env == 1
 
 
-def test_rounds_differ() -> None:
-    with population() as pool:
-        first, second = play(pool, 0, 1), play(pool, 1, 1)
-        assert first[0][0].train_loss != second[0][0].train_loss
-
-
 def test_env_does_not_depend_on_other_envs(tmp_path: Path) -> None:
     """Compares the events of env 0 in a population of one with those in a population of three on two lanes."""
-    options: dict[str, Any] = {"policy": "heuristic", "rounds": 2, "steps": 18}
+    options: dict[str, Any] = {"policy": "random", "rounds": 2}
     alone = LiveRun(tmp_path / "alone", envs=1, **options)
     alone.start().finish()
     crowd = LiveRun(tmp_path / "crowd", envs=3, devices=TWO_LANES, **options)
@@ -189,24 +187,6 @@ def test_env_does_not_depend_on_other_envs(tmp_path: Path) -> None:
     )
     assert of_alone == of_crowd
     assert any(isinstance(event, ev.SeedMoved) for event in of_alone)
-
-
-def live_tensors() -> list[tuple[tuple[int, ...], str]]:
-    """Return shape and dtype of every tensor that Python can reach."""
-    gc.collect()
-    return sorted((tuple(x.shape), str(x.dtype)) for x in gc.get_objects() if type(x) in (Tensor, nn.Parameter))
-
-
-def test_round_leaves_no_tensors() -> None:
-    """Compares from the second round on, because buffers that live on are allocated in the first."""
-    with population(envs=2) as pool:
-        play(pool, 0, 6)
-        pool.reset(1)
-        before = live_tensors()
-        play(pool, 1, 6)
-        assert any(slot.seed is not None for env in pool.envs for slot in env.network.slots)
-        pool.reset(2)
-        assert live_tensors() == before
 
 
 def test_outbox_returns_values_by_env_and_vector() -> None:
@@ -239,16 +219,16 @@ def test_outbox_size_is_the_maximum_of_an_env() -> None:
         assert len(env.train_epoch(12)) + len(env.validate(last=True)) == max_result_width(3, 0)
 
 
-def test_wide_hosts_train_in_workers_beside_others() -> None:
+def test_wide_hosts_train_in_workers_beside_others(two: EnvPool) -> None:
     """A worker builds them from the task that it has loaded. Their parameters count against those of the bare host."""
     measured: list[list[EpochResult]] = []
-    for lanes in (("cpu:0",), TWO_LANES):
-        with population(envs=4, lanes=lanes, amp="fp16") as pool:
-            keys = {env: key._replace(width=1.5 if env.index < 2 else 1.0) for env, key in pool.keys_of(0).items()}
+    with on_one_lane(two) as one:
+        for pool in (one, two):
+            keys = {env: key._replace(width=1.5 if env.index < 3 else 1.0) for env, key in pool.keys_of(0).items()}
             begun = pool.begin(keys)
-            measured.append(measurements(pool, [WAIT] * 4, 0))
-            assert [env.network.parameter_ratio > 1.2 for env in pool.envs] == [True, True, False, False]
+            measured.append(measurements(pool, [WAIT] * 5, 0))
+            assert [env.network.parameter_ratio > 1.2 for env in pool.envs] == [True] * 3 + [False] * 2
             assert len({env.network.host_parameter_count for env in pool.envs}) == 1
-            assert pool.reset(0)[2:] == begun[2:]
+            assert pool.reset(0)[3:] == begun[3:]
             assert {env.network.parameter_ratio for env in pool.envs} == {1.0}
     assert measured[0] == measured[1]

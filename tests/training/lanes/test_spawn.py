@@ -53,7 +53,7 @@ def test_worker_starts_before_torch_is_imported(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signal_at_the_start_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
     with started(*TWO_LANES, cwd=tmp_path) as run:
         process = psutil.Process(run.pid)
@@ -61,7 +61,7 @@ def test_signal_at_the_start_leaves_no_process(number: signal.Signals, tmp_path:
         (worker,) = process.children()
         run.send_signal(number)
         code = run.wait(TIMEOUT_S)
-    assert code == (-signal.SIGKILL if number is signal.SIGKILL else 0)
+    assert code == 0
     wait_until(lambda: gone(worker))
 
 

@@ -183,16 +183,12 @@ def test_worker_that_lost_its_gpu_is_replaced(pool: EnvPool, wanted: list[list[E
     assert pool.lanes[1].pids != [first]
 
 
-def kill(pool: EnvPool) -> None:
-    os.kill(pool.lanes[1].pids[0], signal.SIGKILL)
-
-
 @pytest.mark.slow
 def test_restore_after_worker_kill_reaches_the_same_result(tmp_path: Path) -> None:
     whole = LiveRun(tmp_path / "whole")
     whole.start().finish()
     live = LiveRun(tmp_path / "live", interactive=True, devices=TWO_LANES).start_paused(6)
-    kill(live.run.pool)
+    os.kill(live.run.pool.lanes[1].pids[0], signal.SIGKILL)
     live.control.put(RequestKind.RESUME, "test")
     while (paused := live.wait_for(ev.Paused)).reason is None:
         pass
@@ -202,9 +198,12 @@ def test_restore_after_worker_kill_reaches_the_same_result(tmp_path: Path) -> No
     assert computed(recorded(live.run.directory)) == computed(recorded(whole.run.directory))
 
 
-def test_worker_that_dies_between_two_groups_is_reported_by_both(
-    pool: EnvPool, wanted: list[list[EpochResult]]
+def test_dead_worker_is_reported_by_both_groups_and_until_it_is_replaced(
+    pool: EnvPool, wanted: list[list[EpochResult]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
     play(pool, 0, 1)
     first, second = (dict.fromkeys(pool.envs[group], WAIT) for group in (slice(2), slice(2, 4)))
     process = psutil.Process(pool.lanes[1].pids[0])
@@ -217,19 +216,6 @@ def test_worker_that_dies_between_two_groups_is_reported_by_both(
     for wait in (results, others):
         with pytest.raises(FaultError, match=r"^the worker process of lane cpu:1 was killed by signal 9$"):
             wait()
-    assert play(pool, 0, 3) == wanted[:4]
-
-
-def test_irreplaceable_worker_is_reported_until_replaced(
-    pool: EnvPool, wanted: list[list[EpochResult]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> NoReturn:
-        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-
-    play(pool, 0, 1)
-    kill(pool)
-    with pytest.raises(FaultError, match=r"^the worker process of lane cpu:1 was killed by signal 9$"):
-        pool.step([WAIT] * 4, 0)
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "Popen", refuse)
         for _ in range(2):
