@@ -75,6 +75,7 @@ def test_step_event_has_the_measurements_of_its_env(watched: Watched) -> None:
             assert (event.train_loss, event.loss) == (told(measured.train_loss), told(measured.loss))
             assert (event.train_score, event.score) == (told(measured.train_score), told(measured.score))
             assert (event.grad_norm, event.parameter_ratio) == (told(measured.grad_norm, 4), told(parameters / host))
+            assert host + sum(slot.parameters for slot in event.slots) == parameters
 
 
 def test_slot_reading_has_the_measurements_of_its_seed(watched: Watched) -> None:
@@ -126,7 +127,7 @@ def test_step_event_names_the_decision(watched: Watched) -> None:
 
 
 def test_step_event_has_legal_op_and_choice_probabilities(tmp_path: Path) -> None:
-    live = LiveRun(tmp_path, policy="ppo", envs=2, rounds=1, steps=6)
+    live = LiveRun(tmp_path, policy="ppo", envs=2, rounds=1)
     live.start().finish()
     steps = [event for event in live.events if isinstance(event, ev.EnvStepped)]
     assert {frozenset(event.op_probabilities) for event in steps} >= {frozenset({"wait", "germinate"})}
