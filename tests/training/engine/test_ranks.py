@@ -111,7 +111,7 @@ def ranked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankedRun]:
 
 def test_rank_with_a_single_env_keeps_pace_with_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has one group of envs, and the other rank two: both must look for requests at the same steps."""
-    live = RankedRun(monkeypatch, tmp_path, envs=3, rounds=1).start()
+    live = RankedRun(monkeypatch, tmp_path, policy="static", envs=3, rounds=1).start()
     assert live.finish() == "done"
 
 
@@ -139,16 +139,6 @@ def close(one: object, other: object) -> None:
         assert one == (pytest.approx(other, rel=1e-3, abs=1e-5) if isinstance(other, float) else other)
 
 
-def test_every_rank_explains_the_decisions_of_its_envs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = RankedRun(monkeypatch, tmp_path).start(RequestKind.PAUSE)
-    run.first.wait_for(ev.Paused)
-    for env in (0, ENVS - 1):  # of rank 0, and of the last rank
-        run.first.control.put(RequestKind.EXPLAIN, "test", env=env)
-        assert run.first.wait_for(ev.DecisionExplained).env == env
-    run.ask(RequestKind.ABANDON)
-    run.finish()
-
-
 def test_two_ranks_compute_the_same_as_one_process(alone: LiveRun, ranked: RankedRun) -> None:
     run = ranked.first.run.directory
     assert_alike(computed(recorded(run)), computed(recorded(alone.run.directory)))
@@ -173,31 +163,22 @@ def test_dashboard_and_recording_have_envs_of_all_ranks(ranked: RankedRun) -> No
     assert not list(run.glob("rank*"))
 
 
-@pytest.mark.slow
-def test_requests_at_first_rank_pause_and_restore_all(
-    alone: LiveRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_requests_at_first_rank_reach_all(alone: LiveRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     live = RankedRun(monkeypatch, tmp_path).start(RequestKind.PAUSE)
     live.first.wait_for(ev.Paused)
     assert [(each.run.trainer.state.round, each.run.trainer.state.step) for each in live.ranks] == [(0, 1)] * 2
+    for env in (0, ENVS - 1):  # of rank 0, and of the last rank
+        live.first.control.put(RequestKind.EXPLAIN, "test", env=env)
+        assert live.first.wait_for(ev.DecisionExplained).env == env
     live.ask(RequestKind.CHECKPOINT)
     saved = live.first.wait_for(ev.CheckpointSaved)
     live.ask(RequestKind.STEP)
     live.first.wait_for(ev.Paused)
-    live.ask(RequestKind.RESTORE, saved.path)
-    live.first.wait_for(ev.Resumed)
-    assert live.finish() == "done"
-    assert_alike(computed(recorded(live.first.run.directory)), computed(recorded(alone.run.directory)))
-
-
-def test_refused_checkpoint_leaves_all_ranks_unchanged(
-    alone: LiveRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    live = RankedRun(monkeypatch, tmp_path).start(RequestKind.PAUSE)
-    live.first.wait_for(ev.Paused)
     live.ask(RequestKind.RESTORE, str(checkpoint_path(live.first.run.directory, 7, 0)))
     assert "is not a checkpoint" in live.first.wait_for(ev.Logged).text
-    live.ask(RequestKind.RESUME)
+    assert [(each.run.trainer.state.round, each.run.trainer.state.step) for each in live.ranks] == [(0, 2)] * 2
+    live.ask(RequestKind.RESTORE, saved.path)
+    live.first.wait_for(ev.Resumed)
     assert live.finish() == "done"
     assert_alike(computed(recorded(live.first.run.directory)), computed(recorded(alone.run.directory)))
 
@@ -503,19 +484,15 @@ def test_signal_to_torchrun_checkpoints_and_ends_all_ranks(endless: subprocess.P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("killed", "left"), [(0, 1), (1, 0)])
-def test_killed_rank_ends_the_run_with_a_message(
-    killed: int, left: int, endless: subprocess.Popen[str], tmp_path: Path
-) -> None:
+def test_killed_rank_ends_the_run_with_a_message(endless: subprocess.Popen[str], tmp_path: Path) -> None:
     ranks = {each.environ().get("RANK"): each for each in psutil.Process(endless.pid).children()}
-    ranks[str(killed)].kill()
+    ranks["0"].kill()
     _, errors = endless.communicate(timeout=PATIENCE)
     assert endless.returncode == 1
-    assert f"esper-sanctum: rank {left} has lost another of the 2 ranks: it has ended" in errors
-    assert not ranks[str(left)].is_running()
+    assert "esper-sanctum: rank 1 has lost another of the 2 ranks: it has ended" in errors
+    assert not ranks["1"].is_running()
     history = open_history(only_run(tmp_path))
-    # torchrun kills the remaining rank when it notices the loss of the other, perhaps before that rank has recorded it.
-    assert history.state_at(history.length).status in {"failed", "running"}
+    assert history.state_at(history.length).status == "running"  # only rank 0 could have recorded the end
     assert list_checkpoints(only_run(tmp_path)) == []
 
 
@@ -589,13 +566,9 @@ def test_data_are_loaded_once_on_a_machine(tmp_path: Path) -> None:
     assert "Traceback" not in errors
     assert (tmp_path / "calls.txt").read_text() == "called\n"
     run = only_run(tmp_path)
-    (tmp_path / "one").mkdir()
-    options = ("--devices", "cpu:0", "--envs", str(ENVS), "--steps", "4", "--rounds", "1")
-    task = ("--task", str(tmp_path / "counted.py"), "--telemetry-dir", str(tmp_path / "one"))
-    command = [sys.executable, "-m", "esper", "--no-tui", *options, *task]
-    subprocess.run(command, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE)
-    (alone,) = (tmp_path / "one").iterdir()
-    assert_alike(computed(recorded(run)), computed(recorded(alone)))
+    alone = LiveRun(tmp_path / "alone", task=f"{tmp_path / 'counted.py'}:task", envs=ENVS, rounds=1, ppo={}, training={})
+    alone.start().finish()
+    assert_alike(computed(recorded(run)), computed(recorded(alone.run.directory)))
 
 
 @pytest.mark.slow

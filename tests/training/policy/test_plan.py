@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -73,10 +74,19 @@ def test_reference_may_contain_the_plan() -> None:
     assert split_plan("heuristic") == ("heuristic", "")
 
 
-def test_every_env_follows_the_plan(tmp_path: Path) -> None:
-    live = LiveRun(tmp_path, policy="plan", plan=PLAN, envs=2, rounds=1, steps=18)
+OPTIONS: dict[str, Any] = {"policy": "plan", "plan": PLAN, "envs": 2, "rounds": 1, "steps": 18}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> LiveRun:
+    """A finished run of the plan."""
+    live = LiveRun(tmp_path_factory.mktemp("whole"), **OPTIONS)
     assert live.start().finish().status == "done"
-    moves = [event for event in live.events if isinstance(event, ev.SeedMoved)]
+    return live
+
+
+def test_every_env_follows_the_plan(whole: LiveRun) -> None:
+    moves = [event for event in whole.events if isinstance(event, ev.SeedMoved)]
     for env in range(2):
         planted = [(m.step, m.slot, m.blueprint) for m in moves if m.env == env and m.after == "germinated"]
         assert planted == [(1, "early", "conv_light"), (2, "mid", "depthwise"), (4, "late", "norm")]
@@ -84,7 +94,7 @@ def test_every_env_follows_the_plan(tmp_path: Path) -> None:
         assert (culled.step, culled.slot) == (15, "late")
         fossilized = {m.slot for m in moves if m.env == env and m.after == "fossilized"}
         assert fossilized == {"early", "mid"}  # not the one that is culled later
-    first = next(event for event in live.events if isinstance(event, ev.EnvStepped))
+    first = next(event for event in whole.events if isinstance(event, ev.EnvStepped))
     assert {head: choice.choice for head, choice in first.decision.items()} == {
         "slot": "early",
         "blueprint": "conv_light",
@@ -113,14 +123,11 @@ def test_cull_of_a_seed_that_a_slot_does_not_offer_is_left_out() -> None:
     assert taken == [(Op.GERMINATE, 0), (Op.CULL, 0), (Op.GERMINATE, 2)]
 
 
-def test_plan_resumes_in_the_middle_of_an_episode(tmp_path: Path) -> None:
-    options = {"policy": "plan", "plan": PLAN, "envs": 2, "rounds": 1, "steps": 18}
-    whole = LiveRun(tmp_path / "whole", **options)
-    whole.start().finish()
-    first = LiveRun(tmp_path / "halves", **options).start_paused(2)
+def test_plan_resumes_in_the_middle_of_an_episode(whole: LiveRun, tmp_path: Path) -> None:
+    first = LiveRun(tmp_path, **OPTIONS).start_paused(2)
     first.control.put(RequestKind.STOP, "test")
     assert first.finish().status == "stopped"
-    second = LiveRun(tmp_path / "halves", resume=find_checkpoint(first.run.directory), **options)
+    second = LiveRun(tmp_path, resume=find_checkpoint(first.run.directory), **OPTIONS)
     assert second.start().finish().status == "done"
     assert computed(recorded(second.run.directory)) == computed(recorded(whole.run.directory))
 
