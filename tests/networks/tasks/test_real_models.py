@@ -42,26 +42,24 @@ def test_model_trains_resumes_to_the_bit_and_is_replayed(
         pytest.skip(f"{package} is not installed (group `models`)")
     task = ("--task", f"{MODULE}:{model}", "--devices", "cpu:0")
     short = ("--no-tui", "--envs", "2", "--steps", "6", "--policy", "full", *task)
-    parts, whole = tmp_path / "parts", tmp_path / "whole"
-    assert main([*short, "--rounds", "1", "--telemetry-dir", str(parts)]) == EXIT_OK
-    run = str(only(parts))
-    assert main(["--no-tui", "--resume", run, "--rounds", "2", *task]) == EXIT_OK
-    assert main([*short, "--rounds", "2", "--telemetry-dir", str(whole)]) == EXIT_OK
-    resumed, uninterrupted = tensors(parts), tensors(whole)
+    assert main([*short, "--rounds", "2", "--checkpoint-every", "1", "--telemetry-dir", str(tmp_path)]) == EXIT_OK
+    run = only(tmp_path)
+    uninterrupted = tensors(tmp_path)
+    assert main(["--no-tui", "--resume", str(list_checkpoints(run)[0]), *task]) == EXIT_OK
+    resumed = tensors(tmp_path)
     assert resumed.keys() == uninterrupted.keys()
     assert all(torch.equal(value, uninterrupted[name]) for name, value in resumed.items())
-    steps = [event for event in recorded(only(parts)) if isinstance(event, ev.EnvStepped)]
+    steps = [event for event in recorded(run) if isinstance(event, ev.EnvStepped)]
     assert len(steps) == 2 * 2 * 6
     assert any(slot.contribution is not None for step in steps for slot in step.slots)
     capsys.readouterr()
-    assert main(["replay", run, "--no-tui"]) == EXIT_OK
+    assert main(["replay", str(run), "--no-tui"]) == EXIT_OK
     assert "12 of 12 steps, round 2 of 2" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("devices", [("cpu:0",), ("cpu:0", "cpu:1")])
-def test_killed_run_of_an_own_task_resumes_to_the_bit(devices: tuple[str, ...], tmp_path: Path) -> None:
+def test_killed_run_of_an_own_task_resumes_to_the_bit(tmp_path: Path) -> None:
     """`kill -9` after the first checkpoint, then `--resume`, equals a run that was never killed."""
-    own = ("--task", GPT, "--devices", *devices, "--training.samples-per-epoch", "64")
+    own = ("--task", GPT, "--devices", "cpu:0", "cpu:1", "--training.samples-per-epoch", "64")
     short = ("--no-tui", "--envs", "2", "--steps", "5", "--policy", "random", "--checkpoint-every", "1", *own)
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     command = [sys.executable, "-m", "esper", *short, "--rounds", "3", "--telemetry-dir", str(killed)]

@@ -33,8 +33,7 @@ class Noisy(Dataset[tuple[Tensor, Tensor]]):
         return self.x[index] + is_noisy * torch.rand(self.x.shape[1]), self.y[index]
 
 
-@pytest.mark.parametrize("probability", [1.0, 0.5, 0.1])
-@pytest.mark.parametrize("changed", ["train", "test"])
+@pytest.mark.parametrize(("probability", "changed"), [(0.1, "train"), (1.0, "test")])
 def test_data_set_with_a_random_transform_is_refused_with_the_two_ways(probability: float, changed: str) -> None:
     def data(_: object) -> Splits:
         sets: dict[str, Any] = dict(vars(features()))
@@ -145,8 +144,7 @@ def test_item_of_another_structure_is_named(change: Callable[[Any, Any], Any], s
     assert sentence in str(error.value)
 
 
-@pytest.mark.parametrize("probability", [1.0, 0.5])
-def test_random_transform_of_one_input_of_a_dict_is_refused(probability: float) -> None:
+def test_random_transform_of_one_input_of_a_dict_is_refused() -> None:
     class NoisyDicts(Noisy):
         def __getitem__(self, index: int) -> Any:
             x, y = super().__getitem__(index)
@@ -154,10 +152,10 @@ def test_random_transform_of_one_input_of_a_dict_is_refused(probability: float) 
 
     x, y = features().train
     with pytest.raises(ValueError, match="differs between two readings"):
-        Splits(train=NoisyDicts(x, y, probability), validation=(x, y), test=(x, y))  # pyright: ignore[reportArgumentType]
+        Splits(train=NoisyDicts(x, y, 0.5), validation=(x, y), test=(x, y))  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("width", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "uint64"])
+@pytest.mark.parametrize("width", ["int8", "uint16", "uint64"])
 def test_targets_of_any_integer_width_are_class_indices(width: str) -> None:
     wide = features()
     narrow = {name: (x, y.numpy().astype(width)) for name, (x, y) in vars(wide).items()}

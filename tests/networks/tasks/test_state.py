@@ -262,21 +262,6 @@ class Recurrent(nn.Module):
         return self.head(self.rnn(self.embedding(x))[0])
 
 
-class Named(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = mlp()
-
-    def forward(self, *, values: Tensor, scale: Tensor) -> Tensor:
-        return self.body(values * scale[:, None])
-
-
-def named_features(_: object) -> Splits:
-    return Splits(
-        **{name: ({"values": x, "scale": torch.ones(len(x))}, y) for name, (x, y) in vars(features()).items()}
-    )
-
-
 def weighted_features(_: object) -> Splits:
     return Splits(**{name: (x, {"y": y, "weight": x[:, 0].abs()}) for name, (x, y) in vars(features()).items()})
 
@@ -284,7 +269,6 @@ def weighted_features(_: object) -> Splits:
 USUAL: dict[str, Task] = {
     "weight norm": task(changed(lambda model: parametrizations.weight_norm(model[2]))),
     "spectral norm": task(changed(lambda model: parametrizations.spectral_norm(model[2]))),
-    "orthogonal": task(changed(lambda model: parametrizations.orthogonal(model[2]))),
     "pruning": task(changed(pruned)),
     "own hooks": task(changed(with_own_hooks)),
     "DataParallel": task(lambda: nn.Sequential(nn.DataParallel(mlp())), {"a": "0.module.1"}),
@@ -292,10 +276,8 @@ USUAL: dict[str, Task] = {
     "activation checkpoint": task(partial(Recomputed, use_reentrant=False), {"a": "a", "within": "head"}),
     "re-entrant activation checkpoint": task(partial(Recomputed, use_reentrant=True), {"a": "a", "within": "head"}),
     "frozen batch norm": task(FrozenNorm, {"a": "a"}),
-    "in-place activation": task(InPlace, {"conv": "conv"}, pictures),
     "buffers": stateful(running_mean, add_buffers),
     "shared buffer": stateful(lambda model, x: model.a.mean.add_(x.detach().mean(0)), share_buffer),
-    "inputs by name": task(Named, {"a": "body.1"}, named_features),
     "stochastic depth": task(partial(Stateful, sometimes), {"head": "head"}),
     "NumPy noise": stateful(lambda _, x: torch.from_numpy(np.random.normal(size=x.shape)).float()),
     "weighted samples": task(
