@@ -15,6 +15,7 @@ from esper.common.configuration.files import resolve_config
 from esper.common.control import RequestKind, RequestQueue
 from esper.common.system.ranks import SINGLE_RANK, RankGroup
 from esper.recordings import events as ev
+from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.recordings.history.history import open_history
 from esper.recordings.state.state import Keyframe, Record, RunState
 from esper.training.engine.run_kind import RunKind
@@ -121,6 +122,24 @@ class LiveRun:
             if isinstance(record, kind):
                 return record
 
+    @classmethod
+    def finished(cls, telemetry_dir: Path, **options: Any) -> LiveRun:
+        """Return a run that has ended."""
+        live = cls(telemetry_dir, **options).start()
+        live.finish()
+        return live
+
+    def stop(self) -> Path:
+        """Stop the run, and return its last checkpoint."""
+        self.control.put(RequestKind.STOP, "test")
+        assert self.finish().status == "stopped"
+        return list_checkpoints(self.run.directory)[-1]
+
+    def abandon(self) -> None:
+        """End the run without a checkpoint."""
+        self.control.put(RequestKind.ABANDON, "test")
+        self.finish()
+
     def finish(self) -> RunState:
         """Wait until the run has ended, and return its final state."""
         if self.state.status not in ("done", "stopped", "failed"):
@@ -144,8 +163,7 @@ def wait_for_fault(live: LiveRun) -> str:
 def stopped_run(telemetry_dir: Path) -> Path:
     """Return the directory of a run that was stopped after two steps and has one checkpoint."""
     live = LiveRun(telemetry_dir).start_paused(2)
-    live.control.put(RequestKind.STOP, "test")
-    live.finish()
+    live.stop()
     return live.run.directory
 
 

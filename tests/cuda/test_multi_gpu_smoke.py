@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.common.control import RequestKind
 from esper.networks.seeds.outputs import list_tensors
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import find_checkpoint, list_checkpoints
@@ -80,8 +79,7 @@ def test_two_devices_share_a_run(devices: tuple[str, str], amp: str, tmp_path: P
     """Train half an episode; then resume from the checkpoint with every env on the other device."""
     options = {"envs": ENVS, "steps": STEPS, "rounds": 1, "policy": "full", "amp": amp}
     first = LiveRun(tmp_path, devices=devices, **options).start_paused(PAUSED)
-    first.control.put(RequestKind.STOP, "test")
-    assert first.finish().status == "stopped"
+    first.stop()
     assert_worked(first, devices, PAUSED)
     assert_at_home(first, devices, amp)
 

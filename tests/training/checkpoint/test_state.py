@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from esper.common.control import RequestKind
-from esper.recordings.checkpoints.catalog import find_checkpoint
 from esper.recordings.checkpoints.manifest import STATE_FILE, CheckpointError
 from esper.training.checkpoint.state import check_state
 from tests.runs import LiveRun
@@ -34,9 +32,8 @@ def dicts(value: Any) -> Iterator[dict[str, Any]]:
 
 def test_state_without_any_of_its_values_is_damaged(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, policy="heuristic", envs=2, rounds=1, steps=20).start_paused(8)
-    live.control.put(RequestKind.STOP, "test")
-    live.finish()
-    state = json.loads((find_checkpoint(live.run.directory) / STATE_FILE).read_text())
+    checkpoint = live.stop()
+    state = json.loads((checkpoint / STATE_FILE).read_text())
     assert check_state(copy.deepcopy(state), STATE_FILE) == state
     removed = set[str]()
     for found in dicts(state):

@@ -11,6 +11,5 @@ from tests.runs import LiveRun, computed, recorded
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[ev.AnyEvent]:
     """Events that an uninterrupted run computes."""
-    live = LiveRun(tmp_path_factory.mktemp("whole"))
-    live.start().finish()
+    live = LiveRun.finished(tmp_path_factory.mktemp("whole"))
     return computed(recorded(live.run.directory))

@@ -125,9 +125,7 @@ def test_checkpoint_size_is_the_size_of_its_files(tmp_path: Path) -> None:
 def test_restore_reads_everything_in_a_checkpoint(policy: str, steps: int, paused: int, tmp_path: Path) -> None:
     options = {"policy": policy, "rounds": 2, "steps": steps}
     first = LiveRun(tmp_path, **options).start_paused(paused)
-    first.control.put(RequestKind.STOP, "test")
-    first.finish()
-    path = find_checkpoint(first.run.directory)
+    path = first.stop()
     before = read_checkpoint(path)
     assert any(name.startswith("env.0.momentum.slot") for name in before.tensors)  # or it would show less
 
@@ -536,8 +534,7 @@ def stepped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LiveRun,
     live.control.put(RequestKind.STEP, "test")
     live.wait_for(ev.Paused)
     yield live, path
-    live.control.put(RequestKind.ABANDON, "test")
-    live.finish()
+    live.abandon()
 
 
 @pytest.mark.parametrize(

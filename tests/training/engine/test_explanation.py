@@ -70,5 +70,4 @@ def test_impossible_request_is_refused_with_reason(policy: str, env: int, reason
     live.control.put(RequestKind.EXPLAIN, "test", env=env)
     request = live.wait_for(ev.ControlRequested)
     assert (request.kind, request.env, request.ignored) == ("explain", env, reason)
-    live.control.put(RequestKind.ABANDON, "test")
-    live.finish()
+    live.abandon()

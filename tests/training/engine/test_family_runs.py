@@ -41,9 +41,7 @@ OPTIONS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> LiveRun:
-    live = LiveRun(tmp_path_factory.mktemp("whole"), **OPTIONS).start()
-    live.finish()
-    return live
+    return LiveRun.finished(tmp_path_factory.mktemp("whole"), **OPTIONS)
 
 
 def test_envs_of_a_host_share_a_context_that_changes_every_round(whole: LiveRun) -> None:
@@ -79,9 +77,8 @@ def test_run_names_its_structures_and_the_state_has_contexts(whole: LiveRun) -> 
 )
 def test_family_resumes_to_the_bit(whole: LiveRun, tmp_path: Path, stop_after: int, lanes: tuple[str, ...]) -> None:
     first = LiveRun(tmp_path, **OPTIONS).start_paused(stop_after)
-    first.control.put(RequestKind.STOP, "test")
-    first.finish()
-    second = LiveRun(tmp_path, resume=list_checkpoints(first.run.directory)[-1], devices=lanes, **OPTIONS)
+    checkpoint = first.stop()
+    second = LiveRun(tmp_path, resume=checkpoint, devices=lanes, **OPTIONS)
     assert second.start().finish().status == "done"
     assert computed(recorded(first.run.directory)) == computed(recorded(whole.run.directory))
 
@@ -94,6 +91,7 @@ def test_restore_to_a_round_with_other_structures(whole: LiveRun, tmp_path: Path
     assert computed(recorded(live.run.directory)) == computed(recorded(whole.run.directory))
 
 
+@pytest.mark.slow
 def test_start_of_a_failed_round_can_be_resumed(
     whole: LiveRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,8 +104,7 @@ def test_start_of_a_failed_round_can_be_resumed(
 
     with monkeypatch.context() as patched:
         patched.setattr(Env, "apply_action", fail)
-        failed = LiveRun(tmp_path, **OPTIONS).start()
-        failed.finish()
+        failed = LiveRun.finished(tmp_path, **OPTIONS)
     start = list_checkpoints(failed.run.directory)[-1]
     assert (read_checkpoint(start).round, read_checkpoint(start).step) == (2, 0)
     resumed = LiveRun(tmp_path, resume=start, **OPTIONS)
@@ -160,9 +157,8 @@ def test_few_samples_are_repeated_equally_often() -> None:
 )
 def test_every_policy_grows_envs_with_different_slots(policy: str, tmp_path: Path) -> None:
     plan = "1:conv_light@first 2:depthwise@fourth 3:conv_light@second" if policy == "plan" else ""
-    options = OPTIONS | {"policy": policy, "plan": plan, "rounds": 2, "steps": 6, "envs": 8}
-    live = LiveRun(tmp_path, **options).start()
-    live.finish()
+    options = OPTIONS | {"policy": policy, "plan": plan, "rounds": 1, "envs": 8, "ppo": PPOConfig(envs_per_host=1)}
+    live = LiveRun.finished(tmp_path, **options)
     events = recorded(live.run.directory)
     planted = {event.slot for event in events if isinstance(event, ev.SeedMoved) and event.after == "germinated"}
     structures = {event.structure for event in events if isinstance(event, ev.EpisodeStarted)}
@@ -195,13 +191,11 @@ def test_context_seed_fixes_the_contexts_and_not_the_weights() -> None:
 def test_mixture_of_tasks_resumes_to_the_bit(tmp_path: Path) -> None:
     lanes = ("cpu:0", "cpu:1")
     options = OPTIONS | {"task": "digits_impaired+recall", "rounds": 2}
-    whole = LiveRun(tmp_path / "whole", **options).start()
-    whole.finish()
+    whole = LiveRun.finished(tmp_path / "whole", **options)
     episodes = [event for event in recorded(whole.run.directory) if isinstance(event, ev.EpisodeStarted)]
     assert {event.structure for event in episodes} == {"digits_impaired", "recall"}
     first = LiveRun(tmp_path, devices=lanes, **options).start_paused(5)
-    first.control.put(RequestKind.STOP, "test")
-    first.finish()
-    second = LiveRun(tmp_path, resume=list_checkpoints(first.run.directory)[-1], devices=lanes, **options)
+    checkpoint = first.stop()
+    second = LiveRun(tmp_path, resume=checkpoint, devices=lanes, **options)
     assert second.start().finish().status == "done"
     assert computed(recorded(first.run.directory)) == computed(recorded(whole.run.directory))

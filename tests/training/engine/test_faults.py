@@ -383,8 +383,7 @@ def test_restore_sets_later_checkpoints_aside(tmp_path: Path) -> None:
     assert find_checkpoint(directory) == later
 
     live.control.put(RequestKind.RESTORE, "test", str(first))
-    live.control.put(RequestKind.ABANDON, "test")
-    live.finish()
+    live.abandon()
     assert find_checkpoint(directory) == first
     assert [path.name for path in (directory / UNDONE_DIR).iterdir()] == [later.name]
 
@@ -454,8 +453,7 @@ def test_fault_with_unlistable_checkpoints_holds_the_run(tmp_path: Path, monkeyp
     monkeypatch.setattr(checkpointer, "list_checkpoints", not_to_be_read)
     live = LiveRun(tmp_path, policy="static", interactive=True, checkpoint_every=0).start()
     assert f"the checkpoints in {live.run.directory} cannot be listed: Permission denied" in wait_for_fault(live)
-    live.control.put(RequestKind.ABANDON, "test")
-    live.finish()
+    live.abandon()
 
 
 def test_fault_after_restore_saves_no_undone_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -476,8 +474,7 @@ def test_fault_after_restore_saves_no_undone_state(tmp_path: Path, monkeypatch: 
     live.control.put(RequestKind.RESTORE, "test", str(early))
     wait_for_fault(live)
     assert list_checkpoints(live.run.directory) == [early]
-    live.control.put(RequestKind.ABANDON, "test")
-    live.finish()
+    live.abandon()
 
 
 def test_unattended_run_waits_at_its_end_until_all_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

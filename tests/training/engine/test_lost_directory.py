@@ -39,7 +39,7 @@ def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
 def endless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, interactive: bool, **options: Any) -> LiveRun:
     """Start a run that a relative path names and whose code changes the current directory. Wait for a checkpoint."""
     monkeypatch.chdir(tmp_path)
-    live = LiveRun(Path("runs"), interactive=interactive, rounds=5000, **options).start()
+    live = LiveRun(Path("runs"), policy="static", interactive=interactive, rounds=5000, **options).start()
     monkeypatch.chdir("/")
     live.wait_for(ev.CheckpointSaved)
     return live
@@ -105,8 +105,7 @@ def test_moved_or_replaced_directory_holds_the_run_until_it_is_back(
     shutil.rmtree(directory)
     away.rename(directory)
     assert live.wait_for(ev.Resumed).origin == "engine"
-    live.control.put(RequestKind.STOP, "test")
-    assert live.finish().status == "stopped"
+    live.stop()
     told = [(event.seq, type(event)) for event in live.events]
     assert [(event.seq, type(event)) for event in recorded(directory)] == told
     assert find_checkpoint(directory).name == Path(live.state.checkpoints[-1].path).name

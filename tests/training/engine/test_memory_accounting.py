@@ -27,8 +27,7 @@ def owners(live: LiveRun) -> list[tuple[str, dict[str, int]]]:
 
 def test_memory_owners_are_reported_on_their_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EnvPool, "_start_workers", lambda *_: None)  # the copies of envs in workers do not count
-    live = LiveRun(tmp_path, envs=3, rounds=2, steps=3, policy="ppo", devices=("cpu:0", "cpu:1"))
-    live.start().finish()
+    live = LiveRun.finished(tmp_path, envs=3, rounds=2, steps=3, policy="ppo", devices=("cpu:0", "cpu:1"))
     first, second = dict(owners(live)[-2:]).values()
     assert set(first) == {"hosts", "seeds", "optimizers", "policy", "data"}
     assert set(second) == {"hosts", "seeds", "optimizers"}
@@ -40,8 +39,7 @@ def test_memory_owners_are_reported_on_their_lane(tmp_path: Path, monkeypatch: p
 
 
 def test_seed_memory_counts_until_the_round_ends(tmp_path: Path) -> None:
-    live = LiveRun(tmp_path, envs=1, rounds=1, steps=6, policy="full")
-    live.start().finish()
+    live = LiveRun.finished(tmp_path, envs=1, rounds=1, steps=6, policy="full")
     (env,) = live.run.pool.envs
     told = [each for _, each in owners(live)]
     for event in live.events:

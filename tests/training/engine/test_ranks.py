@@ -95,9 +95,7 @@ class RankedRun:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> LiveRun:
     """The same run in a single process."""
-    live = LiveRun(tmp_path_factory.mktemp("alone"), envs=ENVS)
-    live.start().finish()
-    return live
+    return LiveRun.finished(tmp_path_factory.mktemp("alone"), envs=ENVS)
 
 
 @pytest.fixture(scope="module")
@@ -196,8 +194,7 @@ def test_run_resumes_with_another_number_of_ranks(
     with monkeypatch.context() as by_itself:
         by_itself.setattr(RankInfo, "from_environment", RankInfo)
         second = LiveRun(tmp_path, resume=list_checkpoints(run)[-1], envs=ENVS).start_paused(3)
-        second.control.put(RequestKind.STOP, "test")
-        assert second.finish().status == "stopped"
+        second.stop()
     third = RankedRun(monkeypatch, tmp_path, resume=list_checkpoints(run)[-1]).start()
     assert third.finish() == "done"
     assert_alike(computed(recorded(run)), computed(recorded(alone.run.directory)))
@@ -566,8 +563,9 @@ def test_data_are_loaded_once_on_a_machine(tmp_path: Path) -> None:
     assert "Traceback" not in errors
     assert (tmp_path / "calls.txt").read_text() == "called\n"
     run = only_run(tmp_path)
-    alone = LiveRun(tmp_path / "alone", task=f"{tmp_path / 'counted.py'}:task", envs=ENVS, rounds=1, ppo={}, training={})
-    alone.start().finish()
+    alone = LiveRun.finished(
+        tmp_path / "alone", task=f"{tmp_path / 'counted.py'}:task", envs=ENVS, rounds=1, ppo={}, training={}
+    )
     assert_alike(computed(recorded(run)), computed(recorded(alone.run.directory)))
 
 

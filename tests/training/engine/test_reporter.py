@@ -56,8 +56,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Watched:
     options = {"policy": "heuristic", "envs": ENVS, "rounds": 1, "steps": STEPS}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Env, "unpack_results", watch)
-        live = LiveRun(tmp_path_factory.mktemp("watched"), **options)
-        live.start().finish()
+        live = LiveRun.finished(tmp_path_factory.mktemp("watched"), **options)
     return Watched(live, readings)
 
 
@@ -127,8 +126,7 @@ def test_step_event_names_the_decision(watched: Watched) -> None:
 
 
 def test_step_event_has_legal_op_and_choice_probabilities(tmp_path: Path) -> None:
-    live = LiveRun(tmp_path, policy="ppo", envs=2, rounds=1)
-    live.start().finish()
+    live = LiveRun.finished(tmp_path, policy="ppo", envs=2, rounds=1)
     steps = [event for event in live.events if isinstance(event, ev.EnvStepped)]
     assert {frozenset(event.op_probabilities) for event in steps} >= {frozenset({"wait", "germinate"})}
     for event in steps:
@@ -138,14 +136,6 @@ def test_step_event_has_legal_op_and_choice_probabilities(tmp_path: Path) -> Non
     assert chosen
     assert all(choice.probability is not None and 0 < choice.probability <= 1 for choice in chosen)
     assert any(choice.probability < 0.9 for choice in chosen if choice.probability)
-
-
-def test_run_state_has_the_last_step(watched: Watched) -> None:
-    for env in range(ENVS):
-        state, events = watched.live.state.envs[env], watched.stepped(env)
-        assert state.stepped == events[-1]
-        assert state.scores == [event.score for event in events]
-        assert state.best_score == max(event.score for event in events)
 
 
 def test_reward_parts_sum_to_the_reward(watched: Watched) -> None:
@@ -194,8 +184,7 @@ def evaluate(network: GrowingNetwork, x: Tensor, y: Tensor, alphas: list[float])
 
 
 def test_loss_and_accuracy_are_of_the_validation_split(tmp_path: Path) -> None:
-    live = LiveRun(tmp_path, policy="static", rounds=1, steps=3, envs=1)
-    live.start().finish()
+    live = LiveRun.finished(tmp_path, policy="static", rounds=1, steps=3, envs=1)
     (env,) = live.run.pool.envs
     hits, loss = evaluate(env.network, env.splits.validation[0], env.splits.validation[1], env.network.alphas())
     stepped = live.state.envs[0].stepped
@@ -263,8 +252,7 @@ def test_gate_refusal_is_reported_as_long_as_it_lasts(tmp_path: Path) -> None:
             }
         live.control.put(RequestKind.STEP, "test")
         live.wait_for(ev.Paused)
-    live.control.put(RequestKind.ABANDON, "test")
-    live.finish()
+    live.abandon()
     gates = [event for event in live.events if isinstance(event, ev.GateRefused | ev.GateOpened)]
     assert {event.gate for event in gates if isinstance(event, ev.GateRefused)} >= {"G2", "G3"}
     opened = [event for event in gates if isinstance(event, ev.GateOpened)]
@@ -285,6 +273,5 @@ def test_lanes_are_compared_only_with_separate_envs(
 ) -> None:
     monkeypatch.setattr(EnvPool, "_start_workers", lambda *_: None)  # all lanes train in this process
     two = {"devices": ("cpu:0", "cpu:1"), "policy": "static", "rounds": 1, "steps": 1}
-    live = LiveRun(tmp_path, **(two | options))
-    live.start().finish()
+    live = LiveRun.finished(tmp_path, **(two | options))
     assert {event.active for event in live.events if isinstance(event, ev.DeviceSampled)} == active

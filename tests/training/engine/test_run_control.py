@@ -150,8 +150,7 @@ def test_checkpoint_of_a_paused_run_can_be_resumed(paused: LiveRun, tmp_path: Pa
     assert steps(paused.events) == [(r, s, e) for r in (1, 2, 3) for s in (1, 2, 3, 4) for e in range(3)]
     whole = computed(recorded(paused.run.directory))
 
-    again = LiveRun(tmp_path, resume=Path(saved.path), checkpoint_every=0)
-    again.start().finish()
+    again = LiveRun.finished(tmp_path, resume=Path(saved.path), checkpoint_every=0)
     assert computed(recorded(again.run.directory)) == whole
 
 
@@ -169,8 +168,7 @@ def test_abandon_writes_no_checkpoint(paused: LiveRun) -> None:
 def test_checkpoints_are_written_on_schedule_and_at_the_end_and_the_newest_are_kept(
     every: int, rounds: list[tuple[str, int]], tmp_path: Path
 ) -> None:
-    live = LiveRun(tmp_path, policy="static", checkpoint_every=every, keep=2, steps=1)
-    live.start().finish()
+    live = LiveRun.finished(tmp_path, policy="static", checkpoint_every=every, keep=2, steps=1)
     saved = [(event.origin, event.round) for event in live.events if isinstance(event, ev.CheckpointSaved)]
     assert saved == rounds
     kept = [read_checkpoint(path).round for path in list_checkpoints(live.run.directory)]

@@ -38,14 +38,13 @@ def test_groups_that_go_ahead_change_no_result(
         return end_step(trainer, is_ahead)
 
     monkeypatch.setattr(Trainer, "_end_step", note_and_end)
-    overlapping = LiveRun(tmp_path / "overlapping", envs=5, devices=lanes).start()
+    overlapping = LiveRun(tmp_path / "overlapping", envs=5, rounds=2, devices=lanes).start()
     assert overlapping.finish().status == "done"
-    assert ahead == [True, True, True, False] * 3
+    assert ahead == [True, True, True, False] * 2
     with monkeypatch.context() as patch:
         patch.setattr(RunController, "may_go_ahead", lambda _: False)
-        alone = LiveRun(tmp_path / "alone", envs=5).start()
-        alone.finish()
-    assert ahead[12:] == [False] * 12
+        alone = LiveRun.finished(tmp_path / "alone", envs=5, rounds=2)
+    assert ahead[8:] == [False] * 8
     assert computed(recorded(overlapping.run.directory)) == computed(recorded(alone.run.directory))
 
 
@@ -56,8 +55,7 @@ def test_pause_holds_all_envs_after_the_same_step(tmp_path: Path) -> None:
     live.wait_for(ev.Paused)
     steps = [event.env for event in live.events if isinstance(event, ev.EnvStepped)]
     assert steps == [0, 1, 2] * (len(steps) // 3)
-    live.control.put(RequestKind.STOP, "test")
-    assert live.finish().status == "stopped"
+    live.stop()
 
 
 class Noting(NonLearningAgent):

@@ -11,7 +11,6 @@ import torch
 
 from esper.cli.main import main
 from esper.common.configuration.config import Config, PPOConfig
-from esper.common.control import RequestKind
 from esper.recordings import events as ev
 from esper.recordings.checkpoints.catalog import find_checkpoint
 from esper.recordings.checkpoints.manifest import CheckpointError
@@ -34,8 +33,7 @@ def options(**changes: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    live = LiveRun(tmp_path_factory.mktemp("trained"), **OPTIONS).start()
-    live.finish()
+    live = LiveRun.finished(tmp_path_factory.mktemp("trained"), **OPTIONS)
     return live.run.directory
 
 
@@ -61,8 +59,7 @@ def test_run_begins_with_the_policy_and_learns(run: Path, tmp_path: Path) -> Non
     assert isinstance(agent, PPOAgent)
     trained = read_trained_policy(str(run), run.parent).tensors
     assert all(torch.equal(value, trained[f"network.{name}"]) for name, value in agent.network.state_dict().items())
-    live = LiveRun(tmp_path, **options(task="recall", init_policy=str(run))).start()
-    live.finish()
+    live = LiveRun.finished(tmp_path, **options(task="recall", init_policy=str(run)))
     after = read_checkpoint(find_checkpoint(live.run.directory)).tensors
     assert not torch.equal(after["agent.network.lstm.weight_hh_l0"], trained["network.lstm.weight_hh_l0"])
     assert torch.equal(after["agent.observations.base.mean"], trained["observations.base.mean"])
@@ -72,15 +69,11 @@ def test_run_begins_with_the_policy_and_learns(run: Path, tmp_path: Path) -> Non
 def test_run_resumes_although_the_policy_that_it_began_with_is_gone(run: Path, tmp_path: Path) -> None:
     policy = shutil.copytree(run, tmp_path / "policy")
     two_rounds = options(rounds=2, init_policy=str(policy))
-    whole = LiveRun(tmp_path / "whole", **two_rounds).start()
-    whole.finish()
+    whole = LiveRun.finished(tmp_path / "whole", **two_rounds)
     first = LiveRun(tmp_path, **two_rounds).start_paused(4)
-    first.control.put(RequestKind.STOP, "test")
-    first.finish()
-    checkpoint = find_checkpoint(first.run.directory)
+    checkpoint = first.stop()
     shutil.rmtree(policy)
-    second = LiveRun(tmp_path, resume=checkpoint, **two_rounds)
-    second.start().finish()
+    second = LiveRun.finished(tmp_path, resume=checkpoint, **two_rounds)
     found, expected = (read_checkpoint(find_checkpoint(live.run.directory)).tensors for live in (second, whole))
     assert all(torch.equal(value, found[name]) for name, value in expected.items() if "network" in name)
 
@@ -122,16 +115,14 @@ def test_every_command_accepts_a_run_as_the_policy(
 
 
 def test_shipped_policy_plants_attention_in_a_transformer(tmp_path: Path) -> None:
-    live = LiveRun(tmp_path, **options(task="recall", policy=PRETRAINED, steps=15)).start()
-    live.finish()
+    live = LiveRun.finished(tmp_path, **options(task="recall", policy=PRETRAINED, steps=15))
     for env in live.state.envs:
         assert env.latest
         assert "self_attention" in [slot.blueprint for slot in env.latest.slots]
 
 
 def test_policy_without_ppo_is_refused(run: Path, tmp_path: Path) -> None:
-    live = LiveRun(tmp_path, **options(policy="static")).start()
-    live.finish()
+    live = LiveRun.finished(tmp_path, **options(policy="static"))
     path = find_checkpoint(live.run.directory)
     with pytest.raises(CheckpointError, match="has no PPO policy"):
         policy_of(read_checkpoint(path), path)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -71,6 +72,7 @@ def test_shared_loss_scale_falls_for_all_envs() -> None:
         assert after[0].loss_scale == FIRST_SCALE / 2 ** batches(pool.envs[1])
 
 
+@pytest.mark.slow
 def test_worker_envs_share_one_loss_scale() -> None:
     with population(envs=4, amp="fp16", scaler="device", lanes=("cpu:0", "cpu:1")) as pool:
         pool.reset(0)

@@ -10,11 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from esper.common.configuration.config import TrainingConfig
-from esper.common.control import RequestKind
 from esper.networks.seeds.lifecycle import StageTransition
 from esper.recordings import events as ev
-from esper.recordings.checkpoints.catalog import list_checkpoints
 from esper.training.envs.env import Env
 from esper.training.envs.env_state import env_state_tensors
 from esper.training.envs.epoch_result import EpochResult
@@ -197,9 +194,8 @@ def test_inactive_steps_are_not_valid(broken: LiveRun) -> None:
 def test_run_resumes_with_an_inactive_env(broken: LiveRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     poison(monkeypatch, 1)
     first = LiveRun(tmp_path, **LEARNING).start_paused(AT + 2)
-    first.control.put(RequestKind.STOP, "test")
-    first.finish()
-    LiveRun(tmp_path, resume=list_checkpoints(first.run.directory)[-1], **LEARNING).start().finish()
+    checkpoint = first.stop()
+    LiveRun(tmp_path, resume=checkpoint, **LEARNING).start().finish()
     assert repr(computed(recorded(first.run.directory))) == repr(computed(recorded(broken.run.directory)))
 
 
@@ -214,19 +210,16 @@ def test_breakdown_in_first_step_restores_the_start(tmp_path: Path, monkeypatch:
 
 
 def test_recovered_env_is_not_rolled_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    well = LiveRun(tmp_path / "well", **OPTIONS)
-    well.start().finish()
+    well = LiveRun.finished(tmp_path / "well", **OPTIONS)
     assert COLLAPSE_STEPS == 3
     ail(monkeypatch, 1, 2, 4, 5)
-    ill = LiveRun(tmp_path / "ill", **OPTIONS)
-    ill.start().finish()
+    ill = LiveRun.finished(tmp_path / "ill", **OPTIONS)
     assert repr(computed(recorded(ill.run.directory))) == repr(computed(recorded(well.run.directory)))
 
 
 def test_rollback_restores_the_state_before_the_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ail(monkeypatch, 2, 3, 4)
-    whole = LiveRun(tmp_path / "whole", **OPTIONS)
-    whole.start().finish()
+    whole = LiveRun.finished(tmp_path / "whole", **OPTIONS)
     (back,) = [event for event in whole.events if isinstance(event, ev.GovernorRolledBack)]
     assert (back.env, back.step, back.reason) == (ILL, 4, "it is ill")
     (ended,) = [event for event in whole.events if isinstance(event, ev.EpisodeEnded) and event.env == ILL]
@@ -234,10 +227,8 @@ def test_rollback_restores_the_state_before_the_trouble(tmp_path: Path, monkeypa
     assert ended.score == good.score
 
     first = LiveRun(tmp_path / "parts", **OPTIONS).start_paused(3)
-    first.control.put(RequestKind.STOP, "test")
-    first.finish()
-    resumed = LiveRun(tmp_path / "parts", resume=list_checkpoints(first.run.directory)[-1], **OPTIONS)
-    resumed.start().finish()
+    checkpoint = first.stop()
+    resumed = LiveRun.finished(tmp_path / "parts", resume=checkpoint, **OPTIONS)
     assert repr(computed(recorded(first.run.directory))) == repr(computed(recorded(whole.run.directory)))
     there, here = (env_state_tensors(live.run.pool.envs[ILL]) for live in (whole, resumed))
     assert there.keys() == here.keys()
@@ -255,13 +246,10 @@ def test_breakdown_right_after_resume_restores_loss_scale(tmp_path: Path, monkey
 
     monkeypatch.setattr(Env, "apply_action", lower)
     options: dict[str, Any] = {**OPTIONS, "policy": "static", "steps": 4, "amp": "fp16"}
-    whole = LiveRun(tmp_path / "whole", **options)
-    whole.start().finish()
+    whole = LiveRun.finished(tmp_path / "whole", **options)
     first = LiveRun(tmp_path / "parts", **options).start_paused(AT)
-    first.control.put(RequestKind.STOP, "test")
-    first.finish()
-    resumed = LiveRun(tmp_path / "parts", resume=list_checkpoints(first.run.directory)[-1], **options)
-    resumed.start().finish()
+    checkpoint = first.stop()
+    resumed = LiveRun.finished(tmp_path / "parts", resume=checkpoint, **options)
 
     assert repr(computed(recorded(first.run.directory))) == repr(computed(recorded(whole.run.directory)))
     scalers = [live.run.pool.envs[ILL].scaler for live in (whole, resumed)]
@@ -270,8 +258,7 @@ def test_breakdown_right_after_resume_restores_loss_scale(tmp_path: Path, monkey
 
 def test_rollback_restores_the_good_state_bit_for_bit(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, **OPTIONS).start_paused(3)
-    live.control.put(RequestKind.STOP, "test")
-    live.finish()
+    live.stop()
     env = live.run.pool.envs[0]
     last_good = LastGoodState(env)
     last_good.save()
@@ -300,15 +287,16 @@ def test_rollback_leaves_a_usable_loss_scale(
     """Non-finite weights halve the scale in every batch, regardless of its value."""
     monkeypatch.setattr(EnvPool, "_start_workers", lambda *_: None)  # all lanes train in this process
     poison(monkeypatch)
-    options: dict[str, Any] = {**OPTIONS, "policy": "static", "rounds": 2, "training": TrainingConfig(), **changed}
-    live = LiveRun(tmp_path, **options)
-    live.start().finish()
+    options: dict[str, Any] = {**OPTIONS, "policy": "static", "rounds": 2, **changed}
+    live = LiveRun.finished(tmp_path, **options)
 
     steps = [e for e in live.events if isinstance(e, ev.EnvStepped) and e.env == ILL]
     fallen = steps[AT]
+    before = steps[AT - 1].loss_scale
     assert fallen.loss_scale is not None
-    assert fallen.loss_scale < 2**10
-    assert [event.loss_scale for event in steps if event.round == 2] == [steps[AT - 1].loss_scale] * 5
+    assert before is not None
+    assert fallen.loss_scale < before
+    assert [event.loss_scale for event in steps if event.round == 2] == [before] * 5
 
 
 def test_rollback_reports_measurements_of_removed_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,8 +309,7 @@ def test_rollback_reports_measurements_of_removed_seeds(tmp_path: Path, monkeypa
         return backward(env, owners)
 
     monkeypatch.setattr(Env, "_optimize", ill)
-    live = LiveRun(tmp_path, **{**OPTIONS, "policy": "full"})
-    live.start().finish()
+    live = LiveRun.finished(tmp_path, **{**OPTIONS, "policy": "full"})
 
     (back,) = [event for event in live.events if isinstance(event, ev.GovernorRolledBack)]
     step = next(e for e in live.events if isinstance(e, ev.EnvStepped) and (e.env, e.step) == (ILL, back.step))
@@ -336,8 +323,7 @@ def test_episode_end_after_rollback_describes_the_rest(tmp_path: Path, monkeypat
     """The accuracy was higher with the seeds that the rollback removed."""
     monkeypatch.setattr("tests.training.envs.test_governor.AT", 6)
     poison(monkeypatch)
-    live = LiveRun(tmp_path, **{**OPTIONS, "policy": "full", "steps": 7})
-    live.start().finish()
+    live = LiveRun.finished(tmp_path, **{**OPTIONS, "policy": "full", "steps": 7})
 
     (back,) = [event for event in live.events if isinstance(event, ev.GovernorRolledBack)]
     assert back.culled

@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from esper.cli.main import main
 from esper.common.configuration.config import ConfigError
-from esper.common.control import RequestKind
 from esper.common.decisions import Decision, PlannedDecision, write_plan
 from esper.common.domain import Op
 from esper.recordings import events as ev
-from esper.recordings.checkpoints.catalog import find_checkpoint
 from esper.training.policy.plan import check_names, parse_plan, split_plan
 from esper.training.policy.plan_agent import PlanAgent
 from tests.runs import LiveRun, computed, recorded
@@ -125,9 +123,8 @@ def test_cull_of_a_seed_that_a_slot_does_not_offer_is_left_out() -> None:
 
 def test_plan_resumes_in_the_middle_of_an_episode(whole: LiveRun, tmp_path: Path) -> None:
     first = LiveRun(tmp_path, **OPTIONS).start_paused(2)
-    first.control.put(RequestKind.STOP, "test")
-    assert first.finish().status == "stopped"
-    second = LiveRun(tmp_path, resume=find_checkpoint(first.run.directory), **OPTIONS)
+    checkpoint = first.stop()
+    second = LiveRun(tmp_path, resume=checkpoint, **OPTIONS)
     assert second.start().finish().status == "done"
     assert computed(recorded(second.run.directory)) == computed(recorded(whole.run.directory))
 
@@ -135,7 +132,6 @@ def test_plan_resumes_in_the_middle_of_an_episode(whole: LiveRun, tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--policy", "plan"), "--policy plan needs a plan"),
         (("--plan", "2:norm@late"), "--plan is for --policy plan, not --policy ppo"),
         (("--policy", "plan", "--plan", "2:nrm@late"), "did you mean norm?"),
         (("--policy", "plan", "--plan", "2:norm@late,tempo=4"), "'4' is not a choice of tempo; valid: 3, 5, 8"),
