@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from esper.training.lanes import pool as pool_module
 from esper.training.lanes.dealing import deal_envs
+from esper.training.lanes.pool import EnvPool
 from tests.training.engine.populations import play, population
 
 
@@ -41,6 +42,7 @@ def test_envs_of_one_host_stay_on_one_kind(hosts: list[int], kinds: list[str], s
 
 
 def test_population_on_unequal_lanes_is_measured_and_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EnvPool, "_start_workers", lambda *_: None)  # both lanes train in this process
     kinds = iter(["one", "other", "only"])
     monkeypatch.setattr(pool_module, "device_kind", lambda _: next(kinds))
     measured: list[Mapping[str, float]] = []
@@ -59,6 +61,7 @@ def test_population_on_unequal_lanes_is_measured_and_trains(monkeypatch: pytest.
         assert repr(play(unequal, 0, 3)) == repr(play(alone, 0, 3))  # measuring leaves no trace in the results
 
 
+@pytest.mark.slow
 def test_lane_without_envs_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "deal_envs", lambda hosts, *_: [0] * len(hosts))
     with population(envs=2, lanes=("cpu:0", "cpu:1")) as pool:

@@ -56,8 +56,7 @@ def test_auto_uses_the_cpu_if_the_driver_is_too_old() -> None:
 
 @pytest.mark.usefixtures("old_driver")
 def test_default_command_trains_on_the_cpu_and_says_why(tmp_path: Path) -> None:
-    live = LiveRun(tmp_path, envs=1, rounds=1, steps=1, devices=("auto",))
-    live.start().finish()
+    live = LiveRun.finished(tmp_path, envs=1, rounds=1, steps=1, devices=("auto",))
     warnings = [event.text for event in recorded(live.run.directory) if isinstance(event, ev.Logged)]
     assert [text for text in warnings if "cuda" in text] == [
         f"cuda:{index} is not used: The NVIDIA driver on your system is too old (found version 11040)"

@@ -61,12 +61,18 @@ def test_workers_fit_into_free_memory(free: float, expected: int, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("launching", "scaler", "expected"), [(0.9, "env", {3}), (0.2, "env", {0}), (0.9, "device", {0})]
+    ("launching", "scaler", "problem", "expected"),
+    [
+        (0.9, "env", "injected", {3}),
+        (0.2, "env", "injected", {0}),
+        (0.9, "device", "injected", {0}),
+        (0.9, "env", None, {0}),
+    ],
 )
 def test_gpu_that_waits_for_launches_has_workers(
-    launching: float, scaler: str, expected: set[int], monkeypatch: pytest.MonkeyPatch
+    launching: float, scaler: str, problem: str | None, expected: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Envs that share a loss scale stay in one process, and so do all envs with CUDA graphs."""
+    """Envs that share a loss scale stay in one process, and so do all envs whose kernels CUDA graphs can record."""
     digits_profile()
     started: list[int] = []
     with pretended_gpus(monkeypatch):
@@ -74,13 +80,12 @@ def test_gpu_that_waits_for_launches_has_workers(
         monkeypatch.setattr(pool_module, "fitting_workers", lambda *_: 3)
         monkeypatch.setattr(pool_module, "measure_launching", lambda *_: launching)
         monkeypatch.setattr(EnvPool, "_start_workers", lambda _, workers, *__: started.extend(workers.values()))
-        with population(4, ("cuda:0", "cuda:1"), amp="fp16", scaler=scaler):
-            assert set(started) == {0}
-        started.clear()
-        monkeypatch.setattr(pool_module, "check_graphs", lambda *_: "injected")
-        with population(4, ("cuda:0", "cuda:1"), amp="fp16", scaler=scaler) as pool:
+        monkeypatch.setattr(pool_module, "check_graphs", lambda *_: problem)
+        with population(2, ("cuda:0",), amp="fp16", scaler=scaler) as pool:
             assert set(started) == expected
-            assert pool.notices == ["the kernels of digits_impaired are launched one by one: injected"]
+            assert (
+                pool.notices == [f"the kernels of digits_impaired are launched one by one: {problem}"][: bool(problem)]
+            )
 
 
 def test_every_kind_of_gpu_has_a_dry_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,8 +127,8 @@ def test_env_that_fails_while_measured_fails_in_the_first_step(monkeypatch: pyte
         monkeypatch.setattr(pool_module, "useful_workers", lambda *_: 4)
         monkeypatch.setattr(pool_module, "check_graphs", lambda *_: "injected")
         monkeypatch.setattr(Env, "train_batch", fails)
-        with population(8, ("cuda:0",)) as pool:
+        with population(2, ("cuda:0",)) as pool:
             assert not pool.lanes[0].has_workers
             pool.reset(0)
             with pytest.raises(FaultError, match=r"^env 00 on cuda:0 failed: RuntimeError: injected"):
-                pool.step([Action(Op.WAIT)] * 8, 0)
+                pool.step([Action(Op.WAIT)] * 2, 0)

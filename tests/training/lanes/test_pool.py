@@ -175,12 +175,10 @@ def test_fault_of_an_env_names_it(method: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_env_does_not_depend_on_other_envs(tmp_path: Path) -> None:
-    """Compares the events of env 0 in a population of one with those in a population of three on two lanes."""
+    """Compares the events of env 0 in a population of one with those in a population of three."""
     options: dict[str, Any] = {"policy": "random", "rounds": 2}
-    alone = LiveRun(tmp_path / "alone", envs=1, **options)
-    alone.start().finish()
-    crowd = LiveRun(tmp_path / "crowd", envs=3, devices=TWO_LANES, **options)
-    crowd.start().finish()
+    alone = LiveRun.finished(tmp_path / "alone", envs=1, **options)
+    crowd = LiveRun.finished(tmp_path / "crowd", envs=3, **options)
     of_alone, of_crowd = (
         [event for event in computed(recorded(live.run.directory)) if getattr(event, "env", 0) == 0]
         for live in (alone, crowd)

@@ -29,14 +29,9 @@ GPUS = ("cuda:0", "cuda:1")
 STEPS = 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("amp", "scaler", "counterfactual"),
-    [
-        pytest.param("bf16", "env", "ablation", marks=pytest.mark.slow),
-        pytest.param("fp16", "env", "shapley", marks=pytest.mark.slow),
-        pytest.param("fp16", "device", "ablation", marks=pytest.mark.slow),
-        pytest.param("off", "env", "shapley", marks=pytest.mark.slow),
-    ],
+    ("amp", "scaler", "counterfactual"), [("fp16", "device", "ablation"), ("off", "env", "shapley")]
 )
 def test_episode_stays_on_device_with_one_wait_per_step(
     amp: str, scaler: str, counterfactual: str, monkeypatch: pytest.MonkeyPatch
@@ -91,11 +86,12 @@ def test_second_group_is_launched_before_the_first_is_waited_for(monkeypatch: py
 def test_second_group_does_not_wait_for_other_streams_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each stream has an env of both groups. Its work is ordered, and that of other streams runs beside it."""
     digits_profile()
-    with pretended_gpus(monkeypatch), population(2 * MAX_STREAMS, GPUS[:1]) as pool:
+    monkeypatch.setattr(runner, "MAX_STREAMS", 2)
+    with pretended_gpus(monkeypatch), population(4, GPUS[:1]) as pool:
         pool.reset(0)
         streams: list[Any] = [*pool.lanes[0]._runner._streams]
         order: StreamOrder = streams[0]._gpus.order
-        groups = pool.envs[:MAX_STREAMS], pool.envs[MAX_STREAMS:]
+        groups = pool.envs[:2], pool.envs[2:]
         first = pool.start_step(dict.fromkeys(groups[0], Action(Op.WAIT)), 0)
         reached = {stream.number: order.last[stream.number] for stream in streams}
         second = pool.start_step(dict.fromkeys(groups[1], Action(Op.WAIT)), 0)
@@ -273,12 +269,12 @@ def test_recording_ends_if_the_task_exits(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_gpu_has_at_most_four_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     digits_profile()
-    with pretended_gpus(monkeypatch), population(11, GPUS, steps=2) as pool:
+    with pretended_gpus(monkeypatch), population(10, GPUS, steps=2) as pool:
         pool.reset(0)
         for lane in pool.lanes:
             assert len(lane._runner._streams) == MAX_STREAMS == 4
             by_stream = Counter(id(stream) for stream in lane._runner._stream_by_env.values())
-            assert set(by_stream.values()) <= {1, 2}  # dealt evenly, whatever the indices of the envs of the lane
+            assert sorted(by_stream.values()) == [1, 1, 1, 2]  # whatever the indices of the envs of the lane
 
 
 def test_restore_after_fault_waits_for_pending_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.terminals import TIMEOUT_S, started
+from tests.terminals import TIMEOUT_S, started, wait_until
 
 TWO_LANES = ("--no-tui", "--devices", "cpu:0", "cpu:1", "--envs", "2", "--task", "digits")
 
@@ -29,13 +27,6 @@ class Watched(subprocess.Popen):
 subprocess.Popen = Watched
 sys.exit(main({[*TWO_LANES, "--rounds", "1", "--steps", "1"]}))
 """
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def gone(process: psutil.Process) -> bool:

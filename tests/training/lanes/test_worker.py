@@ -17,7 +17,6 @@ import psutil
 import pytest
 
 from esper.common.configuration.config import ConfigError
-from esper.common.control import RequestKind
 from esper.common.domain import Op, Stage
 from esper.recordings import events as ev
 from esper.training.envs.env import Env
@@ -28,7 +27,7 @@ from esper.training.lanes.errors import FaultError
 from esper.training.lanes.lane import Lane
 from esper.training.lanes.pool import EnvPool
 from esper.training.policy.actions import Action
-from tests.runs import LiveRun, computed, recorded
+from tests.runs import LiveRun
 from tests.training.engine.populations import measurements, play, population
 
 TWO_LANES = ("cpu:0", "cpu:1")
@@ -181,21 +180,6 @@ def test_worker_that_lost_its_gpu_is_replaced(pool: EnvPool, wanted: list[list[E
     assert not psutil.pid_exists(first)
     assert play(pool, 0, 3) == wanted[:4]
     assert pool.lanes[1].pids != [first]
-
-
-@pytest.mark.slow
-def test_restore_after_worker_kill_reaches_the_same_result(tmp_path: Path) -> None:
-    whole = LiveRun(tmp_path / "whole")
-    whole.start().finish()
-    live = LiveRun(tmp_path / "live", interactive=True, devices=TWO_LANES).start_paused(6)
-    os.kill(live.run.pool.lanes[1].pids[0], signal.SIGKILL)
-    live.control.put(RequestKind.RESUME, "test")
-    while (paused := live.wait_for(ev.Paused)).reason is None:
-        pass
-    assert paused.reason == "the worker process of lane cpu:1 was killed by signal 9"
-    live.control.put(RequestKind.RESTORE, "test", live.state.checkpoints[-1].path)
-    assert live.finish().status == "done"
-    assert computed(recorded(live.run.directory)) == computed(recorded(whole.run.directory))
 
 
 def test_dead_worker_is_reported_by_both_groups_and_until_it_is_replaced(
