@@ -157,8 +157,8 @@ def test_few_samples_are_repeated_equally_often() -> None:
 )
 def test_every_policy_grows_envs_with_different_slots(policy: str, tmp_path: Path) -> None:
     plan = "1:conv_light@first 2:depthwise@fourth 3:conv_light@second" if policy == "plan" else ""
-    options = OPTIONS | {"policy": policy, "plan": plan, "rounds": 1, "envs": 8, "ppo": PPOConfig(envs_per_host=1)}
-    live = LiveRun.finished(tmp_path, **options)
+    options = OPTIONS | {"policy": policy, "plan": plan, "rounds": 1, "ppo": PPOConfig(envs_per_host=1)}
+    live = LiveRun.finished(tmp_path, seed=4, **options)  # whose first round has all structures
     events = recorded(live.run.directory)
     planted = {event.slot for event in events if isinstance(event, ev.SeedMoved) and event.after == "germinated"}
     structures = {event.structure for event in events if isinstance(event, ev.EpisodeStarted)}

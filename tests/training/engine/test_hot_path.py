@@ -95,6 +95,7 @@ def test_no_tensor_outlives_its_round(tmp_path: Path, monkeypatch: pytest.Monkey
         held.append(census())
 
     monkeypatch.setattr(PPOAgent, "begin_round", counted)
-    live = LiveRun.finished(tmp_path, policy="ppo", rounds=3, steps=6)
+    live = LiveRun(tmp_path, policy="ppo", rounds=3, steps=6)
+    live.start().finish()
     assert len(held) == 3
     assert held[2] == held[1]

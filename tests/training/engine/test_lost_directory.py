@@ -105,7 +105,8 @@ def test_moved_or_replaced_directory_holds_the_run_until_it_is_back(
     shutil.rmtree(directory)
     away.rename(directory)
     assert live.wait_for(ev.Resumed).origin == "engine"
-    live.stop()
+    live.control.put(RequestKind.STOP, "test")
+    assert live.finish().status == "stopped"
     told = [(event.seq, type(event)) for event in live.events]
     assert [(event.seq, type(event)) for event in recorded(directory)] == told
     assert find_checkpoint(directory).name == Path(live.state.checkpoints[-1].path).name

@@ -627,7 +627,7 @@ def test_call_that_never_returns_in_another_rank_is_named_and_ends_with_a_stop(s
 
 HANGS = """
 import datetime, time
-from esper import ranks
+from esper.common.system import ranks
 from esper.common.system.process import RankInfo
 ranks.COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=2)
 place = RankInfo.from_environment()

@@ -22,10 +22,8 @@ from esper.training.policy.baselines import NonLearningAgent, StaticAgent
 from tests.runs import LiveRun, computed, recorded
 from tests.training.engine.populations import population
 
-LANES = [("cpu:0",), pytest.param(("cpu:0", "cpu:1"), marks=pytest.mark.slow)]
 
-
-@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("lanes", [("cpu:0",), pytest.param(("cpu:0", "cpu:1"), marks=pytest.mark.slow)])
 def test_groups_that_go_ahead_change_no_result(
     lanes: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,9 +76,8 @@ def episodes_of(pool: EnvPool) -> list[Episode]:
     return episodes
 
 
-@pytest.mark.parametrize("lanes", LANES)
-def test_fault_of_one_group_leaves_the_other_idle(lanes: tuple[str, ...]) -> None:
-    with population(envs=3, lanes=lanes) as pool:
+def test_fault_of_one_group_leaves_the_other_idle() -> None:
+    with population(envs=3) as pool:
         agent, ended = Noting(fails_at=3), list[StepResult]()
 
         def end(result: StepResult) -> None:
