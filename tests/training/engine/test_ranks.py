@@ -404,6 +404,30 @@ def torchrun(cwd: Path, *options: str, program: Sequence[str] = ("-m", "esper"))
     )
 
 
+TASK_OF_RANKS = """
+from pathlib import Path
+
+import torch
+
+import esper
+
+
+def data(directory):
+    with Path("calls.txt").open("a") as file:
+        file.write("called\\n")
+    {line}
+    x = torch.randn(96, 6, generator=torch.Generator().manual_seed(0))
+    split = x, x[:, :3].argmax(1)
+    return esper.Splits(train=split, validation=split, test=split)
+
+
+task = esper.Task(
+    name="counted", model=lambda: torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)),
+    slots={{"hidden": "1"}}, data=data, optimizer=esper.SGD(0.05), seed_optimizer=esper.SGD(0.05),
+)
+"""
+
+
 LISTS_THREADS = """
 import sys
 from pathlib import Path
@@ -415,11 +439,13 @@ sys.exit(code)
 
 
 @pytest.mark.slow
-def test_torchrun_computes_the_same_as_one_process(alone: LiveRun, tmp_path: Path) -> None:
+def test_torchrun_computes_the_same_as_one_process(tmp_path: Path) -> None:
     """Although one rank, and then the whole run, are stopped and continue, as if the machine were suspended."""
     (tmp_path / "threads.py").write_text(LISTS_THREADS)
-    small = ("--training.samples-per-epoch", "256", "--ppo.hidden", "16", "--ppo.epochs", "2", "--ppo.minibatches", "2")
-    process = torchrun(tmp_path, "--rounds", "3", "--checkpoint-every", "1", *small, program=["threads.py"])
+    (tmp_path / "counted.py").write_text(TASK_OF_RANKS.format(line=""))
+    small = ("--ppo.hidden", "16", "--ppo.epochs", "2", "--ppo.minibatches", "2")
+    options = ("--task", "counted.py", "--rounds", "8", "--checkpoint-every", "1", *small)
+    process = torchrun(tmp_path, *options, program=["threads.py"])
     wait_for_steps(process, tmp_path)
     launcher = psutil.Process(process.pid)
     ranks = launcher.children()
@@ -432,9 +458,12 @@ def test_torchrun_computes_the_same_as_one_process(alone: LiveRun, tmp_path: Pat
     out, errors = process.communicate(timeout=PATIENCE)
     run = only_run(tmp_path)
     assert "Traceback" not in errors
+    assert (tmp_path / "calls.txt").read_text() == "called\n"  # the data are loaded once on a machine
     assert out.count("threads: ") == RANKS
     assert "gloo" not in out  # a thread of gloo that is left when Python exits can abort the process
     assert out.count(f"run {run.name}: done") == 1  # one rank speaks
+    task = f"{tmp_path / 'counted.py'}:task"
+    alone = LiveRun.finished(tmp_path / "alone", task=task, envs=ENVS, rounds=8, training={})
     assert_alike(computed(recorded(run)), computed(recorded(alone.run.directory)))
 
 
@@ -530,43 +559,6 @@ def test_fault_in_one_rank_gives_a_message_from_each(tmp_path: Path) -> None:
     assert 'raise ValueError("no such number")' in (tmp_path / trace).read_text()
     history = open_history(run)
     assert history.state_at(history.length).status == "failed"
-
-
-TASK_OF_RANKS = """
-from pathlib import Path
-
-import torch
-
-import esper
-
-
-def data(directory):
-    with Path("calls.txt").open("a") as file:
-        file.write("called\\n")
-    {line}
-    x = torch.randn(96, 6, generator=torch.Generator().manual_seed(0))
-    split = x, x[:, :3].argmax(1)
-    return esper.Splits(train=split, validation=split, test=split)
-
-
-task = esper.Task(
-    name="counted", model=lambda: torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)),
-    slots={{"hidden": "1"}}, data=data, optimizer=esper.SGD(0.05), seed_optimizer=esper.SGD(0.05),
-)
-"""
-
-
-@pytest.mark.slow
-def test_data_are_loaded_once_on_a_machine(tmp_path: Path) -> None:
-    (tmp_path / "counted.py").write_text(TASK_OF_RANKS.format(line=""))
-    _, errors = torchrun(tmp_path, "--rounds", "1", "--task", "counted.py").communicate(timeout=PATIENCE)
-    assert "Traceback" not in errors
-    assert (tmp_path / "calls.txt").read_text() == "called\n"
-    run = only_run(tmp_path)
-    alone = LiveRun.finished(
-        tmp_path / "alone", task=f"{tmp_path / 'counted.py'}:task", envs=ENVS, rounds=1, ppo={}, training={}
-    )
-    assert_alike(computed(recorded(run)), computed(recorded(alone.run.directory)))
 
 
 @pytest.mark.slow

@@ -83,9 +83,8 @@ def test_gpu_that_waits_for_launches_has_workers(
         monkeypatch.setattr(pool_module, "check_graphs", lambda *_: problem)
         with population(2, ("cuda:0",), amp="fp16", scaler=scaler) as pool:
             assert set(started) == expected
-            assert (
-                pool.notices == [f"the kernels of digits_impaired are launched one by one: {problem}"][: bool(problem)]
-            )
+            notice = f"the kernels of digits_impaired are launched one by one: {problem}"
+            assert pool.notices == ([notice] if problem else [])
 
 
 def test_every_kind_of_gpu_has_a_dry_run(monkeypatch: pytest.MonkeyPatch) -> None:
