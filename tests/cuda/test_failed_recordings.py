@@ -82,18 +82,6 @@ def record_beside_a_failure(ones_N: Tensor, fail: Callable[[Tensor], Tensor]) ->
     cuda_graphs.clear()
 
 
-def test_function_that_waits_is_launched() -> None:
-    ones_N = torch.ones(4, device=DEVICE)
-    torch.cuda.synchronize()
-    with side_stream():
-        cuda_graphs = CudaGraphs(DEVICE)
-        graphs = cuda_graphs.select(0, 0, [], [], list)
-        for _ in range(3):
-            assert graphs.run(("item",), lambda: wait_for_device(ones_N)).sum().item() == 16.0
-        assert cuda_graphs.recordings == 0
-        assert len(cuda_graphs.take_notices()) == 1
-
-
 def test_task_that_waits_is_launched_and_the_run_says_why() -> None:
     def loss(output: Tensor, y: Tensor) -> Tensor:
         return functional.cross_entropy(output, y) * max(output.abs().max().item(), 1.0)

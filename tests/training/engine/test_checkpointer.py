@@ -168,15 +168,6 @@ def test_missing_file_is_refused(written: Path, name: str) -> None:
         read_checkpoint(written)
 
 
-def test_file_of_another_checkpoint_is_refused(written: Path, tmp_path: Path) -> None:
-    other = checkpoint_path(tmp_path, 4, 2)
-    write_checkpoint(other, example(round_number=4))
-    (other / STATE_FILE).write_text("{}")
-    shutil.copy(other / STATE_FILE, written / STATE_FILE)
-    with pytest.raises(CheckpointError, match=f"{STATE_FILE} is damaged: it has 2 bytes instead of 140"):
-        read_checkpoint(written)
-
-
 @pytest.mark.parametrize(
     ("run_json", "advice"),
     [
