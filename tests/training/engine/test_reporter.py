@@ -145,6 +145,7 @@ def test_reward_parts_sum_to_the_reward(watched: Watched) -> None:
         assert all(event.reward == sum(event.reward_parts.values()) for event in events)
         assert {*events[-1].reward_parts} == {"score", "rent", "op", "contribution"}
         total = math.fsum(event.reward for event in events)
+        assert watched.live.state.envs[env].scores == [event.score for event in events]
         assert watched.live.state.envs[env].returns == [ended[env].episode_return]
         assert ended[env].episode_return == pytest.approx(total, abs=STEPS * 3 * 5e-6)  # each part has five decimals
         assert ended[env].score == events[-1].score

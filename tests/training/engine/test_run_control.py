@@ -165,7 +165,7 @@ def test_abandon_writes_no_checkpoint(paused: LiveRun) -> None:
     ("every", "rounds"),
     [(1, [("schedule", 1), ("schedule", 2), ("end", 3)]), (2, [("schedule", 2), ("end", 3)]), (0, [("end", 3)])],
 )
-def test_checkpoints_are_written_on_schedule_and_at_the_end_and_the_newest_are_kept(
+def test_checkpoints_follow_the_schedule_and_the_newest_are_kept(
     every: int, rounds: list[tuple[str, int]], tmp_path: Path
 ) -> None:
     live = LiveRun.finished(tmp_path, policy="static", checkpoint_every=every, keep=2, steps=1)

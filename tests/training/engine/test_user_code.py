@@ -89,7 +89,12 @@ task = esper.Task(
 
 
 @pytest.mark.parametrize(
-    ("action", "lanes"), [("sys.exit(3)", ("cpu:0", "cpu:1")), ("raise KeyboardInterrupt", ("cpu:0",))]
+    ("action", "lanes"),
+    [
+        ("sys.exit(3)", ("cpu:0",)),
+        ("raise KeyboardInterrupt", ("cpu:0",)),
+        pytest.param("sys.exit(3)", ("cpu:0", "cpu:1"), marks=pytest.mark.slow),
+    ],
 )
 def test_exit_in_the_code_of_the_user_is_a_fault(action: str, lanes: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / f"{tmp_path.name}.py"  # each a module of its own
@@ -383,7 +388,7 @@ def test_signal_during_the_import_of_a_task_is_answered(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_signal_ends_a_run_whose_code_never_returns_in_a_worker(tmp_path: Path) -> None:
+def test_one_signal_ends_a_run_that_is_stuck_in_a_worker(tmp_path: Path) -> None:
     wait = "import time\n        while 'engine' not in str(threading.enumerate()): time.sleep(1)"
     (tmp_path / "endless.py").write_text(f"import threading\n{CARELESS.replace('ACTION', wait)}")
     options = ["--policy", "static", "--rounds", "1000", "--steps", "20", "--envs", "4", "--devices", "cpu:0", "cpu:1"]

@@ -80,6 +80,7 @@ def test_worker_exists_for_each_cpu_lane_but_the_first(pool: EnvPool) -> None:
     assert second in {worker.pid for worker in workers()}
 
 
+@pytest.mark.slow
 def test_lane_with_two_workers_has_the_results_of_its_thread(
     busy: EnvPool, wanted: list[list[EpochResult]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +118,7 @@ def test_run_tells_how_many_workers_a_lane_has(tmp_path: Path, monkeypatch: pyte
     assert told[0] == "2 worker processes train the envs of cpu:0"
 
 
+@pytest.mark.slow
 def test_fault_of_one_worker_leaves_no_pending_reply_of_the_other(
     busy: EnvPool, wanted: list[list[EpochResult]]
 ) -> None:
@@ -169,6 +171,7 @@ def test_step_aborted_before_sending_leaves_no_pending_reply(pool: EnvPool, want
     assert play(pool, 0, 3) == wanted[:4]
 
 
+@pytest.mark.slow
 def test_worker_that_lost_its_gpu_is_replaced(pool: EnvPool, wanted: list[list[EpochResult]]) -> None:
     play(pool, 0, 1)
     (first,) = pool.lanes[1].pids
