@@ -31,7 +31,7 @@ from esper.networks.tasks.profile import TaskProfile
 from esper.networks.tasks.splits import TaskData
 from esper.networks.tasks.task import Task
 from esper.training.envs.env import Env
-from esper.training.envs.optimizer import FusedOptimizer, FusedSGD
+from esper.training.envs.optimizer import FusedSGD, ModuleOptimizer
 from esper.training.lanes.devices import torch_device
 from esper.training.lanes.pool import EnvPool
 from esper.training.policy.actions import Action
@@ -123,7 +123,7 @@ class Batched:
         with torch.no_grad():
             return torch.stack([self._optimize(gradients, *owner) for owner in self._owners])
 
-    def _optimize(self, gradients: dict[str, Tensor], names: list[str], owner: FusedOptimizer) -> Tensor:
+    def _optimize(self, gradients: dict[str, Tensor], names: list[str], owner: ModuleOptimizer) -> Tensor:
         """Update the parameters of one owner in every env, and return its gradient norms [E] before clipping."""
         assert isinstance(owner, FusedSGD)
         norms = [torch.linalg.vector_norm(gradients[name].flatten(1), dim=1) for name in names]

@@ -47,9 +47,9 @@ class Loop:
         self._validation_x, self._validation_y = splits.validation[0].contiguous(), splits.validation[1]
         self._network = build_network(task)
         self._network(self._validation_x[:2])
-        self._optimizer = torch.optim.SGD(
-            self._network.parameters(), lr=task.optimizer.learning_rate, momentum=0.9, nesterov=True
-        )
+        learning_rate = task.optimizer.learning_rate
+        assert learning_rate is not None
+        self._optimizer = torch.optim.SGD(self._network.parameters(), lr=learning_rate, momentum=0.9, nesterov=True)
 
     def run_epoch(self) -> float:
         """Train one epoch, and return the validation accuracy (0 to 1)."""

@@ -19,6 +19,14 @@ from .networks.tasks.losses import accuracy as accuracy
 from .networks.tasks.losses import cross_entropy as cross_entropy
 from .networks.tasks.optimizers import SGD as SGD
 from .networks.tasks.optimizers import AdamW as AdamW
+from .networks.tasks.optimizers import Group as Group
+from .networks.tasks.optimizers import Optimizer as Optimizer
+from .networks.tasks.optimizers import no_decay as no_decay
+from .networks.tasks.schedules import Schedule as Schedule
+from .networks.tasks.schedules import constant as constant
+from .networks.tasks.schedules import cooldown as cooldown
+from .networks.tasks.schedules import cosine as cosine
+from .networks.tasks.schedules import one_cycle as one_cycle
 from .networks.tasks.splits import Splits as Splits
 from .networks.tasks.task import Chance as Chance
 from .networks.tasks.task import Slot as Slot

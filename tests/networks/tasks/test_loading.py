@@ -193,7 +193,7 @@ def test_errors_in_the_users_code_are_one_sentence(file: Path, content: str, sen
         ('slots={"1st": "1"}', "'1st' is not a valid name of a slot; use letters, digits and _, and no digit at the"),
         (
             "optimizer=torch.optim.SGD",
-            "optimizer must be esper.SGD(learning_rate) or esper.AdamW(learning_rate), not the class torch.optim.sgd",
+            "esper.AdamW(learning_rate) or esper.Optimizer(class, lr=…), not the class torch.optim.sgd",
         ),
         ('train="head"', 'train must be True, False or a list of paths, as in train=["head"], not a str'),
         ('blueprints="norm"', "blueprints must be a list of names"),

@@ -11,15 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.common.configuration.config import TrainingConfig
 from esper.common.domain import Op, Stage
 from esper.networks.seeds.blend import BLEND_STYLES, Blend
-from esper.networks.tasks.optimizers import SGD, AdamW
+from esper.networks.tasks.optimizers import SGD, AnyOptimizer
+from esper.networks.tasks.schedules import FINAL_LR_FRACTION, cooldown, factors
 from esper.networks.tasks.splits import Splits
 from esper.networks.tasks.task import Task
 from esper.training.envs.env import Env
 from esper.training.envs.epoch_result import EpochResult
-from esper.training.envs.optimizer import FINAL_LR_FRACTION, lr_scale
 from esper.training.policy.actions import Action
 from tests.training.engine.populations import population
 
@@ -266,8 +265,11 @@ def norm(gradients: list[Tensor]) -> float:
 @pytest.mark.parametrize(("host_clip", "seed_clip"), [(1e-3, 1e3), (1e3, 1e-3), (1e3, 1e3)])
 def test_host_and_seed_are_clipped_by_their_own_norms(host_clip: float, seed_clip: float) -> None:
     """One batch of SGD with Nesterov momentum from rest: p − lr (1 + μ) (clipped gradient + decay p)."""
-    clips = TrainingConfig(host_clip=host_clip, seed_clip=seed_clip)
-    with population(task=one_batch, splits=numbered, training=clips) as pool:
+
+    def clipped(task: Task) -> Task:
+        return replace(one_batch(task), clip=host_clip, seed_clip=seed_clip)
+
+    with population(task=clipped, splits=numbered) as pool:
         (env,) = pool.envs
         env.reset(env.key._replace(round=0))
         step = until(env, Stage.TRAINING)
@@ -275,7 +277,7 @@ def test_host_and_seed_are_clipped_by_their_own_norms(host_clip: float, seed_cli
         for optimizer in (env.host_optimizer, *env.slot_optimizers.values()):
             optimizer.reset_state()
         host, seed = reference_gradients(env, step)
-        owners: list[tuple[Callable[[], list[nn.Parameter]], list[Tensor], float, SGD | AdamW]] = [
+        owners: list[tuple[Callable[[], list[nn.Parameter]], list[Tensor], float, AnyOptimizer]] = [
             (env.network.host_parameters, host, host_clip, env.task.optimizer),
             (lambda: list(env.network.slots[1].parameters()), seed, seed_clip, env.task.seed_optimizer),
         ]
@@ -294,11 +296,11 @@ def test_host_and_seed_are_clipped_by_their_own_norms(host_clip: float, seed_cli
 
 
 def test_learning_rate_falls_in_the_last_quarter() -> None:
-    shares = [lr_scale(step, 40) for step in range(40)]
-    assert shares[:30] == [1.0] * 30
+    shares = factors(cooldown, 40, 1)
+    assert shares[:30] == (1.0,) * 30
     assert shares[34] == pytest.approx((1 + FINAL_LR_FRACTION) / 2)
     assert shares[39] == pytest.approx(FINAL_LR_FRACTION)
-    assert lr_scale(0, 1) == pytest.approx(FINAL_LR_FRACTION)
+    assert factors(cooldown, 1, 2) == pytest.approx((FINAL_LR_FRACTION,) * 2)
 
 
 def test_host_and_seed_use_the_learning_rate_of_the_step() -> None:

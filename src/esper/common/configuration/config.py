@@ -130,16 +130,16 @@ class RewardConfig(Section, frozen=True, kw_only=True):
 
 
 class TrainingConfig(Section, frozen=True, kw_only=True):
-    """Training of hosts and seeds by the task's optimizer, SGD or AdamW. Keys not given have the task's own value."""
+    """Training of hosts and seeds by the task's optimizer. Keys not given have the task's own value."""
 
-    host_clip: Positive = 1.0
+    host_clip: Positive | None = None
     """limit of the L2 norm of the host's gradient"""
-    seed_clip: Positive = 1.0
+    seed_clip: Positive | None = None
     """limit of the L2 norm of the gradient of each seed"""
     host_learning_rate: SgdLearningRate | None = None
-    """learning rate of the host; it falls in the last quarter of an episode"""
+    """learning rate of the host, before the schedule of the task"""
     seed_learning_rate: SgdLearningRate | None = None
-    """learning rate of each seed; it falls in the last quarter of an episode"""
+    """learning rate of each seed, before the schedule of the task"""
     batch_size: Annotated[PositiveInt | None, unit("samples")] = None
     """samples per optimizer step"""
     samples_per_epoch: Annotated[PositiveInt | None, unit("samples")] = None

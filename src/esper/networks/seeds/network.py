@@ -177,9 +177,13 @@ class GrowingNetwork(nn.Module):
         """Return the tensors of `state_tensors` that belong to the bare host."""
         return [tensor for name, tensor in self.state_tensors().items() if name.startswith("host.")]
 
+    def named_host_parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """Return the names and the parameters of the bare host that are trained."""
+        return [(name, parameter) for name, parameter in self.host.named_parameters() if parameter.requires_grad]
+
     def host_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the bare host that are trained."""
-        return [parameter for parameter in self.host.parameters() if parameter.requires_grad]
+        return [parameter for _, parameter in self.named_host_parameters()]
 
     @property
     def topology(self) -> tuple[Hashable, ...]:

@@ -1,17 +1,22 @@
 """Optimizers that a task can choose. Needs no torch.
 
-Their settings have the limits of the recorded configuration, so that every run can be read again.
+The settings of `SGD` and `AdamW` have the limits of the recorded configuration, so that every run can be read again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
 from numbers import Real
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from esper.common.configuration.config import MAX_LEARNING_RATE
+from esper.common.user_code.references import describe_type
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,130 @@ class AdamW:
         object.__setattr__(self, "betas", checked)
         set_number(self, "eps", "a finite number above 0", lambda eps: 0 < eps < math.inf)
         _set_weight_decay(self)
+
+
+@dataclass(frozen=True, init=False)
+class Group:
+    """Parameters that an `Optimizer` trains with options of their own, such as another learning rate.
+
+    Args:
+        parameters: Pattern of names of parameters, as in `head.*`, with the wildcards of the shell; or a function of
+            name and parameter that returns True for those of the group.
+        options: Options of the optimizer for these parameters.
+    """
+
+    parameters: str | Callable[[str, nn.Parameter], bool]
+    options: Mapping[str, Any]
+
+    def __init__(self, parameters: str | Callable[[str, nn.Parameter], bool], **options: Any) -> None:
+        if not (isinstance(parameters, str) or callable(cast("object", parameters))):
+            kind = describe_type(parameters)
+            raise ValueError(f"Group: the parameters must be a pattern of names or a function, not {kind}")
+        object.__setattr__(self, "parameters", parameters)
+        object.__setattr__(self, "options", options)
+
+    def contains(self, name: str, parameter: nn.Parameter) -> bool:
+        """Return True if a parameter, given its name in the host or seed, belongs to the group."""
+        if isinstance(self.parameters, str):
+            return fnmatchcase(name, self.parameters)
+        return bool(self.parameters(name, parameter))
+
+
+no_decay = Group(lambda _, parameter: parameter.ndim < 2, weight_decay=0.0)
+"""Group without weight decay: all parameters with one axis, which are biases and the weights of norms."""
+
+
+@dataclass(frozen=True, init=False)
+class Optimizer:
+    """Any optimizer with the interface of `torch.optim.Optimizer`. `SGD` and `AdamW` are faster where they suffice.
+
+    Its state is kept between epochs, sent to worker processes and written to checkpoints. Its kernels are not recorded
+    in CUDA graphs.
+
+    Args:
+        build: Class of the optimizer; or a function that receives a list of names and parameters, and the options, and
+            returns an optimizer. It is called for every host and every seed.
+        groups: Groups of parameters with other options. A parameter belongs to the first group that contains it, and
+            has the options of the optimizer if none does. A group without a parameter of the host is refused.
+        options: Options of the optimizer, such as `lr` and `momentum`.
+
+    Raises:
+        ValueError: An argument has a wrong type.
+    """
+
+    build: Callable[..., Any]
+    groups: Sequence[Group]
+    options: Mapping[str, Any]
+
+    def __init__(self, build: Callable[..., Any], *, groups: Sequence[Group] = (), **options: Any) -> None:
+        if not callable(cast("object", build)):
+            raise ValueError(f"Optimizer: expected the class of an optimizer or a function, not {describe_type(build)}")
+        found = cast("object", groups)
+        if not isinstance(found, list | tuple) or not all(
+            isinstance(one, Group) for one in cast("list[object]", found)
+        ):
+            raise ValueError("Optimizer: groups must be a list of esper.Group, as in groups=[esper.no_decay]")
+        if groups and not self._is_class(build):
+            raise ValueError("Optimizer: a function that builds an optimizer makes its groups itself; remove groups")
+        object.__setattr__(self, "build", build)
+        object.__setattr__(self, "groups", tuple(groups))
+        object.__setattr__(self, "options", options)
+
+    @staticmethod
+    def _is_class(build: object) -> bool:
+        return isinstance(build, type)
+
+    @property
+    def takes_groups(self) -> bool:
+        """True for a class, which is called with groups of parameters; False for a function."""
+        return self._is_class(self.build)
+
+    @property
+    def learning_rate(self) -> float | None:
+        """Option `lr`; None if it is not given."""
+        rate = self.options.get("lr")
+        return float(rate) if isinstance(rate, Real) else None
+
+
+AnyOptimizer: TypeAlias = SGD | AdamW | Optimizer
+
+
+def setting_names(optimizer: AnyOptimizer) -> set[str]:
+    """Return the names of the settings that `with_settings` can change."""
+    if isinstance(optimizer, Optimizer):
+        return {*(optimizer.options.keys() - {"lr"}), *(["learning_rate"] if "lr" in optimizer.options else [])}
+    return {field.name for field in fields(optimizer)}
+
+
+def get_setting(optimizer: AnyOptimizer, name: str) -> Any:
+    """Return a setting of an optimizer; None if it has none of the name."""
+    if isinstance(optimizer, Optimizer) and name != "learning_rate":
+        return optimizer.options.get(name)
+    return getattr(optimizer, name, None)
+
+
+def with_settings(optimizer: AnyOptimizer, values: Mapping[str, Any]) -> AnyOptimizer:
+    """Return an optimizer with other settings, whose names `setting_names` returns."""
+    if isinstance(optimizer, Optimizer):
+        options = {("lr" if name == "learning_rate" else name): value for name, value in values.items()}
+        return Optimizer(optimizer.build, groups=optimizer.groups, **{**optimizer.options, **options})
+    return replace(optimizer, **values)
+
+
+def optimizer_name(optimizer: AnyOptimizer) -> str:
+    """Return the name of the class or function of an optimizer."""
+    if isinstance(optimizer, Optimizer):
+        return str(getattr(optimizer.build, "__name__", type(optimizer.build).__name__))
+    return type(optimizer).__name__
+
+
+def describe_optimizer(optimizer: AnyOptimizer) -> str:
+    """Return an optimizer with its settings as text, as in `SGD(learning_rate=0.05, momentum=0.9)`."""
+    if not isinstance(optimizer, Optimizer):
+        return repr(optimizer)
+    options = ", ".join(f"{name}={value}" for name, value in optimizer.options.items())
+    groups = f" with {len(optimizer.groups) + 1} groups of parameters" if optimizer.groups else ""
+    return f"{optimizer_name(optimizer)}({options}){groups}"
 
 
 def set_number(owner: object, name: str, allowed: str, is_allowed: Callable[[float], bool]) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import msgspec
 
 from esper.common.configuration.config import Config, TaskError, TrainingConfig
 from esper.networks.tasks.family import TaskFamily
-from esper.networks.tasks.optimizers import SGD, AdamW
+from esper.networks.tasks.optimizers import (
+    AnyOptimizer,
+    get_setting,
+    optimizer_name,
+    setting_names,
+    with_settings,
+)
 from esper.networks.tasks.registry import TASKS, get_built_in, is_built_in
 from esper.networks.tasks.task import Task
 
@@ -25,13 +31,15 @@ def settings_of(task: Task) -> dict[str, float | None]:
         first, *others = map(settings_of, task.structures)
         return {name: value if all(other[name] == value for other in others) else None for name, value in first.items()}
     values: dict[str, float | None] = {
+        "host_clip": task.clip,
+        "seed_clip": task.seed_clip,
         "host_learning_rate": task.optimizer.learning_rate,
         "seed_learning_rate": task.seed_optimizer.learning_rate,
         "batch_size": task.batch_size,
         "samples_per_epoch": task.samples_per_epoch,
     }
     for name in _OPTIMIZER_KEYS:
-        host, seed = (getattr(optimizer, name, None) for optimizer in (task.optimizer, task.seed_optimizer))
+        host, seed = (get_setting(optimizer, name) for optimizer in (task.optimizer, task.seed_optimizer))
         values[name] = host if host == seed else None
     return values
 
@@ -50,6 +58,8 @@ def override_settings(task: Task, training: TrainingConfig) -> Task:
     """
     given = {name: value for name in settings_of(task) if (value := getattr(training, name)) is not None}
     shared = {name: given.pop(name) for name in _OPTIMIZER_KEYS if name in given}
+    if "host_clip" in given:
+        given["clip"] = given.pop("host_clip")
     if isinstance(task, TaskFamily):
         structures = tuple(override_settings(structure, training) for structure in task.structures)
         task = replace(task, structures=structures)
@@ -61,16 +71,18 @@ def override_settings(task: Task, training: TrainingConfig) -> Task:
     )
 
 
-def _override(task: Task, name: str, learning_rate: float | None, shared: dict[str, float]) -> SGD | AdamW:
-    optimizer: SGD | AdamW = getattr(task, name)
-    for key in shared.keys() - {field.name for field in fields(optimizer)}:
+def _override(task: Task, name: str, learning_rate: float | None, shared: dict[str, float]) -> AnyOptimizer:
+    optimizer: AnyOptimizer = getattr(task, name)
+    values = shared if learning_rate is None else {**shared, "learning_rate": learning_rate}
+    for key in sorted(values.keys() - setting_names(optimizer)):
+        option = key if key in shared else f"{'seed' if name == 'seed_optimizer' else 'host'}-{key}"
+        option = option.replace("_", "-")
         raise TaskError(
-            f"training.{key} = {shared[key]} does not apply to task {task.name}, whose {name} is "
-            f"{type(optimizer).__name__}, which has no {key}; remove --training.{key}, or the key from the file of "
+            f"training.{option} = {values[key]} does not apply to task {task.name}, whose {name} is "
+            f"{optimizer_name(optimizer)}, which has no {key}; remove --training.{option}, or the key from the file of "
             "--config"
         )
-    values = shared if learning_rate is None else {**shared, "learning_rate": learning_rate}
-    return replace(optimizer, **values)
+    return with_settings(optimizer, values)
 
 
 def with_task_settings(config: Config) -> Config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 from esper.common.configuration.config import MAX_COUNT
 from esper.common.user_code.references import describe_type
-from esper.networks.tasks.optimizers import SGD, AdamW, set_number
+from esper.networks.tasks.optimizers import SGD, AdamW, AnyOptimizer, Optimizer, set_number
+from esper.networks.tasks.schedules import AnySchedule, cooldown
 
 if TYPE_CHECKING:
     import torch
@@ -95,6 +97,11 @@ class Task:
             generator is on the device of the data.
         optimizer: Optimizer of the host.
         seed_optimizer: Optimizer of each seed.
+        schedule: Factor of the learning rates over an episode: `esper.cooldown`, `esper.constant`, `esper.cosine()`,
+            `esper.one_cycle()`, or a function of the finished fraction of the episode, 0 to 1, to a factor, called for
+            each batch. A seed follows the clock of the episode, too.
+        clip: Maximum L2 norm of the gradient of the host; None: it is not clipped.
+        seed_clip: Maximum L2 norm of the gradient of each seed; None: it is not clipped.
         train: True: the whole host is trained. False: the host is frozen. Paths of submodules: only these are trained.
             Frozen parts stay in evaluation mode, and their weights are stored once per process and device.
         batch_size: Samples per optimizer step.
@@ -120,8 +127,11 @@ class Task:
     model: Callable[[], nn.Module]
     slots: Mapping[str, str | Slot]
     data: Callable[[Path | None], Splits]
-    optimizer: SGD | AdamW
-    seed_optimizer: SGD | AdamW
+    optimizer: AnyOptimizer
+    seed_optimizer: AnyOptimizer
+    schedule: AnySchedule = cooldown
+    clip: float | None = 1.0
+    seed_clip: float | None = 1.0
     loss: SampleFunction | None = None
     score: SampleFunction | None = None
     score_name: str = "accuracy"
@@ -166,6 +176,9 @@ class Task:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not 1 <= value <= MAX_COUNT):
                 found.append(f"{name} must be a whole number from 1 to {MAX_COUNT:,}, got {value}")
+        for name in ("clip", "seed_clip"):
+            if getattr(self, name) is not None:
+                set_number(self, name, "a finite number above 0, or None", lambda norm: 0 < norm < math.inf)
         return found
 
     def count_epoch_samples(self, available: int) -> int:
@@ -191,13 +204,15 @@ def _has_texts(value: object) -> bool:
     return not isinstance(value, str) and all(map(_is_text, items))
 
 
+_OPTIMIZERS = "esper.SGD(learning_rate), esper.AdamW(learning_rate) or esper.Optimizer(class, lr=…)"
 _FIELD_TYPES: dict[str, tuple[Any, str]] = {
     "name": (str, "a text"),
     "model": (Callable, "a function that returns a module"),
     "slots": (Mapping, "a dict from names to paths of submodules"),
     "data": (Callable, "a function that returns esper.Splits"),
-    "optimizer": (SGD | AdamW, "esper.SGD(learning_rate) or esper.AdamW(learning_rate)"),
-    "seed_optimizer": (SGD | AdamW, "esper.SGD(learning_rate) or esper.AdamW(learning_rate)"),
+    "optimizer": (SGD | AdamW | Optimizer, _OPTIMIZERS),
+    "seed_optimizer": (SGD | AdamW | Optimizer, _OPTIMIZERS),
+    "schedule": (Callable, "a function, or a schedule such as esper.cosine()"),
     "loss": ((Callable, NoneType), "a function"),
     "score": ((Callable, NoneType), "a function"),
     "score_name": (str, "a text"),

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from esper.common.configuration.config import AnomalyConfig, Config, TrainingConfig
+from esper.common.configuration.config import AnomalyConfig, Config
 from esper.recordings import events as ev
 
 _KEYS = {field.encode_name for field in msgspec.structs.fields(AnomalyConfig)}
@@ -17,15 +17,16 @@ class Thresholds(NamedTuple):
 
     limits: AnomalyConfig = AnomalyConfig()
     """Table `[anomalies]` of the configuration."""
-    host_clip: float = TrainingConfig().host_clip
-    """Norm to which the host's gradient is clipped."""
-    seed_clip: float = TrainingConfig().seed_clip
-    """Norm to which the gradient of each seed is clipped."""
+    host_clip: float = 1.0
+    """Norm below which no gradient of the host explodes: that to which it is clipped, or 1 if it is not clipped."""
+    seed_clip: float = 1.0
+    """The same of each seed."""
 
     @classmethod
     def from_config(cls, config: Config) -> Thresholds:
         """Return the thresholds of a run."""
-        return cls(config.anomalies, config.training.host_clip, config.training.seed_clip)
+        training = config.training
+        return cls(config.anomalies, training.host_clip or cls().host_clip, training.seed_clip or cls().seed_clip)
 
     @classmethod
     def from_recording(cls, started: ev.RunStarted | None) -> Thresholds:
@@ -41,8 +42,8 @@ class Thresholds(NamedTuple):
             limits = msgspec.convert(known, AnomalyConfig, strict=False)
         except msgspec.ValidationError:  # another version allows other values
             limits = defaults.limits
-        host_clip = float(training.get("host-clip", defaults.host_clip))
-        return cls(limits, host_clip, float(training.get("seed-clip", defaults.seed_clip)))
+        host_clip = float(training.get("host-clip") or defaults.host_clip)
+        return cls(limits, host_clip, float(training.get("seed-clip") or defaults.seed_clip))
 
 
 def _table(started: ev.RunStarted, name: str) -> dict[str, Any]:

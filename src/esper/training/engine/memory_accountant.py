@@ -15,7 +15,7 @@ from esper.networks.seeds.slot import Slot
 from esper.networks.seeds.tensors import module_tensors
 from esper.networks.tasks.splits import data_tensors
 from esper.training.envs.env import Env
-from esper.training.envs.optimizer import FusedOptimizer
+from esper.training.envs.optimizer import ModuleOptimizer
 from esper.training.lanes.pool import EnvPool
 from esper.training.policy.agent import Agent
 
@@ -135,7 +135,7 @@ class MemoryAccountant:
         return next((index for index, lane in enumerate(self._lanes) if lane.device == device), None)
 
 
-def _optimizer_bytes(optimizer: FusedOptimizer) -> int:
+def _optimizer_bytes(optimizer: ModuleOptimizer) -> int:
     return _bytes(value for values in optimizer.state.values() for value in values)
 
 

@@ -366,13 +366,16 @@ class StepGraphs:
         """
         return self._run(name, lambda: self.memory.place(("result", self._env, name), function()))
 
-    def run_batches(self, function: Callable[[Split], Nested], split: Split, size: int) -> tuple[Nested, Nested | None]:
+    def run_batches(
+        self, function: Callable[[Split], Nested], split: Split, size: int, before: Callable[[int], None]
+    ) -> tuple[Nested, Nested | None]:
         """Run a function on the batches of an epoch.
 
         Args:
             function: As for `run`, a function of a batch.
             split: All samples of the epoch, in buffers.
             size: Samples of a batch. The last batch may be smaller.
+            before: Called before each batch, with its index from 0; not recorded.
 
         Returns:
             Results of the full batches, stacked, and result of the smaller one; None without such batches.
@@ -389,9 +392,11 @@ class StepGraphs:
                 index_B = memory.batch_index * size + offset_B
                 return memory.place_row("batches", function(take(split, index_B)), full)
 
-            for _ in range(full):
+            for index in range(full):
+                before(index)
                 stacked = self._run(("batch", place, size), run_next)
         if rest:
+            before(full)
             last = map_tensors(lambda tensor: tensor.narrow(0, full * size, rest), split)
             tail = self._run(("last batch", place, size), lambda: memory.place("last batch", function(last)))
         return stacked, tail

@@ -24,6 +24,7 @@ from esper.networks.seeds.tensors import module_tensors
 from esper.networks.tasks.contexts import context_splits, draw_context
 from esper.networks.tasks.family import LEARNING_RATE
 from esper.networks.tasks.losses import loss_of, score_of
+from esper.networks.tasks.schedules import lr_factor
 from esper.networks.tasks.splits import Split, TaskData, batches, take
 from esper.training.envs.counterfactual import read_effects, validate_variants
 from esper.training.envs.cuda_graphs import StepGraphs
@@ -31,11 +32,12 @@ from esper.training.envs.epoch_result import EpochResult, TrainedBatch, TrainedV
 from esper.training.envs.fused_ops import foreach_norm, l2_norm
 from esper.training.envs.grad_norms import summarise_norms
 from esper.training.envs.hosts import HostFactory, HostKind
-from esper.training.envs.optimizer import FusedOptimizer, lr_scale, make_optimizer
+from esper.training.envs.optimizer import ModuleOptimizer
 from esper.training.envs.packing import PackedModules
 from esper.training.envs.precision import LossScaler, autocast, resolve_amp
 from esper.training.envs.recorded_step import join_batches, train_recorded, validate_recorded
 from esper.training.envs.stopwatch import PhaseTimer
+from esper.training.envs.task_optimizer import check_groups, make_optimizer
 from esper.training.policy.actions import ALPHA_CURVES, Action
 
 
@@ -66,8 +68,8 @@ class Env:
         self._dtype = resolve_amp(config.amp, self._device, float32_defaults=hosts.task.float32_defaults)
         self._networks: dict[HostKind, GrowingNetwork] = {}
         """Networks by kind of the host. Each is built when an episode first needs it."""
-        self._modules = PackedModules(config.training.seed_clip)
-        self.slot_optimizers: dict[int, FusedOptimizer] = {}
+        self._modules = PackedModules()
+        self.slot_optimizers: dict[int, ModuleOptimizer] = {}
         """Optimizers of the planted seeds, with their blend gates, keyed by slot index."""
         self.epoch_seconds = 1.0
         """Duration of the last epoch in seconds, for balancing CPU lanes; 1.0 before the first."""
@@ -90,15 +92,18 @@ class Env:
         if kind not in self._networks:
             gates = GateConfig(require_contribution=self.counterfactual != "off")
             network = self._networks[kind] = hosts.build_network(self._host, gates, kind)
-            optimizer = make_optimizer(self.task.optimizer, network.host_parameters(), self.training.host_clip)
+            check_groups(self.task.optimizer, network.named_host_parameters())
+            optimizer = make_optimizer(self.task.optimizer, network.named_host_parameters(), self.task.clip)
             self._modules.add(network.host, network.host_tensors, optimizer)
         if kind != previous:
             self.network = self._networks[kind]
             self.host_optimizer = self._modules.optimizer(self.network.host)
             self.slot_optimizers.clear()
             self.sync_optimizers()
-        learning_rate = self.context.settings.get(LEARNING_RATE, self.task.optimizer.learning_rate)
-        self.host_optimizer.learning_rate = float(learning_rate)
+        own_rate = self.task.optimizer.learning_rate
+        learning_rate = self.context.settings.get(LEARNING_RATE, own_rate)
+        if learning_rate is not None:  # the user's function builds an optimizer with a rate of its own
+            self.host_optimizer.learning_rate = float(learning_rate)
         self.splits = context_splits(
             hosts.task, self._data[structure], self.context, self._context_seed, self._host, key.round
         )
@@ -165,12 +170,13 @@ class Env:
         """
         for index, slot in enumerate(self.network.slots):
             if slot.planted:
-                current, spec = self.slot_optimizers.get(index), self.task.seed_optimizer
-                self.slot_optimizers[index] = self._modules.update_optimizer(current, slot.planted, spec)
+                self.slot_optimizers[index] = self._modules.update_optimizer(
+                    self.slot_optimizers.get(index), slot.planted, self.task.seed_optimizer, self.task.seed_clip
+                )
             else:
                 self.slot_optimizers.pop(index, None)
 
-    def optimizer_of(self, module: nn.Module) -> FusedOptimizer:
+    def optimizer_of(self, module: nn.Module) -> ModuleOptimizer:
         """Return the optimizer of the host, or of a seed or blend gate that was ever planted."""
         return self._modules.optimizer(module)
 
@@ -209,8 +215,8 @@ class Env:
         """
         self._seed_generators("training", step)
         optimizers = self.active_optimizers()
-        for optimizer in optimizers:
-            optimizer.lr_scale = lr_scale(step, self.steps)
+        set_rates = partial(self._set_rates, optimizers, step)
+        set_rates(0)
         graphs = self._select_graphs(optimizers)
         if graphs is not None:
 
@@ -220,17 +226,29 @@ class Env:
 
             summarise = partial(self._summarise_epoch, optimizers)
             split = join_batches(list(self._training_batches(step))) if self.task.augment else self.epoch_data(step)
-            return train_recorded(graphs, train, summarise, split, self.task.batch_size)
+            return train_recorded(graphs, train, summarise, split, self.task.batch_size, set_rates)
         self.network.train()
+        for optimizer in optimizers:
+            optimizer.begin_epoch()
         trained: list[TrainedBatch] = []
         targets: list[Nested] = []
-        for batch in self._training_batches(step):
+        for number, batch in enumerate(self._training_batches(step)):
+            set_rates(number)
             trained.append(self.train_batch(optimizers, batch))
             targets.append(batch[1])
+        for optimizer in optimizers:
+            optimizer.end_epoch()
         return self._summarise_epoch(optimizers, trained, targets)
 
+    def _set_rates(self, optimizers: Sequence[ModuleOptimizer], step: int, batch: int) -> None:
+        """Set the learning rates for a batch of a step; both are counted from 0."""
+        factor = lr_factor(self.task.schedule, step, self.steps, batch, self.batches_per_epoch)
+        for optimizer in optimizers:
+            optimizer.lr_scale = factor
+            optimizer.rate()
+
     def _summarise_epoch(
-        self, optimizers: Sequence[FusedOptimizer], trained: Sequence[TrainedBatch], targets: Sequence[Nested]
+        self, optimizers: Sequence[ModuleOptimizer], trained: Sequence[TrainedBatch], targets: Sequence[Nested]
     ) -> Tensor:
         """Return the result of `train_epoch` from those of its batches."""
         loss = self._loss.epoch_mean([batch.record for batch in trained], targets)
@@ -242,10 +260,10 @@ class Env:
         norms = summarise_norms([batch.norms for batch in trained], self._device, scaled=scaler is not None)
         return torch.cat((torch.stack((loss, score, finite)), scale, norms))
 
-    def _select_graphs(self, optimizers: Sequence[FusedOptimizer]) -> StepGraphs | None:
+    def _select_graphs(self, optimizers: Sequence[ModuleOptimizer]) -> StepGraphs | None:
         """Return the graphs of this env in its topology; None if its kernels are launched.
 
-        Alphas and learning rates are written here, because a graph only reads them.
+        Alphas are written here, because a graph only reads them.
         """
         graphs = self._hosts.cuda_graphs
         if graphs is None or self.context.structure not in graphs.structures:
@@ -264,7 +282,7 @@ class Env:
 
         return graphs.select(self.index, self._kind, self.network.topology, objects, tensors)
 
-    def train_batch(self, optimizers: Sequence[FusedOptimizer], batch: Split) -> TrainedBatch:
+    def train_batch(self, optimizers: Sequence[ModuleOptimizer], batch: Split) -> TrainedBatch:
         """Train the host and the active seeds on one batch.
 
         Args:
@@ -284,7 +302,7 @@ class Env:
             for optimizer in optimizers:
                 optimizer.zero_grad()
 
-    def active_optimizers(self) -> list[FusedOptimizer]:
+    def active_optimizers(self) -> list[ModuleOptimizer]:
         """Return the optimizers that step in this epoch: the host's unless it is frozen, then that of each slot that
         trains."""
         host = [self.host_optimizer] if self.host_optimizer.parameters else []
@@ -348,7 +366,7 @@ class Env:
         seed_global_generators(number, self._device)
 
     @torch.no_grad()
-    def _optimize(self, optimizers: Sequence[FusedOptimizer]) -> list[Tensor]:
+    def _optimize(self, optimizers: Sequence[ModuleOptimizer]) -> list[Tensor]:
         """Clip the gradients of each optimizer and step it; step none of them if a gradient overflowed.
 
         Returns:

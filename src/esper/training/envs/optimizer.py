@@ -1,4 +1,4 @@
-"""Optimizers with gradient clipping in one fused operator, and their learning-rate schedule."""
+"""Optimizers with gradient clipping in one fused operator."""
 
 # The fused operators, which `torch.optim` calls too, have no public name.
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportUnknownMemberType=false
@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, _foreach_add_, _foreach_sub_, _foreach_zero_, _fused_adamw_, _fused_sgd_, nn
@@ -25,65 +26,52 @@ class Gradients(NamedTuple):
     """Index of each parameter in the optimizer."""
 
 
-class FusedOptimizer(ABC):
-    """PyTorch's fused updates without `torch.optim.Optimizer`.
-
-    Its `step` takes four times as long as the update of a few small tensors, and the first one of a process loads
-    torch.compile, which takes three to four seconds. The state is created here and not by the first step,
-    because a fused first step that is skipped for an overflow leaves it uninitialised.
+class ModuleOptimizer(ABC):
+    """Optimizer of a host, or of a seed, or of a seed with its blend gate.
 
     Args:
         parameters: Parameters to train; may be none.
-        learning_rate: Learning rate, before `lr_scale` is applied.
-        clip: Maximum norm of all gradients together.
+        clip: Maximum norm of all gradients together; None: they are not clipped.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], *, learning_rate: float, clip: float) -> None:
+    learning_rate: float
+    """Learning rate, before `lr_scale` is applied."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], clip: float | None) -> None:
         self.parameters = list(parameters)
-        self.clip = clip
-        self.learning_rate = learning_rate
+        self.clip = math.inf if clip is None else clip
         self.lr_scale = 1.0
         """Factor of the learning rate in the next steps."""
-        self.state: dict[str, list[Tensor]] = self._initial_state()
-        """State of each parameter, in their order, keyed by the name that checkpoints use."""
-        device = self.parameters[0].device if self.parameters else torch.device("cpu")
-        # The fused operators read a float32 on a GPU. A float64 on a CPU gives the same bits as a number.
-        self._rate = torch.zeros((), device=device, dtype=torch.float32 if device.type == "cuda" else torch.float64)
-        self._written_rate = 0.0
+        self.state: dict[str, list[Tensor]] = {}
+        """State of the parameters, keyed by the name that checkpoints use: always the same tensors."""
 
     @abstractmethod
-    def _initial_state(self) -> dict[str, list[Tensor]]:
-        """Return the state before the first step."""
+    def step(self, grads: Gradients, norm: Tensor, found_inf: Tensor | None) -> None:
+        """Clip the gradients and update the parameters.
+
+        Args:
+            grads: Result of `gradients`.
+            norm: L2 norm of all gradients together, a scalar on the device.
+            found_inf: 1.0 to skip the step, else 0.0, a scalar on the device; None without loss scaling.
+        """
 
     @abstractmethod
-    def _update(self, grads: Gradients, divisor: Tensor, found_inf: Tensor | None) -> None:
-        """Update the parameters and the state of `grads`, whose gradients are divided by `divisor` first."""
+    def begin_epoch(self) -> None:
+        """Train with the state that `state` contains now."""
 
-    @torch.no_grad()
-    def rate(self) -> Tensor:
-        """Return the learning rate of the next steps, a scalar on the device.
+    @abstractmethod
+    def end_epoch(self) -> None:
+        """Write the state to the tensors of `state`."""
 
-        The tensor is the same in every call. It is written here if the rate has changed, so a function that is recorded
-        in a CUDA graph must not be the first to call this.
-        """
-        rate = self.learning_rate * self.lr_scale
-        if rate != self._written_rate:
-            self._rate.fill_(rate)
-            self._written_rate = rate
-        return self._rate
-
-    def share_state(self, parts: Sequence[Self]) -> None:
-        """Use the state of other optimizers of this type, which together train the same parameters in the same order.
-
-        A seed and its blend gate are clipped together, but each keeps its own state.
-        """
-        for name in self.state:
-            self.state[name] = [value for part in parts for value in part.state[name]]
+    def rate(self) -> Tensor | None:
+        """Return the learning rate of the next steps as a scalar on the device, for CUDA graphs; None if there are
+        none."""
+        return None
 
     def reset_state(self) -> None:
         """Set the state to that before the first step, in place."""
-        if self.parameters:
-            _foreach_zero_([value for values in self.state.values() for value in values])
+        if values := [value for values in self.state.values() for value in values]:
+            _foreach_zero_(values)
 
     def state_tensors(self, owner: str) -> dict[str, Tensor]:
         """Return the live state, keyed `name.owner.index` as in checkpoints."""
@@ -107,14 +95,66 @@ class FusedOptimizer(ABC):
         for parameter in self.parameters:
             parameter.grad = None
 
-    def step(self, grads: Gradients, norm: Tensor, found_inf: Tensor | None) -> None:
-        """Clip the gradients and update the parameters, without synchronising the device.
 
-        Args:
-            grads: Result of `gradients`.
-            norm: L2 norm of all gradients together, a scalar on the device.
-            found_inf: 1.0 to skip the step, else 0.0, a scalar on the device; None without loss scaling.
+class FusedOptimizer(ModuleOptimizer):
+    """PyTorch's fused updates without `torch.optim.Optimizer`.
+
+    Its `step` takes four times as long as the update of a few small tensors, and the first one of a process loads
+    torch.compile, which takes three to four seconds. The state is created here and not by the first step,
+    because a fused first step that is skipped for an overflow leaves it uninitialised.
+
+    Args:
+        parameters: Parameters to train; may be none.
+        learning_rate: Learning rate, before `lr_scale` is applied.
+        clip: Maximum norm of all gradients together; None: they are not clipped.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], *, learning_rate: float, clip: float | None) -> None:
+        super().__init__(parameters, clip)
+        self.learning_rate = learning_rate
+        self.state = self._initial_state()
+        device = self.parameters[0].device if self.parameters else torch.device("cpu")
+        # The fused operators read a float32 on a GPU. A float64 on a CPU gives the same bits as a number.
+        self._rate = torch.zeros((), device=device, dtype=torch.float32 if device.type == "cuda" else torch.float64)
+        self._written_rate = 0.0
+
+    @abstractmethod
+    def _initial_state(self) -> dict[str, list[Tensor]]:
+        """Return the state of each parameter before the first step, in their order."""
+
+    @abstractmethod
+    def _update(self, grads: Gradients, divisor: Tensor, found_inf: Tensor | None) -> None:
+        """Update the parameters and the state of `grads`, whose gradients are divided by `divisor` first."""
+
+    @torch.no_grad()
+    def rate(self) -> Tensor:
+        """Return the learning rate of the next steps, a scalar on the device.
+
+        The tensor is the same in every call. It is written here if the rate has changed, so a function that is recorded
+        in a CUDA graph must not be the first to call this.
         """
+        rate = self.learning_rate * self.lr_scale
+        if rate != self._written_rate:
+            self._rate.fill_(rate)
+            self._written_rate = rate
+        return self._rate
+
+    def share_state(self, parts: Sequence[ModuleOptimizer]) -> None:
+        """Use the state of other optimizers of this type, which together train the same parameters in the same order.
+
+        A seed and its blend gate are clipped together, but each keeps its own state.
+        """
+        for name in self.state:
+            self.state[name] = [value for part in parts for value in part.state[name]]
+
+    def begin_epoch(self) -> None:
+        """Do nothing: the updates read and write `state`."""
+
+    def end_epoch(self) -> None:
+        """Do nothing: the updates read and write `state`."""
+
+    def step(self, grads: Gradients, norm: Tensor, found_inf: Tensor | None) -> None:
+        """Clip the gradients and update the parameters, without synchronising the device."""
         # Clipping is a division in the same operator: fused optimizers take a divisor for loss scales, in float32.
         divisor = (norm / self.clip).clamp(min=1.0).float()
         if grads.parameters:
@@ -128,7 +168,7 @@ class FusedOptimizer(ABC):
 class FusedSGD(FusedOptimizer):
     """SGD with Nesterov momentum."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], spec: SGD, clip: float) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], spec: SGD, clip: float | None) -> None:
         self.spec = spec
         super().__init__(parameters, learning_rate=spec.learning_rate, clip=clip)
 
@@ -155,7 +195,7 @@ class FusedSGD(FusedOptimizer):
 class FusedAdamW(FusedOptimizer):
     """Adam with decoupled weight decay."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], spec: AdamW, clip: float) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], spec: AdamW, clip: float | None) -> None:
         self.spec = spec
         super().__init__(parameters, learning_rate=spec.learning_rate, clip=clip)
 
@@ -188,24 +228,3 @@ class FusedAdamW(FusedOptimizer):
         )
         if found_inf is not None:  # a skipped step does not count
             _foreach_sub_(steps, [found_inf] * len(steps))
-
-
-def make_optimizer(spec: SGD | AdamW, parameters: Sequence[nn.Parameter], clip: float) -> FusedOptimizer:
-    """Return the optimizer that a task specifies; `clip` is the maximum norm of all gradients together."""
-    return FusedAdamW(parameters, spec, clip) if isinstance(spec, AdamW) else FusedSGD(parameters, spec, clip)
-
-
-COOLDOWN_FRACTION = 0.25
-"""Fraction of an episode, at its end, in which the learning rate falls."""
-FINAL_LR_FRACTION = 0.1
-"""Learning rate of an episode's last step, as a fraction of the full rate."""
-
-
-def lr_scale(step: int, steps: int) -> float:
-    """Return the factor of the learning rate in a step: 1, then a linear cooldown to `FINAL_LR_FRACTION`.
-
-    Without the cooldown, the noise of the last minibatches would be in the final measurement (constant rate with
-    cooldown: Hägele et al., 2024).
-    """
-    fallen = ((step + 1) / steps - (1.0 - COOLDOWN_FRACTION)) / COOLDOWN_FRACTION
-    return 1.0 - (1.0 - FINAL_LR_FRACTION) * max(fallen, 0.0)

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from esper.networks.seeds.tensors import module_tensors
-from esper.networks.tasks.optimizers import SGD, AdamW
-from esper.training.envs.optimizer import FusedOptimizer, make_optimizer
+from esper.networks.tasks.optimizers import AnyOptimizer
+from esper.training.envs.optimizer import ModuleOptimizer
+from esper.training.envs.task_optimizer import join_optimizers, make_optimizer
 
 _ALIGNMENT_BYTES = 64
 """Alignment of every tensor in a block: that of PyTorch's CPU memory, on which vectorised kernels rely."""
@@ -60,7 +61,7 @@ class PackedModule:
     """
 
     def __init__(
-        self, module: nn.Module, find_tensors: Callable[[], Iterable[Tensor]], optimizer: FusedOptimizer
+        self, module: nn.Module, find_tensors: Callable[[], Iterable[Tensor]], optimizer: ModuleOptimizer
     ) -> None:
         self.optimizer = optimizer
         self.blocks: list[Tensor] = []
@@ -118,22 +119,18 @@ class PackedModules:
 
     All are kept, also removed seeds, so that the tensors of a module have the same addresses for the life of the env:
     CUDA graphs read them.
-
-    Args:
-        seed_clip: Maximum norm of all gradients of a seed and its blend gate together.
     """
 
-    def __init__(self, seed_clip: float) -> None:
-        self._seed_clip = seed_clip
+    def __init__(self) -> None:
         self._packed: dict[nn.Module, PackedModule] = {}
-        self._joint: dict[tuple[nn.Module, ...], FusedOptimizer] = {}
+        self._joint: dict[tuple[nn.Module, ...], ModuleOptimizer] = {}
         """Optimizers of seeds together with their blend gates."""
 
-    def add(self, module: nn.Module, find_tensors: Callable[[], Iterable[Tensor]], optimizer: FusedOptimizer) -> None:
+    def add(self, module: nn.Module, find_tensors: Callable[[], Iterable[Tensor]], optimizer: ModuleOptimizer) -> None:
         """Pack a module with its optimizer, as `PackedModule` describes."""
         self._packed[module] = PackedModule(module, find_tensors, optimizer)
 
-    def optimizer(self, module: nn.Module) -> FusedOptimizer:
+    def optimizer(self, module: nn.Module) -> ModuleOptimizer:
         """Return the optimizer of a packed module."""
         return self._packed[module].optimizer
 
@@ -147,14 +144,19 @@ class PackedModules:
         return found
 
     def update_optimizer(
-        self, current: FusedOptimizer | None, planted: tuple[nn.Module, ...], spec: SGD | AdamW
-    ) -> FusedOptimizer:
+        self,
+        current: ModuleOptimizer | None,
+        planted: tuple[nn.Module, ...],
+        spec: AnyOptimizer,
+        clip: float | None,
+    ) -> ModuleOptimizer:
         """Return the optimizer of a seed, or of a seed and its blend gate.
 
         Args:
             current: Optimizer of the slot so far. The modules that it does not train start without momenta.
+            clip: Maximum norm of all gradients of a seed and its blend gate together; None: they are not clipped.
         """
-        optimizer = self._find_optimizer(planted, spec)
+        optimizer = self._find_optimizer(planted, spec, clip)
         if optimizer is not current:
             trained = set(current.parameters) if current else set[nn.Parameter]()
             for module in planted:
@@ -163,18 +165,18 @@ class PackedModules:
                     own.reset_state()
         return optimizer
 
-    def _find_optimizer(self, planted: tuple[nn.Module, ...], spec: SGD | AdamW) -> FusedOptimizer:
+    def _find_optimizer(
+        self, planted: tuple[nn.Module, ...], spec: AnyOptimizer, clip: float | None
+    ) -> ModuleOptimizer:
         for module in planted:
             if module not in self._packed:
-                optimizer = make_optimizer(spec, list(module.parameters()), self._seed_clip)
+                optimizer = make_optimizer(spec, list(module.named_parameters()), clip)
                 self.add(module, partial(module_tensors, module), optimizer)
         if len(planted) == 1:
             return self.optimizer(planted[0])
         if planted not in self._joint:
             parts = [self.optimizer(module) for module in planted]
-            joint = make_optimizer(spec, [one for part in parts for one in part.parameters], self._seed_clip)
-            joint.share_state(parts)
-            self._joint[planted] = joint
+            self._joint[planted] = join_optimizers(spec, parts, clip)
         return self._joint[planted]
 
 

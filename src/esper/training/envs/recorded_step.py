@@ -20,6 +20,7 @@ def train_recorded(
     summarise: Callable[[Sequence[TrainedBatch], Sequence[Nested]], Tensor],
     split: Split,
     size: int,
+    set_rates: Callable[[int], None],
 ) -> Tensor:
     """Train an epoch, and return its summary in a buffer.
 
@@ -28,9 +29,10 @@ def train_recorded(
         summarise: Function of the results and the targets of all batches.
         split: Samples of the epoch, in their order.
         size: Samples of a batch.
+        set_rates: Sets the learning rates for a batch, given its index from 0.
     """
     split = graphs.memory.place("epoch", split)
-    stacked, last = graphs.run_batches(lambda batch: _pack(train(batch)), split, size)
+    stacked, last = graphs.run_batches(lambda batch: _pack(train(batch)), split, size, set_rates)
     samples = count_samples(split[0])
 
     def summary() -> Tensor:

@@ -14,6 +14,7 @@ from esper.common.seeding import EpisodeKey
 from esper.networks.seeds.lifecycle import StageTransition
 from esper.networks.tasks.contexts import find_round
 from esper.networks.tasks.family import TaskFamily, structures_of
+from esper.networks.tasks.optimizers import Optimizer, optimizer_name
 from esper.networks.tasks.profile import TaskProfile
 from esper.networks.tasks.registry import is_built_in
 from esper.networks.tasks.splits import TaskData
@@ -159,6 +160,10 @@ class EnvPool:
     def _is_recordable(self, structure: int, lane: Lane) -> bool:
         """Return True if a dry run on a GPU agrees with launched kernels. If not, a notice says why."""
         task = structures_of(self.task)[structure]
+        if own := [spec for spec in (task.optimizer, task.seed_optimizer) if isinstance(spec, Optimizer)]:
+            name = optimizer_name(own[0])
+            self.notices.append(f"the kernels of {task.name} are launched one by one: {name} is not recorded in graphs")
+            return False
         env = self._env_to_measure(lane, structure) if task.cuda_graphs != "off" else None
         if env is None or lane.cuda_graphs is None or env.context.structure != structure:
             return False
