@@ -21,7 +21,7 @@ STARTED = msgspec.structs.replace(run_started(2), config=msgspec.json.decode(msg
 
 @pytest.mark.parametrize("config", [STARTED.config, msgspec.to_builtins(CONFIG)], ids=["recording", "live run"])
 def test_settings_that_differ_from_the_defaults_come_first(config: dict[str, Any]) -> None:
-    settings = list_settings(flat_config(config), is_growth=False)
+    settings = list_settings(flat_config(config), {}, is_growth=False)
     changed = {setting.key: (setting.value, setting.default) for setting in settings if setting.group == CHANGED}
     assert changed == {"envs": ("8", "16"), "ppo.gamma": ("0.97", "1.0")}
     assert [setting.group for setting in settings[:3]] == [CHANGED, CHANGED, OF_TASK]
@@ -31,7 +31,7 @@ def test_settings_that_differ_from_the_defaults_come_first(config: dict[str, Any
 
 def test_settings_of_a_growth_are_compared_with_the_defaults_of_grow() -> None:
     config = msgspec.to_builtins(msgspec.convert({**GROWTH_CONFIG, "keep": 5, "rounds": 7}, Config))
-    settings = list_settings(flat_config(config), is_growth=True)
+    settings = list_settings(flat_config(config), {}, is_growth=True)
     changed = {setting.key: (setting.value, setting.default) for setting in settings if setting.group == CHANGED}
     assert changed == {"keep": ("5", "3")}
 

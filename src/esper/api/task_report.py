@@ -14,7 +14,7 @@ from esper.common.formatting import format_bytes, html_text, pluralise
 from esper.common.seeding import restored_generators
 from esper.common.user_code.references import with_short_errors
 from esper.networks.tasks.data_loading import load_data
-from esper.networks.tasks.family import settings_of_family, structures_of
+from esper.networks.tasks.family import describe_recipe, settings_of_family, structures_of
 from esper.networks.tasks.loading import resolve_task
 from esper.networks.tasks.probe import probe_task
 from esper.networks.tasks.profile import TaskProfile
@@ -41,6 +41,7 @@ class TaskReport:
         structures: Name of each structure of a family; empty for another task. The figures above are then those of one
             structure.
         settings: Values of each setting of a family, keyed by name.
+        recipe: Optimizers and schedule in words, keyed by field of the task.
     """
 
     task: str
@@ -52,6 +53,7 @@ class TaskReport:
     epoch_seconds: float
     structures: tuple[str, ...] = ()
     settings: Mapping[str, Sequence[float | str]] = field(default_factory=dict[str, Sequence[float | str]])
+    recipe: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __str__(self) -> str:
         profile = self.profile
@@ -73,6 +75,7 @@ class TaskReport:
             )
         if profile.is_causal:
             lines.append("  causal: only blueprints and blends that do not look ahead are offered")
+        lines += [f"  {name.replace('_', ' ')}: {words}" for name, words in self.recipe.items()]
         how = "the forward pass before a slot is shared" if profile.shares_prefix else "one forward pass per seed"
         reason = f", because {profile.prefix_problem}" if profile.prefix_problem else ""
         lines.append(f"  contributions: {how}{reason}")
@@ -134,4 +137,5 @@ def check(task: Task | str, data_dir: Path | None = None) -> TaskReport:
         epoch_seconds=seconds,
         structures=tuple(structure.name for structure in structures_of(task)) if profile.structures else (),
         settings={name: setting.values for name, setting in settings_of_family(task).items()},
+        recipe=describe_recipe(task),
     )

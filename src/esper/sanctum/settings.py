@@ -32,13 +32,14 @@ class ShownSetting(NamedTuple):
         return text.lower() in f"{self.key} {self.value} {self.description}".lower()
 
 
-def list_settings(config: Mapping[str, Any], *, is_growth: bool) -> list[ShownSetting]:
+def list_settings(config: Mapping[str, Any], recipe: Mapping[str, str], *, is_growth: bool) -> list[ShownSetting]:
     """Return all settings of a run, ordered by group.
 
     The recording does not have the defaults of a task: its slots and training settings are a group of their own.
 
     Args:
         config: Recorded configuration, flat, as `flat_config` returns it.
+        recipe: Optimizers and schedule of the task in words, keyed by field.
         is_growth: Compare it with the defaults of `grow`, instead of those of training.
     """
     defaults = flat_config(msgspec.json.decode(msgspec.json.encode(default_config(is_growth=is_growth))))
@@ -54,4 +55,6 @@ def list_settings(config: Mapping[str, Any], *, is_growth: bool) -> list[ShownSe
             group, shown_default = CHANGED, format_config_value(default)
         text = strip_control(format_config_value(value))
         settings.append(ShownSetting(group, key, text, shown_default, descriptions.get(key, "")))
+    for field, words in recipe.items():
+        settings.append(ShownSetting(OF_TASK, field.replace("_", "-"), strip_control(words), "", ""))
     return sorted(settings, key=lambda setting: (CHANGED, OF_TASK, DEFAULTS).index(setting.group))

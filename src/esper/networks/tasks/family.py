@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from esper.common.configuration.config import MAX_LEARNING_RATE
 from esper.common.formatting import suggest
+from esper.networks.tasks.optimizers import describe_optimizer
+from esper.networks.tasks.schedules import describe_schedule
 from esper.networks.tasks.task import NAME_RULE, Task
 
 if TYPE_CHECKING:
@@ -134,6 +136,17 @@ def mix_tasks(tasks: Sequence[Task]) -> TaskFamily:
 def structures_of(task: Task) -> Sequence[Task]:
     """Return the structures of a task: itself if it is not a family."""
     return task.structures if isinstance(task, TaskFamily) else (task,)
+
+
+def describe_recipe(task: Task) -> dict[str, str]:
+    """Return optimizers and schedule of a task in words, keyed by field; of a family, those of all structures."""
+    structures = structures_of(task)
+    words = {
+        "optimizer": [describe_optimizer(one.optimizer) for one in structures],
+        "seed_optimizer": [describe_optimizer(one.seed_optimizer) for one in structures],
+        "schedule": [describe_schedule(one.schedule) for one in structures],
+    }
+    return {name: "; ".join(dict.fromkeys(found)) for name, found in words.items()}
 
 
 def settings_of_family(task: Task) -> Mapping[str, Setting]:

@@ -85,6 +85,8 @@ class EnvStepped(Event, frozen=True, kw_only=True, tag=True):
     """Choice of each other head that the op uses, keyed by head. Probabilities are rounded to four decimals."""
     grad_norm: float | None = None
     """L2 norm of the host's gradient before clipping, mean over the epoch; absent if the host is frozen."""
+    learning_rate: float | None = None
+    """Learning rate of the host in the last batch of the epoch; absent if the host is frozen."""
     parameter_ratio: float
     """Parameters of host and seeds divided by those of the bare host."""
     loss_scale: float | None = None

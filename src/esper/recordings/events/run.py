@@ -63,6 +63,9 @@ class RunStarted(Event, frozen=True, kw_only=True, tag=True):
     """Budget and aim of a growth; absent for another run."""
     task_code: dict[str, str] = {}
     """Digests of the files of a task that is the user's own code, keyed by relative path; empty for a built-in task."""
+    recipe: dict[str, str] = {}
+    """How hosts and seeds are trained, in words, keyed by field of the task: optimizers and schedule. Of a family, the
+    words of its structures."""
     task_defaults: dict[str, Any] = {}
     """Part of a configuration that the task itself sets: its slots and settings; empty if it is not known."""
     config: dict[str, Any]

@@ -30,6 +30,7 @@ _ENV_QUANTITIES = {
     "reward": "reward",
     "value": "predicted return",
     "grad_norm": "gradient norm",
+    "learning_rate": "learning rate",
     "parameter_ratio": "parameters",
     "loss_scale": "loss scale",
 }

@@ -44,7 +44,9 @@ class ConfigurationDialog(Dialog[None]):
         self._palette = view.palette
         started = view.source.state.started
         assert started is not None
-        self._settings = list_settings(flat_config(started.config), is_growth=started.search is not None)
+        self._settings = list_settings(
+            flat_config(started.config), started.recipe, is_growth=started.search is not None
+        )
 
     def compose(self) -> ComposeResult:
         """Yield the heading, the search box and the settings."""

@@ -146,7 +146,7 @@ class RunDetails(RunKeysPanel):
                     yield self._setting(key, _value(value), "", key_cols)
             return
         group = ""
-        for setting in list_settings(run.config, is_growth=run.rounds is None):
+        for setting in list_settings(run.config, {}, is_growth=run.rounds is None):
             if setting.group != group:
                 yield from [self.line()] if group else []
                 group = setting.group

@@ -15,6 +15,7 @@ from esper.common.formatting import html_text
 from esper.networks.seeds.network import count_samples
 from esper.networks.seeds.outputs import Nested
 from esper.networks.seeds.tensors import named_tensors
+from esper.networks.tasks.family import describe_recipe
 from esper.networks.tasks.loading import absolute_reference
 from esper.networks.tasks.splits import Splits, take
 from esper.networks.tasks.task import Task
@@ -82,6 +83,7 @@ class Grown:
             validation_score=float(sample_scores(model, splits.validation, task).mean()),
             test_score=float(sample_scores(model, splits.test, task).mean()),
             is_random=is_random,
+            recipe=describe_recipe(task),
             provenance=provenance,
         )
         return cls(model=model, structure=structure, task=task, sample=sample)

@@ -53,6 +53,7 @@ def _format_scores(structure: GrownStructure) -> str:
             f"{structure.validation_score:.2%} |",
             f"| parameters of the host | {structure.host_parameters:,} |",
             f"| parameters with seeds | {structure.parameters:,} (×{structure.parameter_ratio:.2f}) |",
+            *(f"| {name.replace('_', ' ')} of the training | `{words}` |" for name, words in structure.recipe.items()),
         )
     )
 

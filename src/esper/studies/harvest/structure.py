@@ -85,6 +85,7 @@ class GrownStructure(msgspec.Struct, frozen=True, kw_only=True):
         validation_score: Mean score on the validation split, which was used to select the network.
         test_score: Mean score on the test split, which was used for nothing else.
         is_random: True if the network draws random numbers, so that two calls with the same inputs differ.
+        recipe: Optimizers and schedule of the training in words, keyed by field of the task.
     """
 
     format: int = STRUCTURE_FORMAT
@@ -96,6 +97,7 @@ class GrownStructure(msgspec.Struct, frozen=True, kw_only=True):
     validation_score: float
     test_score: float
     is_random: bool = False
+    recipe: dict[str, str] = {}
     provenance: Provenance
 
     @property

@@ -16,7 +16,7 @@ from esper.common.domain import HEADS, HEADS_BY_OP, VERSION, Op, Stage, StepNumb
 from esper.common.user_code.references import TaskOrigin
 from esper.networks.seeds.lifecycle import GateResult, StageTransition
 from esper.networks.seeds.slot import Slot
-from esper.networks.tasks.family import structures_of
+from esper.networks.tasks.family import describe_recipe, structures_of
 from esper.networks.tasks.profile import TaskProfile
 from esper.networks.tasks.task import Task
 from esper.recordings import events as ev
@@ -130,6 +130,7 @@ def env_stepped(
         },
         decision=_decision(episode, decision),
         grad_norm=round_to(measured.grad_norm, NOISY),
+        learning_rate=None if measured.grad_norm is None else episode.env.learning_rate(at.step - 1),
         parameter_ratio=round_to(episode.view.parameter_ratio),
         loss_scale=measured.loss_scale,
         growth_tracker=measured.growth_tracker,
@@ -226,6 +227,7 @@ def run_started(
         versions=versions(),
         search=search,
         task_code=dict(origin.digests) if origin else {},
+        recipe=describe_recipe(pool.task),
         task_defaults=task_defaults,
         config=msgspec.to_builtins(config),
     )

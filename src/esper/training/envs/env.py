@@ -24,7 +24,7 @@ from esper.networks.seeds.tensors import module_tensors
 from esper.networks.tasks.contexts import context_splits, draw_context
 from esper.networks.tasks.family import LEARNING_RATE
 from esper.networks.tasks.losses import loss_of, score_of
-from esper.networks.tasks.schedules import lr_factor
+from esper.networks.tasks.schedules import factors
 from esper.networks.tasks.splits import Split, TaskData, batches, take
 from esper.training.envs.counterfactual import read_effects, validate_variants
 from esper.training.envs.cuda_graphs import StepGraphs
@@ -242,10 +242,18 @@ class Env:
 
     def _set_rates(self, optimizers: Sequence[ModuleOptimizer], step: int, batch: int) -> None:
         """Set the learning rates for a batch of a step; both are counted from 0."""
-        factor = lr_factor(self.task.schedule, step, self.steps, batch, self.batches_per_epoch)
+        factor = self._lr_factor(step, batch)
         for optimizer in optimizers:
             optimizer.lr_scale = factor
-            optimizer.rate()
+            optimizer.rate()  # a graph reads the tensor that this writes
+
+    def _lr_factor(self, step: int, batch: int) -> float:
+        batches = self.batches_per_epoch
+        return factors(self.task.schedule, self.steps, batches)[step * batches + batch]
+
+    def learning_rate(self, step: int) -> float:
+        """Return the learning rate of the host in the last batch of a step, which is counted from 0."""
+        return self.host_optimizer.learning_rate * self._lr_factor(step, self.batches_per_epoch - 1)
 
     def _summarise_epoch(
         self, optimizers: Sequence[ModuleOptimizer], trained: Sequence[TrainedBatch], targets: Sequence[Nested]

@@ -23,6 +23,7 @@ from esper.training.envs.env import Env
 from esper.training.envs.epoch_result import EpochResult, Validation, max_result_width
 from esper.training.envs.hosts import HostFactory
 from esper.training.envs.precision import LossScaler, make_scaler_factory, resolve_amp, set_float32_precision
+from esper.training.envs.recipe_check import check_recipe
 from esper.training.lanes.call_watch import CallSupervisor
 from esper.training.lanes.dealing import deal_envs
 from esper.training.lanes.device_names import is_cpu_lane, lanes_with_worker
@@ -70,6 +71,7 @@ class EnvPool:
 
     Raises:
         ConfigError: Worker processes cannot be started, or cannot import the task.
+        TaskError: An optimizer or the schedule of the task cannot be used.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class EnvPool:
         # Envs with a shared loss scale depend on each other in every batch, so on a GPU they run on one stream.
         single_stream = config.shares_loss_scale
         width = max_result_width(len(profile.sites), len(task.metrics))
+        check_recipe(task, profile, data, config.steps)
         set_float32_precision(config.amp)
         self.lanes = open_lanes(
             lanes[: len(env_range)],

@@ -1,0 +1,54 @@
+"""Dry run of the recipe of a task: its schedule, and its own optimizers on every seed that can be planted."""
+
+from __future__ import annotations
+
+import torch
+
+from esper.common.configuration.config import TaskError
+from esper.common.seeding import forked_generators, make_generator
+from esper.common.user_code.references import describe_exception, user_errors
+from esper.networks.seeds.blend import BlendGate
+from esper.networks.seeds.blueprints import build_seed
+from esper.networks.seeds.network import count_samples
+from esper.networks.tasks.family import structures_of
+from esper.networks.tasks.optimizers import Optimizer
+from esper.networks.tasks.profile import TaskProfile
+from esper.networks.tasks.schedules import Schedule, describe_schedule, factors
+from esper.networks.tasks.splits import TaskData
+from esper.networks.tasks.task import Task
+from esper.training.envs.task_optimizer import make_optimizer
+
+
+def check_recipe(task: Task, profile: TaskProfile, data: TaskData, steps: int) -> None:
+    """Compute all factors of the schedule, and try the optimizer of the seeds. That of the host is tried with the host.
+
+    Args:
+        steps: Steps of an episode.
+
+    Raises:
+        TaskError: The user's code raises an exception, or cannot be used.
+    """
+    for index, structure in enumerate(structures_of(task)):
+        try:
+            if not isinstance(structure.schedule, Schedule) or not structure.schedule.by_step:
+                samples = structure.count_epoch_samples(count_samples(data[index].train[0]))
+                factors(structure.schedule, steps, -(-samples // structure.batch_size))
+        except user_errors() as error:
+            name = describe_schedule(structure.schedule)
+            raise TaskError(f"the schedule {name} of task {structure.name}: {describe_exception(error)}") from error
+        if isinstance(structure.seed_optimizer, Optimizer):
+            _check_seed_optimizer(structure, profile.of_structure(index), structure.seed_optimizer)
+
+
+def _check_seed_optimizer(task: Task, profile: TaskProfile, spec: Optimizer) -> None:
+    for site in profile.sites:
+        for blueprint in site.blueprints:
+            with forked_generators(0), torch.no_grad():
+                generator = make_generator(0, "recipe check")
+                seed = build_seed(blueprint, site.layout, site.channels, site.is_causal, generator)
+                gate = BlendGate(site.channels)
+            for what, module in ((f"a seed {blueprint!r}", seed), ("a blend gate", gate)):
+                try:
+                    make_optimizer(spec, list(module.named_parameters()), task.seed_clip)
+                except TaskError as error:
+                    raise TaskError(f"seed_optimizer of task {task.name}, for {what}: {error}") from error
