@@ -60,7 +60,7 @@ def written_docstring(name: str) -> str:
 
 def arguments(name: str) -> list[str]:
     value = getattr(esper, name)
-    if dataclasses.is_dataclass(value):
+    if inspect.isclass(value) and dataclasses.is_dataclass(value):
         return [field.name for field in dataclasses.fields(value)]
     return list(inspect.signature(value).parameters) if inspect.isfunction(value) else []
 

@@ -92,10 +92,11 @@ CHOICES = {
 }
 
 PYTHON = {
-    "esper": "Action AdamW Agent Chance CheckpointError ChosenAction ConfigError EnvStatus Family Grown HarvestError "
-    "Loss NonLearningAgent Op ReadError RecordedRun RecordingError RunFailedError SGD Setting Slot SlotSite Splits "
-    "Task TaskError TaskReport TrainedRun WAITING accuracy advance_action blueprint check cross_entropy "
-    "germinate_action grow load_grown read_run starts_at_zero train what_if",
+    "esper": "Action AdamW Agent Chance CheckpointError ChosenAction ConfigError EnvStatus Family Group Grown "
+    "HarvestError Loss NonLearningAgent Op Optimizer ReadError RecordedRun RecordingError RunFailedError SGD Schedule "
+    "Setting Slot SlotSite Splits Task TaskError TaskReport TrainedRun WAITING accuracy advance_action blueprint check "
+    "constant cooldown cosine cross_entropy germinate_action grow load_grown no_decay one_cycle read_run "
+    "starts_at_zero train what_if",
     "RecordedRun": "config curves decisions events name notices plot search table",
     "RecordedDecision": "round step env op target choices probability",
     "TrainedRun": "directory status rounds score",
@@ -103,11 +104,11 @@ PYTHON = {
 
 EVENTS = {
     "RunStarted": "run task policy rounds steps slot_names lanes seed host_parameters structures score_name "
-    "chance_loss chance_score batches growth_interval versions search task_code task_defaults config",
+    "chance_loss chance_score batches growth_interval versions search task_code recipe task_defaults config",
     "RoundStarted": "round",
     "EpisodeStarted": "round env structure settings",
     "EnvStepped": "round step env op target train_loss train_score loss score reward reward_parts value "
-    "op_probability op_probabilities decision grad_norm parameter_ratio loss_scale growth_tracker "
+    "op_probability op_probabilities decision grad_norm learning_rate parameter_ratio loss_scale growth_tracker "
     "skipped_batches overflows_by_owner metrics slots",
     "SeedMoved": "round step env slot before after blueprint reason",
     "GateRefused": "round step env slot gate checks",

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from esper.networks.tasks.optimizers import SGD, AdamW
-from esper.training.envs.optimizer import FusedOptimizer, make_optimizer
+from esper.training.envs.optimizer import FusedOptimizer
+from esper.training.envs.task_optimizer import make_optimizer
 
 MOMENTUM, DECAY = 0.9, 0.01
 BETAS, EPS = (0.8, 0.95), 1e-6
@@ -27,6 +28,12 @@ def backward(trained: list[nn.Parameter], batch: int) -> Tensor:
     return torch.linalg.vector_norm(torch.cat([p.grad.flatten() for p in trained if p.grad is not None]))
 
 
+def fused(spec: SGD | AdamW, trained: list[nn.Parameter], clip: float) -> FusedOptimizer:
+    optimizer = make_optimizer(spec, [("", parameter) for parameter in trained], clip)
+    assert isinstance(optimizer, FusedOptimizer)
+    return optimizer
+
+
 def train(optimizer: FusedOptimizer, trained: list[nn.Parameter], batches: range) -> None:
     for batch in batches:
         norm = backward(trained, batch)
@@ -34,9 +41,9 @@ def train(optimizer: FusedOptimizer, trained: list[nn.Parameter], batches: range
 
 
 def reference(
-    spec: SGD | AdamW, trained: list[nn.Parameter], lr_scale: float = 1.0, *, fused: bool = False
+    spec: SGD | AdamW, trained: list[nn.Parameter], lr_scale: float = 1.0, *, is_fused: bool = False
 ) -> torch.optim.Optimizer:
-    lr, kind = 0.1 * lr_scale, {"fused": True} if fused else {"foreach": False}
+    lr, kind = 0.1 * lr_scale, {"fused": True} if is_fused else {"foreach": False}
     if isinstance(spec, AdamW):
         return torch.optim.AdamW(trained, lr=lr, betas=BETAS, eps=EPS, weight_decay=DECAY, **kind)
     return torch.optim.SGD(trained, lr=lr, momentum=MOMENTUM, weight_decay=DECAY, nesterov=True, **kind)
@@ -48,7 +55,7 @@ def reference(
 def test_optimizer_equals_torchs_with_clipped_gradients(lr_scale: float, dtype: torch.dtype, spec: SGD | AdamW) -> None:
     """The divisor of the gradients is a float32, so float64 agrees to float32's precision."""
     ours, theirs = parameters(dtype), parameters(dtype)
-    optimizer = make_optimizer(spec, ours, clip=3.0)
+    optimizer = fused(spec, ours, clip=3.0)
     optimizer.lr_scale = lr_scale
     other = reference(spec, theirs, lr_scale)
     clipped = set[bool]()
@@ -67,9 +74,9 @@ def test_optimizer_equals_torchs_with_clipped_gradients(lr_scale: float, dtype: 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_optimizer_has_the_bits_of_torchs_fused_one(dtype: torch.dtype, spec: SGD | AdamW) -> None:
     ours, theirs = parameters(dtype), parameters(dtype)
-    optimizer = make_optimizer(spec, ours, clip=1e9)
+    optimizer = fused(spec, ours, clip=1e9)
     optimizer.lr_scale = 0.25
-    other = reference(spec, theirs, 0.25, fused=True)
+    other = reference(spec, theirs, 0.25, is_fused=True)
     for batch in range(5):
         train(optimizer, ours, range(batch, batch + 1))
         backward(theirs, batch)
@@ -79,7 +86,7 @@ def test_optimizer_has_the_bits_of_torchs_fused_one(dtype: torch.dtype, spec: SG
 
 def test_rate_is_read_from_one_tensor() -> None:
     """A recorded graph reads the tensor, so a change of the rate must not make another one."""
-    optimizer = make_optimizer(SPECS[0], parameters(), clip=1e9)
+    optimizer = fused(SPECS[0], parameters(), clip=1e9)
     first = optimizer.rate()
     assert first.item() == 0.1
     optimizer.learning_rate, optimizer.lr_scale = 0.3, 0.5
@@ -91,7 +98,7 @@ def test_rate_is_read_from_one_tensor() -> None:
 def test_skipped_overflow_changes_nothing(spec: SGD | AdamW) -> None:
     """Infinite gradients reach neither the parameters nor the state, and the numbers of steps do not count a skip."""
     ours, theirs = parameters(), parameters()
-    optimizer, other = (make_optimizer(spec, each, clip=3.0) for each in (ours, theirs))
+    optimizer, other = (fused(spec, each, clip=3.0) for each in (ours, theirs))
     for batch, skipped in enumerate((1.0, 0.0, 1.0, 0.0)):
         norm = backward(ours, batch)
         if skipped:
@@ -108,7 +115,7 @@ def test_skipped_overflow_changes_nothing(spec: SGD | AdamW) -> None:
 
 def test_adamw_counts_steps_of_each_parameter_with_a_gradient() -> None:
     trained = parameters()
-    optimizer = make_optimizer(SPECS[1], trained, clip=1e9)
+    optimizer = fused(SPECS[1], trained, clip=1e9)
     for batch in range(4):
         norm = backward(trained, batch)
         if batch in {0, 2}:
@@ -121,7 +128,7 @@ def test_adamw_counts_steps_of_each_parameter_with_a_gradient() -> None:
 def test_parameters_that_come_and_go_keep_their_own_state(spec: SGD | AdamW) -> None:
     """The first parameter has no gradient in two batches: the state of the second may not be used for it."""
     ours, theirs = parameters(), parameters()
-    optimizer = make_optimizer(spec, ours, clip=1e9)
+    optimizer = fused(spec, ours, clip=1e9)
     other = reference(spec, theirs)
     for batch in range(5):
         norm = backward(ours, batch)
@@ -136,8 +143,8 @@ def test_parameters_that_come_and_go_keep_their_own_state(spec: SGD | AdamW) -> 
 @pytest.mark.parametrize("spec", SPECS)
 def test_joint_optimizer_trains_with_the_state_of_its_parts(spec: SGD | AdamW) -> None:
     trained = parameters()
-    parts = [make_optimizer(spec, [parameter], clip=1e9) for parameter in trained]
-    joint = make_optimizer(spec, trained, clip=1e9)
+    parts = [fused(spec, [parameter], 1e9) for parameter in trained]
+    joint = fused(spec, trained, clip=1e9)
     joint.share_state(parts)
     train(joint, trained, range(3))
     for name, values in joint.state.items():
@@ -149,9 +156,9 @@ def test_joint_optimizer_trains_with_the_state_of_its_parts(spec: SGD | AdamW) -
 @pytest.mark.parametrize("spec", SPECS)
 def test_training_continues_from_copied_state_with_the_same_bits(spec: SGD | AdamW) -> None:
     ours, theirs = parameters(), parameters()
-    optimizer = make_optimizer(spec, ours, clip=3.0)
+    optimizer = fused(spec, ours, clip=3.0)
     train(optimizer, ours, range(3))
-    other = make_optimizer(spec, theirs, clip=3.0)
+    other = fused(spec, theirs, clip=3.0)
     saved = {name: value.clone() for name, value in optimizer.state_tensors("host").items()}
     with torch.no_grad():
         for own, value in other.state_tensors("host").items():
@@ -165,7 +172,7 @@ def test_training_continues_from_copied_state_with_the_same_bits(spec: SGD | Ada
 
 def test_state_has_the_names_of_checkpoints() -> None:
     """Checkpoints store these names: a renamed tensor could not be resumed."""
-    names = [list(make_optimizer(spec, parameters(), 1.0).state_tensors("slot1")) for spec in SPECS]
+    names = [list(fused(spec, parameters(), 1.0).state_tensors("slot1")) for spec in SPECS]
     assert names[0] == ["momentum.slot1.0", "momentum.slot1.1"]
     assert names[1] == [f"{name}.slot1.{index}" for name in ("exp_avg", "exp_avg_sq", "step") for index in (0, 1)]
 
@@ -173,17 +180,17 @@ def test_state_has_the_names_of_checkpoints() -> None:
 @pytest.mark.parametrize("spec", SPECS)
 def test_reset_state_is_that_of_a_new_optimizer(spec: SGD | AdamW) -> None:
     trained = parameters()
-    optimizer = make_optimizer(spec, trained, clip=3.0)
+    optimizer = fused(spec, trained, clip=3.0)
     tensors = optimizer.state_tensors("host")
     train(optimizer, trained, range(2))
     optimizer.reset_state()
-    fresh = make_optimizer(spec, parameters(), clip=3.0)
+    fresh = fused(spec, parameters(), clip=3.0)
     torch.testing.assert_close(tensors, fresh.state_tensors("host"), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_optimizer_without_parameters_does_nothing(spec: SGD | AdamW) -> None:
-    optimizer = make_optimizer(spec, [], clip=1.0)
+    optimizer = fused(spec, [], clip=1.0)
     optimizer.step(optimizer.gradients(), torch.tensor(0.0), torch.tensor(0.0))
     optimizer.zero_grad()
     optimizer.reset_state()

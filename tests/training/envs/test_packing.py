@@ -17,8 +17,8 @@ from esper.networks.tasks.optimizers import SGD, AdamW
 from esper.training.envs.env import Env
 from esper.training.envs.env_state import env_state_tensors, export_states, load_lifecycle, load_tensor_states
 from esper.training.envs.governor import LastGoodState
-from esper.training.envs.optimizer import make_optimizer
 from esper.training.envs.packing import PackedModule, storage_id, view_in
+from esper.training.envs.task_optimizer import make_optimizer
 from esper.training.policy.actions import Action
 from tests.training.engine.populations import population
 
@@ -48,7 +48,9 @@ class Mixed(nn.Module):
 
 
 def pack(module: nn.Module, spec: SGD | AdamW) -> PackedModule:
-    return PackedModule(module, partial(module_tensors, module), make_optimizer(spec, list(module.parameters()), 1.0))
+    return PackedModule(
+        module, partial(module_tensors, module), make_optimizer(spec, list(module.named_parameters()), 1.0)
+    )
 
 
 def tensors_of(packed: PackedModule, module: nn.Module) -> list[Tensor]:

@@ -21,6 +21,7 @@ from esper.networks.seeds.blend import Blend, BlendGate, blend_seed, straight_th
 from esper.networks.seeds.kept_modules import KeptModules
 from esper.networks.seeds.slot import Slot
 from esper.networks.tasks.optimizers import AdamW
+from esper.networks.tasks.schedules import factors
 from esper.networks.tasks.splits import Splits
 from esper.networks.tasks.task import Task
 from esper.training.envs import cuda_graphs, graph_check
@@ -30,7 +31,6 @@ from esper.training.envs.env import Env
 from esper.training.envs.env_state import env_state_tensors
 from esper.training.envs.governor import LastGoodState
 from esper.training.envs.graph_check import graph_problem
-from esper.training.envs.optimizer import lr_scale
 from esper.training.envs.stopwatch import PhaseTimer
 from tests.training.engine.populations import digits_profile, live_on, play, population
 from tests.training.envs.tapes import Tape, taped
@@ -415,11 +415,12 @@ def test_dry_run_plants_every_blueprint_and_state_somewhere() -> None:
 def test_dry_run_stays_in_the_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     scales: list[float] = []
 
-    def scale(step: int, steps: int) -> float:
-        scales.append(lr_scale(step, steps))
-        return scales[-1]
+    def watch(*arguments: Any) -> tuple[float, ...]:
+        found = factors(*arguments)
+        scales.extend(found)
+        return found
 
-    monkeypatch.setattr(env_module, "lr_scale", scale)
+    monkeypatch.setattr(env_module, "factors", watch)
     assert dry_run(monkeypatch, steps=1) is None
     assert min(scales) > 0
 

@@ -33,7 +33,7 @@ OWN = {
     "function": esper.Optimizer(lambda named, lr: torch.optim.Adam([p for _, p in named], lr=lr), lr=1e-3),
     "Muon and the rest": esper.Optimizer(lambda named: MuonAndRest(named)),  # noqa: PLW0108 (a function, not a class)
 }
-LIBRARIES = {
+LIBRARIES: dict[str, tuple[str, dict[str, Any]]] = {
     "schedulefree": ("AdamWScheduleFree", {"lr": 1e-3}),
     "pytorch_optimizer": ("Lion", {"lr": 1e-3}),
 }
@@ -52,7 +52,7 @@ class MuonAndRest(torch.optim.Optimizer):
         for part in self.parts:
             part.state = self.state
 
-    def step(self, closure: object = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         for part in self.parts:
             part.step()
 
@@ -203,7 +203,7 @@ class Forgetful(torch.optim.SGD):
 class Remembering(torch.optim.SGD):
     """Keeps a list for each parameter."""
 
-    def step(self, closure: object = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             for parameter in group["params"]:
                 self.state[parameter]["past"] = [1]
