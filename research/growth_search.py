@@ -55,7 +55,7 @@ from esper.studies.evaluation.journal import open_search_journal
 from esper.studies.growth.candidate_agent import build_candidates, proposing_policies
 from esper.studies.growth.fresh_scores import GAIN_LEVEL
 from esper.studies.growth.growth import num_finalists
-from esper.studies.growth.proposals import plan_of
+from esper.studies.growth.plan_variations import plan_of
 from esper.studies.growth.search import PlanSearch, Proposal, SearchKind
 from esper.studies.growth.space import PlanSpace
 from esper.training.engine.episode import Episode, begin_episodes

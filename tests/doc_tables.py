@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from esper.sanctum.bindings import KEYS, Availability, KeyBinding, KeyCategory
-from esper.sanctum.keymap import PRESETS, apply_keys
+from esper.sanctum.keys import KEYS, Availability, KeyBinding, KeyCategory
+from esper.sanctum.own_keys import PRESETS, apply_keys
 from esper.sanctum.symbols import MARK_SYMBOLS, OPS, RUN_STATES, SEVERITIES, STAGES, Symbol
 
 PAGE = Path(__file__).parent.parent / "docs" / "dashboard.md"

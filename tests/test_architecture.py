@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from esper.cli.commands import COMMANDS
-from esper.sanctum.bindings import SCREEN_INFO
+from esper.sanctum.keys import SCREEN_INFO
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))

@@ -9,7 +9,7 @@ from textual.app import App
 
 from esper.sanctum.actions.base import BaseApp
 from esper.sanctum.app import SanctumApp
-from esper.sanctum.bindings import APP_CATEGORIES, KEYS
+from esper.sanctum.keys import APP_CATEGORIES, KEYS
 from tests.sanctum.driving import live
 
 SUBJECTS = [cls for cls in SanctumApp.__mro__ if issubclass(cls, BaseApp)]

@@ -17,8 +17,8 @@ from esper.recordings import events as ev
 from esper.sanctum.actions.resume import BROWSER_MESSAGE
 from esper.sanctum.actions.sharing import NO_SELECTION_MESSAGE
 from esper.sanctum.app import SanctumApp
-from esper.sanctum.bindings import KEYS, Availability
 from esper.sanctum.driver import parse_input
+from esper.sanctum.keys import KEYS, Availability
 from esper.sanctum.screens.checkpoint_picker import CheckpointList, CheckpointPicker
 from esper.sanctum.screens.dialogs import ChoiceDialog
 from esper.sanctum.screens.env_detail import EnvDetailScreen

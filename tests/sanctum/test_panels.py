@@ -16,7 +16,7 @@ from textual.widget import Widget
 from esper.recordings import events as ev
 from esper.recordings.history.summary_builder import summarise
 from esper.recordings.state.state import SERIES_POINTS, Keyframe
-from esper.sanctum.bindings import SCREEN_INFO
+from esper.sanctum.keys import SCREEN_INFO
 from esper.sanctum.screens.env_detail import EnvDetailScreen, EnvStep
 from esper.sanctum.screens.overview import DeviceList, LogPreview
 from esper.sanctum.theme import DEFAULT_THEME, load_themes

@@ -1,6 +1,6 @@
 """Screens by number: keys, tabs, command palette."""
 
-from esper.sanctum.bindings import SCREEN_INFO
+from esper.sanctum.keys import SCREEN_INFO
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.overview import OverviewScreen
 from esper.sanctum.widgets.header import Tabs

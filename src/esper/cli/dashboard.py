@@ -16,7 +16,7 @@ from esper.common.system.process import freeze_loaded_objects
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from esper.sanctum.bindings import KeyBinding
+    from esper.sanctum.keys import KeyBinding
     from esper.sanctum.source import RunSource
 
 
@@ -96,7 +96,7 @@ def check_terminal(theme: str) -> Sequence[KeyBinding]:
         ConfigError: Standard input is not a terminal, neither standard error nor standard output is one, the theme is
             unknown, or the user's file of keys is invalid.
     """
-    from esper.sanctum.keymap import load_keys
+    from esper.sanctum.own_keys import load_keys
     from esper.sanctum.theme import find_theme, load_themes
 
     if not _is_served() and not (sys.stdin.isatty() and (sys.stderr.isatty() or sys.stdout.isatty())):

@@ -24,8 +24,8 @@ from esper.sanctum.actions.run import RunActions
 from esper.sanctum.actions.sharing import SharingActions
 from esper.sanctum.actions.what_if import WhatIfActions
 from esper.sanctum.actions.workspace import WORKSPACE_MODE
-from esper.sanctum.bindings import ACTIONS_WITHOUT_RUN, APP_CATEGORIES, ENV_VIEW, KEYS, KeyBinding, bindings
 from esper.sanctum.driver import ResilientDriver, parse_input
+from esper.sanctum.keys import ACTIONS_WITHOUT_RUN, APP_CATEGORIES, ENV_VIEW, KEYS, KeyBinding, bindings
 from esper.sanctum.screens.base import FULL_COLUMNS, FULL_ROWS, MIN_COLUMNS, MIN_ROWS
 from esper.sanctum.source import NoRunSource, RunSource
 from esper.sanctum.symbols import CharsetFilter, detect_charset, key_name
@@ -59,7 +59,7 @@ class SanctumApp(DiagnosisActions, RunActions, SharingActions, NextStepsActions,
         bell: Ring the bell of the terminal when an anomaly begins.
         notify: Escape sequence for desktop notifications, one of `NOTIFY_PROTOCOLS`; None to send none.
         env: Index of the env that is selected first.
-        initial_view: View that is opened first, one of `bindings.VIEW_NAMES`.
+        initial_view: View that is opened first, one of `keys.VIEW_NAMES`.
         moment: Moment of a recording to go to as soon as it was read; None to stay at the start.
         keys: Table of all keys, with the keys of the user.
         typed: Keys that the user typed before the app could read them, as the terminal sent them.

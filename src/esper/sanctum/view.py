@@ -21,9 +21,9 @@ from esper.recordings.history.timeline import DEFAULT_MARK_GROUP, MarkFilter
 from esper.recordings.state.anomalies import Anomaly
 from esper.recordings.state.search_state import SearchState
 from esper.recordings.state.state import RunState
-from esper.sanctum.bindings import ACTIONS_WITHOUT_RUN, APP_CATEGORIES, KEYS, SCREEN_INFO, Availability, KeyBinding
 from esper.sanctum.chart_view import ChartView
 from esper.sanctum.env_filter import EnvFilter
+from esper.sanctum.keys import ACTIONS_WITHOUT_RUN, APP_CATEGORIES, KEYS, SCREEN_INFO, Availability, KeyBinding
 from esper.sanctum.source import NoRunSource, RunSource, run_has_ended
 from esper.sanctum.symbols import compact_cell, key_name
 from esper.sanctum.theme import Palette

@@ -16,7 +16,7 @@ from esper.common.domain import Op
 from esper.networks.seeds.blueprints import build_seed
 from esper.networks.seeds.layouts import Layout
 from esper.recordings.candidates.candidates import BARE_HOST
-from esper.studies.growth.proposals import known_plans, plan_of, variations, without_each_seed
+from esper.studies.growth.plan_variations import known_plans, plan_of, variations, without_each_seed
 from esper.studies.growth.search import PlanSearch, SearchKind
 from esper.studies.growth.space import PlanSpace
 from esper.training.policy.actions import Action

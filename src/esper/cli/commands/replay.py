@@ -176,7 +176,7 @@ def _env_and_view(address: ViewAddress, history: History) -> tuple[int | None, s
     """
     view = address.view or "overview"
     if address.view is not None:
-        from esper.sanctum.bindings import VIEW_NAMES  # imports textual
+        from esper.sanctum.keys import VIEW_NAMES  # imports textual
 
         if view not in VIEW_NAMES:
             raise ConfigError(f"unknown view {view!r}; {suggest(view, VIEW_NAMES)}")

@@ -22,7 +22,7 @@ def run(arguments: Sequence[str]) -> int:
     """Serve the dashboard until Ctrl-C."""
     from esper.recordings.files.runs import LAST_ALIAS, resolve_run, shortest_name
     from esper.recordings.history.history import open_history
-    from esper.sanctum.keymap import load_keys
+    from esper.sanctum.own_keys import load_keys
 
     parser = Parser(
         prog="esper-sanctum serve",

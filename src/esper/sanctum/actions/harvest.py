@@ -12,7 +12,7 @@ from esper.recordings.checkpoints.manifest import CheckpointError, read_manifest
 from esper.recordings.events import CheckpointSaved
 from esper.recordings.files.runs import safe_run_name
 from esper.sanctum.actions.base import BaseApp
-from esper.sanctum.bindings import bindings_of
+from esper.sanctum.keys import bindings_of
 from esper.sanctum.screens.checkpoint_picker import existing_checkpoints, local_path
 from esper.sanctum.screens.dialogs import Choice, ChoiceDialog
 from esper.sanctum.view import TOAST_SECONDS

@@ -14,7 +14,7 @@ from esper.recordings.files.runs import shortest_name
 from esper.recordings.state.state import EnvState, RunState
 from esper.sanctum.actions.harvest import HarvestActions
 from esper.sanctum.actions.navigation import NavigationActions
-from esper.sanctum.bindings import bindings_of
+from esper.sanctum.keys import bindings_of
 from esper.sanctum.screens.checkpoint_picker import existing_checkpoints
 from esper.sanctum.screens.dialogs import Choice, ChoiceDialog
 from esper.sanctum.source import RunSource

@@ -17,7 +17,7 @@ from esper.recordings.history.address import ViewAddress
 from esper.recordings.history.excerpt import EXCERPT_MARGIN_S, create_unique_file, write_excerpt
 from esper.recordings.history.history import open_history
 from esper.sanctum.actions.base import BaseApp
-from esper.sanctum.bindings import ENV_VIEW
+from esper.sanctum.keys import ENV_VIEW
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.source import LiveSource
 from esper.sanctum.view import TOAST_SECONDS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from esper.recordings.files.segments import ReadError
 from esper.sanctum.actions.navigation import NavigationActions
-from esper.sanctum.bindings import SCREEN_INFO
+from esper.sanctum.keys import SCREEN_INFO
 from esper.sanctum.screens import open_screen
 from esper.sanctum.source import AttachSource, NoRunSource, RunSource, open_run_source
 from esper.sanctum.theme import Palette

@@ -8,7 +8,7 @@ from textual.containers import Container, Horizontal
 from textual.screen import Screen
 from textual.widget import Widget
 
-from esper.sanctum.bindings import KeyCategory
+from esper.sanctum.keys import KeyCategory
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.header import Header, Tabs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical
 
-from esper.sanctum.bindings import KeyCategory
+from esper.sanctum.keys import KeyCategory
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.widgets.candidate_table import CandidateDetail, CandidateTable
 from esper.sanctum.widgets.front_chart import FrontChart

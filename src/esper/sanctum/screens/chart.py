@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 
-from esper.sanctum.bindings import KeyCategory
+from esper.sanctum.keys import KeyCategory
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_panel import ChartPanel

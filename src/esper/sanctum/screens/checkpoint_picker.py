@@ -16,7 +16,7 @@ from textual.widgets import Static
 from esper.common.domain import StepNumber
 from esper.common.formatting import format_bytes, format_time_of_day, pluralise, short_score_name, strip_control
 from esper.recordings.events import CheckpointSaved
-from esper.sanctum.bindings import bindings_of
+from esper.sanctum.keys import bindings_of
 from esper.sanctum.screens.dialogs import Dialog
 from esper.sanctum.symbols import Cell, percent_cell
 from esper.sanctum.view import ViewState

@@ -9,7 +9,7 @@ from textual.geometry import Size
 from textual.widgets import Input
 
 from esper.common.formatting import pluralise, strip_control
-from esper.sanctum.bindings import KeyCategory, bindings
+from esper.sanctum.keys import KeyCategory, bindings
 from esper.sanctum.screens.search import SearchBox, SearchScreen
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_grid import ChartGrid

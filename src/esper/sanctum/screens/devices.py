@@ -18,7 +18,7 @@ from esper.recordings.events import DeviceSampled
 from esper.recordings.health.rules.lanes import MEMORY_GROWTH_ROUNDS, predict_full_round
 from esper.recordings.state.curves import memory_values
 from esper.recordings.state.health_stats import MAX_STEPS, MemoryHealth, memory_name
-from esper.sanctum.bindings import KeyCategory, bindings
+from esper.sanctum.keys import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import compact_cell, percent_cell, size_cell
 from esper.sanctum.widgets.chart_panel import ChartPanel

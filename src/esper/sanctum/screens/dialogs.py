@@ -18,7 +18,7 @@ from esper.common.domain import PauseCause
 from esper.common.formatting import strip_control
 from esper.recordings.events import CallOverdue
 from esper.recordings.events.sentences import name_call
-from esper.sanctum.bindings import bindings_of
+from esper.sanctum.keys import bindings_of
 from esper.sanctum.requests import pause_cause
 
 ResultT = TypeVar("ResultT")

@@ -13,7 +13,7 @@ from esper.common.formatting import short_score_name, strip_control
 from esper.recordings.events import EnvStepped
 from esper.recordings.state.series import decision_of
 from esper.recordings.state.state import EnvState
-from esper.sanctum.bindings import KeyCategory, bindings
+from esper.sanctum.keys import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import (
     SCALE_TOO_SMALL,

@@ -22,7 +22,7 @@ from esper.recordings.events import RunStarted
 from esper.recordings.files.runs import shortest_name
 from esper.recordings.state.series import BlueprintStats
 from esper.recordings.state.state import SERIES_POINTS, EnvState
-from esper.sanctum.bindings import KeyCategory, bindings
+from esper.sanctum.keys import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import (
     SEVERITIES,

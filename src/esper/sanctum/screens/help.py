@@ -12,8 +12,8 @@ from textual.widgets import Static
 
 from esper.common.domain import Rule
 from esper.recordings.health.rules import RULES
-from esper.sanctum.bindings import KeyBinding, KeyCategory, bindings_of
 from esper.sanctum.explanations import RECOVERY_HELP, WORDS, explain_metric
+from esper.sanctum.keys import KeyBinding, KeyCategory, bindings_of
 from esper.sanctum.requests import PAUSE_CAUSES
 from esper.sanctum.screens.dialogs import Dialog
 from esper.sanctum.symbols import (

@@ -13,7 +13,7 @@ from textual.widgets import Input
 from esper.common.formatting import format_time_of_day, strip_control
 from esper.recordings.history.log_database import GROWTH_CATEGORIES, LOG_CATEGORIES, SEVERITY_LEVELS, LogFilter
 from esper.recordings.history.run_log import LogRow, RunLog
-from esper.sanctum.bindings import KeyCategory, bindings
+from esper.sanctum.keys import KeyCategory, bindings
 from esper.sanctum.screens.search import SearchBox, SearchScreen
 from esper.sanctum.symbols import SEVERITIES, ellipsise
 from esper.sanctum.view import GoToMoment, ViewState

@@ -21,7 +21,7 @@ from esper.recordings.health.causes import PossibleCause
 from esper.recordings.health.incidents import Incident, group_incidents
 from esper.recordings.health.root_cause import Finding, RootCause, find_root_cause
 from esper.recordings.state.anomalies import Anomaly
-from esper.sanctum.bindings import bindings_of
+from esper.sanctum.keys import bindings_of
 from esper.sanctum.screens.dialogs import Dialog
 from esper.sanctum.symbols import SEVERITIES, compact_cell
 from esper.sanctum.theme import Palette

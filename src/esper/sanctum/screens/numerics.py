@@ -22,7 +22,7 @@ from esper.recordings.events import RunStarted
 from esper.recordings.health.rules.lanes import MAX_SCALE_OSCILLATIONS, MAX_SCALE_RATIO
 from esper.recordings.state.health_stats import MAX_SCALE_CHANGES, MAX_STEPS, EnvHealth
 from esper.recordings.state.state import EnvState
-from esper.sanctum.bindings import KeyCategory
+from esper.sanctum.keys import KeyCategory
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import (
     SCALE_TOO_SMALL,

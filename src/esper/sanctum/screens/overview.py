@@ -17,8 +17,8 @@ from esper.recordings.events import DeviceSampled
 from esper.recordings.health.rules.lanes import is_nearly_full
 from esper.recordings.history.run_log import LogRow, group_rows
 from esper.recordings.state.health_stats import memory_name
-from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import EnvFilter, parse_filter
+from esper.sanctum.keys import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.screens.overview_rows import (
     ROOMY_ROWS,

@@ -17,7 +17,7 @@ from esper.recordings.events import EnvStepped
 from esper.recordings.state.curves import UPDATE_QUANTITIES
 from esper.recordings.state.series import StepTrace
 from esper.recordings.state.state import EnvState
-from esper.sanctum.bindings import KeyCategory, bindings
+from esper.sanctum.keys import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.screens.growth import BlueprintTable
 from esper.sanctum.symbols import OPS, compact_cell, head_label, number_cell, percent_cell

@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 from esper.recordings.history.run_filter import sort_keys
 from esper.recordings.history.run_groups import differing_keys
-from esper.sanctum.bindings import KeyCategory, bindings
+from esper.sanctum.keys import KeyCategory, bindings
 from esper.sanctum.screens.run_changes import RunChangesScreen
 from esper.sanctum.screens.search import SearchBox
 from esper.sanctum.screens.workspace_base import WorkspaceChartScreen

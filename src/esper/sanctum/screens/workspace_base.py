@@ -8,7 +8,7 @@ from textual import getters
 from textual.app import App, ComposeResult
 from textual.containers import Container
 
-from esper.sanctum.bindings import KeyCategory
+from esper.sanctum.keys import KeyCategory
 from esper.sanctum.screens.base import RunScreen, TooSmall
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_panel import ChartPanel

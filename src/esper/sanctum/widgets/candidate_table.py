@@ -23,7 +23,7 @@ from esper.recordings.candidates.report import (
     result_columns,
 )
 from esper.recordings.candidates.report import Column as ReportColumn
-from esper.sanctum.bindings import KeyCategory, bindings
+from esper.sanctum.keys import KeyCategory, bindings
 from esper.sanctum.symbols import Cell, wrap_cells
 from esper.sanctum.widgets.panel import Line, Panel, Row
 from esper.sanctum.widgets.row_list import Column, PlacedColumn, RowList, append_cells, fit_columns

@@ -16,8 +16,8 @@ from textual.message import Message
 
 from esper.common.plots.chart import Chart, Frame, Look
 from esper.common.plots.grid import Y_AXIS_COLUMNS, TextLine
-from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.chart_view import ChartView
+from esper.sanctum.keys import KeyCategory, bindings
 from esper.sanctum.theme import Palette
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel, Row

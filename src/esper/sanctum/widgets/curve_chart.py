@@ -12,7 +12,7 @@ from esper.common.plots.axis import next_nice
 from esper.common.plots.chart import Chart, Curve, Look, Quantity, XAxis, percent
 from esper.common.plots.labels import Label, labels_width
 from esper.recordings.history.curves import POPULATION, split_name
-from esper.sanctum.bindings import bindings_of
+from esper.sanctum.keys import bindings_of
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_panel import ChartPanel
 from esper.sanctum.widgets.env_columns import PIN_GLYPH

@@ -13,8 +13,8 @@ from textual.message import Message
 
 from esper.common.formatting import NOT_MEASURED, ordinal, pluralise, strip_control
 from esper.recordings.state.state import EnvState
-from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import NUMERIC_FIELDS
+from esper.sanctum.keys import KeyCategory, bindings
 from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, compact_cell
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.env_columns import STAGES_BY_PRIORITY

@@ -9,7 +9,7 @@ from textual.geometry import Size
 from esper.common.decisions import GERMINATE, WAIT, Decision
 from esper.recordings.state.series import StepTrace, decision_of
 from esper.recordings.state.state import SERIES_POINTS, EnvState
-from esper.sanctum.bindings import KeyCategory, bindings
+from esper.sanctum.keys import KeyCategory, bindings
 from esper.sanctum.symbols import wrap_cells
 from esper.sanctum.what_if import KnownEffects
 from esper.sanctum.widgets.panel import Line, Panel

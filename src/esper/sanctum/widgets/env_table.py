@@ -16,8 +16,8 @@ from textual.widgets import Input, Static
 
 from esper.recordings.events import RunStarted
 from esper.recordings.state.state import EnvState
-from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import find_worst, sort_envs, worst_env
+from esper.sanctum.keys import KeyCategory, bindings
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets import env_columns, env_summary
 from esper.sanctum.widgets.env_panel import EnvRowsPanel

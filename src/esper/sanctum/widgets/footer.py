@@ -8,7 +8,7 @@ from textual.events import Click
 from textual.geometry import Size
 
 from esper.common.control import RequestKind
-from esper.sanctum.bindings import APP_CATEGORIES, KeyBinding, KeyCategory
+from esper.sanctum.keys import APP_CATEGORIES, KeyBinding, KeyCategory
 from esper.sanctum.requests import pause_cause
 from esper.sanctum.source import run_has_ended
 from esper.sanctum.symbols import key_name

@@ -12,7 +12,7 @@ from textual.events import Click
 from textual.geometry import Size
 
 from esper.common.formatting import format_duration, pluralise, strip_control
-from esper.sanctum.bindings import SCREEN_INFO
+from esper.sanctum.keys import SCREEN_INFO
 from esper.sanctum.source import RunSource
 from esper.sanctum.symbols import HELD_PLAYBACK_GLYPH, RUN_STATES, compact_cell, ellipsise
 from esper.sanctum.view import ViewState

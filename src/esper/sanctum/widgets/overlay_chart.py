@@ -20,7 +20,7 @@ from esper.recordings.history.curves import POPULATION, split_name
 from esper.recordings.history.measures import LAST_PARAMETERS, LAST_SCORE
 from esper.recordings.history.run_groups import GroupCurve
 from esper.recordings.history.run_info import RunInfo
-from esper.sanctum.bindings import bindings_of
+from esper.sanctum.keys import bindings_of
 from esper.sanctum.symbols import ellipsise
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart_panel import ChartPanel

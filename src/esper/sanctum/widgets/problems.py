@@ -12,7 +12,7 @@ from esper.common.formatting import strip_control
 from esper.recordings.events.sentences import anomaly_subject
 from esper.recordings.health.incidents import Incident
 from esper.recordings.state.anomalies import Anomaly
-from esper.sanctum.bindings import KeyCategory, bindings
+from esper.sanctum.keys import KeyCategory, bindings
 from esper.sanctum.requests import pause_cause
 from esper.sanctum.symbols import RUN_STATES, SEVERITIES, ellipsise, wrap_cells
 from esper.sanctum.view import GoToMoment

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from rich.segment import Segment
 from textual.events import Click
 
-from esper.sanctum.bindings import KeyCategory, bindings
+from esper.sanctum.keys import KeyCategory, bindings
 from esper.sanctum.symbols import Cell
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel, Row

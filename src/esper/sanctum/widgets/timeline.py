@@ -14,7 +14,7 @@ from esper.common.plots.sparkline import BLOCK_CHARS
 from esper.recordings.files.segments import ReadError
 from esper.recordings.history.playback import Playback
 from esper.recordings.history.timeline import ANOMALY_KINDS, MARK_GROUPS, Mark, MarkKind
-from esper.sanctum.bindings import KeyCategory, bindings
+from esper.sanctum.keys import KeyCategory, bindings
 from esper.sanctum.symbols import HELD_PLAYBACK_GLYPH, MARK_SYMBOLS
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel

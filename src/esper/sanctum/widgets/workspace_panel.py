@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from esper.sanctum.bindings import KeyCategory, bindings
+from esper.sanctum.keys import KeyCategory, bindings
 from esper.sanctum.view import OpenRun, ViewState
 from esper.sanctum.widgets.panel import Panel
 from esper.sanctum.widgets.row_list import ScrollPanel

@@ -39,7 +39,7 @@ from esper.studies.growth.growth import (
     num_finalists,
     rounds_on_fresh_hosts,
 )
-from esper.studies.growth.proposals import plan_of
+from esper.studies.growth.plan_variations import plan_of
 from esper.studies.growth.search import PlanSearch
 from esper.studies.harvest.model import plant_grown
 from esper.training.engine.episode import Episode

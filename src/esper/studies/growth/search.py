@@ -15,8 +15,8 @@ import optuna
 from optuna.trial import Trial, TrialState
 
 from esper.recordings.candidates.candidates import BARE_HOST, Origin, Outcome
-from esper.studies.growth.proposals import known_plans, variations, without_each_seed
-from esper.studies.growth.sampling import NumberedSampler, silence_optuna
+from esper.studies.growth.optuna_sampler import NumberedSampler, silence_optuna
+from esper.studies.growth.plan_variations import known_plans, variations, without_each_seed
 from esper.studies.growth.space import PlanSpace
 
 SearchKind = Literal["guided", "tpe", "random"]

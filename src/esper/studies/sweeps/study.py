@@ -29,7 +29,7 @@ from esper.common.configuration.config import ConfigError
 from esper.common.domain import VERSION
 from esper.recordings.history.measures import MEASURES, objective_measures
 from esper.recordings.history.summary import RoundSummary
-from esper.studies.growth.sampling import NumberedSampler, silence_optuna
+from esper.studies.growth.optuna_sampler import NumberedSampler, silence_optuna
 from esper.studies.sweeps.parameters import make_distributions, suggest_value
 from esper.studies.sweeps.paths import FileLock, StudyPaths
 from esper.studies.sweeps.plan import SweepPlan, TrialSetting

@@ -1,6 +1,6 @@
 """Table of all keys. Textual's bindings, the footer, the help screen and the command palette are made from it.
 
-`keymap.py` replaces keys of this table by those of the user.
+`own_keys.py` replaces keys of this table by those of the user.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from textual.keys import (
 from esper.common.configuration.config import ConfigError
 from esper.common.configuration.files import read_toml
 from esper.common.formatting import suggest
-from esper.sanctum.bindings import ACTIONS_WITHOUT_RUN, APP_CATEGORIES, KEYS, KeyBinding, KeyCategory
+from esper.sanctum.keys import ACTIONS_WITHOUT_RUN, APP_CATEGORIES, KEYS, KeyBinding, KeyCategory
 
 PRESETS: dict[str, dict[str, str]] = {
     "arrows": {

@@ -11,8 +11,8 @@ from esper.cli.main import main
 from esper.common.configuration.config import ConfigError
 from esper.recordings import events as ev
 from esper.sanctum.app import SanctumApp
-from esper.sanctum.bindings import KEYS, KeyBinding
-from esper.sanctum.keymap import PRESETS, apply_keys, find_conflicts, load_keys
+from esper.sanctum.keys import KEYS, KeyBinding
+from esper.sanctum.own_keys import PRESETS, apply_keys, find_conflicts, load_keys
 from esper.sanctum.screens.dialogs import ChoiceDialog
 from esper.sanctum.screens.help import HelpScreen, MetricHelpScreen
 from esper.sanctum.theme import DEFAULT_THEME
@@ -51,7 +51,7 @@ IDS = {
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "keys.toml"
-    monkeypatch.setattr("esper.sanctum.keymap.keys_file", lambda: path)
+    monkeypatch.setattr("esper.sanctum.own_keys.keys_file", lambda: path)
     return path
 
 
