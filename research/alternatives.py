@@ -38,8 +38,8 @@ BLUEPRINTS = (
 )
 """Blueprints of each size. The first that a slot offers is planted.
 
-The lists equal those of `growth/proposals.py` today. They are separate, because baselines and lessons must not change
-when the search does.
+The lists equal those of `growth/plan_variations.py` today. They are separate, because baselines and lessons must not
+change when the search does.
 """
 FIRST, SECOND, LAST, ALL = 0, 1, -1, -2
 """Indices of slots; `ALL` stands for every slot."""
