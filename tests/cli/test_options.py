@@ -29,7 +29,6 @@ from tests.runs import only_run, recorded
 from tests.terminals import assert_refused, printed
 
 FIELDS = {field.key: field for field in list_fields(Config)}
-SETTINGS = ("host-learning-rate", "seed-learning-rate", "batch-size", "samples-per-epoch", "momentum", "weight-decay")
 
 
 def config_printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:

@@ -105,6 +105,17 @@ def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
             return _describe_call(event)
         case ev.ClockChanged():
             return "warning", _describe_clock(event.seconds)
+        case ev.TrialEnded() | ev.NetworkTested() | ev.SearchEnded():
+            return _describe_search(event)
+        case ev.RunEnded():
+            reason = f": {event.reason}" if event.reason else ""
+            return ("error" if event.outcome == "failed" else "info"), f"run {event.outcome}{reason}"
+        case _:
+            return None
+
+
+def _describe_search(event: ev.TrialEnded | ev.NetworkTested | ev.SearchEnded) -> tuple[str, str]:
+    match event:
         case ev.TrialEnded(score=float(score)) if event.outcome in ("done", "pruned"):
             where = f"fresh host {event.fresh}, " if event.fresh else "pruned, " if event.outcome == "pruned" else ""
             return "info", f"{describe_candidate(event.candidate)}: {where}score {score:.1%}"
@@ -115,11 +126,6 @@ def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
             return "info", f"{describe_candidate(event.candidate)}: {event.test_score:.1%} on the test split"
         case ev.SearchEnded():
             return "info", event.answer
-        case ev.RunEnded():
-            reason = f": {event.reason}" if event.reason else ""
-            return ("error" if event.outcome == "failed" else "info"), f"run {event.outcome}{reason}"
-        case _:
-            return None
 
 
 def _describe_clock(change_s: float) -> str:
