@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from esper.common.configuration.config import Config
 from esper.common.intervals import t_interval
 from esper.networks.tasks import load_task
 from esper.networks.tasks.prepare import prepare_task
-from esper.networks.tasks.schedules import AnySchedule
+from esper.networks.tasks.schedules import AnySchedule, lr_factor
 from esper.networks.tasks.task import Task
 from esper.training.envs.env import Env
 from esper.training.envs.optimizer import ModuleOptimizer
@@ -36,23 +37,11 @@ PLANTED = {"early and at a third": (0, 10), "at a third and at two thirds": (10,
 """Steps, from 0, in which the seeds of the first and of the second slot are planted."""
 
 
-class OwnClock:
-    """Sets the rate of each seed by a clock that begins with its planting."""
-
-    def __init__(self, env: Env, schedule: AnySchedule) -> None:
-        self._env, self._schedule = env, schedule
-        self.planted: dict[int, int] = {}
-        """Step of the planting, keyed by slot index."""
-
-    def set_rates(self, optimizers: Sequence[ModuleOptimizer], step: int, batch: int) -> None:
-        """Do what `Env` does, but for seeds."""
-        batches = self._env.batches_per_epoch
-        done = step * batches + batch
-        slots = {id(optimizer): index for index, optimizer in self._env.slot_optimizers.items()}
-        for optimizer in optimizers:
-            start = self.planted[slots[id(optimizer)]] * batches if id(optimizer) in slots else 0
-            optimizer.lr_scale = self._schedule((done - start) / (STEPS * batches - start))
-            optimizer.rate()
+def follow_episode(env: Env, optimizers: Sequence[ModuleOptimizer], step: int, batch: int) -> None:
+    """Set the rates of host and seeds by the clock of the episode."""
+    for optimizer in optimizers:
+        optimizer.lr_scale = lr_factor(env.task.schedule, step, env.steps, batch, env.batches_per_epoch)
+        optimizer.rate()
 
 
 def main() -> None:
@@ -82,16 +71,14 @@ def _final_scores(task: Task, planted: Sequence[int], hosts: int, seed: int, *, 
     prepared = prepare_task(config, task)
     pool = EnvPool(task, prepared.profile, prepared.data, ["cpu:0"], prepared.config)
     (env,) = pool.envs
-    clock = OwnClock(env, task.schedule)
-    if own:
-        env._set_rates = clock.set_rates
+    if not own:
+        env._set_rates = partial(follow_episode, env)
     scores: list[float] = []
     for host in range(hosts):
         env.reset(env.key._replace(env=host * prepared.config.envs_per_host, round=0))
         for step in range(STEPS):
             for index, slot in enumerate(env.network.slots[: len(planted)]):
                 if step == planted[index]:
-                    clock.planted[index] = step
                     blueprint = env.profile.blueprints.index(slot.site.blueprints[-1])
                     env.apply_action(Action(esper.Op.GERMINATE, slot=index, blueprint=blueprint), step)
                 elif slot.can_advance:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from esper.common.domain import Op, Stage
 from esper.networks.seeds.blend import BLEND_STYLES, Blend
 from esper.networks.tasks.optimizers import SGD, AnyOptimizer
-from esper.networks.tasks.schedules import FINAL_LR_FRACTION, cooldown, factors
+from esper.networks.tasks.schedules import FINAL_LR_FRACTION, cooldown, lr_factor
 from esper.networks.tasks.splits import Splits
 from esper.networks.tasks.task import Task
 from esper.training.envs.env import Env
@@ -296,11 +296,11 @@ def test_host_and_seed_are_clipped_by_their_own_norms(host_clip: float, seed_cli
 
 
 def test_learning_rate_falls_in_the_last_quarter() -> None:
-    shares = factors(cooldown, 40, 1)
-    assert shares[:30] == (1.0,) * 30
+    shares = [lr_factor(cooldown, step, 40, 0, 1) for step in range(40)]
+    assert shares[:30] == [1.0] * 30
     assert shares[34] == pytest.approx((1 + FINAL_LR_FRACTION) / 2)
     assert shares[39] == pytest.approx(FINAL_LR_FRACTION)
-    assert factors(cooldown, 1, 2) == pytest.approx((FINAL_LR_FRACTION,) * 2)
+    assert lr_factor(cooldown, 0, 1, 0, 1) == pytest.approx(FINAL_LR_FRACTION)
 
 
 def test_host_and_seed_use_the_learning_rate_of_the_step() -> None:

@@ -21,7 +21,7 @@ from esper.networks.seeds.blend import Blend, BlendGate, blend_seed, straight_th
 from esper.networks.seeds.kept_modules import KeptModules
 from esper.networks.seeds.slot import Slot
 from esper.networks.tasks.optimizers import AdamW
-from esper.networks.tasks.schedules import factors
+from esper.networks.tasks.schedules import lr_factor
 from esper.networks.tasks.splits import Splits
 from esper.networks.tasks.task import Task
 from esper.training.envs import cuda_graphs, graph_check
@@ -415,12 +415,11 @@ def test_dry_run_plants_every_blueprint_and_state_somewhere() -> None:
 def test_dry_run_stays_in_the_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     scales: list[float] = []
 
-    def watch(*arguments: Any) -> tuple[float, ...]:
-        found = factors(*arguments)
-        scales.extend(found)
-        return found
+    def watch(*arguments: Any) -> float:
+        scales.append(lr_factor(*arguments))
+        return scales[-1]
 
-    monkeypatch.setattr(env_module, "factors", watch)
+    monkeypatch.setattr(env_module, "lr_factor", watch)
     assert dry_run(monkeypatch, steps=1) is None
     assert min(scales) > 0
 

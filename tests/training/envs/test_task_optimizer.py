@@ -15,13 +15,14 @@ from torch import Tensor, nn
 
 import esper
 from esper.common.configuration.config import TaskError
+from esper.common.domain import Stage
 from esper.networks.tasks.task import Task
 from esper.training.envs.env import Env
 from esper.training.envs.env_state import env_state_tensors, export_states, load_lifecycle, load_tensor_states
 from esper.training.envs.optimizer import ModuleOptimizer
 from esper.training.envs.task_optimizer import check_groups, join_optimizers, make_optimizer
 from tests.training.engine.populations import population
-from tests.training.envs.test_env import GERMINATE, epoch
+from tests.training.envs.test_env import GERMINATE, epoch, until
 
 OWN = {
     "SGD": esper.Optimizer(torch.optim.SGD, lr=0.05, momentum=0.9),
@@ -270,3 +271,17 @@ def test_schedule_free_weights_are_validated(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(Env, "validate", watch)
         epoch(env, 0)
         assert modes == [False]
+
+
+def test_schedule_of_a_seed_begins_when_it_is_planted() -> None:
+    with population(task=trained_by(OWN["SGD"], schedule=lambda fraction: 1 - fraction), steps=6) as pool:
+        pool.reset(0)
+        (env,) = pool.envs
+        epoch(env, 0)
+        step = until(env, Stage.TRAINING, 1)
+        epoch(env, step)
+        host, seed = env.host_optimizer.lr_scale, env.slot_optimizers[1].lr_scale
+        batches = env.batches_per_epoch
+        last = step * batches + batches - 1
+        assert host == pytest.approx(1 - last / (6 * batches))
+        assert seed == pytest.approx(1 - (last - batches) / (5 * batches))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TypeAlias
 
 from esper.networks.tasks.optimizers import checked_number
@@ -110,22 +109,29 @@ def describe_schedule(schedule: AnySchedule) -> str:
     return schedule.name if isinstance(schedule, Schedule) else str(getattr(schedule, "__name__", "own"))
 
 
-@lru_cache(maxsize=16)
-def factors(schedule: AnySchedule, steps: int, batches: int) -> tuple[float, ...]:
-    """Return the factor of the learning rate of every batch of an episode, so that training calls no code of the user.
+def lr_factor(schedule: AnySchedule, step: int, steps: int, batch: int, batches: int) -> float:
+    """Return the factor of the learning rate for a batch.
 
     Args:
+        step: Index of the step, from 0.
         steps: Steps of the episode.
+        batch: Index of the batch in the step, from 0.
         batches: Batches of a step.
-
-    Raises:
-        ValueError: A factor is not a finite number of at least 0.
     """
-    if isinstance(schedule, Schedule) and schedule.by_step:
-        return tuple(schedule((step + 1) / steps) for step in range(steps) for _ in range(batches))
-    total, found = steps * batches, list[float]()
+    if is_by_step(schedule):
+        return schedule((step + 1) / steps)
+    return schedule((step * batches + batch) / (steps * batches))
+
+
+def is_by_step(schedule: AnySchedule) -> bool:
+    """Return True if all batches of a step have the same factor, that of its end."""
+    return isinstance(schedule, Schedule) and schedule.by_step
+
+
+def check_schedule(schedule: AnySchedule, steps: int, batches: int) -> None:
+    """Compute the factor of each batch of an episode. Raises ValueError unless all are finite numbers of at least 0."""
+    total = steps * batches
     for batch in range(total):
         factor = schedule(batch / total)
         allowed = "a finite number of at least 0"
-        found.append(checked_number(f"the factor at {batch / total:.3g}", factor, allowed, lambda x: 0 <= x < math.inf))
-    return tuple(found)
+        checked_number(f"the factor at {batch / total:.3g}", factor, allowed, lambda x: 0 <= x < math.inf)

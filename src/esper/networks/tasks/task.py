@@ -99,7 +99,7 @@ class Task:
         seed_optimizer: Optimizer of each seed.
         schedule: Factor of the learning rates over an episode: `esper.cooldown`, `esper.constant`, `esper.cosine()`,
             `esper.one_cycle()`, or a function of the finished fraction of the episode, 0 to 1, to a factor, called for
-            each batch. A seed follows the clock of the episode, too.
+            each batch. For a seed, an episode begins when it is planted; `esper.cooldown` has one clock for all.
         clip: Maximum L2 norm of the gradient of the host; None: it is not clipped.
         seed_clip: Maximum L2 norm of the gradient of each seed; None: it is not clipped.
         train: True: the whole host is trained. False: the host is frozen. Paths of submodules: only these are trained.

@@ -24,7 +24,7 @@ from esper.networks.seeds.tensors import module_tensors
 from esper.networks.tasks.contexts import context_splits, draw_context
 from esper.networks.tasks.family import LEARNING_RATE
 from esper.networks.tasks.losses import loss_of, score_of
-from esper.networks.tasks.schedules import factors
+from esper.networks.tasks.schedules import is_by_step, lr_factor
 from esper.networks.tasks.splits import Split, TaskData, batches, take
 from esper.training.envs.counterfactual import read_effects, validate_variants
 from esper.training.envs.cuda_graphs import StepGraphs
@@ -241,19 +241,23 @@ class Env:
         return self._summarise_epoch(optimizers, trained, targets)
 
     def _set_rates(self, optimizers: Sequence[ModuleOptimizer], step: int, batch: int) -> None:
-        """Set the learning rates for a batch of a step; both are counted from 0."""
-        factor = self._lr_factor(step, batch)
-        for optimizer in optimizers:
-            optimizer.lr_scale = factor
-            optimizer.rate()  # a graph reads the tensor that this writes
+        """Set the learning rates for a batch of a step; both are counted from 0.
 
-    def _lr_factor(self, step: int, batch: int) -> float:
-        batches = self.batches_per_epoch
-        return factors(self.task.schedule, self.steps, batches)[step * batches + batch]
+        A schedule by batch begins for a seed when it is planted. With the clock of the episode, seeds that are planted
+        late learn less (`research/seed_clock.py`).
+        """
+        schedule, batches = self.task.schedule, self.batches_per_epoch
+        ages = [] if is_by_step(schedule) else [self.network.slots[index].age for index in self.trained_slots()]
+        starts = [0] * (len(optimizers) - len(ages)) + [step - age for age in ages]
+        for optimizer, start in zip(optimizers, starts, strict=True):
+            optimizer.lr_scale = lr_factor(schedule, step - start, self.steps - start, batch, batches)
+            optimizer.rate()  # a graph reads the tensor that this writes
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of the host in the last batch of a step, which is counted from 0."""
-        return self.host_optimizer.learning_rate * self._lr_factor(step, self.batches_per_epoch - 1)
+        last = self.batches_per_epoch - 1
+        factor = lr_factor(self.task.schedule, step, self.steps, last, self.batches_per_epoch)
+        return self.host_optimizer.learning_rate * factor
 
     def _summarise_epoch(
         self, optimizers: Sequence[ModuleOptimizer], trained: Sequence[TrainedBatch], targets: Sequence[Nested]

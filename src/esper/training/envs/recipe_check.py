@@ -13,7 +13,7 @@ from esper.networks.seeds.network import count_samples
 from esper.networks.tasks.family import structures_of
 from esper.networks.tasks.optimizers import Optimizer
 from esper.networks.tasks.profile import TaskProfile
-from esper.networks.tasks.schedules import Schedule, describe_schedule, factors
+from esper.networks.tasks.schedules import check_schedule, describe_schedule
 from esper.networks.tasks.splits import TaskData
 from esper.networks.tasks.task import Task
 from esper.training.envs.task_optimizer import make_optimizer
@@ -30,9 +30,8 @@ def check_recipe(task: Task, profile: TaskProfile, data: TaskData, steps: int) -
     """
     for index, structure in enumerate(structures_of(task)):
         try:
-            if not isinstance(structure.schedule, Schedule) or not structure.schedule.by_step:
-                samples = structure.count_epoch_samples(count_samples(data[index].train[0]))
-                factors(structure.schedule, steps, -(-samples // structure.batch_size))
+            samples = structure.count_epoch_samples(count_samples(data[index].train[0]))
+            check_schedule(structure.schedule, steps, -(-samples // structure.batch_size))
         except user_errors() as error:
             name = describe_schedule(structure.schedule)
             raise TaskError(f"the schedule {name} of task {structure.name}: {describe_exception(error)}") from error
