@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -206,6 +207,38 @@ def test_close_on_full_disk_reports_the_number_lost(recorder: Recorder, monkeypa
     assert recorder.failure is not None
     assert recorder.failure.endswith(f"No space left on device; the last {lost} events are lost")
     assert repr(read(recorder.directory)) == repr(RUN[:90])
+
+
+def test_close_tries_again_after_a_rejected_write(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FullDisk(0)
+    monkeypatch.setattr(segments.os, "write", disk)
+    monkeypatch.setattr(module.time, "sleep", lambda _: setattr(disk, "free_bytes", 10**9))
+    put_all(recorder, RUN)
+    recorder.close()
+
+    assert recorder.failure is None
+    assert repr(read(recorder.directory)) == repr(RUN)
+
+
+def test_close_waits_until_finished_segments_are_packed(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program may end after it: a segment that is being packed would be packed by nobody."""
+    pack, closing = module.compress_segment, threading.Event()
+
+    def pack_the_first_one_last(path: Path) -> None:
+        if path.name == "events-00001.jsonl":
+            closing.wait(TIMEOUT_S)
+            time.sleep(0.3)
+        pack(path)
+
+    monkeypatch.setattr(module, "compress_segment", pack_the_first_one_last)
+    put_all(recorder, RUN[:50])
+    recorder.flush()
+    recorder.put(Keyframe.from_state(fold(RUN[:50])))
+    recorder.flush()
+    closing.set()
+    recorder.close()
+
+    assert files(recorder.directory) == ["events-00001.jsonl.zst", "events-00002.jsonl.zst"]
 
 
 def test_close_reports_losses_despite_a_second_error(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,6 +142,34 @@ def test_guided_search_alternates_its_proposals_with_variations_of_the_best_plan
     assert set(tried[8:10]) == set(without_each_seed(best, space()).values())
 
 
+def test_variations_of_a_policys_plan_alternate_with_the_proposals_that_are_left() -> None:
+    plan = "4:depthwise@mid"
+    search = PlanSearch(space(), policies=["heuristic", "random"], seed=1)
+    for name, _ in search.next_candidates(8):
+        search.tell(name, "done", 0.9 if name == "heuristic" else 0.1, plan if name == "heuristic" else "")
+    names, origins = zip(*search.next_candidates(8), strict=True)
+    assert origins == ("variation", "known") * 3 + ("variation", "policy")
+    assert names[1::2] == (*known_plans(space())[6:], "random")
+    assert names[::2] == (plan, *list(variations(plan, space()))[:3])
+
+
+def test_search_leaves_out_plans_of_the_user_that_are_empty_or_too_large() -> None:
+    search = PlanSearch(space(limit=1100), plans=["", "1:conv_heavy@early", "1:norm@late"], seed=1)
+    assert [name for name, _ in search.next_candidates(2)] == [BARE_HOST, "1:norm@late"]
+    assert all(name != "1:conv_heavy@early" for name, _ in search.next_candidates(20))
+
+
+def test_draws_depend_on_the_values_of_earlier_ones() -> None:
+    drawn: list[list[str]] = []
+    for sign in (1, -1):
+        search = PlanSearch(space(), kind="tpe", seed=1)
+        for _ in range(20):
+            for name, _ in search.next_candidates(1):
+                search.tell(name, "done", sign * value_of(name))
+        drawn.append([name for name, _ in search.next_candidates(5)])
+    assert drawn[0] != drawn[1]
+
+
 def test_best_plan_is_tried_without_each_seed_to_the_end() -> None:
     search = PlanSearch(space(), plans=["1:norm@early 2:depthwise@mid 3:norm@late,tempo=8"], seed=1)
     (host, _), (best, _) = search.next_candidates(2)
@@ -173,6 +201,17 @@ def test_repeated_calls_restore_a_search() -> None:
     with pytest.raises(ValueError, match="stored by another version"):
         other.load_state_dict(search.state_dict())
     assert len(tried) == 20
+
+
+def test_restored_search_prunes_as_before() -> None:
+    search = PlanSearch(space(), seed=1)
+    *others, last = [name for name, _ in search.next_candidates(8)]
+    for name in others:
+        search.report(name, 13, 0.5)
+    restored = PlanSearch(space(), seed=1)
+    restored.load_state_dict(json.loads(json.dumps(search.state_dict())))
+    assert search.report(last, 13, 0.1)
+    assert restored.report(last, 13, 0.1)
 
 
 def test_worse_half_is_pruned_and_neither_pruned_nor_failed_ones_are_finalists() -> None:
