@@ -145,7 +145,8 @@ class _Finder(ast.NodeVisitor):
     visit_If = visit_While = visit_IfExp = visit_comprehension = _visit_condition
 
     def visit_Return(self, node: ast.Return) -> None:
-        if node.value is not None and not (isinstance(node.value, ast.Constant) and node.value.value is None):
+        is_falsy = isinstance(node.value, ast.Constant) and not node.value.value  # callers treat it like None
+        if node.value is not None and not is_falsy:
             self._change(node, "return None")
         self.generic_visit(node)
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("coverage", reason="the group dev is not installed")
+
 from tests.mutants.__main__ import main
 from tests.mutants.changes import changes_of
 

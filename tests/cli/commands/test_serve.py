@@ -15,7 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
+from esper.cli.commands import attach, replay
+from esper.cli.commands.serve import run_visitor
 from esper.cli.main import main
+from esper.cli.options import EXIT_OK, EXIT_USAGE
 from esper.recordings.files.run_directory import RunDirectory
 from esper.recordings.files.run_lock import RunLock
 from tests.factory import example_run
@@ -186,3 +189,52 @@ def test_serve_refuses_invalid_arguments(
     from esper.sanctum.web import DashboardServer
 
     assert DashboardServer([], title="", host="::1", port=8000).public_url == "http://[::1]:8000"
+
+
+def test_serve_starts_a_dashboard_of_the_run_or_of_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    servers: list[tuple[list[str], dict[str, Any]]] = []
+
+    class Listed:
+        def __init__(self, command: list[str], **options: Any) -> None:
+            servers.append((command[-3:], options))
+
+        def serve(self) -> None:
+            pass
+
+    monkeypatch.setattr("esper.sanctum.web.DashboardServer", Listed)
+    monkeypatch.chdir(tmp_path)
+    write_segment(tmp_path / "over", 1, recording(example_run()))
+    folder = ["--telemetry-dir", "."]
+    assert main(["serve", *folder]) == EXIT_OK
+    elsewhere = ["--host", "0.0.0.0", "--port", "65535", "--allow-host", "box"]
+    assert main(["serve", "over", *folder, *elsewhere]) == EXIT_OK
+    assert main(["serve", "over", *folder, "--port", "65536"]) == EXIT_USAGE
+    newest = {"title": "the newest run", "host": "127.0.0.1", "port": 8000, "names": []}
+    named = {"title": "over", "host": "0.0.0.0", "port": 65535, "names": ["box"]}
+    assert servers == [
+        (["last", str(tmp_path), "auto"], newest),
+        ([str(tmp_path / "over"), str(tmp_path), "auto"], named),
+    ]
+
+
+def test_visitor_attaches_read_only_to_a_live_run_and_replays_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[tuple[str, ...]] = []
+    for command in (attach, replay):
+        name = command.__name__.rpartition(".")[2]
+        monkeypatch.setattr(command, "run", lambda given, name=name: opened.append((name, *given)) or EXIT_OK)
+    write_segment(tmp_path / "over", 1, recording(example_run()))
+    lock = RunLock(RunDirectory.make(tmp_path / "live"))
+    write_segment(tmp_path / "live", 1, recording(example_run()[:-1]))
+    for run in ("over", "live", str(tmp_path / "over" / "events-00001.jsonl")):
+        assert run_visitor(run, str(tmp_path), "auto") == EXIT_OK
+    lock.release()
+    look = ("--theme", "auto", "--symbols", "braille")
+    assert opened == [
+        ("replay", str(tmp_path / "over"), *look),
+        ("attach", str(tmp_path / "live"), *look, "--read-only"),
+        ("replay", str(tmp_path / "over" / "events-00001.jsonl"), *look),
+    ]
+    assert run_visitor("none", str(tmp_path), "auto") == EXIT_USAGE
+    assert "'none' is neither a file nor a run" in capsys.readouterr().err

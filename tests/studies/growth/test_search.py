@@ -151,6 +151,7 @@ def test_variations_of_a_policys_plan_alternate_with_the_proposals_that_are_left
     assert origins == ("variation", "known") * 3 + ("variation", "policy")
     assert names[1::2] == (*known_plans(space())[6:], "random")
     assert names[::2] == (plan, *list(variations(plan, space()))[:3])
+    assert search.effects(plan) == {}  # it is still in progress
 
 
 def test_search_leaves_out_plans_of_the_user_that_are_empty_or_too_large() -> None:
