@@ -12,11 +12,12 @@ import pytest
 from esper.common.domain import VERSION
 from esper.recordings.events import SCHEMA_VERSION
 from esper.recordings.events.codec import encode_json
+from esper.recordings.files import segments
 from esper.recordings.files.reader import RecordingReader
 from esper.recordings.files.recorder import Recorder
 from esper.recordings.files.run_directory import RunDirectory
 from esper.recordings.files.run_manifest import MANIFEST_FILE
-from esper.recordings.files.segments import ReadError, compress_segment, segment_path
+from esper.recordings.files.segments import ReadError, Segment, compress_segment, first_seq, segment_path
 from esper.recordings.history.history import open_history
 from esper.recordings.history.run_info import RunEnd
 from esper.recordings.state.state import STATE_FORMAT, Keyframe, Record, RunState
@@ -170,3 +171,26 @@ def test_reader_refuses_events_of_another_schema(tmp_path: Path, from_last_segme
 def test_reader_refuses_a_deleted_directory(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match=r"cannot read .*gone: No such file"):
         list(RecordingReader(tmp_path / "gone", from_last_segment=True).records())
+
+
+def test_first_event_number_of_a_segment_is_that_of_its_keyframe(tmp_path: Path) -> None:
+    assert first_seq(write_segment(tmp_path, 1, recording([], fold(RUN[:30])))) == RUN[29].seq
+    assert first_seq(write_segment(tmp_path, 2, lines(RUN[:1]))) == 0  # damaged: it opens with an event
+
+
+def test_progress_in_a_packed_segment_is_that_of_its_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "ZSTD_FRAME_BYTES", 2000)
+    content = recording(RUN)
+    path = write_segment(tmp_path, 1, content)
+    offsets = (0, len(content) // 3, len(content) // 2, len(content) - 1)
+    assert [Segment(path).fraction_before(offset) for offset in (*offsets, 2 * len(content))] == [
+        *(offset / len(content) for offset in offsets),
+        1.0,
+    ]
+    compress_segment(path)
+    packed = Segment(path)
+    assert b"".join(text for _, text in packed.line_blocks(0)) == content  # the frames are known once they are read
+    fractions = [packed.fraction_before(offset) for offset in offsets]
+    assert fractions == sorted(set(fractions))
+    assert fractions[0] == 0.0
+    assert 0.8 < fractions[-1] < 1.0

@@ -389,6 +389,15 @@ def test_recorder_refuses_an_unwritable_directory(tmp_path: Path) -> None:
     assert not directory.path.exists()
 
 
+def test_another_directory_at_the_path_of_a_run_is_refused(tmp_path: Path) -> None:
+    directory = RunDirectory.make(tmp_path / "run")
+    module.check_run_directory(directory)
+    directory.path.rename(tmp_path / "away")
+    directory.path.mkdir()
+    with pytest.raises(RecordingError, match=r"cannot record to .*run: another directory is in its place"):
+        module.check_run_directory(directory)
+
+
 def test_manifest_is_replaced_atomically(tmp_path: Path) -> None:
     write_manifest(RunDirectory.make(tmp_path / "run"), {"seed": 1})
     write_manifest(RunDirectory.make(tmp_path / "run"), {"seed": 2, "clip": float("inf")})

@@ -497,6 +497,20 @@ def test_unattended_run_waits_at_its_end_until_all_is_saved(tmp_path: Path, monk
     assert recorded(live.run.directory)[-1] == live.events[-1]
 
 
+def test_unattended_run_that_waits_at_its_end_ends_on_stop_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_checkpoints(monkeypatch).set()
+    live = LiveRun(tmp_path, policy="static", rounds=1, steps=1, checkpoint_every=0).start()
+    live.wait_for(ev.Logged)
+    live.control.put(RequestKind.PAUSE, "test")
+    assert "the run ends once they are saved" in str(live.wait_for(ev.ControlRequested).ignored)
+    live.control.put(RequestKind.STOP, "test")
+    assert live.wait_for(ev.ControlRequested).ignored is None
+    assert live.finish().status == "failed"
+    assert "No space left on device" in str(live.failure)
+
+
 def test_scheduled_checkpoint_waits_for_the_events_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a kill, a resume from it would leave a gap in the recording."""
     monkeypatch.setattr(recorder, "RETRY_INTERVAL_S", 0.02)
