@@ -88,6 +88,7 @@ def test_describe_change_names_the_decision() -> None:
     assert describe_change(change, GROWN) == "step 8: set alpha in early to 1.0 (speed=5), then wait"
     planting = Change(decisions=parse_do(["3:norm@mid,tempo=8"], GROWN).decisions)
     assert describe_change(planting, GROWN) == "step 3: germinate norm in mid (tempo=8)"
+    assert describe_change(Change(decisions={4: Decision("wait")}), GROWN) == "step 4: wait"  # the env waited there
     assert describe_change(Change(), GROWN) == "as recorded"
 
 

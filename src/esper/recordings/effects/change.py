@@ -132,10 +132,11 @@ def describe_change(change: Change, episode: RecordedEpisode) -> str:
     """
     if not change.decisions:
         return "as recorded" if change.then == RECORDED else f"all decisions by {change.then}"
-    left_out = {step for step, decision in change.decisions.items() if decision.op == WAIT}
+    recorded = {step: decision_of(episode.steps[step - 1]) for step in change.decisions}
+    left_out = {step for step, decision in change.decisions.items() if decision.op == WAIT != recorded[step].op}
     with_a_seed = {step for seed in episode.seeds if seed.step in left_out for step in seed.decisions[1:]}
     parts = [
-        f"without {describe_decision(decision_of(episode.steps[step - 1]))}, step {step}"
+        f"without {describe_decision(recorded[step])}, step {step}"
         if step in left_out
         else f"step {step}: {describe_decision(decision)}{describe_options(decision)}"
         for step, decision in sorted(change.decisions.items())
