@@ -64,6 +64,7 @@ def run(*arguments: str, task: str = "own", to: str = "telemetry") -> int:
     return main([*arguments, "--task", f"own_recipe.py:{task}", "--telemetry-dir", to])
 
 
+@pytest.mark.slow
 def test_run_with_an_own_recipe_is_resumed_simulated_and_harvested(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -190,17 +191,14 @@ class OwnOptimizer(ModuleOptimizer):
         """Clip the gradients and step the optimizer. Under loss scaling, the host waits for the device, as in torch."""
         if not grads.parameters or (found_inf is not None and bool(found_inf)):
             return
-        if self.clip != float("inf"):
+        if self.clip < math.inf:
             _foreach_mul_(grads.values, (self.clip / (norm + _EPSILON)).clamp(max=1.0))
-        factor = self.lr_scale if self.learning_rate == self._first_rate else self._relative_rate() * self.lr_scale
+        # A family can change the learning rate, and with it those of all groups.
+        relative = self.learning_rate / self._first_rate if self._first_rate else 1.0
         for group, rate in zip(self._groups(), self._rates, strict=True):
-            group["lr"] = rate * factor
+            group["lr"] = rate * (relative * self.lr_scale)
         with torch.enable_grad():
             self._inner.step()
-
-    def _relative_rate(self) -> float:
-        """Return the learning rate, which a family has changed, relative to that of the task."""
-        return self.learning_rate / self._first_rate
 
 
 class _JoinedOptimizer(ModuleOptimizer):
