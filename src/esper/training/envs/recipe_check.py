@@ -20,7 +20,9 @@ from esper.training.envs.task_optimizer import make_optimizer
 
 
 def check_recipe(task: Task, profile: TaskProfile, data: TaskData, steps: int) -> None:
-    """Compute all factors of the schedule, and try the optimizer of the seeds. That of the host is tried with the host.
+    """Compute all factors of the schedule, and try the optimizer of the seeds.
+
+    The optimizer of the host is tried when the host is built.
 
     Args:
         steps: Steps of an episode.

@@ -22,7 +22,7 @@ from esper.training.envs.optimizer import FusedAdamW, FusedOptimizer, FusedSGD, 
 
 NamedParameters = Sequence[tuple[str, nn.Parameter]]
 _EPSILON = 1e-6
-"""Added to the norm by which gradients are divided, as in `torch.nn.utils.clip_grad_norm_`."""
+"""Added to the norm before gradients are divided by it, as in `torch.nn.utils.clip_grad_norm_`."""
 _TRIAL_STEPS = 2
 _TRIAL_GRADIENT = 1e-3
 """Value of each gradient in the trial steps. With zeros, some optimizers divide by zero."""
@@ -84,7 +84,7 @@ class _Entry(NamedTuple):
 
 @dataclass
 class _Found:
-    """What an optimizer keeps for its parameters, and in its groups, after its first steps."""
+    """State of an optimizer after its first steps: of each parameter, and of each group."""
 
     by_parameter: list[dict[str, Any]]
     groups: list[dict[str, Any]]
@@ -93,8 +93,8 @@ class _Found:
 class OwnOptimizer(ModuleOptimizer):
     """An optimizer with the interface of `torch.optim.Optimizer`.
 
-    Such an optimizer makes its state in its first step. Trial steps on copies find what it keeps: `state` has a tensor
-    for every value, so that it can be packed, sent to worker processes and written to checkpoints as that of the fused
+    Such an optimizer makes its state in its first step. Trial steps on copies find its values: `state` has a tensor
+    for each of them, so that it can be packed, sent to worker processes and written to checkpoints as that of the fused
     optimizers. A further tensor tells which parameters have been trained. Between `begin_epoch` and `end_epoch`, the
     optimizer has the values.
 
