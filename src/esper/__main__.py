@@ -13,17 +13,16 @@ def run(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: Arguments without the program's name. None for those of the process.
     """
-    interrupt = signal.getsignal(signal.SIGINT)
-    if interrupt is not signal.SIG_IGN:  # a shell starts a command in the background with it ignored
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    within = signal.getsignal(signal.SIGINT)
+    outside = signal.SIG_IGN if within is signal.SIG_IGN else signal.SIG_DFL  # a command in the background ignores it
+    signal.signal(signal.SIGINT, outside)
     from esper.cli.main import main
 
-    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGINT, within)
     try:
         return main(argv)
     finally:
-        if interrupt is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, outside)
 
 
 if __name__ == "__main__":
