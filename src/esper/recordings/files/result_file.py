@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 MAX_BYTES = 1 << 30
 """Maximum size of a file that is read."""
+_BLOCK_BYTES = 1 << 12
+"""Bytes that are read at once, from the end of a file on, to find its last whole line."""
 
 
 def append_result(path: Path, result: object) -> None:
@@ -68,9 +70,13 @@ def read_results(path: Path, kind: type[T], on_damage: Callable[[int], None]) ->
 def remove_partial_line(path: Path) -> None:
     """Remove what a kill left of the last line. No other process may write to the file. Raises OSError."""
     with open_regular(path) as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            return
-        file.seek(-1, os.SEEK_END)
-        if file.read() == b"\n":
-            return
-    os.truncate(path, read_regular(path).rfind(b"\n") + 1)
+        size = whole = file.seek(0, os.SEEK_END)
+        while whole > 0:
+            start = max(0, whole - _BLOCK_BYTES)
+            file.seek(start)
+            end_of_line = file.read(whole - start).rfind(b"\n") + 1
+            whole = start + end_of_line
+            if end_of_line:
+                break
+    if whole < size:
+        os.truncate(path, whole)
