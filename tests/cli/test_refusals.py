@@ -48,6 +48,11 @@ WRONG = {
     ("replay", "none"): "'none' is neither a file nor a run in telemetry",
     ("replay", "last"): "cannot resolve `last`: telemetry does not exist; give another --telemetry-dir",
     ("--narrate", "foo"): "argument --narrate: invalid choice: 'foo' (choose from ",
+    ("--detach", "--envs", "0"): "--envs '0' is not valid: it must be a whole number >= 1",
+    ("--detach", "--resume", "none"): "'none' is neither a file nor a run in telemetry",
+    ("--plan", "2:norm@late"): "--plan is for --policy plan, not --policy ppo",
+    ("--policy", "plan", "--plan", "2:nrm@late"): "did you mean norm?",
+    ("--policy", "plan", "--plan", "2:norm@late,tempo=4"): "'4' is not a choice of tempo; valid: 3, 5, 8",
     ("replay", "last", "--speed", "nan"): "--speed nan is not valid",
     ("replay", "last", "--follow", "--no-tui"): "--follow needs the dashboard; remove --no-tui",
     ("replay", "last", "--follow", "--narrate"): "remove --narrate or use `esper-sanctum attach --narrate`",
@@ -75,11 +80,12 @@ def test_invalid_option_is_refused_in_one_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("options", [(), ("--detach",)])
 def test_dashboard_without_a_terminal_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert_refused(main([]), *printed(capsys), "the dashboard needs a terminal; add --no-tui to run without it")
+    assert_refused(main([*options]), *printed(capsys), "the dashboard needs a terminal; add --no-tui to run without it")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -173,26 +173,6 @@ def test_run_without_a_socket_warns_and_trains(
 # --detach
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (("--no-tui", "--envs", "0"), "--envs '0' is not valid: it must be a whole number >= 1"),
-        (("--no-tui", "--resume", "none"), "'none' is neither a file nor a run in telemetry"),
-        ((), "the dashboard needs a terminal; add --no-tui to run without it"),
-    ],
-)
-def test_detach_reports_startup_errors_at_once(
-    arguments: tuple[str, ...],
-    named: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert_refused(main(["--detach", *arguments]), *printed(capsys), named)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_detach_interrupted_during_startup_ends_the_run(tmp_path: Path) -> None:
     with started("--detach", "--no-tui", *LONG, cwd=tmp_path) as starting:
         assert starting.stderr is not None

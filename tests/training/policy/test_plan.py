@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.cli.main import main
 from esper.common.configuration.config import ConfigError
 from esper.common.decisions import Decision, PlannedDecision, write_plan
 from esper.common.domain import Op
@@ -127,24 +126,3 @@ def test_plan_resumes_in_the_middle_of_an_episode(whole: LiveRun, tmp_path: Path
     second = LiveRun(tmp_path, resume=checkpoint, **OPTIONS)
     assert second.start().finish().status == "done"
     assert computed(recorded(second.run.directory)) == computed(recorded(whole.run.directory))
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (("--plan", "2:norm@late"), "--plan is for --policy plan, not --policy ppo"),
-        (("--policy", "plan", "--plan", "2:nrm@late"), "did you mean norm?"),
-        (("--policy", "plan", "--plan", "2:norm@late,tempo=4"), "'4' is not a choice of tempo; valid: 3, 5, 8"),
-    ],
-)
-def test_command_refuses_a_wrong_plan(
-    options: tuple[str, ...],
-    sentence: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["--no-tui", *options]) == 2
-    assert sentence in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
