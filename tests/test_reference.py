@@ -42,7 +42,7 @@ def test_docstring_describes_each_argument(name: str) -> None:
 
 
 def written_docstring(name: str) -> str:
-    """Return the docstring in the source. That of a constant stands below it; a dataclass without one makes one up."""
+    """Return the docstring in the source: of a constant, the text below it. A dataclass without one makes one up."""
     value = getattr(esper, name)
     if inspect.isclass(value) or inspect.isfunction(value):
         docstring = vars(value)["__doc__"] or "" if inspect.isclass(value) else value.__doc__ or ""

@@ -34,7 +34,7 @@ FOUND, SURVIVED, NOT_COVERED, GONE = "found", "survived", "no test covers it", "
 
 
 class Result(NamedTuple):
-    """What became of a mutant."""
+    """Result of a mutant."""
 
     change: Change
     verdict: str
@@ -56,7 +56,7 @@ class Result(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Draw mutants or repeat those of a file, and print what became of them."""
+    """Draw mutants or repeat those of a file, and print their results."""
     options = _parser().parse_args(arguments)
     tree = options.tree.resolve()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:

@@ -35,7 +35,7 @@ class Change:
     span: tuple[int, int] = (0, 0)
     """Bytes of the file that are replaced."""
     reach: tuple[int, ...] = ()
-    """Lines, one of which a test must run; empty for a change at the top of a module or class, which an import runs."""
+    """A test must run one of these lines; empty for a change at the top of a module or class, which an import runs."""
     names: tuple[str, ...] = ()
     """Names that the statement assigns."""
 

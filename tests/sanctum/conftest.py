@@ -74,5 +74,5 @@ def _css_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _painted_when_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not paint what nobody sees: it is a quarter of the CPU time of these tests."""
+    """Do not paint screens that no test reads: it is a quarter of the CPU time of these tests."""
     monkeypatch.setattr("textual._compositor.Compositor.render_update", render_screenshots_only)
