@@ -3,8 +3,8 @@
     python -m research.seed_clock --hosts 16 --seed 7000
 
 Each host plays the same plan twice, from the same weights and with the same batches. The learning rate of the host
-follows the clock of the episode in both. That of a seed follows the same clock, or one that begins with the planting of
-the seed and ends with the episode. The table has the paired difference of the final scores.
+follows the clock of the episode in both. The rate of a seed follows the same clock, or one that begins when the seed is
+planted and ends with the episode. The table has the paired difference of the final scores.
 
 Takes five minutes (two tasks, two schedules, two plans, 16 hosts, one core).
 """
@@ -12,7 +12,7 @@ Takes five minutes (two tasks, two schedules, two plans, 16 hosts, one core).
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -37,11 +37,16 @@ PLANTED = {"early and at a third": (0, 10), "at a third and at two thirds": (10,
 """Steps, from 0, in which the seeds of the first and of the second slot are planted."""
 
 
-def follow_episode(env: Env, optimizers: Sequence[ModuleOptimizer], step: int, batch: int) -> None:
-    """Set the rates of host and seeds by the clock of the episode."""
-    for optimizer in optimizers:
-        optimizer.lr_scale = lr_factor(env.task.schedule, step, env.steps, batch, env.batches_per_epoch)
-        optimizer.rate()
+def follow_episode(env: Env, optimizers: Sequence[ModuleOptimizer], step: int) -> Callable[[int], None]:
+    """Return a function that sets the rates of host and seeds for a batch by the clock of the episode."""
+    batches = env.batches_per_epoch
+
+    def set_rates(batch: int) -> None:
+        for optimizer in optimizers:
+            optimizer.lr_scale = lr_factor(env.task.schedule, step, env.steps, batch, batches)
+            optimizer.rate()
+
+    return set_rates
 
 
 def main() -> None:
@@ -72,7 +77,7 @@ def _final_scores(task: Task, planted: Sequence[int], hosts: int, seed: int, *, 
     pool = EnvPool(task, prepared.profile, prepared.data, ["cpu:0"], prepared.config)
     (env,) = pool.envs
     if not own:
-        env._set_rates = partial(follow_episode, env)
+        env._rate_setter = partial(follow_episode, env)
     scores: list[float] = []
     for host in range(hosts):
         env.reset(env.key._replace(env=host * prepared.config.envs_per_host, round=0))

@@ -135,20 +135,16 @@ class Optimizer:
             isinstance(one, Group) for one in cast("list[object]", found)
         ):
             raise ValueError("Optimizer: groups must be a list of esper.Group, as in groups=[esper.no_decay]")
-        if groups and not self._is_class(build):
+        if groups and not isinstance(build, type):
             raise ValueError("Optimizer: a function that builds an optimizer makes its groups itself; remove groups")
         object.__setattr__(self, "build", build)
         object.__setattr__(self, "groups", tuple(groups))
         object.__setattr__(self, "options", options)
 
-    @staticmethod
-    def _is_class(build: object) -> bool:
-        return isinstance(build, type)
-
     @property
     def takes_groups(self) -> bool:
         """True for a class, which is called with groups of parameters; False for a function."""
-        return self._is_class(self.build)
+        return isinstance(self.build, type)
 
     @property
     def learning_rate(self) -> float | None:

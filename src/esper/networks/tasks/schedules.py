@@ -129,9 +129,9 @@ def is_by_step(schedule: AnySchedule) -> bool:
 
 
 def check_schedule(schedule: AnySchedule, steps: int, batches: int) -> None:
-    """Compute the factor of each batch of an episode. Raises ValueError unless all are finite numbers of at least 0."""
-    total = steps * batches
-    for batch in range(total):
-        factor = schedule(batch / total)
-        allowed = "a finite number of at least 0"
-        checked_number(f"the factor at {batch / total:.3g}", factor, allowed, lambda x: 0 <= x < math.inf)
+    """Compute the factors of an episode. Raises ValueError unless all are finite numbers of at least 0."""
+    for step in range(steps):
+        for batch in range(1 if is_by_step(schedule) else batches):
+            factor = lr_factor(schedule, step, steps, batch, batches)
+            where = f"the factor at {(step * batches + batch) / (steps * batches):.3g}"
+            checked_number(where, factor, "a finite number of at least 0", lambda x: 0 <= x < math.inf)

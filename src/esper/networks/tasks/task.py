@@ -185,6 +185,10 @@ class Task:
         """Return the number of training samples in an epoch, given that of the training split."""
         return min(available, self.samples_per_epoch or available)
 
+    def count_epoch_batches(self, available: int) -> int:
+        """Return the number of batches in an epoch, given the number of samples of the training split."""
+        return -(-self.count_epoch_samples(available) // self.batch_size)
+
 
 CUDA_GRAPHS = ("auto", "off")
 """Values of `cuda_graphs`."""

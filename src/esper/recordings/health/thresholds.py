@@ -25,8 +25,9 @@ class Thresholds(NamedTuple):
     @classmethod
     def from_config(cls, config: Config) -> Thresholds:
         """Return the thresholds of a run."""
-        training = config.training
-        return cls(config.anomalies, training.host_clip or cls().host_clip, training.seed_clip or cls().seed_clip)
+        training, defaults = config.training, cls()
+        host_clip = training.host_clip or defaults.host_clip
+        return cls(config.anomalies, host_clip, training.seed_clip or defaults.seed_clip)
 
     @classmethod
     def from_recording(cls, started: ev.RunStarted | None) -> Thresholds:

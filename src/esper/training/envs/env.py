@@ -6,7 +6,7 @@ Shapes: B samples of a batch, N samples of a split.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -56,7 +56,6 @@ class Env:
     ) -> None:
         self.index = index
         self._data = data
-        self.training = config.training
         self.counterfactual: CounterfactualName = config.counterfactual
         self._context_seed = config.context_seed or config.seed
         self.steps = config.steps
@@ -215,8 +214,7 @@ class Env:
         """
         self._seed_generators("training", step)
         optimizers = self.active_optimizers()
-        set_rates = partial(self._set_rates, optimizers, step)
-        set_rates(0)
+        set_rates = self._rate_setter(optimizers, step)
         graphs = self._select_graphs(optimizers)
         if graphs is not None:
 
@@ -240,8 +238,8 @@ class Env:
             optimizer.end_epoch()
         return self._summarise_epoch(optimizers, trained, targets)
 
-    def _set_rates(self, optimizers: Sequence[ModuleOptimizer], step: int, batch: int) -> None:
-        """Set the learning rates for a batch of a step; both are counted from 0.
+    def _rate_setter(self, optimizers: Sequence[ModuleOptimizer], step: int) -> Callable[[int], None]:
+        """Return a function that sets the learning rates for a batch of a step, given its index from 0.
 
         A schedule by batch begins for a seed when it is planted. With the clock of the episode, seeds that are planted
         late learn less (`research/seed_clock.py`).
@@ -249,15 +247,18 @@ class Env:
         schedule, batches = self.task.schedule, self.batches_per_epoch
         ages = [] if is_by_step(schedule) else [self.network.slots[index].age for index in self.trained_slots()]
         starts = [0] * (len(optimizers) - len(ages)) + [step - age for age in ages]
-        for optimizer, start in zip(optimizers, starts, strict=True):
-            optimizer.lr_scale = lr_factor(schedule, step - start, self.steps - start, batch, batches)
-            optimizer.rate()  # a graph reads the tensor that this writes
+
+        def set_rates(batch: int) -> None:
+            for optimizer, start in zip(optimizers, starts, strict=True):
+                optimizer.lr_scale = lr_factor(schedule, step - start, self.steps - start, batch, batches)
+                optimizer.rate()  # a graph reads the tensor that this writes
+
+        return set_rates
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of the host in the last batch of a step, which is counted from 0."""
-        last = self.batches_per_epoch - 1
-        factor = lr_factor(self.task.schedule, step, self.steps, last, self.batches_per_epoch)
-        return self.host_optimizer.learning_rate * factor
+        batches = self.batches_per_epoch
+        return self.host_optimizer.learning_rate * lr_factor(self.task.schedule, step, self.steps, batches - 1, batches)
 
     def _summarise_epoch(
         self, optimizers: Sequence[ModuleOptimizer], trained: Sequence[TrainedBatch], targets: Sequence[Nested]
@@ -328,12 +329,16 @@ class Env:
     @property
     def batches_per_epoch(self) -> int:
         """Number of batches in an epoch."""
-        return -(-self.samples_per_epoch // self.task.batch_size)
+        return self.task.count_epoch_batches(self._train_samples)
 
     @property
     def samples_per_epoch(self) -> int:
         """Number of training samples in an epoch."""
-        return self.task.count_epoch_samples(count_samples(self._data[self.context.structure].train[0]))
+        return self.task.count_epoch_samples(self._train_samples)
+
+    @property
+    def _train_samples(self) -> int:
+        return count_samples(self._data[self.context.structure].train[0])
 
     def epoch_data(self, step: int) -> Split:
         """Return inputs and targets of one epoch, in an order that depends on the host, the round and the step."""

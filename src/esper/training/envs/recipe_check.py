@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-
 from esper.common.configuration.config import TaskError
-from esper.common.seeding import forked_generators, make_generator
 from esper.common.user_code.references import describe_exception, user_errors
 from esper.networks.seeds.blend import BlendGate
-from esper.networks.seeds.blueprints import build_seed
 from esper.networks.seeds.network import count_samples
+from esper.networks.tasks.checks.seeds import new_seed
 from esper.networks.tasks.family import structures_of
 from esper.networks.tasks.optimizers import Optimizer
 from esper.networks.tasks.profile import TaskProfile
@@ -32,8 +29,8 @@ def check_recipe(task: Task, profile: TaskProfile, data: TaskData, steps: int) -
     """
     for index, structure in enumerate(structures_of(task)):
         try:
-            samples = structure.count_epoch_samples(count_samples(data[index].train[0]))
-            check_schedule(structure.schedule, steps, -(-samples // structure.batch_size))
+            batches = structure.count_epoch_batches(count_samples(data[index].train[0]))
+            check_schedule(structure.schedule, steps, batches)
         except user_errors() as error:
             name = describe_schedule(structure.schedule)
             raise TaskError(f"the schedule {name} of task {structure.name}: {describe_exception(error)}") from error
@@ -43,13 +40,9 @@ def check_recipe(task: Task, profile: TaskProfile, data: TaskData, steps: int) -
 
 def _check_seed_optimizer(task: Task, profile: TaskProfile, spec: Optimizer) -> None:
     for site in profile.sites:
-        for blueprint in site.blueprints:
-            with forked_generators(0), torch.no_grad():
-                generator = make_generator(0, "recipe check")
-                seed = build_seed(blueprint, site.layout, site.channels, site.is_causal, generator)
-                gate = BlendGate(site.channels)
-            for what, module in ((f"a seed {blueprint!r}", seed), ("a blend gate", gate)):
-                try:
-                    make_optimizer(spec, list(module.named_parameters()), task.seed_clip)
-                except TaskError as error:
-                    raise TaskError(f"seed_optimizer of task {task.name}, for {what}: {error}") from error
+        modules = {f"a seed {blueprint!r}": new_seed(site, blueprint) for blueprint in site.blueprints}
+        for name, module in {**modules, "a blend gate": BlendGate(site.channels)}.items():
+            try:
+                make_optimizer(spec, list(module.named_parameters()), task.seed_clip)
+            except TaskError as error:
+                raise TaskError(f"seed_optimizer of task {task.name}, for {name}: {error}") from error

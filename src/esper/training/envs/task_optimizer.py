@@ -6,10 +6,8 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -41,7 +39,8 @@ def make_optimizer(spec: AnyOptimizer, named: NamedParameters, clip: float | Non
         TaskError: The optimizer is the user's own, and cannot be built or used.
     """
     if isinstance(spec, Optimizer):
-        return OwnOptimizer(spec, named, clip)
+        # Nothing is to be trained of a frozen host, or of a seed without parameters.
+        return OwnOptimizer(spec, named, clip) if named else _JoinedOptimizer([], clip)
     parameters = [parameter for _, parameter in named]
     return FusedAdamW(parameters, spec, clip) if isinstance(spec, AdamW) else FusedSGD(parameters, spec, clip)
 
@@ -82,8 +81,7 @@ class _Entry(NamedTuple):
     """Its place in `state`: of the same shape, on the device of the parameter."""
 
 
-@dataclass
-class _Found:
+class _Found(NamedTuple):
     """State of an optimizer after its first steps: of each parameter, and of each group."""
 
     by_parameter: list[dict[str, Any]]
@@ -105,19 +103,15 @@ class OwnOptimizer(ModuleOptimizer):
     def __init__(self, spec: Optimizer, named: NamedParameters, clip: float | None) -> None:
         super().__init__([parameter for _, parameter in named], clip)
         self._name = optimizer_name(spec)
-        self._inner: Any = _build(spec, named) if named else None
-        self._rates = [float(group["lr"]) for group in self._groups()]
-        self.learning_rate = self._rates[0] if self._rates else spec.learning_rate or 0.0
-        self._first_rate = self.learning_rate
-        self._fresh_groups = [_numbers(group) for group in self._groups()]
+        self._inner: Any = _build(spec, named)
+        self._groups: list[dict[str, Any]] = self._inner.param_groups
+        self._rates = [float(group["lr"]) for group in self._groups]
+        self.learning_rate = self._first_rate = self._rates[0]
+        self._fresh_groups = [_numbers(group) for group in self._groups]
         self._entries: list[_Entry] = []
         self._number_keys: list[list[tuple[str, type]]] = []
         """Names and types of the numbers of each group."""
-        if self._inner is not None:
-            self._make_state(_try_steps(spec, named))
-
-    def _groups(self) -> list[dict[str, Any]]:
-        return [] if self._inner is None else self._inner.param_groups
+        self._make_state(_try_steps(spec, named))
 
     def _make_state(self, found: _Found) -> None:
         first = self.parameters[0]
@@ -139,8 +133,6 @@ class OwnOptimizer(ModuleOptimizer):
 
     def begin_epoch(self) -> None:
         """Give the optimizer the values of `state`. The host waits for the device."""
-        if self._inner is None:
-            return
         trained = self.state["trained"][0].tolist()
         for index, parameter in enumerate(self.parameters):
             if not trained[index]:
@@ -156,7 +148,7 @@ class OwnOptimizer(ModuleOptimizer):
                 {key: kind(value) for (key, kind), value in zip(keys, values.tolist(), strict=True)}
                 for keys, values in zip(self._number_keys, self.state["groups"], strict=True)
             ]
-        for group, keys, values in zip(self._groups(), self._number_keys, numbers, strict=True):
+        for group, keys, values in zip(self._groups, self._number_keys, numbers, strict=True):
             for key, _ in keys:
                 group.pop(key, None)
             group.update(values)
@@ -166,8 +158,6 @@ class OwnOptimizer(ModuleOptimizer):
     @torch.no_grad()
     def end_epoch(self) -> None:
         """Write the values of the optimizer to `state`. Raises RuntimeError if it keeps values of another kind."""
-        if self._inner is None:
-            return
         if hasattr(self._inner, "eval"):
             self._inner.eval()
         kept = [self._inner.state.get(parameter) or {} for parameter in self.parameters]
@@ -183,7 +173,7 @@ class OwnOptimizer(ModuleOptimizer):
                 entry.value.copy_(value)
             elif value is not None and value is not entry.value:
                 entry.value.fill_(value)
-        for group, keys, values in zip(self._groups(), self._number_keys, self.state["groups"], strict=True):
+        for group, keys, values in zip(self._groups, self._number_keys, self.state["groups"], strict=True):
             values.copy_(torch.tensor([float(group[key]) for key, _ in keys], dtype=torch.float64))
 
     @torch.no_grad()
@@ -195,7 +185,7 @@ class OwnOptimizer(ModuleOptimizer):
             _foreach_mul_(grads.values, (self.clip / (norm + _EPSILON)).clamp(max=1.0))
         # A family can change the learning rate, and with it those of all groups.
         relative = self.learning_rate / self._first_rate if self._first_rate else 1.0
-        for group, rate in zip(self._groups(), self._rates, strict=True):
+        for group, rate in zip(self._groups, self._rates, strict=True):
             group["lr"] = rate * (relative * self.lr_scale)
         with torch.enable_grad():
             self._inner.step()
@@ -211,7 +201,7 @@ class _JoinedOptimizer(ModuleOptimizer):
     def __init__(self, parts: Sequence[ModuleOptimizer], clip: float | None) -> None:
         super().__init__([parameter for part in parts for parameter in part.parameters], clip)
         self._parts = list(parts)
-        self.learning_rate = parts[0].learning_rate
+        self.learning_rate = parts[0].learning_rate if parts else 0.0
         names = {name: None for part in parts for name in part.state}
         self.state = {name: [value for part in parts for value in part.state.get(name, ())] for name in names}
 
@@ -295,7 +285,7 @@ def _try_steps(spec: Optimizer, named: NamedParameters) -> _Found:
             ) from error
         raise TaskError(f"a step of the optimizer {name} fails: {describe_exception(error)}") from error
     kept = [_kept_values(trial.state.get(parameter) or {}, name) for _, parameter in copies]
-    return _Found(kept, copy.copy(trial.param_groups))
+    return _Found(kept, trial.param_groups)
 
 
 def _kept_values(values: Mapping[str, Any], name: str) -> dict[str, Any]:

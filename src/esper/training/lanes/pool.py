@@ -163,10 +163,11 @@ class EnvPool:
     def _is_recordable(self, structure: int, lane: Lane) -> bool:
         """Return True if a dry run on a GPU agrees with launched kernels. If not, a notice says why."""
         task = structures_of(self.task)[structure]
-        if own := [spec for spec in (task.optimizer, task.seed_optimizer) if isinstance(spec, Optimizer)]:
-            name = optimizer_name(own[0])
-            self.notices.append(f"the kernels of {task.name} are launched one by one: {name} is not recorded in graphs")
-            return False
+        for spec in (task.optimizer, task.seed_optimizer):
+            if isinstance(spec, Optimizer):
+                problem = f"{optimizer_name(spec)} is not recorded in graphs"
+                self.notices.append(f"the kernels of {task.name} are launched one by one: {problem}")
+                return False
         env = self._env_to_measure(lane, structure) if task.cuda_graphs != "off" else None
         if env is None or lane.cuda_graphs is None or env.context.structure != structure:
             return False

@@ -37,7 +37,7 @@ def check_seeds(site: SlotSite, features: Tensor, where: str, *, channels_last: 
     x = features.to(memory_format=memory_format) if site.layout is Layout.BCHW else site.layout.to_canonical(features)
     for name in site.blueprints:
         try:
-            seed, other = (_build(site, name, number).to(memory_format=memory_format) for number in range(2))
+            seed, other = (new_seed(site, name, number).to(memory_format=memory_format) for number in range(2))
             start = copy_tensors(seed)
             output = cast("object", call_from(start, seed, partial(seed, x)))
             problem = size_problem(start, seed)
@@ -53,7 +53,12 @@ def check_seeds(site: SlotSite, features: Tensor, where: str, *, channels_last: 
             raise TaskError(_describe(name, where, problem))
 
 
-def _build(site: SlotSite, blueprint: str, number: int) -> nn.Module:
+def new_seed(site: SlotSite, blueprint: str, number: int = 0) -> nn.Module:
+    """Return a seed for a check, on the CPU, without changing the global generators.
+
+    Args:
+        number: Random seed of its initial values.
+    """
     with forked_generators(number), torch.no_grad():
         generator = make_generator(number, "seed check")
         return build_seed(blueprint, site.layout, site.channels, site.is_causal, generator)
