@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import pytest
 import torch
 
+from esper.networks.seeds.outputs import split_variants
 from esper.training.lanes.errors import FaultError
 
 
@@ -39,3 +43,17 @@ def test_errors_that_lose_the_device(text: str, is_device_lost: bool) -> None:
     fault = FaultError.from_exception(RuntimeError(text), "env 03 on cuda:0")
     assert str(fault) == f"env 03 on cuda:0 failed: RuntimeError: {text}"
     assert fault.is_device_lost == is_device_lost
+
+
+@contextlib.contextmanager
+def library() -> Iterator[None]:
+    yield
+
+
+def test_error_of_the_package_names_no_line_of_a_library() -> None:
+    with pytest.raises(ValueError, match="expected 2 rows") as caught:
+        library()(split_variants)(torch.zeros(3), 1, 2)  # contextlib calls the function
+    error = caught.value.with_traceback(caught.tb.tb_next)
+    assert str(FaultError.from_exception(error, "env 01")) == (
+        "env 01 failed: ValueError: expected 2 rows, got a tensor of shape [3]"
+    )

@@ -24,11 +24,14 @@ def find_own(places: Sequence[CodePlace], *, libraries: bool = True) -> CodePlac
 
     Args:
         places: Places of a stack, the innermost last.
-        libraries: Return the innermost place in a library if there is none in the user's own code.
+        libraries: If there is none in the user's own code, return the innermost place in a library, unless code of this
+            package is further in.
     """
     outside = [place for place in places if not is_in_package(place[0]) and not place[0].startswith("<")]
-    own = [place for place in outside if not place[0].startswith(_LIBRARY_PREFIXES)] or (outside if libraries else [])
-    return own[-1] if own else None
+    own = [place for place in outside if not place[0].startswith(_LIBRARY_PREFIXES)]
+    if own or not libraries or not outside or is_in_package(places[-1][0]):
+        return own[-1] if own else None
+    return outside[-1]
 
 
 def is_in_package(filename: str) -> bool:
