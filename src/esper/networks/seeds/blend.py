@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from esper.common.domain import AlphaCurve
 from esper.networks.seeds.layers import global_avg_pool, starts_at_zero
 from esper.networks.seeds.layouts import Layout
+from esper.networks.seeds.masks import call_seed, mean_over_positions
 
 INITIAL_RAMP_EPOCHS = (3, 5, 8)
 """Selectable lengths of a seed's first ramp, in epochs."""
@@ -112,13 +113,17 @@ class BlendGate(nn.Module):
         self.hidden = nn.Linear(channels, hidden)
         self.out = starts_at_zero(nn.Linear(hidden, 1))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the gate values, which broadcast over the features: [B, 1, 1, 1] for [B, C, H, W]."""
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the gate values, which broadcast over the features: [B, 1, 1, 1] for [B, C, H, W].
+
+        Args:
+            mask: Real positions of a sequence, bool [B, L]; None: all.
+        """
         match self._layout:
             case Layout.BCHW:
                 return self._gate(global_avg_pool(x))[:, :, None, None]
             case Layout.BCL:
-                return self._gate(x.mean(2))[:, :, None]
+                return self._gate(mean_over_positions(x, mask))[:, :, None]
             case _:
                 return self._gate(x)
 
@@ -153,17 +158,25 @@ def _add_scaled(host: Tensor, alpha: Alpha, change: Tensor) -> Tensor:
 
 
 def blend_seed(
-    kind: Blend, layout: Layout, host: Tensor, seed: nn.Module, alpha: Alpha, gate: BlendGate | None
+    kind: Blend,
+    layout: Layout,
+    host: Tensor,
+    seed: nn.Module,
+    alpha: Alpha,
+    gate: BlendGate | None,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """Return the host's features, in a layout, with a seed blended in.
 
     Args:
         layout: Layout of the features. Seed and blend gate receive them in its canonical layout.
         gate: The blend gate, required by GATE.
+        mask: Real positions of a sequence, bool [B, T]; the features of the others do not change. None: all.
     """
     features = layout.to_canonical(host)
-    gate_values = gate(features) if gate is not None else None
-    return layout.from_canonical(blend(kind, features, seed(features), alpha, gate_values))
+    gate_values = gate(features, mask) if gate is not None else None
+    output = call_seed(seed, layout.canonical, features, mask)
+    return layout.from_canonical(blend(kind, features, output, alpha, gate_values))
 
 
 class _StraightThrough(torch.autograd.Function):

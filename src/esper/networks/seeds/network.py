@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from esper.networks.seeds.blend import Alpha
 from esper.networks.seeds.lifecycle import GateConfig
+from esper.networks.seeds.masks import read_mask
 from esper.networks.seeds.outputs import Nested, first_tensor, replace_first_tensor, split_variants
 from esper.networks.seeds.site import SlotSite
 from esper.networks.seeds.slot import Slot
@@ -32,6 +33,8 @@ class _ForwardPass:
     """Slots at which the batch is extended by the rows without the slot's seed."""
     samples: int | None = None
     """Number of rows to copy at such a slot: those with all seeds on. None: all rows, so that the batch doubles."""
+    inputs: Nested = None
+    """Inputs of the host, if a slot has a mask."""
 
 
 class GrowingNetwork(nn.Module):
@@ -69,6 +72,7 @@ class GrowingNetwork(nn.Module):
             self.add_module(f"slot_{slot.name}", slot)
             host.get_submodule(slot.site.module).register_forward_hook(partial(self._grow, index))
         self._frozen = tuple(frozen)
+        self._has_mask = any(site.mask for site in sites)
         self._pass: _ForwardPass | None = None
         self.passes = 0
         """Number of forward passes so far, which shows another thread that the network is used."""
@@ -151,6 +155,8 @@ class GrowingNetwork(nn.Module):
         return split_variants(output, variants, count_samples(inputs))
 
     def _run(self, inputs: Nested, current: _ForwardPass) -> Nested:
+        if self._has_mask:
+            current.inputs = inputs
         self._pass = current
         self.passes += 1
         try:
@@ -166,9 +172,12 @@ class GrowingNetwork(nn.Module):
             return output
         host = first_tensor(output)
         assert host is not None
-        grown = slot(host, current.alphas[index])
+        axis = slot.site.layout.batch_axis
+        mask = read_mask(current.inputs, slot.site.mask)
+        if mask is not None and current.extend_at:  # the rows of each variant are those of the inputs
+            mask = mask.repeat(host.shape[axis] // len(mask), 1)
+        grown = slot(host, current.alphas[index], mask)
         if index in current.extend_at:
-            axis = slot.site.layout.batch_axis
             without = host if current.samples is None else host.narrow(axis, 0, current.samples)
             grown = torch.cat((grown, without), dim=axis)
         return output if grown is host else replace_first_tensor(output, grown)

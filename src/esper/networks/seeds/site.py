@@ -21,6 +21,8 @@ class SlotSite:
         sizes: Number of its positions along each of the other axes: height and width of a picture, length of a
             sequence, none for features.
         blueprints: Blueprints that can be planted here, in the order of the policy's head.
+        mask: Name of the input of the host, [B, T], that is True at real positions, or after `~`, at padded ones. None:
+            all positions are real.
         is_causal: True if the host is causal. Seeds and blends must then not mix later positions into earlier ones.
     """
 
@@ -30,6 +32,7 @@ class SlotSite:
     channels: int
     sizes: tuple[int, ...] = ()
     blueprints: tuple[str, ...]
+    mask: str | None = None
     is_causal: bool = False
 
     @property

@@ -332,23 +332,26 @@ class Slot(nn.Module):
             self._written_alpha = alpha
         return self._alpha_tensor
 
-    def forward(self, host: Tensor, alpha: Alpha) -> Tensor:
+    def forward(self, host: Tensor, alpha: Alpha, mask: Tensor | None = None) -> Tensor:
         """Return the host's features, in the layout of the site, with the seed blended in at `alpha`.
 
         A seed in TRAINING is straight-through in training mode, and is not called in evaluation mode. Features that do
         not change are returned as they are, not as a copy.
+
+        Args:
+            mask: Real positions of a sequence, bool [B, T]; None: all.
         """
         if self.seed is None:
             return host
         if self.stage is Stage.TRAINING and self.training:
-            return straight_through(host, self._blended(host.detach(), 1.0))
+            return straight_through(host, self._blended(host.detach(), 1.0, mask))
         if self.stage.is_blended and (isinstance(alpha, Tensor) or alpha != 0.0):
-            return self._blended(host, alpha)
+            return self._blended(host, alpha, mask)
         return host
 
-    def _blended(self, host: Tensor, alpha: Alpha) -> Tensor:
+    def _blended(self, host: Tensor, alpha: Alpha, mask: Tensor | None) -> Tensor:
         assert self.seed is not None
-        return blend_seed(self.blend, self.site.layout, host, self.seed, alpha, self.gate)
+        return blend_seed(self.blend, self.site.layout, host, self.seed, alpha, self.gate, mask)
 
     def _set_blend(self, kind: Blend) -> None:
         self.blend = kind

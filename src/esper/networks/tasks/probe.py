@@ -22,6 +22,7 @@ from esper.common.seeding import forked_generators, make_generator
 from esper.common.user_code.isolation import isolated
 from esper.networks.seeds.blueprints import BLUEPRINTS, offered_blueprints
 from esper.networks.seeds.layouts import Layout
+from esper.networks.seeds.masks import read_mask
 from esper.networks.seeds.network import call_model, count_samples
 from esper.networks.seeds.outputs import Nested, first_tensor, list_tensors, map_tensors, replace_first_tensor
 from esper.networks.seeds.site import SlotSite
@@ -30,6 +31,7 @@ from esper.networks.tasks.chance import measure_chance
 from esper.networks.tasks.checks.axes import find_doubtful_layouts
 from esper.networks.tasks.checks.causality import is_causal
 from esper.networks.tasks.checks.functions import check_augment, check_functions, check_last_batch
+from esper.networks.tasks.checks.padding import find_mask_problem, leave_out_readers
 from esper.networks.tasks.checks.pairing import check_pairing
 from esper.networks.tasks.checks.prefix import check_prefix
 from esper.networks.tasks.checks.scores import check_output_type
@@ -117,15 +119,20 @@ class _Probe:
         has_tokens = any(layout.canonical is Layout.BTC for layout in layouts.values())
         causal = has_tokens and is_causal(perturbed, self.batches[-1][0])
         sites, blueprints = self._sites(order, layouts, {name: outputs[-1][name].shape for name in order}, causal)
+        sites, padding_problems = leave_out_readers(self._perturbed_model().eval(), sites, self.batches[-1][0])
+        blueprints = tuple(name for name in blueprints if any(name in site.blueprints for site in sites))
         for site in sites:
-            where = self._user.where(f"slots[{site.name!r}]")
-            check_seeds(site, outputs[-1][site.name], where, channels_last=channels_last)
+            if not site.blueprints:
+                raise self._user.error(f"slots[{site.name!r}]", padding_problems[site.name])
+            where, features = self._user.where(f"slots[{site.name!r}]"), outputs[-1][site.name]
+            mask = read_mask(self.batches[-1][0], site.mask)
+            check_seeds(site, features, mask, where, channels_last=channels_last)
         check = check_prefix(self._perturbed_model(), sites, self.batches[-1][0])
         if check.without_effect is not None:
             raise self._user.error(
                 f"slots[{check.without_effect!r}]", "a seed there has no effect on the model's output"
             )
-        doubts = find_doubtful_layouts(perturbed, sites, self.batches[-1][0])
+        doubts = [*find_doubtful_layouts(perturbed, sites, self.batches[-1][0]).items(), *padding_problems.items()]
         return TaskProfile(
             sites=sites,
             blueprints=blueprints,
@@ -135,7 +142,7 @@ class _Probe:
             host_parameters=sum(parameter.numel() for parameter in model.parameters()),
             kernel_size=_largest_kernel(model),
             chance=self._chance(model),
-            warnings=tuple(f"{self._user.where(f'slots[{name!r}]')}: {doubt}" for name, doubt in doubts.items()),
+            warnings=tuple(f"{self._user.where(f'slots[{name!r}]')}: {doubt}" for name, doubt in doubts),
         )
 
     # The model and its slots
@@ -252,6 +259,8 @@ class _Probe:
             raise self._user.error(
                 where, f"{shape}, and {found} is the batch, not axis {layout.batch_axis} as in {layout}"
             )
+        if problem := find_mask_problem(self.paths[name], layout, self.batches[-1][0], large):
+            raise self._user.error(where, problem)
         return layout
 
     def _sites(
@@ -276,6 +285,7 @@ class _Probe:
                 name=name,
                 module=self.paths[name].module,
                 layout=layouts[name],
+                mask=self.paths[name].mask,
                 channels=shapes[name][layouts[name].channel_axis],
                 sizes=tuple(size for axis, size in zip(layouts[name], shapes[name], strict=True) if axis not in "BC"),
                 is_causal=is_causal,

@@ -34,10 +34,13 @@ class Slot:
             tuple or list, the slot receives its first element.
         layout: Meaning of the output's axes: `BC`, `BCL`, `BTC`, `TBC`, `BCHW` or `BHWC` (B samples, C channels, L or
             T positions, H × W pixels). None: `BC` for two axes and `BCHW` for four; three axes require a layout.
+        mask: Name of the input, [B, T], that says which positions of a sequence are real: bool, or 0 and 1. Seeds leave
+            the padded ones out. `"mask"`: it is True at real positions, `"~mask"`: at padded ones. None: all are real.
     """
 
     module: str
     layout: str | None = None
+    mask: str | None = None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ from esper.common.user_code.references import with_short_errors
 from esper.networks.seeds.blend import Blend, BlendGate, blend_seed
 from esper.networks.seeds.blueprints import build_seed
 from esper.networks.seeds.layouts import Layout
+from esper.networks.seeds.masks import read_mask
 from esper.networks.seeds.network import call_model
 from esper.networks.seeds.outputs import Nested, first_tensor, list_tensors, replace_first_tensor
 from esper.networks.seeds.slot import Slot
@@ -45,14 +47,20 @@ class GrownSlot(nn.Module):
         self._layout = Layout(structure.layout)
         self._blend = Blend(structure.blend)
         self._alpha = structure.alpha
+        self.mask = structure.mask
         self.seed = build_seed(
             structure.blueprint, self._layout, structure.channels, structure.is_causal, torch.Generator()
         )
         self.gate = BlendGate(structure.channels, self._layout.canonical) if self._blend is Blend.GATE else None
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Return the host's features, in the layout of the slot, with the seed blended in."""
-        return blend_seed(self._blend, self._layout, features, self.seed, self._alpha, self.gate)
+    def forward(self, features: Tensor, inputs: Mapping[str, Any]) -> Tensor:
+        """Return the host's features, in the layout of the slot, with the seed blended in.
+
+        Args:
+            inputs: Inputs of the host by name, if a slot has a mask.
+        """
+        mask = read_mask(inputs, self.mask)
+        return blend_seed(self._blend, self._layout, features, self.seed, self._alpha, self.gate, mask)
 
 
 class GrownModel(nn.Module):
@@ -69,6 +77,8 @@ class GrownModel(nn.Module):
     def __init__(self, host: nn.Module, seeds: Sequence[GrownSeed]) -> None:
         super().__init__()
         self.host = host
+        self._has_mask = any(seed.mask for seed in seeds)
+        self._inputs: Mapping[str, Any] = {}
         for seed in seeds:
             name = slot_module(seed)
             self.add_module(name, GrownSlot(seed))
@@ -76,12 +86,18 @@ class GrownModel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Nested:
         """Return the output of the host, with each seed blended in."""
-        return self.host(*args, **kwargs)
+        if self._has_mask:
+            self._inputs = {**inspect.signature(self.host.forward).bind_partial(*args).arguments, **kwargs}
+        try:
+            return self.host(*args, **kwargs)
+        finally:
+            if not self.training:  # a host with gradient checkpointing calls its modules again in the backward pass
+                self._inputs = {}
 
     def _grow(self, name: str, module: nn.Module, args: object, output: Nested) -> Nested:  # noqa: ARG002 (a hook)
         features = first_tensor(output)
         assert features is not None
-        return replace_first_tensor(output, self.get_submodule(name)(features))
+        return replace_first_tensor(output, self.get_submodule(name)(features, self._inputs))
 
 
 def slot_module(seed: GrownSeed) -> str:
@@ -98,6 +114,7 @@ def grown_seeds(slots: Sequence[Slot]) -> list[GrownSeed]:
             layout=slot.site.layout.value,
             channels=slot.site.channels,
             is_causal=slot.site.is_causal,
+            mask=slot.site.mask,
             blueprint=slot.blueprint,
             blend=slot.blend.value,
             alpha=slot.alpha,

@@ -36,6 +36,7 @@ class GrownSeed(msgspec.Struct, frozen=True, kw_only=True):
         module: Path of the submodule of the host whose output it receives.
         layout: Layout of this output.
         is_causal: True if the seed does not mix later positions into earlier ones, as its host does not.
+        mask: Name of the input that marks the real positions, as that of `SlotSite`.
         alpha: Blending weight, above 0 and up to 1.
         parameters: Number of parameters of the seed and its blend gate.
     """
@@ -45,6 +46,7 @@ class GrownSeed(msgspec.Struct, frozen=True, kw_only=True):
     layout: str
     channels: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHANNELS)]
     is_causal: bool
+    mask: str | None = None
     blueprint: str
     blend: str
     alpha: Annotated[float, msgspec.Meta(gt=0, le=1)]

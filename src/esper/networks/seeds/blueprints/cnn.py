@@ -23,6 +23,7 @@ from esper.networks.seeds.layers import (
     make_group_norm,
     starts_at_zero,
 )
+from esper.networks.seeds.masks import group_norm, mean_over_positions
 
 
 @blueprint("norm", "BCHW", "BCL", initialise=initialise_)
@@ -33,9 +34,9 @@ class NormSeed(nn.Module):
         super().__init__()
         self.norm = starts_at_zero(make_group_norm(channels))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map [B, C, H, W] or [B, C, L] to the same shape."""
-        return x + self.norm(x)
+        return x + group_norm(self.norm, x, mask)
 
 
 @blueprint("attention", "BCHW", "BCL", initialise=initialise_)
@@ -51,9 +52,9 @@ class SqueezeExciteSeed(nn.Module):
         self.squeeze = nn.Linear(channels, hidden)
         self.excite = starts_at_zero(nn.Linear(hidden, channels))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map [B, C, H, W] or [B, C, L] to the same shape."""
-        pooled_BC = global_avg_pool(x) if x.dim() == 4 else x.mean(2)
+        pooled_BC = global_avg_pool(x) if x.dim() == 4 else mean_over_positions(x, mask)
         scale_BC = torch.tanh(self.excite(F.relu(self.squeeze(pooled_BC))))
         return x + x * scale_BC[(..., *[None] * (x.dim() - 2))]
 

@@ -1,7 +1,8 @@
 """Blueprints that mix the positions of a sequence: [B, T, C] or [B, C, L].
 
 Like all built-in seeds, each is residual, s = x + Δ(x), and the last layer of Δ is initialised to zero. In a causal
-host, convolutions are padded on the left only, and attention is masked.
+host, convolutions are padded on the left only, and attention is masked. With a mask, bool [B, T], padded positions are
+left out; a seed receives zeros there.
 
 Shapes: B samples, C channels, T or L positions, H attention heads.
 """
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from esper.networks.seeds.blueprints.registry import blueprint
 from esper.networks.seeds.layers import initialise_, make_group_norm, starts_at_zero
+from esper.networks.seeds.masks import attention_mask, group_norm, hide_padding
 
 KERNEL_SIZE = 3
 """Number of positions of every convolution."""
@@ -40,12 +42,14 @@ class SelfAttentionSeed(nn.Module):
         self.project_in = nn.Linear(channels, 3 * channels, bias=False)
         self.project_out = starts_at_zero(nn.Linear(channels, channels))
 
-    def forward(self, x_BTC: Tensor) -> Tensor:
+    def forward(self, x_BTC: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map [B, T, C] to the same shape."""
         batch, length, channels = x_BTC.shape
         projected = self.project_in(self.norm(x_BTC)).view(batch, length, 3, self.heads, -1)
         query_BHTD, key_BHTD, value_BHTD = projected.permute(2, 0, 3, 1, 4)
-        mixed_BHTD = F.scaled_dot_product_attention(query_BHTD, key_BHTD, value_BHTD, is_causal=self.causal)
+        keys = attention_mask(mask, length, causal=self.causal)
+        is_causal = self.causal and keys is None
+        mixed_BHTD = F.scaled_dot_product_attention(query_BHTD, key_BHTD, value_BHTD, keys, is_causal=is_causal)
         return x_BTC + self.project_out(mixed_BHTD.transpose(1, 2).reshape(batch, length, channels))
 
 
@@ -60,9 +64,9 @@ class TokenDepthwiseSeed(nn.Module):
         self.spatial = nn.Conv1d(channels, channels, KERNEL_SIZE, groups=channels, bias=False)
         self.mix = starts_at_zero(nn.Linear(channels, channels))
 
-    def forward(self, x_BTC: Tensor) -> Tensor:
+    def forward(self, x_BTC: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map [B, T, C] to the same shape."""
-        h_BCT = self.spatial(_pad(self.norm(x_BTC).transpose(1, 2), causal=self.causal))
+        h_BCT = self.spatial(_pad(self.norm(x_BTC).transpose(1, 2), mask, causal=self.causal))
         return x_BTC + self.mix(F.silu(h_BCT.transpose(1, 2)))
 
 
@@ -76,9 +80,9 @@ class TokenConvSeed(nn.Module):
         self.norm = nn.LayerNorm(channels)
         self.conv = starts_at_zero(nn.Conv1d(channels, channels, KERNEL_SIZE))
 
-    def forward(self, x_BTC: Tensor) -> Tensor:
+    def forward(self, x_BTC: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map [B, T, C] to the same shape."""
-        h_BCT = self.conv(_pad(self.norm(x_BTC).transpose(1, 2), causal=self.causal))
+        h_BCT = self.conv(_pad(self.norm(x_BTC).transpose(1, 2), mask, causal=self.causal))
         return x_BTC + F.silu(h_BCT.transpose(1, 2))
 
 
@@ -92,9 +96,9 @@ class SequenceDepthwiseSeed(nn.Module):
         self.mix = nn.Conv1d(channels, channels, 1, bias=False)
         self.norm = starts_at_zero(make_group_norm(channels))
 
-    def forward(self, x_BCL: Tensor) -> Tensor:
+    def forward(self, x_BCL: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map [B, C, L] to the same shape."""
-        return x_BCL + F.silu(self.norm(self.mix(self.spatial(x_BCL))))
+        return x_BCL + F.silu(group_norm(self.norm, self.mix(self.spatial(x_BCL)), mask))
 
 
 @blueprint("conv_light", "BCL", initialise=initialise_)
@@ -106,9 +110,9 @@ class SequenceConvLightSeed(nn.Module):
         self.conv = nn.Conv1d(channels, channels, KERNEL_SIZE, padding="same", bias=False)
         self.norm = starts_at_zero(make_group_norm(channels))
 
-    def forward(self, x_BCL: Tensor) -> Tensor:
+    def forward(self, x_BCL: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map [B, C, L] to the same shape."""
-        return x_BCL + F.silu(self.norm(self.conv(x_BCL)))
+        return x_BCL + F.silu(group_norm(self.norm, self.conv(x_BCL), mask))
 
 
 @blueprint("conv_heavy", "BCL", initialise=initialise_)
@@ -122,13 +126,16 @@ class SequenceConvHeavySeed(nn.Module):
         self.second = nn.Conv1d(channels, channels, KERNEL_SIZE, padding="same", bias=False)
         self.norm = starts_at_zero(make_group_norm(channels))
 
-    def forward(self, x_BCL: Tensor) -> Tensor:
+    def forward(self, x_BCL: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map [B, C, L] to the same shape."""
-        inner_BCL = F.relu(self.first_norm(self.first(x_BCL)))
-        return x_BCL + F.silu(self.norm(self.second(inner_BCL)))
+        inner_BCL = F.relu(group_norm(self.first_norm, self.first(x_BCL), mask))
+        return x_BCL + F.silu(group_norm(self.norm, self.second(inner_BCL), mask))
 
 
-def _pad(x_BCT: Tensor, *, causal: bool) -> Tensor:
-    """Pad the positions for a convolution of `KERNEL_SIZE`: on the left only, or on both sides."""
+def _pad(x_BCT: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
+    """Pad the positions for a convolution of `KERNEL_SIZE`: on the left only, or on both sides.
+
+    Padded positions become zeros too.
+    """
     total = KERNEL_SIZE - 1
-    return F.pad(x_BCT, (total, 0) if causal else (total // 2, total // 2))
+    return F.pad(hide_padding(x_BCT, mask, 1), (total, 0) if causal else (total // 2, total // 2))

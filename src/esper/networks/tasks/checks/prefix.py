@@ -41,7 +41,7 @@ def check_prefix(model: nn.Module, sites: Sequence[SlotSite], x: Nested) -> Pref
     """
     network = GrowingNetwork(model, sites, GateConfig(), shares_prefix=False).eval()
     for slot in network.slots:
-        _plant_trial_seed(slot)
+        plant_trial_seed(slot, slot.site.blueprints[0], Blend.ADD)
     indices, alphas = range(len(sites)), [1.0] * len(sites)
     x64 = map_tensors(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, x)
     exact = network.double()
@@ -49,13 +49,13 @@ def check_prefix(model: nn.Module, sites: Sequence[SlotSite], x: Nested) -> Pref
     if error:
         return PrefixCheck(f"the model does not run in float64 ({error})")
     for site, output in zip(sites, repeated[1:], strict=True):
-        if _distance(output, repeated[0]) == 0.0:
+        if output_distance(output, repeated[0]) == 0.0:
             return PrefixCheck("", site.name)
     exact.shares_prefix = True
     shared, error = _attempt(lambda: exact.forward_ablations(x64, alphas, indices))
     if error:
         return PrefixCheck(f"the model does not accept more rows after a slot ({error})")
-    if any(_distance(a, b) > _TOLERANCE for a, b in zip(shared, repeated, strict=True)):
+    if any(output_distance(a, b) > _TOLERANCE for a, b in zip(shared, repeated, strict=True)):
         return PrefixCheck("samples of a batch affect each other")
     return PrefixCheck("")
 
@@ -70,16 +70,16 @@ def _attempt(forward: Callable[[], list[Nested]]) -> tuple[list[Nested], str]:
 
 
 @torch.no_grad()
-def _plant_trial_seed(slot: Slot) -> None:
-    """Plant a blended seed that is not the identity."""
+def plant_trial_seed(slot: Slot, blueprint: str, blend: Blend) -> None:
+    """Plant a blended seed that is not the identity, in an empty slot."""
     noise = make_generator(0, "trial seed")
-    slot.germinate(slot.site.blueprints[0], Blend.ADD, AlphaCurve.LINEAR, 1, 1.0, noise)
+    slot.germinate(blueprint, blend, AlphaCurve.LINEAR, 1, 1.0, noise)
     slot.stage = Stage.PROBATIONARY
     for parameter in slot.parameters():
         parameter.add_(torch.randn(parameter.shape, generator=noise), alpha=_SEED_NOISE_STD)
 
 
-def _distance(a: Nested, b: Nested) -> float:
+def output_distance(a: Nested, b: Nested) -> float:
     """Return the maximum difference between two outputs, relative to the largest value; infinite if not finite."""
     worst = 0.0
     for p, q in zip(list_tensors(a), list_tensors(b), strict=True):

@@ -13,19 +13,21 @@ from esper.common.seeding import forked_generators, make_generator
 from esper.common.user_code.references import describe_exception, user_errors
 from esper.networks.seeds.blueprints import build_seed
 from esper.networks.seeds.layouts import Layout
+from esper.networks.seeds.masks import seed_arguments
 from esper.networks.seeds.outputs import are_equal
 from esper.networks.seeds.site import SlotSite
 from esper.networks.seeds.tensors import copy_tensors
 from esper.networks.tasks.checks.state import STATE_PROBLEM, call_from, size_problem
 
 
-def check_seeds(site: SlotSite, features: Tensor, where: str, *, channels_last: bool) -> None:
+def check_seeds(site: SlotSite, features: Tensor, mask: Tensor | None, where: str, *, channels_last: bool) -> None:
     """Call new seeds of each blueprint that a slot offers, as training does.
 
     Two seeds with equal weights and buffers must return equal outputs.
 
     Args:
         features: Output of its submodule for a batch of samples.
+        mask: Mask of the slot for this batch, [B, T].
         where: Field of the slot and name of the task, for the message.
         channels_last: True if the run stores pictures in the channels-last memory format.
 
@@ -38,11 +40,11 @@ def check_seeds(site: SlotSite, features: Tensor, where: str, *, channels_last: 
     for name in site.blueprints:
         try:
             seed, other = (new_seed(site, name, number).to(memory_format=memory_format) for number in range(2))
-            start = copy_tensors(seed)
-            output = cast("object", call_from(start, seed, partial(seed, x)))
+            start, arguments = copy_tensors(seed), seed_arguments(seed, site.layout.canonical, x, mask)
+            output = cast("object", call_from(start, seed, partial(seed, *arguments)))
             problem = size_problem(start, seed)
             if not problem:
-                others = [call_from(start, other, partial(other, x)) for _ in range(2)]
+                others = [call_from(start, other, partial(other, *arguments)) for _ in range(2)]
                 problem = "" if all(are_equal(output, found) for found in others) else STATE_PROBLEM
         except user_errors() as error:
             raise TaskError(_describe(name, where, describe_exception(error))) from error

@@ -1,0 +1,193 @@
+"""Checks of padding: the mask that a slot names, and the seeds that read padded positions.
+
+A batch is cut, and lengthened again by padding. If this does not change the output of the host, it must not change the
+output of the host with a seed either.
+
+Shapes: B samples, T positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from esper.common.formatting import suggest
+from esper.common.user_code.references import describe_type, user_errors
+from esper.networks.seeds.blend import Blend
+from esper.networks.seeds.layouts import Layout
+from esper.networks.seeds.lifecycle import GateConfig
+from esper.networks.seeds.masks import INVERTED, read_mask
+from esper.networks.seeds.network import GrowingNetwork, call_model
+from esper.networks.seeds.outputs import Nested, list_tensors, map_tensors
+from esper.networks.seeds.site import SlotSite
+from esper.networks.tasks.checks.prefix import output_distance, plant_trial_seed
+from esper.networks.tasks.task import Slot
+
+_SEQUENCES = (Layout.BCL, Layout.BTC)
+"""Canonical layouts whose slots can have a mask."""
+_TOLERANCE = 1e-4
+"""Maximum relative difference between outputs, in float32, that counts as rounding."""
+
+
+def find_mask_problem(slot: Slot, layout: Layout, x: Nested, features: Tensor) -> str:
+    """Return what is wrong with the mask of a slot, and what to do; empty if nothing is, or if it has none.
+
+    Args:
+        x: Inputs of a batch.
+        features: Output of the slot's submodule for this batch.
+    """
+    mask = slot.mask
+    if mask is None:
+        return ""
+    if not isinstance(cast("object", mask), str):
+        return f"mask must be the name of an input, not {describe_type(mask)}"
+    if layout.canonical not in _SEQUENCES:
+        return f"mask={mask!r} is for sequences, layout BCL, BTC or TBC, and the layout is {layout}; leave it out"
+    if not isinstance(x, Mapping):
+        return f"mask={mask!r} names an input, and the inputs are one tensor; return a dict of inputs from `data`"
+    name, inputs = mask.removeprefix(INVERTED), cast("Mapping[str, Tensor]", x)
+    if name not in inputs:
+        return f"the model has no input {name!r} for mask={mask!r}; {suggest(name, inputs)}"
+    sizes = dict(zip(layout.canonical, layout.to_canonical(features).shape, strict=True))
+    expected = [size for axis, size in sizes.items() if axis != "C"]
+    shape = list(inputs[name].shape)
+    if shape != expected:
+        found = f"the input {name!r} has shape {shape}, and the slot has {expected} samples and positions"
+        return f"{found}; name an input [B, T] with a value for each position of the slot"
+    if not _has_marks(inputs[name]):
+        return f"the input {name!r} of {inputs[name].dtype} has values other than 0 and 1; pass a bool tensor"
+    return ""
+
+
+def leave_out_readers(
+    model: nn.Module, sites: Sequence[SlotSite], x: Nested
+) -> tuple[tuple[SlotSite, ...], dict[str, str]]:
+    """Return the slots without the blueprints that read padded positions, and their problems in words, keyed by slot.
+
+    Only if the model itself does not depend on padding. A slot whose mask marks the padded positions has no blueprints.
+
+    Args:
+        model: Model in evaluation mode, with perturbed weights. It is changed.
+        x: Inputs of a batch.
+    """
+    sequences = [site for site in sites if site.layout.canonical in _SEQUENCES]
+    if not sequences or not isinstance(x, Mapping):
+        return tuple(sites), {}
+    inputs = cast("Mapping[str, Tensor]", x)
+    candidates = [name for name, tensor in inputs.items() if tensor.dim() == 2 and _has_marks(tensor)]
+    masks = [mask for name in candidates for mask in (name, INVERTED + name) if _ignores_padding(model, inputs, mask)]
+    if not masks:
+        return tuple(sites), {}
+    network = GrowingNetwork(model, sites, GateConfig()).eval()
+    kept, problems = list(sites), dict[str, str]()
+    for index, site in enumerate(sites):
+        names = [site.mask.removeprefix(INVERTED)] if site.mask else candidates
+        mask = next((mask for mask in masks if mask.removeprefix(INVERTED) in names), None)
+        if site not in sequences or mask is None:
+            continue
+        line = f"write esper.Slot({site.module!r}, layout={site.layout.value!r}, mask={mask!r})"
+        if site.mask not in (None, mask):
+            problems[site.name] = f"mask={site.mask!r} marks the padded positions as real; {line}"
+            kept[index] = replace(site, blueprints=())
+        elif readers := [*_readers(network, index, _Lengthened.of(inputs, mask))]:
+            if site.mask:
+                line = "add a second argument `mask` to their forward, which is bool [B, T] or None"
+            found = f"the model's output does not depend on padding, but with these seeds it does: {', '.join(readers)}"
+            problems[site.name] = f"{found}; they are not offered there: to use them, {line}"
+            kept[index] = replace(site, blueprints=tuple(name for name in site.blueprints if name not in readers))
+    return tuple(kept), problems
+
+
+class _Lengthened(NamedTuple):
+    """Inputs of sequences without padding, and the same inputs with further positions."""
+
+    short: Mapping[str, Tensor]
+    padded: Mapping[str, Tensor]
+    extended: Mapping[str, Tensor]
+    """The further positions are marked as real ones."""
+
+    @classmethod
+    def of(cls, inputs: Mapping[str, Tensor], mask: str) -> _Lengthened:
+        """Cut the inputs to three quarters of their positions, mark them as real, and append positions again.
+
+        The appended positions repeat a position of the batch with this mark, or are zeros.
+        """
+        name = mask.removeprefix(INVERTED)
+        marks_BT = cast("Tensor", read_mask(inputs, mask))
+        length = marks_BT.shape[1]
+        kept = length - (length + 3) // 4
+
+        def lengthened(key: str, *, is_real: bool | None) -> Tensor:
+            tensor = inputs[key]
+            if tensor.dim() < 2 or tensor.shape[1] != length:
+                return tensor
+            if key == name:
+                tensor = torch.full_like(tensor, not mask.startswith(INVERTED))
+            if is_real is None:
+                return tensor[:, :kept]
+            places = (marks_BT == is_real).nonzero()
+            filler = inputs[key][tuple(places[0])] if len(places) else torch.zeros_like(inputs[key][0, 0])
+            if key == name:
+                filler = torch.full_like(filler, is_real is not mask.startswith(INVERTED))
+            appended = filler.expand(tensor.shape[0], length - kept, *filler.shape)
+            return torch.cat((tensor[:, :kept], appended), 1)
+
+        return cls(*({key: lengthened(key, is_real=is_real) for key in inputs} for is_real in (None, False, True)))
+
+
+def _has_marks(tensor: Tensor) -> bool:
+    """Return True if a tensor has no values but 0 and 1."""
+    return bool(((tensor == 0) | (tensor == 1)).all())
+
+
+@torch.no_grad()
+def _ignores_padding(model: nn.Module, inputs: Mapping[str, Tensor], mask: str) -> bool:
+    """Return True if padding does not change the output of a model, but would if it were not marked as padding."""
+    try:
+        short, padded, extended = (call_model(model, batch) for batch in _Lengthened.of(inputs, mask))
+    except user_errors():  # most models of pictures and features accept no other sizes
+        return False
+    return not _differ(short, padded) and _differ(short, extended)
+
+
+@torch.no_grad()
+def _readers(network: GrowingNetwork, index: int, pair: _Lengthened) -> Iterator[str]:
+    """Yield the blueprints of a slot whose seeds read padded positions.
+
+    The blend is GATE, unless the slot is causal: its gate may pool over the positions. Another blend reads no more than
+    the seed does.
+    """
+    slot, alphas = network.slots[index], [1.0] * len(network.slots)
+    for name in slot.site.blueprints:
+        slot.reset()
+        plant_trial_seed(slot, name, Blend.ADD if slot.site.is_causal else Blend.GATE)
+        try:
+            short, padded = (network(batch, alphas) for batch in (pair.short, pair.padded))
+        except user_errors():  # a seed may accept one length only; another check calls it with that
+            continue
+        if _differ(short, padded):
+            yield name
+    slot.reset()
+
+
+def _differ(short: Nested, long: Nested) -> bool:
+    """Return True if the outputs for shorter inputs are finite, and those for longer ones differ from them.
+
+    Of an output for each position, the first positions are compared.
+    """
+    if len(list_tensors(short)) != len(list_tensors(long)):
+        return True
+    shapes = iter([tensor.shape for tensor in list_tensors(short)])
+
+    def cut(tensor: Tensor) -> Tensor:
+        for axis, size in enumerate(next(shapes)):
+            if axis < tensor.dim() and tensor.shape[axis] > size:
+                tensor = tensor.narrow(axis, 0, size)
+        return tensor
+
+    is_finite = all(bool(tensor.isfinite().all()) for tensor in list_tensors(short))
+    return is_finite and output_distance(map_tensors(cut, long), short) > _TOLERANCE
