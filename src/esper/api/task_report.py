@@ -70,7 +70,8 @@ class TaskReport:
             lines.append(f"  setting {name}: {', '.join(map(str, values))}")
         for site in profile.sites:
             lines.append(
-                f"  slot {site.name}: {site.module}, layout {site.layout}, {site.channels} channels; "
+                f"  slot {site.name}: {site.module}, layout {site.layout}, "
+                f"{f'mask {site.mask}, ' if site.mask else ''}{site.channels} channels; "
                 f"blueprints: {', '.join(site.blueprints)}"
             )
         if profile.is_causal:

@@ -95,7 +95,7 @@ class Causal(nn.Module):
 
 
 class TextCNN(nn.Module):
-    """Classifies padded token sequences by two convolutions, which see zeros at padded positions, and a masked maximum."""
+    """Classifies padded token sequences by two convolutions, and the maximum over the real positions."""
 
     def __init__(self) -> None:
         super().__init__()

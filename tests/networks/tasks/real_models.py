@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import esper
+from tests.networks.tasks.models import text_task
 
 SAMPLES, CLASSES, LENGTH, VOCABULARY = 24, 4, 8, 16
 
@@ -140,3 +141,4 @@ lstm = _task("lstm", LSTMClassifier, {"outputs": esper.Slot("lstm", layout="BTC"
 timm_resnet = _task("timm_resnet", _timm, {"first": "layer1", "second": "layer2"}, pictures)
 gpt2 = _task("gpt2", _gpt2, {"block": esper.Slot("model.transformer.h.0", layout="BTC")}, next_tokens)
 frozen = _task("frozen", _pretrained, {"adapter": "1"}, pictures, train=False)
+text_cnn = text_task(name="text_cnn")

@@ -23,7 +23,18 @@ from tests.runs import only, recorded
 
 ROOT = Path(__file__).parents[3]
 MODULE = "tests.networks.tasks.real_models"
-MODELS = ["squeezenet", "resnet18", "mobilenet", "vit", "transformer", "lstm", "timm_resnet", "gpt2", "frozen"]
+MODELS = [
+    "squeezenet",
+    "resnet18",
+    "mobilenet",
+    "vit",
+    "transformer",
+    "lstm",
+    "timm_resnet",
+    "gpt2",
+    "frozen",
+    "text_cnn",
+]
 NEEDS = {"timm_resnet": "timm", "gpt2": "transformers"}
 GPT = str(ROOT / "examples" / "small_gpt.py")
 

@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,11 @@ from esper.networks.seeds.network import call_model, count_samples
 from esper.networks.tasks import load_task
 from esper.networks.tasks.data_loading import load_data
 from esper.networks.tasks.splits import take
+from esper.networks.tasks.task import Task
 from esper.studies.harvest.program import seeded_output, significant_difference
 from esper.studies.harvest.structure import PROGRAM_FILE
+from tests.networks.tasks.models import text_task, transformer_task
+from tests.networks.tasks.test_padding import lengthened
 from tests.networks.tasks.test_real_models import GPT, MODULE, NEEDS
 from tests.studies.harvest.networks import Branching, Jittery, grow_everywhere, vae_task
 
@@ -27,6 +31,7 @@ EXPORTED = ("mobilenet", "vit", "transformer", "lstm", "timm_resnet", "gpt2")
 """Models of different kinds; an export takes a quarter of a minute."""
 RUN_WITHOUT_ESPER = """
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 sys.modules["esper"] = None  # importing it now raises ModuleNotFoundError
@@ -57,6 +62,27 @@ def test_program_gives_the_logits_of_the_network_at_any_batch_size(reference: st
     with torch.no_grad():
         for size, x in batches.items():
             torch.testing.assert_close(found[size], call_model(model, x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", [text_task, transformer_task])
+def test_program_of_a_masked_network_takes_any_length_and_leaves_padding_out(
+    make: Callable[[], Task], tmp_path: Path
+) -> None:
+    """The module is called with its inputs by name, by position, and without padding."""
+    task = make()
+    grown, network = grow_everywhere(task)
+    assert grown.save(tmp_path / "grown") is None
+    program = torch.export.load(tmp_path / "grown" / PROGRAM_FILE).module()
+    x, _ = task.data(None).validation
+    with torch.no_grad():
+        expected = network(x, network.alphas())
+        for by in (0, 3, 40):
+            inputs = lengthened(x, by)
+            called = (program(**inputs), grown.model(**inputs), grown.model(*inputs.values()))
+            for output in called:
+                torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-5)
+        row = [tensor[:1, :3] for tensor in x.values()]
+        torch.testing.assert_close(program(**dict(zip(x, row, strict=True))), grown.model(*row), rtol=1e-4, atol=1e-5)
 
 
 def test_program_of_a_vae_draws_the_same_numbers(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from esper.common.domain import AlphaCurve
 from esper.networks.seeds.layers import global_avg_pool, starts_at_zero
 from esper.networks.seeds.layouts import Layout
-from esper.networks.seeds.masks import call_seed, mean_over_positions
+from esper.networks.seeds.masks import call_seed, hide_padding, mean_over_positions
 
 INITIAL_RAMP_EPOCHS = (3, 5, 8)
 """Selectable lengths of a seed's first ramp, in epochs."""
@@ -117,7 +117,7 @@ class BlendGate(nn.Module):
         """Return the gate values, which broadcast over the features: [B, 1, 1, 1] for [B, C, H, W].
 
         Args:
-            mask: Real positions of a sequence, bool [B, L]; None: all.
+            mask: Real positions of a sequence, bool [B, L]; the features have zeros at the others. None: all.
         """
         match self._layout:
             case Layout.BCHW:
@@ -171,12 +171,16 @@ def blend_seed(
     Args:
         layout: Layout of the features. Seed and blend gate receive them in its canonical layout.
         gate: The blend gate, required by GATE.
-        mask: Real positions of a sequence, bool [B, T]; the features of the others do not change. None: all.
+        mask: Real positions of a sequence, bool [B, T]; None: all. Seed and blend gate see zeros at the others, where
+            the features do not change: layers of the host may rely on them, such as on zeros before a convolution.
     """
-    features = layout.to_canonical(host)
-    gate_values = gate(features, mask) if gate is not None else None
-    output = call_seed(seed, layout.canonical, features, mask)
-    return layout.from_canonical(blend(kind, features, output, alpha, gate_values))
+    features, channel_axis = layout.to_canonical(host), layout.canonical.channel_axis
+    shown = hide_padding(features, mask, channel_axis)
+    gate_values = gate(shown, mask) if gate is not None else None
+    blended = blend(kind, shown, call_seed(seed, shown, mask), alpha, gate_values)
+    if mask is not None:
+        blended = torch.where(mask.unsqueeze(channel_axis), blended, features)
+    return layout.from_canonical(blended)
 
 
 class _StraightThrough(torch.autograd.Function):

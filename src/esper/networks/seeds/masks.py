@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from esper.networks.seeds.layouts import Layout
-
 INVERTED = "~"
 """Sign before the name of an input that is True at padded positions."""
 
@@ -41,24 +39,13 @@ def hide_padding(x: Tensor, mask: Tensor | None, channel_axis: int) -> Tensor:
     return x if mask is None else x.masked_fill(~mask.unsqueeze(channel_axis), 0.0)
 
 
-def call_seed(seed: nn.Module, layout: Layout, x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the output of a seed. It sees zeros at padded positions, and does not change the features there.
-
-    The layers of the host after a slot may rely on these features, such as zeros before a convolution.
+def call_seed(seed: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the output of a seed, which receives the mask if its `forward` has an argument of this name.
 
     Args:
-        layout: Canonical layout of the features.
+        x: Features in a canonical layout, with zeros at padded positions.
     """
-    if mask is None:
-        return seed(x)
-    output = seed(*seed_arguments(seed, layout, x, mask))
-    return torch.where(mask.unsqueeze(layout.channel_axis), output, x)
-
-
-def seed_arguments(seed: nn.Module, layout: Layout, x: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
-    """Return the arguments of a seed: the features, and the mask if its `forward` has an argument of this name."""
-    shown = hide_padding(x, mask, layout.channel_axis)
-    return (shown, mask) if mask is not None and _takes_mask(type(seed)) else (shown,)
+    return seed(x) if mask is None or not _takes_mask(type(seed)) else seed(x, mask)
 
 
 @lru_cache
@@ -67,10 +54,10 @@ def _takes_mask(kind: type[nn.Module]) -> bool:
 
 
 def mean_over_positions(x_BCL: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the mean over the real positions, [B, C]; zeros for a sample without any."""
+    """Return the mean over the real positions, [B, C], of features with zeros at padded ones."""
     if mask is None:
         return x_BCL.mean(2)
-    total_BC = hide_padding(_exact(x_BCL), mask, 1).sum(2)
+    total_BC = _exact(x_BCL).sum(2)
     return (total_BC / mask.sum(1, keepdim=True).clamp(min=1)).to(x_BCL.dtype)
 
 

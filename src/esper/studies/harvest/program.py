@@ -77,16 +77,28 @@ _INPUT = ""
 
 
 def _export(directory: Path, task: Task, sample: Nested) -> str | None:
-    model = load_grown(directory, task).eval()
-    path = directory / PROGRAM_FILE
-    batches = (sample, map_tensors(lambda tensor: tensor[:1], sample))
+    """Export for sequences of any length if the exporter can, else for those of the sample."""
+    model, path = load_grown(directory, task).eval(), directory / PROGRAM_FILE
+    are_sequences = all(tensor.dim() <= _SEQUENCE_AXES for tensor in list_tensors(sample))
+    if are_sequences and _export_with(model, sample, path, torch.export.Dim.AUTO) is None:
+        return None
+    return _export_with(model, sample, path, torch.export.Dim.STATIC)
+
+
+def _export_with(model: nn.Module, sample: Nested, path: Path, length: Any) -> str | None:
+    """Write a program, and compare it with the model. Return why it is not written; None if it is."""
+    batches = [sample, map_tensors(lambda tensor: tensor[:1], sample)]
     try:
         expected = [seeded_output(model, batch) for batch in batches]  # fills the model's caches with real tensors
         plain = use_plain_layers(copy.deepcopy(model))
         with forked_generators(1):  # a number that is drawn here becomes a constant, and differs from those above
-            _write_program(plain, sample, path)
+            _write_program(plain, sample, path, length)
         exported = torch.export.load(path).module()
         found = [seeded_output(exported, batch) for batch in batches]
+        if length is torch.export.Dim.AUTO:
+            for shorter in _shortened(sample):
+                if (outputs := _outputs_of_both(exported, model, shorter)) is not None:
+                    found, expected = [*found, outputs[0]], [*expected, outputs[1]]
         difference = significant_difference(found, expected)
     except user_errors() as error:  # the exporter and the model raise errors of any type; all are reported
         path.unlink(missing_ok=True)
@@ -95,6 +107,27 @@ def _export(directory: Path, task: Task, sample: Nested) -> str | None:
         path.unlink()
         return f"the outputs of the program differ from those of the model by {difference:.2g}"
     return None
+
+
+_SEQUENCE_AXES = 3
+"""Maximum number of axes of sequences: tokens [B, T], or features [B, T, C] or [B, C, L]."""
+
+
+def _shortened(sample: Nested) -> Iterable[Nested]:
+    """Yield inputs without the last position, for each axis that may be that of the positions."""
+    for axis in range(1, _SEQUENCE_AXES):
+        yield map_tensors(
+            lambda tensor, axis=axis: tensor.narrow(axis, 0, tensor.shape[axis] - 1) if tensor.dim() > axis else tensor,
+            sample,
+        )
+
+
+def _outputs_of_both(program: nn.Module, model: nn.Module, inputs: Nested) -> tuple[Nested, Nested] | None:
+    """Return the outputs of a program and its model; None if one of them does not accept inputs of this size."""
+    try:
+        return seeded_output(program, inputs), seeded_output(model, inputs)
+    except user_errors():
+        return None
 
 
 def describe_export_error(error: BaseException) -> str:
@@ -121,9 +154,9 @@ _ADVICE = re.compile(r"\s*(- |(?P<number>\d+)\. |(?=consider |To fix the error))
 _PLACE = re.compile(r'^ *File "(.+)", line (\d+), in ', re.MULTILINE)
 
 
-def _write_program(model: nn.Module, sample: Nested, path: Path) -> None:
+def _write_program(model: nn.Module, sample: Nested, path: Path, length: Any) -> None:
     batch = torch.export.Dim("batch", min=1)
-    shapes = map_tensors(lambda _: {0: batch}, sample)
+    shapes = map_tensors(lambda tensor: {0: batch, **dict.fromkeys(range(1, tensor.dim()), length)}, sample)
     if isinstance(sample, dict):
         named = cast("dict[str, Tensor]", sample)
         program = torch.export.export(_WithNamedInputs(model, named), (), named, dynamic_shapes=shapes, strict=False)

@@ -96,8 +96,8 @@ def leave_out_readers(
         elif readers := [*_readers(network, index, _Lengthened.of(inputs, mask))]:
             if site.mask:
                 line = "add a second argument `mask` to their forward, which is bool [B, T] or None"
-            found = f"the model's output does not depend on padding, but with these seeds it does: {', '.join(readers)}"
-            problems[site.name] = f"{found}; they are not offered there: to use them, {line}"
+            found = "these seeds read padding, which the model itself ignores, and are not offered there"
+            problems[site.name] = f"{found}: {', '.join(readers)}; to use them, {line}"
             kept[index] = replace(site, blueprints=tuple(name for name in site.blueprints if name not in readers))
     return tuple(kept), problems
 

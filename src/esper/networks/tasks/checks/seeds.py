@@ -13,7 +13,7 @@ from esper.common.seeding import forked_generators, make_generator
 from esper.common.user_code.references import describe_exception, user_errors
 from esper.networks.seeds.blueprints import build_seed
 from esper.networks.seeds.layouts import Layout
-from esper.networks.seeds.masks import seed_arguments
+from esper.networks.seeds.masks import call_seed, hide_padding
 from esper.networks.seeds.outputs import are_equal
 from esper.networks.seeds.site import SlotSite
 from esper.networks.seeds.tensors import copy_tensors
@@ -37,14 +37,15 @@ def check_seeds(site: SlotSite, features: Tensor, mask: Tensor | None, where: st
     """
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
     x = features.to(memory_format=memory_format) if site.layout is Layout.BCHW else site.layout.to_canonical(features)
+    x = hide_padding(x, mask, site.layout.canonical.channel_axis)
     for name in site.blueprints:
         try:
             seed, other = (new_seed(site, name, number).to(memory_format=memory_format) for number in range(2))
-            start, arguments = copy_tensors(seed), seed_arguments(seed, site.layout.canonical, x, mask)
-            output = cast("object", call_from(start, seed, partial(seed, *arguments)))
+            start = copy_tensors(seed)
+            output = cast("object", call_from(start, seed, partial(call_seed, seed, x, mask)))
             problem = size_problem(start, seed)
             if not problem:
-                others = [call_from(start, other, partial(other, *arguments)) for _ in range(2)]
+                others = [call_from(start, other, partial(call_seed, other, x, mask)) for _ in range(2)]
                 problem = "" if all(are_equal(output, found) for found in others) else STATE_PROBLEM
         except user_errors() as error:
             raise TaskError(_describe(name, where, describe_exception(error))) from error
