@@ -119,7 +119,7 @@ class _Probe:
         has_tokens = any(layout.canonical is Layout.BTC for layout in layouts.values())
         causal = has_tokens and is_causal(perturbed, self.batches[-1][0])
         sites, blueprints = self._sites(order, layouts, {name: outputs[-1][name].shape for name in order}, causal)
-        sites, padding_problems = leave_out_readers(self._perturbed_model().eval(), sites, self.batches[-1][0])
+        sites, padding_problems = leave_out_readers(self._perturbed_model, sites, self.batches[-1][0])
         blueprints = tuple(name for name in blueprints if any(name in site.blueprints for site in sites))
         for site in sites:
             if not site.blueprints:

@@ -72,7 +72,8 @@ def _format_program(problem: str | None) -> str:
         return f"## Without esper-sanctum\n\nThe network could not be exported as a `torch.export` program: {problem}."
     return f"""## Without esper-sanctum
 
-`{PROGRAM_FILE}` is a `torch.export` program. It needs PyTorch only, and takes batches of any size.
+`{PROGRAM_FILE}` is a `torch.export` program. It needs PyTorch only, and takes batches of any size, and
+sequences of other lengths if the model does (not after recurrent layers, which `torch.export` unrolls).
 
 ```python
 import torch

@@ -50,6 +50,8 @@ def blueprint(
         name: Name in plans and events. It is not that of an op, and has none of the characters `@ : , =` and no spaces.
         layouts: Layouts of the slots that offer the seed: `BC`, `BCL`, `BTC` or `BCHW`. Hosts with `TBC` and `BHWC` use
             the seeds of `BTC` and `BCHW`. A seed maps a float tensor of this layout to one of the same shape and type.
+            In a slot with a mask, it receives zeros at padded positions. If its `forward` has a second argument `mask`,
+            it receives the mask too: bool [B, T], True at real positions.
         causal: "always" if no output depends on later positions, "never" if it may, "argument" if the factory decides.
         initialise: Function that draws the initial values of a seed from a generator. None: the factory draws them from
             the global generators, which are seeded for each seed.

@@ -8,7 +8,7 @@ Shapes: B samples, T positions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, cast
 
@@ -64,14 +64,15 @@ def find_mask_problem(slot: Slot, layout: Layout, x: Nested, features: Tensor) -
 
 
 def leave_out_readers(
-    model: nn.Module, sites: Sequence[SlotSite], x: Nested
+    build_model: Callable[[], nn.Module], sites: Sequence[SlotSite], x: Nested
 ) -> tuple[tuple[SlotSite, ...], dict[str, str]]:
     """Return the slots without the blueprints that read padded positions, and their problems in words, keyed by slot.
 
-    Only if the model itself does not depend on padding. A slot whose mask marks the padded positions has no blueprints.
+    Nothing is left out if the model itself depends on padding. A slot whose mask marks the wrong positions loses all
+    blueprints.
 
     Args:
-        model: Model in evaluation mode, with perturbed weights. It is changed.
+        build_model: Function that returns a model with perturbed weights. It is called if an input may be a mask.
         x: Inputs of a batch.
     """
     sequences = [site for site in sites if site.layout.canonical in _SEQUENCES]
@@ -79,9 +80,10 @@ def leave_out_readers(
         return tuple(sites), {}
     inputs = cast("Mapping[str, Tensor]", x)
     candidates = [name for name, tensor in inputs.items() if tensor.dim() == 2 and _has_marks(tensor)]
-    masks = [mask for name in candidates for mask in (name, INVERTED + name) if _ignores_padding(model, inputs, mask)]
-    if not masks:
+    if not candidates:
         return tuple(sites), {}
+    model = build_model().eval()
+    masks = [mask for name in candidates for mask in (name, INVERTED + name) if _ignores_padding(model, inputs, mask)]
     network = GrowingNetwork(model, sites, GateConfig()).eval()
     kept, problems = list(sites), dict[str, str]()
     for index, site in enumerate(sites):
