@@ -369,7 +369,7 @@ def drawing(output: Tensor) -> Tensor:
 
 def draw_in_gates(monkeypatch: pytest.MonkeyPatch) -> None:
     forward = BlendGate.forward
-    monkeypatch.setattr(BlendGate, "forward", lambda gate, host: drawing(forward(gate, host)))
+    monkeypatch.setattr(BlendGate, "forward", lambda *inputs: drawing(forward(*inputs)))
 
 
 def draw_in_training_seeds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def _format_program(problem: str | None) -> str:
     return f"""## Without esper-sanctum
 
 `{PROGRAM_FILE}` is a `torch.export` program. It needs PyTorch only, and takes batches of any size, and
-sequences of other lengths if the model does (not after recurrent layers, which `torch.export` unrolls).
+sequences of other lengths if the model does (not with recurrent layers, which `torch.export` unrolls).
 
 ```python
 import torch

@@ -11,7 +11,8 @@ import inspect
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,8 +28,10 @@ from esper.common.user_code.code_places import find_own
 from esper.common.user_code.references import describe_origin, exception_text, user_errors
 from esper.networks.seeds.cpu_convolution import Convolution
 from esper.networks.seeds.layers import FastBatchNorm2d, Float32GroupNorm, PointwiseConv
+from esper.networks.seeds.layouts import Layout
 from esper.networks.seeds.network import call_model
 from esper.networks.seeds.outputs import Nested, list_tensors, map_tensors
+from esper.networks.tasks.checks.axes import halve
 from esper.networks.tasks.loading import absolute_reference, load_task
 from esper.networks.tasks.task import Task
 from esper.studies.harvest.model import load_grown
@@ -77,28 +80,29 @@ _INPUT = ""
 
 
 def _export(directory: Path, task: Task, sample: Nested) -> str | None:
-    """Export for sequences of any length if the exporter can, else for those of the sample."""
+    """Write a program for all lengths of sequences if model and exporter allow it, else for those of the sample."""
     model, path = load_grown(directory, task).eval(), directory / PROGRAM_FILE
-    are_sequences = all(tensor.dim() <= _SEQUENCE_AXES for tensor in list_tensors(sample))
-    if are_sequences and _export_with(model, sample, path, torch.export.Dim.AUTO) is None:
-        return None
-    return _export_with(model, sample, path, torch.export.Dim.STATIC)
-
-
-def _export_with(model: nn.Module, sample: Nested, path: Path, length: Any) -> str | None:
-    """Write a program, and compare it with the model. Return why it is not written; None if it is."""
     batches = [sample, map_tensors(lambda tensor: tensor[:1], sample)]
+    shorter = [batch for batch in _shortened(sample) if _accepts(model, batch)]
+    if shorter and _export_with(model, [*batches, *shorter], path, torch.export.Dim.AUTO) is None:
+        return None
+    return _export_with(model, batches, path, torch.export.Dim.STATIC)
+
+
+def _export_with(model: nn.Module, batches: Sequence[Nested], path: Path, sizes: Any) -> str | None:
+    """Write a program, compare its outputs, and return why it is not written; None if it is.
+
+    Args:
+        batches: Inputs of the comparison, first those of the export.
+        sizes: Whether the exporter fixes the sizes of all axes but the first: `STATIC`, or `AUTO` if it decides.
+    """
     try:
         expected = [seeded_output(model, batch) for batch in batches]  # fills the model's caches with real tensors
         plain = use_plain_layers(copy.deepcopy(model))
         with forked_generators(1):  # a number that is drawn here becomes a constant, and differs from those above
-            _write_program(plain, sample, path, length)
+            _write_program(plain, batches[0], path, sizes)
         exported = torch.export.load(path).module()
         found = [seeded_output(exported, batch) for batch in batches]
-        if length is torch.export.Dim.AUTO:
-            for shorter in _shortened(sample):
-                if (outputs := _outputs_of_both(exported, model, shorter)) is not None:
-                    found, expected = [*found, outputs[0]], [*expected, outputs[1]]
         difference = significant_difference(found, expected)
     except user_errors() as error:  # the exporter and the model raise errors of any type; all are reported
         path.unlink(missing_ok=True)
@@ -109,25 +113,20 @@ def _export_with(model: nn.Module, sample: Nested, path: Path, length: Any) -> s
     return None
 
 
-_SEQUENCE_AXES = 3
-"""Maximum number of axes of sequences: tokens [B, T], or features [B, T, C] or [B, C, L]."""
+def _shortened(sample: Nested) -> list[Nested]:
+    """Return halves of sequences, one for each size of their axes, which may be their length; none of pictures."""
+    tensors = list_tensors(sample)
+    are_pictures = any(tensor.dim() > len(Layout.BTC) for tensor in tensors)
+    sizes = set[int]() if are_pictures else {size for tensor in tensors for size in tensor.shape[1:] if size > 1}
+    return [map_tensors(partial(halve, size=size), sample) for size in sorted(sizes)]
 
 
-def _shortened(sample: Nested) -> Iterable[Nested]:
-    """Yield inputs without the last position, for each axis that may be that of the positions."""
-    for axis in range(1, _SEQUENCE_AXES):
-        yield map_tensors(
-            lambda tensor, axis=axis: tensor.narrow(axis, 0, tensor.shape[axis] - 1) if tensor.dim() > axis else tensor,
-            sample,
-        )
-
-
-def _outputs_of_both(program: nn.Module, model: nn.Module, inputs: Nested) -> tuple[Nested, Nested] | None:
-    """Return the outputs of a program and its model; None if one of them does not accept inputs of this size."""
+def _accepts(model: nn.Module, inputs: Nested) -> bool:
     try:
-        return seeded_output(program, inputs), seeded_output(model, inputs)
-    except user_errors():
-        return None
+        seeded_output(model, inputs)
+    except user_errors():  # most models of features and pictures accept no other sizes
+        return False
+    return True
 
 
 def describe_export_error(error: BaseException) -> str:
@@ -154,9 +153,9 @@ _ADVICE = re.compile(r"\s*(- |(?P<number>\d+)\. |(?=consider |To fix the error))
 _PLACE = re.compile(r'^ *File "(.+)", line (\d+), in ', re.MULTILINE)
 
 
-def _write_program(model: nn.Module, sample: Nested, path: Path, length: Any) -> None:
+def _write_program(model: nn.Module, sample: Nested, path: Path, sizes: Any) -> None:
     batch = torch.export.Dim("batch", min=1)
-    shapes = map_tensors(lambda tensor: {0: batch, **dict.fromkeys(range(1, tensor.dim()), length)}, sample)
+    shapes = map_tensors(lambda tensor: {0: batch, **dict.fromkeys(range(1, tensor.dim()), sizes)}, sample)
     if isinstance(sample, dict):
         named = cast("dict[str, Tensor]", sample)
         program = torch.export.export(_WithNamedInputs(model, named), (), named, dynamic_shapes=shapes, strict=False)

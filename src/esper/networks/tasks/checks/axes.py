@@ -58,7 +58,7 @@ def _following_axes(
     model: nn.Module, sites: Sequence[SlotSite], x: Nested, shapes: Mapping[str, torch.Size], size: int
 ) -> dict[str, set[int]]:
     """Return the axes of each slot whose size changes if the axes of the input of a given size are halved."""
-    halved = _slot_shapes(model, sites, map_tensors(partial(_halve, size=size), x))
+    halved = _slot_shapes(model, sites, map_tensors(partial(halve, size=size), x))
     pairs = {
         site.name: zip(shapes[site.name], halved.get(site.name, shapes[site.name]), strict=False) for site in sites
     }
@@ -107,7 +107,7 @@ def _position_sizes(x: Tensor) -> list[int]:
     return [size for size in sizes if size > min(sizes)] if x.is_floating_point() and len(sizes) > 1 else sizes
 
 
-def _halve(tensor: Tensor, size: int) -> Tensor:
+def halve(tensor: Tensor, size: int) -> Tensor:
     """Return the first half of a tensor along every axis of this size, except that of the batch."""
     for axis in range(1, tensor.dim()):
         if tensor.shape[axis] == size:

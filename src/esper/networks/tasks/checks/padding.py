@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -75,12 +75,9 @@ def leave_out_readers(
         build_model: Function that returns a model with perturbed weights. It is called if an input may be a mask.
         x: Inputs of a batch.
     """
-    sequences = [site for site in sites if site.layout.canonical in _SEQUENCES]
-    if not sequences or not isinstance(x, Mapping):
-        return tuple(sites), {}
-    inputs = cast("Mapping[str, Tensor]", x)
+    inputs: Mapping[str, Tensor] = cast("Any", x) if isinstance(x, Mapping) else {}
     candidates = [name for name, tensor in inputs.items() if tensor.dim() == 2 and _has_marks(tensor)]
-    if not candidates:
+    if not candidates or not any(site.layout.canonical in _SEQUENCES for site in sites):
         return tuple(sites), {}
     model = build_model().eval()
     masks = [mask for name in candidates for mask in (name, INVERTED + name) if _ignores_padding(model, inputs, mask)]
@@ -89,13 +86,13 @@ def leave_out_readers(
     for index, site in enumerate(sites):
         names = [site.mask.removeprefix(INVERTED)] if site.mask else candidates
         mask = next((mask for mask in masks if mask.removeprefix(INVERTED) in names), None)
-        if site not in sequences or mask is None:
+        if site.layout.canonical not in _SEQUENCES or mask is None:
             continue
         line = f"write esper.Slot({site.module!r}, layout={site.layout.value!r}, mask={mask!r})"
         if site.mask not in (None, mask):
             problems[site.name] = f"mask={site.mask!r} marks the padded positions as real; {line}"
             kept[index] = replace(site, blueprints=())
-        elif readers := [*_readers(network, index, _Lengthened.of(inputs, mask))]:
+        elif readers := [*_readers(network, index, _lengthened(inputs, mask)[:2])]:
             if site.mask:
                 line = "add a second argument `mask` to their forward, which is bool [B, T] or None"
             found = "these seeds read padding, which the model itself ignores, and are not offered there"
@@ -104,41 +101,29 @@ def leave_out_readers(
     return tuple(kept), problems
 
 
-class _Lengthened(NamedTuple):
-    """Inputs of sequences without padding, and the same inputs with further positions."""
+def _lengthened(inputs: Mapping[str, Tensor], mask: str) -> tuple[Mapping[str, Tensor], ...]:
+    """Return inputs cut to three quarters of their positions, all marked as real, and the same with positions appended.
 
-    short: Mapping[str, Tensor]
-    padded: Mapping[str, Tensor]
-    extended: Mapping[str, Tensor]
-    """The further positions are marked as real ones."""
+    These are marked as padding in the second inputs, and as real in the third ones. They repeat a position of the batch
+    with this mark, or are zeros.
+    """
+    name, is_inverted = mask.removeprefix(INVERTED), mask.startswith(INVERTED)
+    real_BT = cast("Tensor", read_mask(inputs, mask))
+    samples, length = real_BT.shape
+    kept = length - (length + 3) // 4
+    short = {key: tensor[:, :kept] for key, tensor in inputs.items() if tensor.dim() > 1 and tensor.shape[1] == length}
+    short[name] = torch.full_like(short[name], not is_inverted)
 
-    @classmethod
-    def of(cls, inputs: Mapping[str, Tensor], mask: str) -> _Lengthened:
-        """Cut the inputs to three quarters of their positions, mark them as real, and append positions again.
+    def lengthen(is_real: bool) -> Mapping[str, Tensor]:
+        places = (real_BT == is_real).nonzero()
+        longer = dict(inputs)
+        for key, start in short.items():
+            filler = inputs[key][tuple(places[0])] if len(places) else torch.zeros_like(start[0, 0])
+            filler = torch.full_like(filler, is_real != is_inverted) if key == name else filler
+            longer[key] = torch.cat((start, filler.expand(samples, length - kept, *filler.shape)), 1)
+        return longer
 
-        The appended positions repeat a position of the batch with this mark, or are zeros.
-        """
-        name = mask.removeprefix(INVERTED)
-        marks_BT = cast("Tensor", read_mask(inputs, mask))
-        length = marks_BT.shape[1]
-        kept = length - (length + 3) // 4
-
-        def lengthened(key: str, *, is_real: bool | None) -> Tensor:
-            tensor = inputs[key]
-            if tensor.dim() < 2 or tensor.shape[1] != length:
-                return tensor
-            if key == name:
-                tensor = torch.full_like(tensor, not mask.startswith(INVERTED))
-            if is_real is None:
-                return tensor[:, :kept]
-            places = (marks_BT == is_real).nonzero()
-            filler = inputs[key][tuple(places[0])] if len(places) else torch.zeros_like(inputs[key][0, 0])
-            if key == name:
-                filler = torch.full_like(filler, is_real is not mask.startswith(INVERTED))
-            appended = filler.expand(tensor.shape[0], length - kept, *filler.shape)
-            return torch.cat((tensor[:, :kept], appended), 1)
-
-        return cls(*({key: lengthened(key, is_real=is_real) for key in inputs} for is_real in (None, False, True)))
+    return {**inputs, **short}, lengthen(False), lengthen(True)
 
 
 def _has_marks(tensor: Tensor) -> bool:
@@ -150,14 +135,14 @@ def _has_marks(tensor: Tensor) -> bool:
 def _ignores_padding(model: nn.Module, inputs: Mapping[str, Tensor], mask: str) -> bool:
     """Return True if padding does not change the output of a model, but would if it were not marked as padding."""
     try:
-        short, padded, extended = (call_model(model, batch) for batch in _Lengthened.of(inputs, mask))
+        short, padded, extended = (call_model(model, batch) for batch in _lengthened(inputs, mask))
     except user_errors():  # most models of pictures and features accept no other sizes
         return False
     return not _differ(short, padded) and _differ(short, extended)
 
 
 @torch.no_grad()
-def _readers(network: GrowingNetwork, index: int, pair: _Lengthened) -> Iterator[str]:
+def _readers(network: GrowingNetwork, index: int, batches: Sequence[Nested]) -> Iterator[str]:
     """Yield the blueprints of a slot whose seeds read padded positions.
 
     The blend is GATE, unless the slot is causal: its gate may pool over the positions. Another blend reads no more than
@@ -168,7 +153,7 @@ def _readers(network: GrowingNetwork, index: int, pair: _Lengthened) -> Iterator
         slot.reset()
         plant_trial_seed(slot, name, Blend.ADD if slot.site.is_causal else Blend.GATE)
         try:
-            short, padded = (network(batch, alphas) for batch in (pair.short, pair.padded))
+            short, padded = (network(batch, alphas) for batch in batches)
         except user_errors():  # a seed may accept one length only; another check calls it with that
             continue
         if _differ(short, padded):
