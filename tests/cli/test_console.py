@@ -212,11 +212,12 @@ def test_console_prints_a_summary() -> None:
     assert lines[1] == "ppo on digits_impaired, 4 envs, random seed 0"
     assert lines[2] == "10 of 10 steps, round 2 of 2; 1s, last steps at 20 env-steps/s"
     assert "last checkpoint at round 2 step 5: checkpoints/00002-005" in lines
+    assert "first round and last round: never acts (4 episodes)" in lines
     assert "2 incidents, 1 active; anomalies: non-finite gradient ×1, dead head ×1" in lines
     assert not [line for line in lines if "--resume" in line]
 
 
-def test_summary_has_at_most_ten_lines_with_many_anomalies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_summary_has_at_most_14_lines_with_many_anomalies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = Path("telemetry") / ("x" * 67)
     anomalies = [
@@ -235,7 +236,7 @@ def test_summary_has_at_most_ten_lines_with_many_anomalies(tmp_path: Path, monke
     state = fold(stamp([*RUN[:-1], *anomalies, saved, ended]))
     text, count = format_summary(state), len(group_incidents([*state.anomalies.values()]))
 
-    assert sum(-(-len(line) // SUMMARY_COLS) for line in text.splitlines()) <= 10
+    assert sum(-(-len(line) // SUMMARY_COLS) for line in text.splitlines()) <= 14
     assert re.search(rf"\n{count} incidents, \d+ active; anomalies: ", text)
     assert text.endswith(f"resume with: esper-sanctum --resume {run}")
     shutil.rmtree(run)

@@ -2,14 +2,16 @@
 
 import math
 
+import pytest
+
 from esper.recordings import events as ev
 from esper.recordings.state.curves import UPDATE_QUANTITIES
-from esper.sanctum.screens.policy import SHOWN_QUANTITIES, Decisions
+from esper.sanctum.screens.policy import SHOWN_QUANTITIES, Decisions, PolicyHabits
 from esper.sanctum.symbols import head_label
 from esper.sanctum.widgets.chart_grid import ChartGrid
 from esper.sanctum.widgets.heads import GRADIENT_NORM, HeadFractionChart, fractions
 from esper.sanctum.widgets.policy_chart import PolicyChart
-from tests.factory import HEADS, env_stepped, policy_updated, run_started, stamp
+from tests.factory import HEADS, env_stepped, example_run, policy_updated, run_started, stamp
 from tests.sanctum.driving import ROOMY, drawn, emit, live, opened, press, screen_text, words
 
 STARTED = [run_started(3, 20, 5), ev.RoundStarted(round=1)]
@@ -54,6 +56,24 @@ async def test_norm_chart_has_log_axis_and_labels_at_both_ends() -> None:
     rows = {line.split()[-1]: number for number, line in enumerate(lines[:-1]) if line.split()[-1] != "│"}
     assert set(rows) >= {head_label(name).split()[-1] for name in HEADS}
     assert rows["op"] < rows["blueprint"] < rows["slot"]  # 3, 0.1 and 0
+
+
+@pytest.mark.parametrize("size", [(80, 24), ROOMY])
+async def test_habits_of_the_policy_are_a_sentence(size: tuple[int, int]) -> None:
+    germinated = env_stepped(
+        0, 4, 2, op="germinate", target="mid", decision={"blueprint": ev.HeadChoice(choice="norm")}
+    )
+    run = [
+        germinated if isinstance(event, ev.EnvStepped) and (event.round, event.step, event.env) == (4, 2, 0) else event
+        for event in example_run(1, 4, 5)
+    ]
+    app, _ = live(stamp(run))
+    async with opened(app, "2", size=size):
+        text = " ".join(app.screen.query_one(PolicyHabits).text.split())
+        lines = app.screen.query_one(Decisions).text.splitlines()
+    last = "last 2 rounds: plants norm in mid at step 2 (1 of 2), waits 9 of 10 (2 episodes)"
+    assert text == (f"{last} first 2 rounds: never acts (2 episodes)" if size == ROOMY else last)
+    assert any(line.split()[:1] == ["fossilize"] for line in lines)  # no op gives way to the sentence
 
 
 async def test_subtitle_moves_to_heading_without_bottom_border() -> None:

@@ -194,7 +194,7 @@ def _format_progress(state: RunState) -> str:
 
 
 def format_summary(state: RunState, status: str | None = None) -> str:
-    """Return the result of a run as text, at most ten lines on a terminal of 80 columns.
+    """Return the result of a run as text, at most 14 lines on a terminal of 80 columns.
 
     Args:
         status: Status to show instead of the state's, e.g. `crashed`, which no event reports.
@@ -223,6 +223,7 @@ def format_summary(state: RunState, status: str | None = None) -> str:
     if state.search is None and (best := state.best_env):
         results.append(f"best {state.score_name} {best.best_score:.1%}, env {best.env:02d}")
     lines += ["; ".join(results)] if results else []
+    lines += [shorten(habits, 2 * SUMMARY_COLS, placeholder=" …") for habits in state.habits]
     lines.append(_summarise_anomalies(state))
     if state.checkpoints:
         last = state.checkpoints[-1]

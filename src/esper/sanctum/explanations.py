@@ -41,6 +41,13 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "a policy that adapts relies on validation, training, seeds and memory, not on progress alone",
         "if only progress matters, the policy follows a fixed plan: compare it with --policy plan",
     ),
+    "habits": MetricHelp(
+        "what the policy does in all episodes of up to five last rounds, and of as many first ones: plantings that "
+        "occur in half of the episodes, or else anything, anywhere; the middle half of their steps",
+        "fraction of the episodes; of the decisions for waits",
+        "the last rounds differ from the first ones once the policy has learned",
+        "if they do not, see how the entropy and the return change over the rounds",
+    ),
     "effect": MetricHelp(
         "difference that a decision made: the episode as recorded minus the same episode without the decision, both to "
         "their ends; an effect that is marked with ≈ is approximate",

@@ -66,6 +66,7 @@ def _summary_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
         text = f"median {metric.median:.4g} in the last finished round, {metric.minimum:.4g} to {metric.maximum:.4g}"
         yield name, text
     yield from _seed_rows(summary)
+    yield from zip(("habits of the policy", ""), summary.habits, strict=False)
     spent = sum(summary.phases.values())
     if spent > 0:
         phases = sorted(summary.phases.items(), key=lambda phase: -phase[1])

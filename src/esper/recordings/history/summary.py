@@ -138,6 +138,9 @@ class RunSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Number of written checkpoints."""
     last_checkpoint: str | None = None
     """Path of the last checkpoint."""
+    habits: list[str] = []
+    """Sentences on what the policy does, in the last rounds and in the first ones; absent before the end of the first
+    round, and for a growth."""
     phases: dict[str, float] = {}
     """Seconds spent in each phase, keyed by phase."""
     search: SearchState | None = None

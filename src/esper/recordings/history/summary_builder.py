@@ -53,6 +53,7 @@ def summarise(history: History, now: float) -> RunSummary | None:
         score_name=started.score_name,
         steps_done=state.steps_done,
         seeds={blueprint: BlueprintSummary.from_stats(record) for blueprint, record in state.blueprints.items()},
+        habits=state.habits,
         phases=state.phases,
         search=state.search,
     )

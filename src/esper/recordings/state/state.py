@@ -19,6 +19,7 @@ from esper.recordings.events.codec import encode_json, make_decoder
 from esper.recordings.events.sentences import UNLOGGED_EVENTS
 from esper.recordings.state.anomalies import Anomaly, anomaly_key
 from esper.recordings.state.curves import memory_values, update_values
+from esper.recordings.state.habits import RoundDecisions, describe_habits, start_round
 from esper.recordings.state.health_stats import RunHealth
 from esper.recordings.state.log_lines import LogLine, make_log_line
 from esper.recordings.state.search_state import SearchState
@@ -76,6 +77,8 @@ class EnvState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Rollback that made the env inactive in this round; None while it is active."""
     explained: ev.DecisionExplained | None = None
     """Last explanation of a decision of this episode; None without one."""
+    decided: list[str] = []
+    """Decisions of this episode, each once, as in `RoundDecisions.first_steps`."""
 
     @property
     def latest(self) -> ev.EnvStepped | None:
@@ -111,6 +114,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     its lanes. `recordings/state/curves.py` defines them."""
     ops: list[dict[str, int]] = []
     """Number of choices of each op, for each of the last rounds."""
+    decisions: list[RoundDecisions] = []
+    """Counts of the decisions in the first rounds and in the last ones."""
     blueprints: dict[str, BlueprintStats] = {}
     """Statistics of each blueprint, over all envs and rounds."""
     scores_by_round: list[FiveNumbers] = []
@@ -234,6 +239,16 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         return training.outcome
 
     @property
+    def habits(self) -> list[str]:
+        """Sentences on what the policy does, see `describe_habits`; none before the end of the first round.
+
+        A growth has none: its plans come from a search, and the tables of candidates show them.
+        """
+        if self.started is None or self.search is not None:
+            return []
+        return describe_habits(self.decisions, self.rounds_ended, len(self.started.slot_names))
+
+    @property
     def best_env(self) -> EnvState | None:
         """The env that was the first to reach the best score of the run; None before the first measurement."""
         measured = [env for env in self.envs if env.best_score is not None]
@@ -273,6 +288,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         if self.search is not None:
             self.search.start_round(event.seq)
         append_bounded(self.ops, {}, OP_HISTORY_ROUNDS)
+        start_round(self.decisions, event.round)
         for anomaly in self.anomalies.values():
             if anomaly.found.env is not None and anomaly.ended is None:  # it was about the previous host
                 anomaly.ended = event.time
@@ -281,6 +297,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
             env.episode_return = 0.0
             env.previous = env.latest
             env.stepped = env.rolled_back = env.explained = None
+            env.decided = []
             env.scores, env.rewards, env.moves, env.refusals, env.trace = [], [], [], {}, []
 
     def _episode_started(self, event: ev.EpisodeStarted) -> None:
@@ -305,6 +322,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.ops.append({})
         counts = self.ops[-1]
         counts[event.op] = counts.get(event.op, 0) + 1
+        if self.decisions:
+            self.decisions[-1].note(event, env.decided)
         self._note_score(env, event.score, event.step)
 
     def _note_score(self, env: EnvState, score: float, step: int) -> None:
@@ -414,6 +433,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         env.revision = event.seq
         self.health.fold_end(event)
         append_bounded(env.returns, event.episode_return, SERIES_POINTS)
+        if self.decisions:
+            self.decisions[-1].episodes += 1
         for reading in env.stepped.slots if env.stepped else ():
             if reading.blueprint is not None:
                 self.blueprints.setdefault(reading.blueprint, BlueprintStats()).add_final_contribution(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from textwrap import wrap
 
@@ -32,6 +32,12 @@ SHOWN_QUANTITIES = tuple(quantity for quantity in UPDATE_QUANTITIES.values() if 
 """Quantities of the updates that have a chart. The learning rate is known before the run."""
 _SPARKLINE_MIN_COLS = 46
 """Minimum width of the decisions panel for a sparkline of each op, and for head names that are spelled out."""
+_LOW_ROWS = 34
+"""Height of the screen below which the habits are those of the last rounds only."""
+_MIN_HABIT_COLS = 20
+"""Minimum width of a line about habits, also while the layout is unknown."""
+_MAX_HABIT_LINES = 3
+"""Maximum number of lines of a sentence about habits."""
 _OP_COLS, _COUNT_COLS = 12, 7
 """Widths of the columns of the op counts."""
 _MAX_SPARKLINE_COLS, _MAX_BAR_COLS = 24, 16
@@ -40,13 +46,14 @@ _SIDE_BY_SIDE_MIN_COLS = 57
 
 
 class PolicyScreen(RunScreen):
-    """Head norms at the top; update statistics and decisions below."""
+    """What the policy does, and head norms at the top; update statistics and decisions below."""
 
     CATEGORIES = (KeyCategory.POLICY,)
     BINDINGS = bindings(KeyCategory.POLICY)
 
     def body(self) -> ComposeResult:
-        """Yield two rows of panels. A policy that does not learn has counts in place of norms and updates."""
+        """Yield the habits and two rows of panels: counts in place of norms and updates if the policy does not learn."""
+        yield PolicyHabits(self.view)
         with Horizontal(id="heads"):
             yield PolicyChart(self.view, GRADIENT_NORM, by_head=True)
             yield HeadFractionChart(self.view, GRADIENT_NORM, by_head=True)
@@ -65,6 +72,43 @@ class PolicyScreen(RunScreen):
         started = self.view.source.state.started
         self.set_class(started is not None and started.policy != "ppo", "-no-learning")
         super().update()
+
+
+class PolicyHabits(Panel):
+    """What the policy does: a sentence on the last rounds, and one on the first rounds if there is room."""
+
+    METRICS = ("habits",)
+
+    def cache_key(self) -> Hashable:
+        """Return the number of finished rounds, and whether the run has started."""
+        return self.state.started is None, self.state.rounds_ended
+
+    def preferred_height(self) -> int:
+        """Return the number of lines of the sentences."""
+        return max(len(self._texts(self.size.width)), 1)
+
+    def draw_lines(self, size: Size) -> list[Line]:
+        """Draw the sentences; before the end of the first round, and for a growth, a message."""
+        texts = self._texts(size.width)
+        if texts:
+            return [self.line(text, "bright") for text in texts]
+        is_growth = self.state.search is not None
+        return self.message("the search of a growth decides" if is_growth else "habits: after the first round")
+
+    def _texts(self, width: int) -> list[str]:
+        habits = self.state.habits[: 1 if self.screen.size.height < _LOW_ROWS else None]
+        return [
+            text
+            for sentence in habits
+            for text in wrap(
+                sentence,
+                max(width, _MIN_HABIT_COLS),
+                initial_indent=" ",
+                subsequent_indent="   ",
+                max_lines=_MAX_HABIT_LINES,
+                placeholder=" …",
+            )
+        ]
 
 
 class OpCounts(Panel):
