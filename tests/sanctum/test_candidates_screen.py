@@ -112,8 +112,8 @@ async def test_overview_shows_the_search_and_idle_envs() -> None:
             assert "86.0 %" in summary
             assert "your network 78.0 %" in summary
             rows = app.screen.query_one(EnvTable).text.splitlines()
-            idle = [[word for word in ("failed", "pruned", "+0.125") if word in row] for row in rows[1:5]]
-            assert idle == [["+0.125"], ["failed"], ["+0.125"], ["pruned"]], size
+            idle = [[word for word in ("failed", "pruned", "+0.250") if word in row] for row in rows[1:5]]
+            assert idle == [["+0.250"], ["failed"], ["+0.250"], ["pruned"]], size
             assert ("candidate" in rows[0]) == (size == ROOMY)
         assert "2:norm@mid" in rows[2]
         chart = app.screen.query_one(StepScores)

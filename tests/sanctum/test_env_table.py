@@ -64,7 +64,7 @@ async def test_sort_key_cycles_columns_and_keeps_selected_env() -> None:
         for _ in range(9):
             await pilot.press("o")
             seen.append(str(table.border_title).split(" by ")[1].split()[0])
-        assert seen == ["reward", "early", "mid", "late", "gradient", "loss", "lane", "env", "accuracy"]
+        assert seen == ["return", "early", "mid", "late", "gradient", "loss", "lane", "env", "accuracy"]
 
 
 @pytest.mark.parametrize(

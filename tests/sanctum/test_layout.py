@@ -30,7 +30,7 @@ async def test_overview_shows_essentials_at_every_size() -> None:
                 "17/25",
                 "118 env-steps/s",
                 "✖ 3",
-                "reward",
+                "return",
                 "cpu:0",
                 "94.5 %",
                 "1.31",
@@ -75,11 +75,11 @@ async def test_too_small_terminal_shows_required_size(tmp_path: Path) -> None:
             text = " ".join(screen_text(app).split())
             if size[0] >= 44:
                 assert f"Sanctum needs 45 × 12, this terminal is {size[0]} × {size[1]}. Make it larger." in text
-            assert "reward" not in text
+            assert "return" not in text
             assert not app.screen.show_vertical_scrollbar, size
         for size in ((60, 20), (80, 24)):
             await resize(pilot, size)
-            assert "reward" in screen_text(app)
+            assert "return" in screen_text(app)
             assert "Sanctum needs" not in screen_text(app)
             assert not app.screen.show_vertical_scrollbar, size
 

@@ -32,15 +32,15 @@ async def test_env_table_shows_the_stage_of_every_slot(tmp_path: Path) -> None:
         for size in ((60, 15), (120, 40), (80, 24)):
             await resize(pilot, size)
             lines = screen_text(app).splitlines()
-            heading = next(line for line in lines if "reward" in line)
+            heading = next(line for line in lines if "return" in line)
             assert "slots" in heading
             assert "lane" in heading
             (row,) = [line for line in lines if line.lstrip("│").startswith(" 02")]
             assert any(len(word) == 16 for word in row.split())
-        await press(pilot, "o", "o", "o", "o")  # accuracy, reward, two slots, which have no column
+        await press(pilot, "o", "o", "o", "o")  # accuracy, return, two slots, which have no column
         assert "block_01" in screen_text(app)
         await resize(pilot, ROOMY)
-        heading = next(line for line in screen_text(app).splitlines() if "reward" in line)
+        heading = next(line for line in screen_text(app).splitlines() if "return" in line)
         assert [word.rstrip("↓") for word in heading.split() if word[:2].isdecimal()] == [f"{n:02d}" for n in range(16)]
 
 

@@ -99,6 +99,20 @@ def test_env_row_distinguishes_missing_zero_and_nan() -> None:
     assert row(text, 2)[-3:] == ["NaN", "NaN", "cpu:0"]
 
 
+def test_env_row_has_the_return_of_its_episode_so_far() -> None:
+    steps = [env_stepped(0, 1, step, reward=reward) for step, reward in ((1, 0.25), (2, -0.5), (3, 0.75))]
+    run = [*beginning(), *steps, env_stepped(1, 1, 3, reward=0.1)]
+    text = drawn(EnvTable, stamp(run)).text
+    assert "+0.500" in row(text, 0)
+    assert "+0.300" in next(line for line in text.splitlines() if "median" in line)
+    ended = ev.EpisodeEnded(
+        round=1, env=0, score=0.5, best_score=0.5, episode_return=0.5, parameter_ratio=1.0, fossilized=0, culled=0
+    )
+    run += [ended, ev.RoundStarted(round=2)]
+    assert "+0.500" in row(drawn(EnvTable, stamp(run)).text, 0)  # that of the previous episode, like the other values
+    assert "+0.125" in row(drawn(EnvTable, stamp([*run, env_stepped(0, 2, 1, reward=0.125)])).text, 0)
+
+
 def test_figures_of_a_narrow_line_are_never_cut() -> None:
     names = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
     heads = {name: ev.HeadReading(grad_norm=0.091, entropy=0.5) for name in names}

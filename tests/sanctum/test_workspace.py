@@ -200,6 +200,9 @@ async def test_any_key_sorts_the_list(study: Path) -> None:
         assert names(pilot) == ["run-3", "run-2", "run-1", "run-0"]
         await type_(pilot, "O")
         assert names(pilot) == ["run-0", "run-1", "run-2", "run-3"]
+        for key, heading in (("return", "mean ret"), ("smoothed", "smoothed"), ("fossilized", "kept")):
+            await type_(pilot, "o", *key, "enter")
+            assert f"{heading}↓" in panel_text(pilot, RunList), key
         await type_(pilot, "o", *"ppo.e", "tab", "enter", "O")
         assert names(pilot) == ["run-2", "run-3", "run-0", "run-1"]
         assert "entropy-coef↓" in panel_text(pilot, RunList)

@@ -22,7 +22,7 @@ from esper.recordings import events as ev
 from esper.recordings.checkpoints.manifest import CheckpointError, read_manifest
 from esper.recordings.events.sentences import describe_event, to_ascii
 from esper.recordings.health.incidents import group_incidents
-from esper.recordings.history.measures import LAST_RETURN
+from esper.recordings.history.measures import BEST, LAST_RETURN
 from esper.recordings.state.anomalies import anomaly_key
 from esper.recordings.state.state import MAX_ANOMALIES, Keyframe, Record, RunState, fold
 from esper.training.engine.resume_options import resume_options
@@ -219,9 +219,10 @@ def format_summary(state: RunState, status: str | None = None) -> str:
     elif state.scores_by_round:
         last = state.scores_by_round[-1]
         scores = f"{last.median:.1%} ({last.minimum:.1%} to {last.maximum:.1%})"
-        results.append(f"last round: median {state.score_name} {scores}")
+        final_return = f"{LAST_RETURN.name} {LAST_RETURN.text(state.last_return)}"
+        results.append(f"last round: median {state.score_name} {scores}, {final_return}")
     if state.search is None and (best := state.best_env):
-        results.append(f"best {state.score_name} {best.best_score:.1%}, env {best.env:02d}")
+        results.append(f"{BEST.heading(state.score_name)} {best.best_score:.1%}, env {best.env:02d}")
     lines += ["; ".join(results)] if results else []
     lines += [shorten(habits, 2 * SUMMARY_COLS, placeholder=" …") for habits in state.habits]
     lines.append(_summarise_anomalies(state))

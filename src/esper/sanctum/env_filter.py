@@ -52,7 +52,7 @@ NUMERIC_FIELDS: dict[str, Measure] = {
     "score": _of_step(lambda step: step.score),
     "best": lambda env: env.best_score,
     "reward": _of_step(lambda step: step.reward),
-    "return": lambda env: env.episode_return,
+    "return": lambda env: env.latest_return,
     "loss": _of_step(lambda step: step.loss),
     "grad": _of_step(lambda step: step.grad_norm),
     "scale": _of_step(lambda step: step.loss_scale),

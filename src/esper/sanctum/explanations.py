@@ -34,6 +34,12 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "near 0 in a step without changes; the episode return rises over the rounds",
         "if a component dominates for many rounds, change its weight: [reward-weights]",
     ),
+    "return": MetricHelp(
+        "sum of the rewards of the episode so far: the score gained, minus rent and costs of ops",
+        "units of the score",
+        "rises within an episode, and its final value rises over the rounds",
+        "open the env with {keys[envs.env]} to see which rewards lower it",
+    ),
     "decision": MetricHelp(
         "choices of a decision and their probabilities; in its explanation, also those with one group of inputs "
         "replaced by its mean",

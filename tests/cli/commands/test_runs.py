@@ -127,12 +127,12 @@ def test_runs_table_lists_newest_first(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["runs", str(tmp_path)]) == 0
 
     headings, *lines = capsys.readouterr().out.splitlines()
-    results = ["last", "best env", "mean ret", "×host", "anomalies", "planted"]
+    results = ["last", "mean ret", "×host", "best env", "anomalies", "planted"]
     assert re.split(r"  +", headings) == ["run", "state", "task", "policy", "round", *results, "size", "written"]
     cells = [re.split(r"  +", line) for line in lines]
     assert [row[0] for row in cells] == ["newer", "older", "begun"]
     assert cells[1][:5] == ["older", "done", "digits_impaired", "ppo", "2/2"]
-    assert cells[1][6:11] == [f"{BEST:.1%}", "+0.600", "1.40", "2", "8"]
+    assert cells[1][6:11] == ["+0.600", "1.40", f"{BEST:.1%}", "2", "8"]
     assert re.fullmatch(r"\d+\.\d KiB", cells[1][11])
     assert cells[1][12] == "2 h ago"
     assert cells[0][1] == "crashed"
@@ -267,7 +267,7 @@ def test_table_is_filtered_sorted_and_shows_notes(tmp_path: Path, capsys: pytest
 
     rows, messages = table()
     assert rows[0] == [
-        "run", "name", "state", "task", "policy", "round", "last", "best env", "mean ret", "×host", "anomalies",
+        "run", "name", "state", "task", "policy", "round", "last", "mean ret", "×host", "best env", "anomalies",
         "planted", "size", "written", "tags",
     ]  # fmt: skip
     assert (rows[1][:3], rows[1][-1], rows[2][0]) == (["a", "first", "crashed"], "x y", "c")

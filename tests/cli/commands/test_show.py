@@ -219,7 +219,7 @@ def test_show_marks_missing_values(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["show", str(hand_made(tmp_path))]) == 0
 
     text = re.sub(r" +", " ", capsys.readouterr().out)
-    assert "best accuracy of an env –\n" in text
+    assert "best accuracy at any step –\n" in text
     assert "last round: median accuracy –: no finished round\n" in text
     assert "env-steps/s –\n" in text
     assert "seeds none planted\n" in text

@@ -131,7 +131,7 @@ def test_live_runs_include_paused_ones() -> None:
     {
         "ppo.entropy-cef<1": "unknown key 'ppo.entropy-cef'; did you mean ppo.entropy-coef?",
         "entropy-coef<1": "unknown key 'entropy-coef'; did you mean ppo.entropy-coef?",
-        "zzz=1": "unknown key 'zzz'; valid: score, best, smoothed, return, parameters, .*, or any configuration key",
+        "zzz=1": "unknown key 'zzz'; valid: score, return, smoothed, parameters, best, .*, or any configuration key",
         "task<3": "'task' is not a number in any run; compare it with = or !=",
         "keptt>1": r"unknown key 'keptt'; did you mean kept\?",
         "score<nan": "no number is less or greater than NaN; write 'score=nan' or 'score!=nan' in place of 'score<nan'",

@@ -126,13 +126,13 @@ class Measure:
 
 BEST = Measure(
     key="best",
-    name="best {score} of an env",
+    name="best {score} at any step",
     short="best env",
     definition="the maximum of all envs and steps, a single env at a single step; of a growth, in the trainings of its "
     "answer",
     unit="%",
     limits=(0.0, 1.0),
-    column_priority=3,
+    column_priority=9,
     of_candidate=lambda candidate: candidate.best_score,
     candidate_name="best {score} of a training",
     of_state=lambda state: max((env.best_score for env in state.envs if env.best_score is not None), default=None),
@@ -158,7 +158,7 @@ LAST_RETURN = Measure(
     "mean over fresh hosts",
     unit="return",
     limits=(-math.inf, math.inf),
-    column_priority=9,
+    column_priority=3,
     of_candidate=lambda candidate: candidate.mean_return,
     candidate_name="return",
     of_round=lambda finished: finished.episode_return,
@@ -199,7 +199,7 @@ MEASURES: dict[str, Measure] = {
     measure.key: measure
     for measure in (
         LAST_SCORE,
-        BEST,
+        LAST_RETURN,
         Measure(
             key="smoothed",
             name=f"last ≤{SMOOTHED_ROUNDS} rounds: median {{score}}",
@@ -209,8 +209,8 @@ MEASURES: dict[str, Measure] = {
             limits=(0.0, 1.0),
             of_state=_smoothed_score,
         ),
-        LAST_RETURN,
         LAST_PARAMETERS,
+        BEST,
         Measure(
             key="anomalies",
             name="anomalies",

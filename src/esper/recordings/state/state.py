@@ -85,6 +85,13 @@ class EnvState(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Last step of this episode, or of the previous one until this one has a step."""
         return self.stepped or self.previous
 
+    @property
+    def latest_return(self) -> float | None:
+        """Return of the episode of `latest` up to this step; None before the first step of the run."""
+        if self.stepped is not None:
+            return self.episode_return
+        return self.returns[-1] if self.previous is not None and self.returns else None
+
 
 class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """State of a run after event `seq`: everything that the dashboard shows."""

@@ -46,7 +46,7 @@ _NUMBERS = (
 """Special values as the screens write them, with their meanings."""
 _LABELS = (
     ("accuracy", "validation accuracy (or the task's own score); the curve is this episode, 0 to 100 %"),
-    ("reward", "reward of the last step"),
+    ("return", "sum of the rewards of this episode so far"),
     ("↶ out", "the env is inactive until the next round, after a rollback"),
     ("early…", "a slot: stage, blueprint and alpha (blending weight of the seed, 0 to 1)"),
     ("|g|", "gradient norm: mean L2 norm of the host's gradient in the last step, before clipping"),
@@ -54,7 +54,7 @@ _LABELS = (
     ("skip %", "batches skipped because a gradient overflowed, since the start of the run"),
     ("lane", "device and thread or process that trains the env"),
     ("contribution", "score lost without this seed, in percentage points (pp), ± standard error"),
-    ("median", "median over the envs that have stepped; for a slot, the number of envs in each stage"),
+    ("median", "median over the last steps of the envs, which can be a step ahead of the charts; or envs by stage"),
     ("!", "in the env heat map: an outlier on the worse side (3.5 robust standard deviations), or NaN"),
     ("•", "a row that is pinned to the top"),
     ("▼", "a row at the top because its score is among the lowest, when not all envs fit"),

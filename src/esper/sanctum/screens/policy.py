@@ -52,7 +52,7 @@ class PolicyScreen(RunScreen):
     BINDINGS = bindings(KeyCategory.POLICY)
 
     def body(self) -> ComposeResult:
-        """Yield the habits and two rows of panels: counts in place of norms and updates if the policy does not learn."""
+        """Yield the habits and two rows of panels; without learning, counts in place of norms and updates."""
         yield PolicyHabits(self.view)
         with Horizontal(id="heads"):
             yield PolicyChart(self.view, GRADIENT_NORM, by_head=True)

@@ -45,7 +45,7 @@ STAGES_BY_PRIORITY = tuple(
 PIN_GLYPH = "•"
 """Marks an env that is pinned to the top."""
 INACTIVE_LABEL = f"{MARK_SYMBOLS[MarkKind.ROLLBACK][0].glyph} out"
-"""Shown in place of the reward of an inactive env."""
+"""Shown in place of the return of an inactive env."""
 WORST_GLYPH = "▼"
 """Marks an env that is at the top because its score is among the lowest."""
 STRUCTURE = "structure"
@@ -56,7 +56,7 @@ _MIN_CANDIDATE_COLS, _MAX_CANDIDATE_COLS = 12, 40
 _CANDIDATE_SPARKLINE_COLS = 10
 """Width of the sparkline beyond which columns are for the candidate."""
 IDLE_LABELS = {"pruned": "pruned", "ended": "ended", "failed": "failed", "broke down": "broke", "idle": "idle"}
-"""Shown in place of the reward of an env of a growth that no longer trains in the round, keyed by the reason."""
+"""Shown in place of the return of an env of a growth that no longer trains in the round, keyed by the reason."""
 _LONG_LABEL_COLS = 7
 """Width of the first column from which "median" and a score of 100 % fit side by side."""
 _NAMED_LAYOUTS = ((6, 4, 2), (0, 4, 2), (0, 4, 1), (0, 3, 1))
@@ -196,7 +196,7 @@ def _has_lanes(started: RunStarted) -> bool:
 
 def sortable_columns(started: RunStarted) -> list[str]:
     """Return the names of the sortable columns, from left to right."""
-    names = ["env", "score", "reward", *started.slot_names, "gradient norm"]
+    names = ["env", "score", "return", *started.slot_names, "gradient norm"]
     further = (_has_loss_scales(started), bool(started.structures), _has_lanes(started))
     return names + [name for name, is_shown in zip(("loss scale", STRUCTURE, "lane"), further, strict=True) if is_shown]
 
@@ -215,7 +215,7 @@ def header_row(
         score = f"{strip_control(short_score_name(score_name))} %"
     names = ["" for _ in slots] if layout.stages_only else slot_labels(slots, layout.slot + layout.gap - 1)
     columns = [("env", "env".rjust(1 + layout.digits), layout.label), ("score", score, score_width)]
-    columns += [("reward", "reward", 6), *((slot, name, layout.slot) for slot, name in zip(slots, names, strict=True))]
+    columns += [("return", "return", 6), *((slot, name, layout.slot) for slot, name in zip(slots, names, strict=True))]
     columns += [("gradient norm", "  |g|", layout.grad_norm), ("loss scale", "scale", layout.loss_scale)]
     columns += [(STRUCTURE, STRUCTURE, layout.structure), ("lane", "lane", layout.lane)]
     columns.append((CANDIDATE, CANDIDATE, layout.candidate))
@@ -256,7 +256,7 @@ def sort_value(column: str, started: RunStarted) -> Callable[[EnvState], float |
     known: dict[str, Callable[[EnvState], float | None]] = {
         "env": NUMERIC_FIELDS["env"],
         "score": NUMERIC_FIELDS["score"],
-        "reward": NUMERIC_FIELDS["reward"],
+        "return": NUMERIC_FIELDS["return"],
         "gradient norm": NUMERIC_FIELDS["grad"],
         "loss scale": NUMERIC_FIELDS["scale"],
         STRUCTURE: lambda env: structures.index(env.context.structure) if env.context else None,
@@ -316,14 +316,14 @@ def _draw_values(
     line = StyledText().append_cell(percent_cell(step.score if step else None), score_role).append(gap)
     samples = sample_to_width(env.scores, min(started.steps, SERIES_POINTS), layout.sparkline)
     line.append(sparkline(samples, 0.0, 1.0), "spark").append(gap)
-    reward = return_cell(step.reward if step else None)
+    episode_return = return_cell(env.latest_return)
     if env.rolled_back:
-        line.append(INACTIVE_LABEL.rjust(len(reward.text)), "error")
+        line.append(INACTIVE_LABEL.rjust(len(episode_return.text)), "error")
     elif idle is not None:
         role = "dim" if idle in {"pruned", "ended", "idle"} else "warning"
-        line.append(IDLE_LABELS[idle].rjust(len(reward.text)), role)
+        line.append(IDLE_LABELS[idle].rjust(len(episode_return.text)), role)
     else:
-        line.append_cell(reward)
+        line.append_cell(episode_return)
     for index in range(len(started.slot_names)):
         line.append(gap[: layout.slot_gap] if index else gap)
         slot = step.slot(index) if step else None

@@ -57,10 +57,11 @@ def aggregate_rows(
 def _aggregate_row(
     palette: Palette, layout: Layout, started: RunStarted, envs: Sequence[EnvState], name: str, structure: str = ""
 ) -> Line:
-    steps = [env.stepped for env in envs if env.stepped] or [env.previous for env in envs if env.previous]
+    shown = [env for env in envs if env.stepped] or [env for env in envs if env.previous]
+    steps = [env.latest for env in shown if env.latest]
     aggregate = AGGREGATES[name]
     score = _aggregate(aggregate, [step.score for step in steps])
-    reward = _aggregate(aggregate, [step.reward for step in steps])
+    episode_return = _aggregate(aggregate, [env.latest_return for env in shown])
     grad_norm = _aggregate(aggregate, [step.grad_norm for step in steps])
     scale = _aggregate(median_scale if name == "median" else aggregate, [step.loss_scale for step in steps])
     gap = " " * layout.gap
@@ -71,7 +72,7 @@ def _aggregate_row(
     role = "bright" if name == "median" else "dim"
     line.append_cell(percent_cell(score), role).append(gap)
     line.append(" " * layout.sparkline).append(gap)
-    line.append_cell(return_cell(reward), role).append(gap)
+    line.append_cell(return_cell(episode_return), role).append(gap)
     for index in range(len(started.slot_names)):
         counts = Counter(slot.stage for step in steps if (slot := step.slot(index)))
         end = line.width + layout.slot

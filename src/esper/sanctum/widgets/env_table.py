@@ -39,7 +39,7 @@ class EnvTable(EnvRowsPanel):
     with anomalies and the ones with the lowest scores come first if not all envs fit.
     """
 
-    METRICS = ("score", "reward", "stage", "gradient norm", "loss scale")
+    METRICS = ("score", "return", "stage", "gradient norm", "loss scale")
     BINDINGS = bindings(KeyCategory.TABLE)
 
     def __init__(self, view: ViewState) -> None:

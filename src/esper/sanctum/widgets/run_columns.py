@@ -72,7 +72,7 @@ _COLUMNS: tuple[Column[RunInfo], ...] = (
 """Columns that are no measures, from left to right."""
 SPARK_PRIORITY = 2
 """Priority of the column with the scores by round."""
-_SORTED_ELSEWHERE = {"name", "state", "started", "age", "smoothed", *(column.key for column in _COLUMNS)}
+_SORTED_ELSEWHERE = {"name", "state", "started", "age", *(column.key for column in _COLUMNS)}
 """Sort keys without a column of their own."""
 _MAX_MEASURE_COLS = 12
 """Maximum width of the column of a measure."""

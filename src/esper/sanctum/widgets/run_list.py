@@ -36,6 +36,8 @@ _MIN_TITLE_COLS, _GOOD_TITLE_COLS, _MAX_TITLE_COLS = 16, 26, 40
 _MIN_SPARK_COLS, _MAX_SPARK_COLS = 8, 20
 _LAST_FIRST_PRIORITY = 4
 """Highest priority of the columns that get room before the title has its good width."""
+_BY_ROUND = "by round"
+"""Key of the column with the scores by round."""
 
 
 class RunList(RunKeysPanel, RowList[str], can_focus=True):
@@ -63,7 +65,8 @@ class RunList(RunKeysPanel, RowList[str], can_focus=True):
         self.update_screen()
 
     def sort_by(self, key: str) -> None:
-        """Sort by a column, or reverse the order."""
+        """Sort by a column, or reverse the order. The curves by round are sorted by their smoothed ends."""
+        key = "smoothed" if key == _BY_ROUND else key
         self.workspace.reverse() if key == self.workspace.sort_key else self.workspace.sort_by(key)
         self.update_screen()
 
@@ -112,7 +115,7 @@ class RunList(RunKeysPanel, RowList[str], can_focus=True):
                 is_elastic=True, good_cols=_GOOD_TITLE_COLS,
             ),
             Column(
-                "smoothed", "by round", _MIN_SPARK_COLS, spark_cols, self._spark_cell, run_columns.SPARK_PRIORITY,
+                _BY_ROUND, "by round", _MIN_SPARK_COLS, spark_cols, self._spark_cell, run_columns.SPARK_PRIORITY,
                 is_elastic=True,
             ),
         )  # fmt: skip
