@@ -17,7 +17,7 @@ from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.chart import ChartScreen
 from esper.sanctum.screens.curves import CurvesStatus
 from esper.sanctum.widgets.curve_chart import CurveChart, CurveGroup
-from tests.factory import START, example_run, stamp
+from tests.factory import START, example_run, growth_run, stamp
 from tests.recordings.files.recordings import fold, lines, recording, write_segment
 from tests.sanctum.driving import ROOMY, SIZE, live, notices, opened, press, replay_of, settle, shown
 
@@ -247,3 +247,13 @@ async def test_x_axis_is_chosen_by_a_key(tmp_path: Path) -> None:
             assert str(chart_of(app, "loss").border_title) == f"loss ─ by {name}"
             assert readout(final).startswith(at)
             await press(pilot, "b")
+
+
+async def test_curves_by_round_say_that_a_growth_mixes_trials_and_comparisons(tmp_path: Path) -> None:
+    app, playback = replay_of(open_history(write_segment(tmp_path, 1, recording(growth_run()))))
+    playback.seek_end()
+    async with opened(app, "7", size=ROOMY) as pilot:
+        await read(pilot, app)
+        titles = {chart.group.quantity: chart.name_in_title() for chart in app.screen.query(CurveChart)}
+    mixed = {quantity for quantity, title in titles.items() if "trials and comparisons" in title}
+    assert mixed == {"final accuracy", "return", "fossilized seeds", "culled seeds"}

@@ -89,6 +89,11 @@ class ChartPanel(Panel, can_focus=True):
         """Return the title: by default that of the class, or the names of the quantity and of the x axis."""
         return self.PANEL_TITLE or (self._shown.title if self._shown is not None else "")
 
+    @property
+    def growth_note(self) -> str:
+        """End of the title of a chart by round: in a growth, a round mixes trials with trainings that are compared."""
+        return "" if self.state.search is None else " ─ trials and comparisons"
+
     def summary(self, chart: Chart) -> str:
         """Return the text in the border if the chart has no cursor: by default the values of the last point."""
         return chart.readout()

@@ -62,6 +62,8 @@ _QUANTITIES = {
     "step time": _SECONDS,
 }
 """Units and limits of quantities; others have none."""
+_QUANTITIES_BY_ROUND = ("return", "fossilized seeds", "culled seeds", "planted")
+"""Quantities of finished episodes, besides the final score."""
 
 
 class CurveGroup(NamedTuple):
@@ -116,7 +118,10 @@ class CurveChart(ChartPanel):
 
     def name_in_title(self) -> str:
         """Return the title, with a mark if the chart is pinned."""
-        return f"{PIN_GLYPH} {super().name_in_title()}" if self.is_pinned else super().name_in_title()
+        name = self.group.quantity
+        is_by_round = name in _QUANTITIES_BY_ROUND or name == f"final {self.state.score_name}"
+        title = super().name_in_title() + (self.growth_note if is_by_round else "")
+        return f"{PIN_GLYPH} {title}" if self.is_pinned else title
 
     def enlarged(self) -> ChartPanel:
         """Return another panel with the same curves."""

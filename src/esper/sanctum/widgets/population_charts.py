@@ -112,7 +112,7 @@ class BlueprintChart(ChartPanel):
 
     def name_in_title(self) -> str:
         """Return the title, which names the slot."""
-        return f"planted in {strip_control(self.slot)}, % ─ by round"
+        return f"planted in {strip_control(self.slot)}, % ─ by round{self.growth_note}"
 
     def empty_message(self) -> str:
         """Return why there is no chart."""

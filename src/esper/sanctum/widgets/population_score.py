@@ -99,7 +99,7 @@ class RoundScores(PopulationChart):
 
     def name_in_title(self) -> str:
         """Return the name of the quantity and "by round"."""
-        name = super().name_in_title()
+        name = super().name_in_title() + self.growth_note
         return self.fitting(name, name.removeprefix("validation "))
 
 
